@@ -22,12 +22,12 @@ pub(crate) struct LowerVolumeTrouble {
 impl CacheCore {
     /// Returns true if the lower volume does not answer, as far as is known.
     pub fn is_away(&self, state: &CacheState) -> bool {
-        state.lower.error.as_ref().is_some_and(Error::may_pass) || self.lower.is_silent()
+        state.lower.error.as_ref().is_some_and(Error::may_pass) || self.lower.volume.is_silent()
     }
 
     /// Returns how the lower volume fails now.
     pub fn trouble_below(&self, state: &CacheState) -> LowerVolumeTrouble {
-        let silence = self.lower.silence();
+        let silence = self.lower.volume.silence();
         let failing = state.lower.fails_since.map(|since| since.elapsed());
         let passing = state.lower.error.as_ref().filter(|error| error.may_pass());
         let away = match (passing, failing) {
@@ -70,19 +70,14 @@ impl CacheCore {
         }
     }
 
-    /// To be noted before the first write that [`Self::flush_lower`] is to make stable.
-    pub fn lower_losses(&self) -> u64 {
-        self.lower_losses.load(Ordering::SeqCst)
-    }
-
     /// Makes stable what the caller has written to the lower volume since `losses` was noted.
     ///
     /// A remote volume that lost unflushed writes tells one flush, and the next succeeds. The
     /// round and every bypassed write flush on their own; so that none takes another's bad news
     /// away, a failed flush counts against all who have written before it.
     pub async fn flush_lower(&self, losses: u64) -> Result<(), Error> {
-        let _turn = self.lower_flush.lock().await;
-        let flushed = self.lower.flush().await;
+        let _turn = self.lower.flush_turn.lock().await;
+        let flushed = self.lower.volume.flush().await;
         self.check_flushed(flushed, losses)
     }
 
@@ -92,15 +87,15 @@ impl CacheCore {
         losses: u64,
         begun: FlushBegunCallback<'_>,
     ) -> Result<(), Error> {
-        let _turn = self.lower_flush.lock().await;
-        let flushed = volume::flush_ahead(&self.lower, begun).await;
+        let _turn = self.lower.flush_turn.lock().await;
+        let flushed = volume::flush_ahead(&self.lower.volume, begun).await;
         self.check_flushed(flushed, losses)
     }
 
     fn check_flushed(&self, flushed: Result<(), Error>, losses: u64) -> Result<(), Error> {
         self.note_flushed(&flushed);
         flushed?;
-        if self.lower_losses() != losses && !self.mutation.is(Mutant::BypassIgnoresLosses) {
+        if self.lower.known_losses() != losses && !self.mutation.is(Mutant::BypassIgnoresLosses) {
             return Err(Error::Device("the lower volume may have lost what was written".into()));
         }
         Ok(())
@@ -109,13 +104,13 @@ impl CacheCore {
     /// Counts a flush that failed against all who have written before it.
     fn note_flushed(&self, flushed: &Result<(), Error>) {
         if flushed.is_err() {
-            self.lower_losses.fetch_add(1, Ordering::SeqCst);
+            self.lower.count_loss();
         }
     }
 
-    /// Flushes the lower volume for the call that holds `lower_flush`.
+    /// Flushes the lower volume for the call that holds `flush_turn`.
     async fn flush_in_turn(&self) -> Result<(), Error> {
-        let flushed = self.lower.flush().await;
+        let flushed = self.lower.volume.flush().await;
         self.note_flushed(&flushed);
         flushed
     }
@@ -125,10 +120,10 @@ impl CacheCore {
     /// takes it for kept.
     pub async fn make_lower_stable(&self) -> Result<(), Error> {
         // An epoch of a volume that has them is given up instead, and may be under way now.
-        if self.lower_is_stable.load(Ordering::Acquire) || self.is_atomic_below() {
+        if self.lower.is_stable.load(Ordering::Acquire) || self.is_atomic_below() {
             return Ok(());
         }
-        let _turn = self.lower_flush.lock().await;
+        let _turn = self.lower.flush_turn.lock().await;
         let mut flushed = self.flush_in_turn().await;
         for _ in 1..LOSSES {
             // It tells once of each time that it has lost something. Nor is it of importance what others
@@ -139,17 +134,17 @@ impl CacheCore {
             flushed = self.flush_in_turn().await;
         }
         flushed?;
-        self.lower_is_stable.store(true, Ordering::Release);
+        self.lower.is_stable.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Has the lower volume give up what a round has left there that did not come to its flush.
     pub async fn roll_back_lower(&self) -> Result<(), Error> {
-        let _turn = self.lower_flush.lock().await;
+        let _turn = self.lower.flush_turn.lock().await;
         if self.state.lock().lower.is_unflushed {
-            let rolled_back = self.lower.extensions().roll_back().await;
+            let rolled_back = self.lower.volume.extensions().roll_back().await;
             // Whoever has sent something since the last flush has to send it again.
-            self.lower_losses.fetch_add(1, Ordering::SeqCst);
+            self.lower.count_loss();
             self.note_lower(&rolled_back);
             rolled_back?;
             self.state.lock().lower.is_unflushed = false;

@@ -45,7 +45,7 @@ struct HeldSlots {
     id: u64,
     first: u64,
     end: u64,
-    /// A record in the log has to void older ones; it is counted in `CacheState::tombstones`.
+    /// A record in the log has to void older ones; it is counted in `CommitQueue::tombstones`.
     tombstone: bool,
 }
 
@@ -64,7 +64,7 @@ type LowerVolumeTurn = Option<OwnedRwLockReadGuard<()>>;
 impl Drop for HeldSlots {
     fn drop(&mut self) {
         self.shared.state.lock().slot_locks.remove(self.id);
-        self.shared.changed.notify_waiters();
+        self.shared.signals.changed.notify_waiters();
     }
 }
 
@@ -121,7 +121,7 @@ impl CacheCore {
             if let Some(error) = state.log_error().filter(|_| tombstone) {
                 return Some(Err(error));
             }
-            if claimed || (tombstone && !self.room_for_tombstone(state)) {
+            if claimed || (tombstone && !state.room_for_tombstone()) {
                 return self.is_away(state).then(|| Err(full()));
             }
             state.queue.tombstones += usize::from(tombstone);
@@ -146,7 +146,7 @@ impl CacheCore {
         check: &mut impl FnMut(&mut CacheState) -> Option<Result<T, Error>>,
     ) -> Result<(T, LowerVolumeTurn), Error> {
         loop {
-            let mut changed = pin!(self.changed.notified());
+            let mut changed = pin!(self.signals.changed.notified());
             changed.as_mut().enable();
             let takes_turn = self.is_atomic_below() && !self.mutation.is(Mutant::BypassTakesNoTurn);
             let turn = match takes_turn {
@@ -163,8 +163,8 @@ impl CacheCore {
 
     /// Waits until no round is running, and keeps the next one from beginning while the guard lives.
     async fn turn(&self) -> OwnedRwLockReadGuard<()> {
-        let _waiting = WaitingBypass::begin(&self.waits_for_turn);
-        Arc::clone(&self.lower_epoch_turn).read_owned().await
+        let _waiting = WaitingBypass::begin(&self.lower.waits_for_turn);
+        Arc::clone(&self.lower.epoch_turn).read_owned().await
     }
 
     /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
@@ -177,21 +177,21 @@ impl CacheCore {
         self.log_on_disk().await?;
         match change {
             BypassChange::Discard => {
-                let sectors = self.end_of(claim.first);
+                let sectors = self.lower.end_of(claim.first);
                 let (first, end) = (claim.first * 8, (claim.end * 8).min(sectors));
-                let blocks = (end - first) / self.sectors_per_block();
+                let blocks = (end - first) / self.lower.sectors_per_block();
                 let blocks = u32::try_from(blocks).expect("it came as one extent");
-                let extent = Extent { lba: self.lba(first), blocks };
-                let losses = self.lower_losses();
-                self.lower.discard(extent).await?;
+                let extent = Extent { lba: self.lower.lba(first), blocks };
+                let losses = self.lower.known_losses();
+                self.lower.volume.discard(extent).await?;
                 if self.mutation.is(Mutant::BypassNotFlushed) {
                     return Ok(());
                 }
                 match self.flush_lower(losses).await {
                     // So a remote volume says that it was reset since the discard, or before it.
                     Err(Error::Device(_)) => {
-                        let losses = self.lower_losses();
-                        self.lower.discard(extent).await.map_err(Error::after_a_part)?;
+                        let losses = self.lower.known_losses();
+                        self.lower.volume.discard(extent).await.map_err(Error::after_a_part)?;
                         self.flush_lower(losses).await.map_err(Error::after_a_part)
                     }
                     flushed => flushed.map_err(Error::after_a_part),
@@ -208,7 +208,10 @@ impl CacheCore {
                     let stop = (sector + sectors - slot * 8).min(8) as u32;
                     self.write_rest(slot, !mask(start, stop - start)).await?;
                 }
-                self.lower.write(self.lba(*sector), data.clone(), Durability::Stable).await
+                self.lower
+                    .volume
+                    .write(self.lower.lba(*sector), data.clone(), Durability::Stable)
+                    .await
             }
         }
     }
@@ -233,10 +236,10 @@ impl CacheCore {
         if self.mutation.is(Mutant::BypassDropsTheRest) {
             return Ok(());
         }
-        for (first, count) in runs(mask & place.mask & self.whole(slot)) {
+        for (first, count) in runs(mask & place.mask & self.lower.whole(slot)) {
             let bytes = content.slice(first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
-            let lba = self.lba(slot * 8 + u64::from(first));
-            self.lower.write(lba, bytes, Durability::Stable).await?;
+            let lba = self.lower.lba(slot * 8 + u64::from(first));
+            self.lower.volume.write(lba, bytes, Durability::Stable).await?;
         }
         Ok(())
     }

@@ -113,8 +113,8 @@ impl Cache {
     /// # Errors
     /// [`Error::Fenced`].
     pub fn check(&self) -> Result<(), Error> {
-        self.shared.lower.look_at_claim();
-        self.shared.lower.check()
+        self.shared.lower.volume.look_at_claim();
+        self.shared.lower.volume.check()
     }
 
     /// Whether a half that says this of itself may be filled: not one that somebody may have gone on with.
@@ -140,10 +140,10 @@ impl Cache {
 
     /// It takes nothing any more, from anybody, and writes nothing to its log: that is the partner's.
     pub fn abandon(&self, reason: &str) {
-        self.shared.lower.fence(&Error::Fenced(reason.into()));
+        self.shared.lower.volume.fence(&Error::Fenced(reason.into()));
         self.shared.state.lock().destage.is_stopping = true;
-        self.shared.wake_destage.notify_one();
-        self.shared.changed.notify_waiters();
+        self.shared.signals.wake_destage.notify_one();
+        self.shared.signals.changed.notify_waiters();
     }
 
     /// Level 2 destage, scrubbing and writes of the read tier, until [`Cache::stop`]. To be spawned once, and not dropped while the
@@ -223,7 +223,7 @@ impl Cache {
             }
             state.table.dirty() == 0 && state.log.ring.segments() == 0 && state.queue.is_settled()
         };
-        if is_empty && matches!(shared.lower.holding(), Holding::Held | Holding::Reserved) {
+        if is_empty && matches!(shared.lower.volume.holding(), Holding::Held | Holding::Reserved) {
             // If the lower volume does not answer, the claim stays: it admits this log again, but another log
             // only after an operator's decision.
             let released = timeout(RELEASE_TIME, shared.give_claim_back()).await;
@@ -252,7 +252,7 @@ impl Cache {
     /// called again. The claim stays for the gateway that opens the log.
     pub async fn export(&self) -> Result<(), Error> {
         let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
-        self.shared.lower.fence(&told);
+        self.shared.lower.volume.fence(&told);
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -274,8 +274,8 @@ impl Cache {
     async fn come_to_rest(&self) -> Result<bool, Error> {
         let shared = &self.shared;
         shared.state.lock().destage.is_stopping = true;
-        shared.wake_destage.notify_one();
-        shared.changed.notify_waiters();
+        shared.signals.wake_destage.notify_one();
+        shared.signals.changed.notify_waiters();
         let settled = shared.wait_until(|state| {
             let written = state.room.reserved.live == 0 && state.queue.is_settled();
             let quiet = written && state.slot_locks.is_empty() && state.destage.round.is_none();
@@ -284,7 +284,7 @@ impl Cache {
         let is_quiet = timeout(STOP_TIME, settled).await.is_ok();
         shared.state.lock().queue.is_closed = true;
         // Wake the writes that wait for room: they fail because the cache is closed.
-        shared.changed.notify_waiters();
+        shared.signals.changed.notify_waiters();
         if !is_quiet && !shared.state.lock().queue.is_settled() {
             return Err(Error::Device("the log disk does not take what waits for it".into()));
         }
@@ -308,7 +308,7 @@ impl Cache {
 
     /// The id of the log, and how often it was opened.
     pub async fn instance(&self) -> (InstanceId, u64) {
-        let superblock = self.shared.superblock.lock().await;
+        let superblock = self.shared.log.superblock.lock().await;
         (superblock.instance, superblock.generation)
     }
 
@@ -331,7 +331,7 @@ impl Cache {
     pub fn holding(&self) -> Holding {
         match self.check() {
             Err(Error::Fenced(reason)) => Holding::Refused(reason),
-            _ => self.shared.lower.holding(),
+            _ => self.shared.lower.volume.holding(),
         }
     }
 
@@ -342,8 +342,7 @@ impl Cache {
         self.drain_to(mark).await
     }
 
-    /// A point after all that was acknowledged until now; see [`Cache::drain_to`]. Where writes count
-    /// with the next flush, after the last flush: this is none.
+    /// Returns a point after all writes acknowledged until now; where writes count with the next flush, after the last one.
     pub async fn mark(&self) -> Result<WriteOrderMark, Error> {
         let shared = &self.shared;
         if shared.is_by_flush() {
@@ -386,7 +385,7 @@ impl Cache {
 
     /// How many blocks of 4096 bytes the log has.
     pub async fn log_blocks(&self) -> u64 {
-        self.shared.superblock.lock().await.log_blocks
+        self.shared.log.superblock.lock().await.log_blocks
     }
 
     /// Begins nothing more at the lower volume until [`Cache::resume`]: writes go on into the log.
@@ -408,8 +407,8 @@ impl Cache {
 
     fn order(&self, change: impl FnOnce(&mut Orders)) {
         change(&mut self.shared.state.lock().destage.orders);
-        self.shared.wake_destage.notify_one();
-        self.shared.changed.notify_waiters();
+        self.shared.signals.wake_destage.notify_one();
+        self.shared.signals.changed.notify_waiters();
     }
 
     /// Does something wrong from now on. A test has to notice that.
@@ -425,17 +424,17 @@ impl Cache {
         let shared = &self.shared;
         let mut statistics = shared.counters.snapshot();
         statistics.order = shared.promise();
-        let far_writes = shared.far_writes.lock().estimate();
+        let far_writes = shared.lower.link.writes.lock().estimate();
         statistics.far_write_rate = far_writes.rate;
         statistics.far_write_trip_us = far_writes.trip.as_micros() as u64;
         statistics.far_write_window = far_writes.window;
         statistics.far_write_under_way = far_writes.under_way;
-        let far_reads = shared.far_reads.estimate();
+        let far_reads = shared.lower.link.reads.estimate();
         statistics.far_read_rate = far_reads.rate;
         statistics.far_read_trip_us = far_reads.trip.as_micros() as u64;
         statistics.far_read_window = far_reads.window;
         statistics.far_read_under_way = far_reads.under_way;
-        let backlog = shared.far_reads.backlog();
+        let backlog = shared.lower.link.reads.backlog();
         statistics.far_read_waiting = backlog.stream;
         statistics.far_ahead_waiting = backlog.ahead;
         let mut state = shared.state.lock();
@@ -486,16 +485,16 @@ impl Cache {
     /// First sector and number of sectors of an extent, if it is inside the volume.
     fn sectors(&self, extent: Extent) -> Result<(u64, u64), Error> {
         let end = extent.lba.0.checked_add(u64::from(extent.blocks));
-        let last = self.shared.reach.end(extent.lba.0);
+        let last = self.shared.lower.extents.end(extent.lba.0);
         if extent.blocks == 0 || end.is_none_or(|end| end > last) {
             return Err(Error::OutOfRange(extent));
         }
-        let factor = self.shared.sectors_per_block();
+        let factor = self.shared.lower.sectors_per_block();
         Ok((extent.lba.0 * factor, u64::from(extent.blocks) * factor))
     }
 
     fn writable(&self) -> Result<(), Error> {
-        if self.shared.opened.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        if self.shared.lower.opened.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     async fn discard_sectors(&self, sector: u64, sectors: u64) -> Result<(), Error> {
@@ -549,14 +548,14 @@ impl Cache {
     }
 
     fn count(&self, lba: Lba) {
-        self.shared.requests.fetch_add(1, Ordering::Relaxed);
-        self.notice_growth(self.shared.reach.place(lba.0));
+        self.shared.counters.requests.add(1);
+        self.notice_growth(self.shared.lower.extents.place(lba.0));
     }
 
     /// Has destage look, if there is more of a lower volume than is used.
     fn notice_growth(&self, place: usize) {
         if self.shared.has_grown(place) {
-            self.shared.wake_destage.notify_one();
+            self.shared.signals.wake_destage.notify_one();
         }
     }
 }
@@ -565,14 +564,14 @@ impl Volume for Cache {
     fn geometry(&self) -> Geometry {
         let shared = &self.shared;
         Geometry {
-            physical_block_size: shared.opened.physical_block_size.max(SLOT_BYTES as u32),
+            physical_block_size: shared.lower.opened.physical_block_size.max(SLOT_BYTES as u32),
             volatile_cache: shared.is_volatile(),
-            epoch_blocks: shared.epoch_slots * shared.blocks_per_slot(),
+            epoch_blocks: shared.limits.epoch_slots * shared.lower.blocks_per_slot(),
             atomic_blocks: 0,
             key_erasable: false,
             // Segments of the log keep what was written until others take their place.
             in_place: false,
-            ..shared.geometry()
+            ..shared.lower.present_geometry()
         }
     }
 
@@ -609,10 +608,10 @@ impl Volume for Cache {
         let number = self.shared.counters.writes.add(1);
         self.shared.counters.written_bytes.add(data.len() as u64);
         Io::new(async move {
-            let block = self.shared.opened.block_size as usize;
+            let block = self.shared.lower.opened.block_size as usize;
             let blocks = u32::try_from(data.len() / block).unwrap_or(0);
             let (sector, _) = self.sectors(Extent { lba, blocks })?;
-            self.shared.lower.check()?;
+            self.shared.lower.volume.check()?;
             self.writable()?;
             // Those that are told early are done at once, as a rule.
             let is_early = self.shared.settings.report.is_early();
@@ -632,7 +631,7 @@ impl Volume for Cache {
     fn flush(&self) -> Io<'_, ()> {
         self.count(Lba(0));
         self.shared.counters.flushes.add(1);
-        if let Err(error) = self.shared.lower.check() {
+        if let Err(error) = self.shared.lower.volume.check() {
             return Io::done(Err(error));
         }
         if let Err(error) = self.shared.check_log() {
@@ -663,7 +662,7 @@ impl Volume for Cache {
         self.shared.counters.discards.add(1);
         Io::new(async move {
             let (sector, sectors) = self.sectors(extent)?;
-            self.shared.lower.check()?;
+            self.shared.lower.volume.check()?;
             self.writable()?;
             let begun = Instant::now();
             let discarded = self.discard_sectors(sector, sectors).await;
@@ -673,7 +672,7 @@ impl Volume for Cache {
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.shared.lower.check()?;
+        self.shared.lower.volume.check()?;
         self.shared.admit(bytes)
     }
 
@@ -692,8 +691,7 @@ impl Volume for Cache {
 /// The pause between two tries of a discard that bypasses the log and must be finished.
 const PAST_AGAIN: Duration = Duration::from_secs(1);
 
-/// Looking at the clock twice takes 70 ns: of calls that are done at once, one in so many is timed and
-/// stands for all of them.
+/// One in so many calls that are done at once is timed, since reading the clock twice takes 70 ns.
 const SAMPLED: u64 = 16;
 /// Of writes that wait for the log disk, one in so many.
 const SAMPLED_WAITING: u64 = 4;

@@ -47,9 +47,9 @@ impl CacheCore {
 
     /// Seals what goes into a segment, if the log is sealed.
     fn seal(&self, batch: &mut Batch) {
-        let Some((seals, salt)) = self.seals.as_ref().zip(batch.header.salt) else { return };
+        let Some((seals, salt)) = self.log.seals.as_ref().zip(batch.header.salt) else { return };
         let sealer = seals.sealer(batch.header.number, salt);
-        batch.seal(&sealer, |fill| scratch_block(&self.scratch, fill));
+        batch.seal(&sealer, |fill| scratch_block(&self.log.scratch, fill));
     }
 
     /// Destages to level 1 everything that waits for the log now. Where only a flush ends an epoch, ends the epoch.
@@ -70,7 +70,7 @@ impl CacheCore {
         }
         let asked = self.state.lock().commits.durable;
         // All callers that arrive while one flush is running share the next flush.
-        let _turn = self.log_flush.lock().await;
+        let _turn = self.log.flush_turn.lock().await;
         let reached = {
             let state = self.state.lock();
             if state.commits.logged >= asked {
@@ -78,7 +78,7 @@ impl CacheCore {
             }
             state.commits.durable
         };
-        self.log.flush().await?;
+        self.log.volume.flush().await?;
         self.vouch().await?;
         {
             let mut state = self.state.lock();
@@ -101,14 +101,14 @@ async fn write_segments(shared: Arc<CacheCore>) {
     loop {
         let batch = {
             let mut state = shared.state.lock();
-            let batch = state.take_batch(&shared.identity, shared.is_by_flush());
+            let batch = state.take_batch(&shared.log.identity, shared.is_by_flush());
             if batch.is_none() {
                 state.queue.is_writing = false;
             }
             batch
         };
         let Some(mut batch) = batch else {
-            shared.changed.notify_waiters();
+            shared.signals.changed.notify_waiters();
             return;
         };
         shared.seal(&mut batch);
@@ -121,7 +121,7 @@ async fn write_segments(shared: Arc<CacheCore>) {
             let mut state = shared.state.lock();
             let published = state.publish(&batch, shared.is_by_flush(), Instant::now);
             // Note the seals before any read can look for content of this segment.
-            if let Some(seals) = &shared.seals {
+            if let Some(seals) = &shared.log.seals {
                 seals.note(published.start, &batch.header);
             }
             published
@@ -133,10 +133,10 @@ async fn write_segments(shared: Arc<CacheCore>) {
         drop(batch.pages);
         shared.counters.absorbed_slots.add(published.absorbed);
         published.wakers.into_iter().for_each(Waker::wake);
-        shared.changed.notify_waiters();
+        shared.signals.changed.notify_waiters();
         shared.index_segment(published.start, &header);
         if published.first_dirty {
-            shared.wake_destage.notify_one();
+            shared.signals.wake_destage.notify_one();
         }
     }
 }
@@ -159,11 +159,11 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
         let is_first = reported.is_first(&error);
         // The log is the partner's now, who has nothing of this segment, or has it already.
         if shared.pair.is_some()
-            && let Err(fenced) = shared.lower.check()
+            && let Err(fenced) = shared.lower.volume.check()
         {
             let wakers = shared.state.lock().commits.fail_for_good(fenced);
             wakers.into_iter().for_each(Waker::wake);
-            shared.changed.notify_waiters();
+            shared.signals.changed.notify_waiters();
             return false;
         }
         let segment = batch.header.number;
@@ -184,7 +184,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
         }
         let wakers = shared.state.lock().commits.fail(error);
         wakers.into_iter().for_each(Waker::wake);
-        shared.changed.notify_waiters();
+        shared.signals.changed.notify_waiters();
         sleep(delay).await;
         delay = (delay * 2).min(LAST_DELAY);
     }
@@ -217,10 +217,10 @@ async fn try_write(shared: &Arc<CacheCore>, batch: &Batch) -> Result<(), Error> 
         state.log.ring.fits(batch.pages.len() as u32 + 1).then(|| state.log.ring.position())
     };
     let Some(start) = fits else { return Err(Error::Busy("the log is full")) };
-    let header = scratch_block(&shared.scratch, |block| batch.header.encode(block));
+    let header = scratch_block(&shared.log.scratch, |block| batch.header.encode(block));
     let mut data = Data::from(header);
     batch.blocks().iter().for_each(|block| data.push(block.clone()));
-    shared.log.write(Lba(u64::from(start)), data, Durability::Stable).await?;
+    shared.log.volume.write(Lba(u64::from(start)), data, Durability::Stable).await?;
     shared.vouch().await
 }
 

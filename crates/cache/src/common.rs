@@ -77,7 +77,7 @@ impl Cache {
     /// The volumes that were given up and are none of its volumes now: what each calls itself, and how many
     /// bytes the log had that it lacks.
     pub async fn given_up(&self) -> Vec<(String, u64)> {
-        let superblock = self.shared().superblock.lock().await;
+        let superblock = self.shared().log.superblock.lock().await;
         let members = &superblock.members;
         let is_back = |name: &str| members.iter().any(|other| other.counts() && other.name == name);
         let given_up = members.iter().filter_map(|member| Some((member, member.given_up?.slots)));
@@ -198,7 +198,7 @@ struct OneOfSeveral {
 
 impl OneOfSeveral {
     fn new(cache: Arc<Cache>, place: usize) -> Self {
-        let joined = cache.shared().joined.clone().expect("it was opened over several");
+        let joined = cache.shared().lower.joined.clone().expect("it was opened over several");
         let start = place as u64 * joined.stride();
         Self { cache, joined, place, start }
     }
@@ -227,7 +227,7 @@ impl Volume for OneOfSeveral {
         let lower = member.lower.geometry();
         let cache = self.cache.geometry();
         Geometry {
-            blocks: self.cache.shared().reach.blocks(self.place),
+            blocks: self.cache.shared().lower.extents.blocks(self.place),
             physical_block_size: lower.physical_block_size.max(4096),
             read_only: lower.read_only,
             thin: lower.thin,
@@ -329,7 +329,7 @@ mod tests {
         Arc::new(MemVolume::new(geometry))
     }
 
-    /// [`crate::core::CacheCore::whole`] gives 0 there: what would go down of such a slot is nothing, and nothing is
+    /// `LowerVolume::whole` gives 0 there: what would go down of such a slot is nothing, and nothing is
     /// all that is to be sent of it, so it would count as sent.
     #[tokio::test]
     async fn a_slot_between_two_volumes_is_never_whole_and_nothing_comes_there() {
@@ -337,7 +337,7 @@ mod tests {
         let shared = cache.shared();
         let second = JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64;
         let whole = [0, 99, 100, 101, second - 1, second, second + 2, second + 3, 15 * second];
-        let whole = whole.map(|slot| shared.whole(slot));
+        let whole = whole.map(|slot| shared.lower.whole(slot));
         assert_eq!(whole, [WHOLE, WHOLE, 0b111, 0, 0, WHOLE, WHOLE, 0, 0]);
         let sectors = second * u64::from(SECTORS);
         for (lba, blocks) in [(803, 1), (800, 8), (808, 8), (sectors - 8, 16), (sectors + 24, 8)] {

@@ -29,7 +29,7 @@ impl CacheCore {
             let has_failed = state.nvram.as_ref().is_some_and(|nvram| !nvram.is_sound());
             has_failed && state.queue.is_settled() && state.commits.durable >= state.commits.kept
         };
-        if is_needless && self.superblock.lock().await.immediate {
+        if is_needless && self.log.superblock.lock().await.immediate {
             let _ = self.write_superblock(|superblock| superblock.immediate = false).await;
         }
     }

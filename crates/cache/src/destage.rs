@@ -83,7 +83,7 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
 /// if the cache is stopping.
 async fn wait_for_work(shared: &CacheCore) -> bool {
     loop {
-        let mut wake = std::pin::pin!(shared.wake_destage.notified());
+        let mut wake = std::pin::pin!(shared.signals.wake_destage.notified());
         wake.as_mut().enable();
         shared.follow_growth().await;
         {
@@ -159,8 +159,8 @@ async fn round<'a>(
         if let Some(round) = &mut shared.state.lock().destage.round {
             round.is_void = true;
         }
-        shared.changed.notify_waiters();
-        shared.wake_destage.notify_one();
+        shared.signals.changed.notify_waiters();
+        shared.signals.wake_destage.notify_one();
         // Wait for the answers to the writes of the next round before the roll-back: a write that is performed after the
         // roll-back would become stable with the next flush.
         next.await;
@@ -236,7 +236,7 @@ async fn send_round(
     let mut pieces = 0;
     loop {
         let (piece, later) = rest.split_at(fitting(rest, opened.most));
-        let losses = shared.lower_losses();
+        let losses = shared.lower.known_losses();
         if !send_piece(shared, &mut pace, piece).await? {
             return Ok(None);
         }
@@ -296,7 +296,7 @@ async fn complete(
     flush(shared, losses, may_be_followed(shared).then_some(begun)).await?;
     {
         let mut state = shared.state.lock();
-        // `follow` begins no round behind a round with unreadable slots. If the next round was begun, `state.round` is the
+        // `follow` begins no round behind a round with unreadable slots. If the next round was begun, `destage.round` is the
         // next one, and unreadable slots in it do not concern this round.
         let is_followed = state.destage.flushing.is_some();
         let is_rotten = state.destage.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
@@ -326,17 +326,17 @@ async fn complete(
 /// Returns true if a round may follow the flush of another one, as far as the settings decide that. The volumes of a
 /// common log would each have to keep the order, and a node's own cache has reads as of its latest flush.
 fn may_be_followed(shared: &CacheCore) -> bool {
-    shared.is_atomic_below() && !shared.is_by_flush() && shared.joined.is_none()
+    shared.is_atomic_below() && !shared.is_by_flush() && shared.lower.joined.is_none()
 }
 
 /// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume holds: 0 if it
 /// has no epochs. Then the limit is a share of the log, so that the tail of the log moves often and the link is seldom
 /// idle.
 fn learn_limit(shared: &CacheCore) -> u64 {
-    let slots = shared.lower.geometry().epoch_blocks / shared.blocks_per_slot();
-    shared.lower_epoch.store(slots, Ordering::Relaxed);
+    let slots = shared.lower.volume.geometry().epoch_blocks / shared.lower.blocks_per_slot();
+    shared.lower.epoch_slots.store(slots, Ordering::Relaxed);
     if shared.is_strict() && !shared.is_by_flush() {
-        let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
+        let link = shared.lower.link.writes.lock().estimate().held() / SLOT_BYTES as u64;
         let mut state = shared.state.lock();
         let limit = limit(state.log.ring.blocks(), slots, link);
         state.epochs.set_limit(limit);
@@ -351,8 +351,9 @@ fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
     if state.destage.is_starving {
         return;
     }
-    let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
-    let most = limit(state.log.ring.blocks(), shared.lower_epoch.load(Ordering::Relaxed), link);
+    let link = shared.lower.link.writes.lock().estimate().held() / SLOT_BYTES as u64;
+    let most =
+        limit(state.log.ring.blocks(), shared.lower.epoch_slots.load(Ordering::Relaxed), link);
     let CacheState { epochs, table, .. } = state;
     epochs.join_up_to(after, table, most);
 }
@@ -361,10 +362,10 @@ fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
 /// before a failure makes room for what is sent again. What the log still gives back beside rotten
 /// content is made stable, unless that would be part of an epoch that is whole or nothing.
 async fn end_lower_epoch(shared: &CacheCore, is_rotten: bool) {
-    let has_epochs = shared.lower_epoch.load(Ordering::Relaxed) > 0;
+    let has_epochs = shared.lower.epoch_slots.load(Ordering::Relaxed) > 0;
     let is_wanted = if has_epochs { !shared.is_strict() } else { is_rotten };
     if is_wanted {
-        let flushed = shared.flush_lower(shared.lower_losses()).await;
+        let flushed = shared.flush_lower(shared.lower.known_losses()).await;
         shared.note_lower(&flushed);
     }
 }
@@ -412,10 +413,10 @@ async fn begin(shared: &CacheCore, chain: &mut Chain<'_>) -> Result<BegunRound, 
     let started = Instant::now();
     let most = learn_limit(shared);
     if shared.is_atomic_below() {
-        chain.turn = Some(Arc::clone(&shared.lower_epoch_turn).write_owned().await);
+        chain.turn = Some(Arc::clone(&shared.lower.epoch_turn).write_owned().await);
         shared.roll_back_lower().await?;
     }
-    let _no_reads = shared.flushed_reads.write().await;
+    let _no_reads = shared.lower.flushed_reads.write().await;
     let mut state = shared.state.lock();
     if state.epochs.oldest().is_none() {
         let newest = state.log.ring.next() - 1;
@@ -439,7 +440,7 @@ fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
     let is_held = state.destage.is_stopping || state.destage.orders.hold().is_some();
     // While the log disk fails, calls of hosts bypass the log, and wait until no round is running.
     let goes_past =
-        !state.slot_locks.is_empty() || shared.waits_for_turn.load(Ordering::SeqCst) > 0;
+        !state.slot_locks.is_empty() || shared.lower.waits_for_turn.load(Ordering::SeqCst) > 0;
     let is_whole = state.destage.round.as_ref().is_some_and(|round| round.rotten.is_empty());
     if most == 0 || is_held || goes_past || !is_whole || state.log_error().is_some() {
         return None;
@@ -465,7 +466,7 @@ fn has_sent_rest(shared: &CacheCore, cut: u64) -> bool {
 fn give_up_round(shared: &CacheCore) -> Vec<(u64, LogAddress)> {
     let rotten =
         shared.state.lock().destage.round.take().map_or_else(Vec::new, |round| round.rotten);
-    shared.changed.notify_waiters();
+    shared.signals.changed.notify_waiters();
     if !rotten.is_empty() {
         join_rotten(shared, &rotten);
     }
@@ -476,7 +477,7 @@ fn give_up_round(shared: &CacheCore) -> Vec<(u64, LogAddress)> {
 /// slots. If the lower volume has atomic epochs, joins no more of them than that takes. Otherwise, and
 /// when the log is lost, joins all, so that as much as possible is destaged.
 fn join_rotten(shared: &CacheCore, rotten: &[(u64, LogAddress)]) {
-    let has_epochs = shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0;
+    let has_epochs = shared.is_strict() && shared.lower.epoch_slots.load(Ordering::Relaxed) > 0;
     let mut state = shared.state.lock();
     let state = &mut *state;
     let has_epochs = has_epochs && state.log.lost.is_none();
@@ -553,7 +554,7 @@ async fn clean(shared: &CacheCore, cut: u64, started: Instant) {
     while shared.state.lock().clean_some(cut, started) {
         tokio::task::yield_now().await;
     }
-    shared.changed.notify_waiters();
+    shared.signals.changed.notify_waiters();
 }
 
 impl CacheState {
@@ -577,7 +578,7 @@ impl CacheState {
     fn end_round(&mut self, cut: u64, started: Instant) {
         self.log.ring.release(cut + 1);
         self.epochs.complete(cut);
-        // If the next round was begun during the flush, `state.round` is that one: keep it.
+        // If the next round was begun during the flush, `destage.round` is that one: keep it.
         if self.destage.flushing.take().is_none() {
             self.destage.round = None;
         }

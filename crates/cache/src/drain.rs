@@ -27,7 +27,7 @@ struct Draining<'a>(&'a CacheCore);
 impl<'a> Draining<'a> {
     fn begin(shared: &'a CacheCore) -> Self {
         shared.state.lock().destage.draining += 1;
-        shared.wake_destage.notify_one();
+        shared.signals.wake_destage.notify_one();
         Self(shared)
     }
 }

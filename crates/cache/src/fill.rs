@@ -16,7 +16,7 @@ pub(crate) struct LogFill {
 impl CacheCore {
     pub fn fill(&self, state: &mut CacheState) -> LogFill {
         let most = state.log.ring.most_room().saturating_sub(state.log.ring.reserve()).max(1);
-        let left = state.log.ring.room().saturating_sub(self.promised_room(state));
+        let left = state.log.ring.room().saturating_sub(state.promised_room());
         // Compare with the wanted room: calls in this line may also wait for the end of a resize or for entries of
         // the slot table.
         let lacks_room = state.room.log_line.first().is_some_and(|wants| wants > left as usize);

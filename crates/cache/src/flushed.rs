@@ -83,7 +83,7 @@ impl CacheCore {
         self.make_lower_stable().await?;
         // Keep a round from beginning: it would overwrite content in the lower volume that this read is about to
         // fetch with content of a later epoch.
-        let _no_round_begins = self.flushed_reads.read().await;
+        let _no_round_begins = self.lower.flushed_reads.read().await;
         // The second try succeeds at the latest: then no round is running that could free a part of the log.
         loop {
             if let Some(data) = self.try_read_flushed(sector, sectors).await? {
@@ -135,8 +135,8 @@ impl CacheCore {
 
     /// Reads a run of sectors from the lower volume.
     async fn read_run(&self, run: FlushedReadRun) -> Result<(u64, Data), Error> {
-        let blocks = ((run.end - run.start) / self.sectors_per_block()) as u32;
-        let read = self.lower.read(Extent { lba: self.lba(run.start), blocks }).await;
+        let blocks = ((run.end - run.start) / self.lower.sectors_per_block()) as u32;
+        let read = self.lower.volume.read(Extent { lba: self.lower.lba(run.start), blocks }).await;
         self.note_lower(&read);
         let data = read?;
         if data.len() as u64 != (run.end - run.start) * SECTOR_BYTES as u64 {

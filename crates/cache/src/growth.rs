@@ -7,18 +7,18 @@ use crate::core::CacheCore;
 impl CacheCore {
     /// Whether there is more of a volume than is used.
     pub fn has_grown(&self, place: usize) -> bool {
-        self.found(place).is_some_and(|found| found.blocks > self.reach.blocks(place))
+        self.found(place).is_some_and(|found| found.blocks > self.lower.extents.blocks(place))
     }
 
     /// What the volume is now, if there is one at that place. One of several that says it has outgrown its
     /// place stays as it was: the next place is another's, and no superblock may say so.
     fn found(&self, place: usize) -> Option<Geometry> {
-        match &self.joined {
+        match &self.lower.joined {
             Some(joined) => {
                 let found = joined.member(place)?.lower.geometry();
                 (found.blocks <= joined.stride()).then_some(found)
             }
-            None => Some(self.lower.geometry()),
+            None => Some(self.lower.volume.geometry()),
         }
     }
 
@@ -27,17 +27,17 @@ impl CacheCore {
     ///
     /// Where the former end was inside a slot, memory and log say of no sector behind it that they have it.
     pub async fn follow_growth(&self) {
-        for place in 0..self.reach.places() {
+        for place in 0..self.lower.extents.places() {
             self.follow_growth_of(place).await;
         }
     }
 
     async fn follow_growth_of(&self, place: usize) {
         let Some(found) = self.found(place) else { return self.tell_of_outgrown(place) };
-        if found.block_size != self.opened.block_size || !self.has_grown(place) {
+        if found.block_size != self.lower.opened.block_size || !self.has_grown(place) {
             return;
         }
-        let is_one = self.joined.is_none();
+        let is_one = self.lower.joined.is_none();
         let grown = |superblock: &mut crate::log::superblock::Superblock| {
             let geometry = match is_one {
                 true => Some(&mut superblock.identity.geometry),
@@ -53,12 +53,12 @@ impl CacheCore {
         match self.write_superblock(grown).await {
             Ok(()) => {
                 let mut state = self.state.lock();
-                let last = self.reach.last(place);
+                let last = self.lower.extents.last(place);
                 // With the lock: whoever reads the rest of the last slot takes part in no fetch that is short.
-                self.reach.grow(place, found.blocks);
+                self.lower.extents.grow(place, found.blocks);
                 if let Some(last) = last {
                     // What is dirty of it stays.
-                    state.drop_clean(last / self.blocks_per_slot());
+                    state.drop_clean(last / self.lower.blocks_per_slot());
                 }
                 drop(state);
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
@@ -70,12 +70,12 @@ impl CacheCore {
 
     /// It stays as large as it was, and the operator is told once.
     fn tell_of_outgrown(&self, place: usize) {
-        let member = self.joined.as_ref().and_then(|joined| joined.member(place));
+        let member = self.lower.joined.as_ref().and_then(|joined| joined.member(place));
         let Some(member) = member else { return };
-        if self.reach.outgrow(place) {
+        if self.lower.extents.outgrow(place) {
             tracing::warn!(
                 volume = %member.name,
-                blocks = self.reach.blocks(place),
+                blocks = self.lower.extents.blocks(place),
                 found = member.lower.geometry().blocks,
                 "a volume of a common cache has outgrown its place of 64 PiB: it keeps the size that it had"
             );

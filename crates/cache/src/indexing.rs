@@ -12,13 +12,13 @@ use crate::{core::CacheCore, log::segment::SegmentHeader};
 impl CacheCore {
     /// Takes note of a stable segment, which begins in block `start`.
     pub fn index_segment(self: &Arc<Self>, start: u32, header: &SegmentHeader) {
-        self.index.lock().note(start, header);
+        self.log.index.lock().note(start, header);
         self.start_index();
     }
 
     /// Starts the driver that writes frames, if one waits and none runs.
     pub fn start_index(self: &Arc<Self>) {
-        if self.index.lock().start() {
+        if self.log.index.lock().start() {
             tokio::spawn(write_frames(Arc::clone(self)));
         }
     }
@@ -26,19 +26,20 @@ impl CacheCore {
 
 async fn write_frames(shared: Arc<CacheCore>) {
     loop {
-        let Some((lba, frame)) = shared.index.lock().take() else {
-            shared.changed.notify_waiters();
+        let Some((lba, frame)) = shared.log.index.lock().take() else {
+            shared.signals.changed.notify_waiters();
             return;
         };
         // Stable, or all frames since the last power-on could be missing after a failure.
-        let written = shared.log.write(lba, Data::from(frame.bytes), Durability::Stable).await;
+        let written =
+            shared.log.volume.write(lba, Data::from(frame.bytes), Durability::Stable).await;
         let failed = std::mem::replace(&mut shared.state.lock().log.index_fails, written.is_err());
         match written {
             Ok(()) => {
                 if failed {
                     tracing::info!("the index of the log is written again");
                 }
-                shared.index.lock().wrote(frame.last);
+                shared.log.index.lock().wrote(frame.last);
             }
             Err(error) => {
                 shared.counters.log_errors.add(1);

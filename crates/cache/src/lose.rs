@@ -29,8 +29,8 @@ impl CacheCore {
             state.commits.take_wakers()
         };
         wakers.into_iter().for_each(Waker::wake);
-        self.wake_destage.notify_one();
-        self.changed.notify_waiters();
+        self.signals.wake_destage.notify_one();
+        self.signals.changed.notify_waiters();
     }
 
     /// Ends the effect of [`Self::lose_log`]. Call this when the file has its name back and nothing else has changed
@@ -43,7 +43,7 @@ impl CacheCore {
         if state.log.lost.take().is_some() {
             state.destage.draining -= 1;
             drop(state);
-            self.changed.notify_waiters();
+            self.signals.changed.notify_waiters();
         }
         true
     }
@@ -135,7 +135,7 @@ impl CacheCore {
             }
             tokio::task::yield_now().await;
         }
-        self.changed.notify_waiters();
+        self.signals.changed.notify_waiters();
     }
 
     /// Names, in one event, blocks that cannot be read from the log disk and that the lower volume lacks.
@@ -164,11 +164,11 @@ impl CacheCore {
 
     /// Returns the names of the cached volumes, indexed by their places.
     async fn names(&self) -> Vec<String> {
-        match &self.joined {
-            Some(joined) => (0..self.reach.places())
+        match &self.lower.joined {
+            Some(joined) => (0..self.lower.extents.places())
                 .map(|place| joined.member(place).map_or_else(String::new, |it| it.name.clone()))
                 .collect(),
-            None => vec![self.superblock.lock().await.identity.name.clone()],
+            None => vec![self.log.superblock.lock().await.identity.name.clone()],
         }
     }
 
@@ -176,15 +176,15 @@ impl CacheCore {
     fn ranges(&self, places: &[(u64, LogAddress)]) -> Vec<LostRange> {
         let mut places = places.to_vec();
         places.sort_unstable_by_key(|(slot, _)| *slot);
-        let per_block = self.sectors_per_block();
+        let per_block = self.lower.sectors_per_block();
         let mut ranges: Vec<LostRange> = Vec::new();
         for (slot, place) in places {
-            for (first, count) in runs(place.mask & self.whole(slot)) {
-                let Lba(lba) = self.lba(slot * u64::from(SECTORS) + u64::from(first));
+            for (first, count) in runs(place.mask & self.lower.whole(slot)) {
+                let Lba(lba) = self.lower.lba(slot * u64::from(SECTORS) + u64::from(first));
                 let blocks = (u64::from(count) / per_block).max(1);
                 let bytes = u64::from(count) * 512;
-                let member = place_of(slot).min(self.reach.places() - 1);
-                let start = self.reach.place_start(member);
+                let member = place_of(slot).min(self.lower.extents.places() - 1);
+                let start = self.lower.extents.place_start(member);
                 let (first, last) = (lba - start, lba - start + blocks - 1);
                 match ranges.last_mut() {
                     // The list may name a slot twice, since several epochs may hold it.

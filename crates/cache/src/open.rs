@@ -1,22 +1,21 @@
 //! Opening a cache: from what is on the log disk and in the NVRAM to a running state.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize},
-};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 use volume::{Confirmed, Geometry, Holding, Mirror, Stack};
 
 use crate::{
     alone::PairWitness,
     checksum::crc32c,
     confirmed::Confirming,
-    core::{CacheCore, SCRATCH_PAGES, SegmentIdentity, write_copies},
+    core::{
+        CacheCore, CacheLimits, CacheLog, CacheSignals, LowerVolume, SCRATCH_PAGES,
+        SegmentIdentity, write_copies,
+    },
     dram::SlotPagePool,
     epoch::{Epochs, limit},
-    flow::Flow,
     frames::LogIndexFrames,
     heard::Heard,
     inspect::{check_size, no_superblock, pool, write_new},
@@ -43,7 +42,6 @@ use crate::{
     state::CacheState,
     statistics::{AllTimes, Counters},
     tier::MOST_BUFFERED,
-    window::Window,
     witness::number,
 };
 
@@ -289,7 +287,7 @@ pub(crate) async fn open(
     shared.settle().await.map_err(CacheOpenError::Log)?;
     let immediate = shared.settings.report.is_immediate();
     let stale = {
-        let superblock = shared.superblock.lock().await;
+        let superblock = shared.log.superblock.lock().await;
         (superblock.immediate, superblock.boot) != (immediate, boot)
     };
     if stale {
@@ -338,48 +336,33 @@ fn assemble(
     let mut state = CacheState::new((table, epochs), ring, nvram, serial);
     state.destage.dirty_since = (state.table.dirty() > 0).then(Instant::now);
     let times = Arc::<AllTimes>::default();
+    let extents = joining
+        .as_ref()
+        .map_or_else(|| MemberExtents::of_one(opened.blocks), MemberExtents::of_several);
+    // In strict order everything came to the lower volume through the log.
+    let is_stable = settings.order == DestageOrder::Strict
+        && !settings.report.is_past()
+        && settings.on_log_error == LogErrorPolicy::StopWrites;
+    let index = LogIndexFrames::new(&superblock, settings.index_segments, index);
     Ok(Arc::new(CacheCore {
-        lower: Heard::new(lower, Arc::clone(&times)),
-        log,
+        lower: LowerVolume::new(
+            Heard::new(lower, Arc::clone(&times)),
+            joining.map(|joining| joining.joined),
+            (opened, extents),
+            is_stable,
+        ),
+        log: CacheLog::new(log, superblock, index, seals, identity, scratch),
         pair,
-        reach: joining
-            .as_ref()
-            .map_or_else(|| MemberExtents::of_one(opened.blocks), MemberExtents::of_several),
-        joined: joining.map(|joining| joining.joined),
-        opened,
-        pool: pool(pages + MOST_BUFFERED)?,
-        scratch,
-        pending_limit,
-        identity,
-        seals,
-        epoch_slots,
-        entries_beside_log: pages as usize + SPARE_ENTRIES,
+        pages: pool(pages + MOST_BUFFERED)?,
+        limits: CacheLimits {
+            pending_slots: pending_limit,
+            epoch_slots,
+            entries_beside_log: pages as usize + SPARE_ENTRIES,
+        },
         state: Mutex::new(state),
-        index: Mutex::new(LogIndexFrames::new(&superblock, settings.index_segments, index)),
-        superblock: tokio::sync::Mutex::new(superblock),
-        first_copy: 0.into(),
-        lower_flush: tokio::sync::Mutex::new(()),
-        log_flush: tokio::sync::Mutex::new(()),
-        lower_epoch_turn: Arc::default(),
-        waits_for_turn: AtomicUsize::new(0),
-        resizing: Arc::default(),
-        flushed_reads: tokio::sync::RwLock::new(()),
-        rolling_back: tokio::sync::Mutex::new(()),
-        lower_losses: 0.into(),
-        // In order, everything goes through the log.
-        far_writes: Mutex::new(Window::new(Instant::now())),
-        far_reads: Flow::new(Instant::now()),
-        lower_is_stable: (settings.order == DestageOrder::Strict
-            && !settings.report.is_past()
-            && settings.on_log_error == LogErrorPolicy::StopWrites)
-            .into(),
-        changed: Notify::new(),
-        wake_destage: Notify::new(),
+        signals: CacheSignals::default(),
         counters,
         times,
-        requests: AtomicU64::new(0),
-        lower_epoch: 0.into(),
-        host_fetches: AtomicUsize::new(0),
         confirming: Confirming::new(
             claimed,
             settings.confirmed_in.clone(),
@@ -811,7 +794,7 @@ fn recover_nvram(
             nvram.release(held.index);
             continue;
         }
-        let mut page = shared.pool.take().expect("it was checked that they fit");
+        let mut page = shared.pages.take().expect("it was checked that they fit");
         assert!(nvram.read(held, &mut page), "it was checked that it can be opened");
         check_readable(nvram)?;
         let checksum = crc32c(&page);

@@ -48,7 +48,7 @@ impl DestagePace {
             };
             tokio::select! {
                 () = sleep(time) => {}
-                () = shared.wake_destage.notified() => {}
+                () = shared.signals.wake_destage.notified() => {}
             }
         }
     }
@@ -101,8 +101,8 @@ impl DestagePace {
 
     /// How long there has been no request, as far as it looked.
     fn quiet(&mut self, shared: &CacheCore) -> Duration {
-        let requests = shared.requests.load(Ordering::Relaxed);
-        let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
+        let requests = shared.counters.requests.value();
+        let fetching = shared.lower.link.host_fetches.load(Ordering::Relaxed) > 0;
         if fetching || requests != std::mem::replace(&mut self.seen, requests) {
             self.quiet_since = Instant::now();
         }
@@ -118,7 +118,7 @@ fn wait_for(seconds: f64) -> Duration {
 /// Notes in the superblock how far the log reaches, if it says less: it cannot be noted by a
 /// round while nothing goes to the lower volume.
 pub(crate) async fn refresh_superblock(shared: &CacheCore) {
-    let known = shared.superblock.lock().await.committed;
+    let known = shared.log.superblock.lock().await.committed;
     if known + 1 < shared.state.lock().log.ring.next()
         && let Err(error) = shared.write_superblock(|_| {}).await
     {

@@ -400,7 +400,7 @@ impl CacheCore {
                 && plan.own.iter().all(|own| own.id != fetch.id)
             {
                 last = Some(fetch.id);
-                self.far_reads.hasten(fetch.id);
+                self.lower.link.reads.hasten(fetch.id);
             }
         }
     }
@@ -497,7 +497,7 @@ impl CacheCore {
                 .take_while(|((_, place), i)| place.block == first + i)
                 .count();
             let extent = Extent { lba: Lba(u64::from(first)), blocks: run as u32 };
-            let data = self.log.read(extent).await;
+            let data = self.log.volume.read(extent).await;
             let data = data.ok().filter(|data| data.len() == run * SLOT_BYTES);
             for (i, &(slot, place)) in places[at..at + run].iter().enumerate() {
                 let block = data.as_ref().map(|data| data.slice(i * SLOT_BYTES, SLOT_BYTES));
@@ -515,7 +515,7 @@ impl CacheCore {
 
     /// The content of a data block of the log.
     fn open_logged(&self, slot: u64, place: &LogAddress, block: Data) -> Result<Data, Error> {
-        let Some(seals) = &self.seals else { return Ok(block) };
+        let Some(seals) = &self.log.seals else { return Ok(block) };
         match seals.open(slot, place, &block.into_bytes()) {
             Some(opened) => Ok(Bytes::from(opened as Box<[u8]>).into()),
             None => {
@@ -528,7 +528,7 @@ impl CacheCore {
     /// The data block of a place that could not be read, or was not what it should be: from another
     /// copy, if there is one, which mends the bad one.
     async fn mend_log(&self, slot: u64, place: &LogAddress) -> Result<Data, Error> {
-        match self.examine_log(place).await {
+        match self.log.examine(place).await {
             Ok(Some(block)) => {
                 self.counters.log_mended.add(1);
                 Ok(block)
@@ -541,20 +541,11 @@ impl CacheCore {
         }
     }
 
-    /// Looks at all copies of the data block of a place, and mends those that are not right.
-    pub async fn examine_log(&self, place: &LogAddress) -> Result<Option<Data>, Error> {
-        let extent = Extent { lba: Lba(u64::from(place.block)), blocks: 1 };
-        let is_right = |data: &Data| {
-            data.len() == SLOT_BYTES && crc32c(&data.clone().into_bytes()) == place.checksum
-        };
-        volume::examine(&*self.log, extent, &is_right).await
-    }
-
     /// An error of the log disk in terms of this volume.
     fn log_error(&self, slot: u64, error: Error) -> Error {
-        let blocks = (u64::from(SECTORS) / self.sectors_per_block()) as u32;
+        let blocks = (u64::from(SECTORS) / self.lower.sectors_per_block()) as u32;
         Error::Medium {
-            extent: Extent { lba: self.lba(slot * u64::from(SECTORS)), blocks },
+            extent: Extent { lba: self.lower.lba(slot * u64::from(SECTORS)), blocks },
             reason: format!("log disk: {error}").into(),
         }
     }
@@ -564,7 +555,7 @@ impl CacheCore {
         let host = purpose.is_of_host();
         let guard = FetchGuard { shared: self, fetch, host };
         if host {
-            self.host_fetches.fetch_add(1, Ordering::Relaxed);
+            self.lower.link.host_fetches.fetch_add(1, Ordering::Relaxed);
         }
         let found = self.read_tier(fetch).await;
         let (origin, result) = match found {
@@ -580,13 +571,13 @@ impl CacheCore {
 
     /// Reads what a fetch is for from the lower volume.
     async fn read_lower(&self, fetch: &SlotFetch, purpose: ReadPurpose) -> Result<Data, Error> {
-        let sectors = self.end_of(fetch.first);
+        let sectors = self.lower.end_of(fetch.first);
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
-        let blocks = (count / self.sectors_per_block()) as u32;
+        let blocks = (count / self.lower.sectors_per_block()) as u32;
         let result = match self.make_lower_stable().await {
             Ok(()) => {
-                let extent = Extent { lba: self.lba(first), blocks };
+                let extent = Extent { lba: self.lower.lba(first), blocks };
                 let bytes = count * SECTOR_BYTES as u64;
                 self.read_when_admitted(fetch.id, purpose, extent, bytes).await
             }
@@ -605,17 +596,17 @@ impl CacheCore {
         bytes: u64,
     ) -> Result<Data, Error> {
         if purpose == ReadPurpose::Random {
-            self.far_writes.lock().note_short(Instant::now());
+            self.lower.link.writes.lock().note_short(Instant::now());
         }
-        let passage = self.far_reads.admit(purpose, fetch, bytes).await;
+        let passage = self.lower.link.reads.admit(purpose, fetch, bytes).await;
         let begun = Instant::now();
-        let data = self.lower.read(extent).await?;
+        let data = self.lower.volume.read(extent).await?;
         if data.len() as u64 != bytes {
             return Err(Error::Device("the lower volume returned fewer bytes".into()));
         }
         passage.answered();
         self.counters.fetched_bytes.add(bytes);
-        let most_piece = self.far_reads.longest_burst() / SLOT_BYTES as u64;
+        let most_piece = self.lower.link.reads.longest_burst() / SLOT_BYTES as u64;
         self.state.lock().fetches.streams.fetched_in(begun.elapsed(), most_piece);
         Ok(data)
     }
@@ -696,14 +687,14 @@ impl CacheCore {
         let noted = streams.note(sector..sector + sectors, waits, most, || table.ahead());
         let purpose = if noted.continues { ReadPurpose::Stream } else { ReadPurpose::Random };
         let Some(range) = noted.ahead else { return (purpose, Vec::new()) };
-        let end = self.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
+        let end = self.lower.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
         let longest = self.longest_of_stream() as u64;
         (purpose, missing_runs(state, range.start, range.end.min(end), longest))
     }
 
     /// Returns the most slots of one fetch of a sequential reader.
     fn longest_of_stream(&self) -> usize {
-        let slots = self.far_reads.longest_request() / SLOT_BYTES as u64;
+        let slots = self.lower.link.reads.longest_request() / SLOT_BYTES as u64;
         (slots as usize).clamp(1, MOST_FETCHED)
     }
 }
@@ -730,11 +721,11 @@ impl Drop for FetchGuard<'_> {
         }
         drop(state);
         if self.host {
-            self.shared.host_fetches.fetch_sub(1, Ordering::Relaxed);
+            self.shared.lower.link.host_fetches.fetch_sub(1, Ordering::Relaxed);
         }
         fetch.finish(FetchResult::Abandoned);
         // Pages of its slots can be taken now.
-        self.shared.changed.notify_waiters();
+        self.shared.signals.changed.notify_waiters();
     }
 }
 

@@ -81,7 +81,7 @@ impl CacheCore {
         };
         let begun = Instant::now();
         loop {
-            let mut changed = pin!(self.changed.notified());
+            let mut changed = pin!(self.signals.changed.notified());
             changed.as_mut().enable();
             let (why, patience) = {
                 let mut state = self.state.lock();
@@ -155,7 +155,7 @@ impl CacheCore {
         if is_too_long && self.is_strict() {
             return Err(self.too_long(state, wanted.slots, most));
         }
-        let free = (state.log.ring.room() as usize).checked_sub(self.promised_room(state) as usize);
+        let free = (state.log.ring.room() as usize).checked_sub(state.promised_room() as usize);
         let fits = free.is_some_and(|free| state.room.log_line.is_due(ticket, cost, free));
         if fits && (!wanted.is_zeros || self.has_entries(state, wanted.slots)) {
             return Ok(RoomAnswer::Room);
@@ -179,7 +179,7 @@ impl CacheCore {
         if self.is_by_flush() && open_only {
             self.end_too_large(state)?;
         } else if !std::mem::replace(&mut state.destage.is_starving, true) {
-            self.wake_destage.notify_one();
+            self.signals.wake_destage.notify_one();
         }
         Ok(RoomAnswer::Nothing(match self.is_away(state) {
             true => "the log is full and the far volume does not answer",
@@ -238,7 +238,7 @@ impl CacheCore {
     /// delays others by no more than that. It is also half of the slots that may wait for the log, so that
     /// the next step is copied while the log disk writes this one.
     fn longest_step(&self, state: &CacheState) -> usize {
-        let mut limit = self.pending_limit;
+        let mut limit = self.limits.pending_slots;
         if self.settings.report.is_immediate() {
             let slots = state.nvram.as_ref().map_or(0, |nvram| nvram.slots() as usize);
             limit = limit.min(slots);
@@ -291,7 +291,7 @@ impl Drop for HeldWrite<'_> {
         let others_wait = !state.room.log_line.is_empty();
         drop(state);
         if others_wait {
-            self.shared.changed.notify_waiters();
+            self.shared.signals.changed.notify_waiters();
         }
     }
 }
@@ -302,12 +302,12 @@ impl LogReservation<'_> {
     pub fn step(&self, state: &CacheState, ticket: Option<WaitTicket>) -> Option<usize> {
         let shared = self.shared;
         let wants = self.next_step(state);
-        let mut free = shared.pending_limit.saturating_sub(state.queue.pending_slots());
+        let mut free = shared.limits.pending_slots.saturating_sub(state.queue.pending_slots());
         if shared.settings.report.is_immediate() {
             let held = state.nvram.as_ref().map_or(0, NvramBuffer::free);
             free = free.min(held.saturating_sub(state.queue.copying_slots));
         }
-        let has_header = self.headers > 0 || shared.room_for_tombstone(state);
+        let has_header = self.headers > 0 || state.room_for_tombstone();
         (has_header && state.room.step_line.is_due(ticket, wants, free)).then_some(wants)
     }
 
@@ -354,14 +354,14 @@ impl Drop for LogReservation<'_> {
         if self.is_live {
             let shared = self.shared;
             self.give_back(&mut shared.state.lock());
-            shared.changed.notify_waiters();
+            shared.signals.changed.notify_waiters();
         }
     }
 }
 
 /// Most slots in a step: a full segment, see [`CacheCore::longest_step`].
 pub(crate) const MAX_STEP: usize = 128;
-/// Blocks that `CacheCore::promised_room` counts in addition to those of calls: the headers of two segments in flight.
+/// Blocks that `CacheState::promised_room` counts in addition to those of calls: the headers of two segments in flight.
 const UNDER_WAY: usize = 2;
 /// While nothing is destaged, waiting writes may hold `dram_bytes / HELD_SHARE` of memory in addition to the
 /// cached blocks: 64 MiB with the default of 256 MiB, or 128 writes of 512 KiB.

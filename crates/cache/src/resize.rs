@@ -55,8 +55,8 @@ type LogResizeTurn = Arc<OwnedMutexGuard<()>>;
 impl CacheCore {
     /// Gives the log so many blocks. Shrinking waits for destage.
     pub async fn resize(self: &Arc<Self>, blocks: u64) -> Result<(), ResizeError> {
-        let turn = Arc::new(Arc::clone(&self.resizing).lock_owned().await);
-        let now = self.superblock.lock().await.clone();
+        let turn = Arc::new(Arc::clone(&self.log.resize_turn).lock_owned().await);
+        let now = self.log.superblock.lock().await.clone();
         let refused = |why: String| Err(ResizeError::Size { asked: blocks, why });
         let least = least_blocks(now.segment_slots);
         if blocks < least {
@@ -65,7 +65,7 @@ impl CacheCore {
         if blocks > u64::from(u32::MAX / 2) {
             return refused(format!("{} are the most", u32::MAX / 2));
         }
-        let found = self.log.geometry().blocks;
+        let found = self.log.volume.geometry().blocks;
         if blocks > found {
             return refused(format!("its disk has {found}"));
         }
@@ -112,7 +112,7 @@ impl CacheCore {
             return Err(ResizeError::AtFlush);
         }
         let end = target.ring_end();
-        let (asked, before) = (target.log_blocks, self.superblock.lock().await.clone());
+        let (asked, before) = (target.log_blocks, self.log.superblock.lock().await.clone());
         let mut tries = CUT_TRIES;
         // Asked again, it goes on where it was.
         while !self.state.lock().log.ring.layout().is_before(end) {
@@ -153,12 +153,12 @@ impl CacheCore {
         let shared = Arc::clone(self);
         let ended = tokio::spawn(async move {
             let frozen = Frozen::begin(&shared).await?;
-            let old_end = shared.superblock.lock().await.ring_end();
+            let old_end = shared.log.superblock.lock().await.ring_end();
             let layout = make(&shared, &target, old_end)?;
             let mut ring = shared.state.lock().log.ring.clone();
             let before = ring.room();
             ring.set_layout(layout.clone());
-            if ring.room() < before && ring.room() < shared.promised_room(&shared.state.lock()) {
+            if ring.room() < before && ring.room() < shared.state.lock().promised_room() {
                 return Err(Error::Busy(NO_ROOM).into());
             }
             let layouts: Vec<_> = ring.layouts().cloned().collect();
@@ -181,8 +181,8 @@ impl CacheCore {
         target: &Superblock,
         layouts: Vec<SegmentLayout>,
     ) -> Result<(), Error> {
-        let number = self.index.lock().next();
-        let moves = self.superblock.lock().await.log_blocks != target.log_blocks;
+        let number = self.log.index.lock().next();
+        let moves = self.log.superblock.lock().await.log_blocks != target.log_blocks;
         let change = |superblock: &mut Superblock| {
             superblock.log_blocks = target.log_blocks;
             superblock.index_blocks = target.index_blocks;
@@ -203,15 +203,15 @@ impl CacheCore {
                 // Nothing is being written to the log, so nobody else tells those who wait for that.
                 let wakers = self.state.lock().commits.fail(error);
                 wakers.into_iter().for_each(Waker::wake);
-                self.changed.notify_waiters();
+                self.signals.changed.notify_waiters();
                 sleep(BETWEEN_TRIES).await;
             }
             self.state.lock().commits.failure = None;
             return Err(error);
         }
         if moves {
-            let superblock = self.superblock.lock().await;
-            self.index.lock().move_to(&superblock);
+            let superblock = self.log.superblock.lock().await;
+            self.log.index.lock().move_to(&superblock);
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Frozen {
         }
         let frozen = Self(Arc::clone(shared));
         let still = shared.wait_until(|state| {
-            let writing = state.queue.is_writing | shared.index.lock().hold();
+            let writing = state.queue.is_writing | shared.log.index.lock().hold();
             (!writing).then_some(())
         });
         match timeout(PATIENCE, still).await {
@@ -244,13 +244,13 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         let shared = &self.0;
-        shared.index.lock().let_go();
+        shared.log.index.lock().let_go();
         shared.start_index();
         let mut state = shared.state.lock();
         state.queue.is_frozen = false;
         shared.start_commit(&mut state);
         drop(state);
-        shared.changed.notify_waiters();
+        shared.signals.changed.notify_waiters();
     }
 }
 

@@ -15,7 +15,7 @@ impl CacheCore {
         if !self.is_by_flush() {
             return Err(Error::Device("writes count without a flush".into()));
         }
-        let _turn = self.rolling_back.lock().await;
+        let _turn = self.log.rollback_turn.lock().await;
         // Let writes with a reservation finish, and no other write begin: of a write in progress, only a part would
         // be given up.
         let stopped = RollingBack::begin(self)?;
@@ -63,7 +63,7 @@ impl<'a> RollingBack<'a> {
 impl Drop for RollingBack<'_> {
     fn drop(&mut self) {
         self.0.state.lock().room.is_rolling_back = false;
-        self.0.changed.notify_waiters();
+        self.0.signals.changed.notify_waiters();
     }
 }
 

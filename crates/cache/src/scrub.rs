@@ -57,7 +57,7 @@ fn next(shared: &CacheCore, at: &mut u32, older: &mut usize) -> Option<Vec<(u64,
 }
 
 async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
-    let found = shared.examine_log(&place).await;
+    let found = shared.log.examine(&place).await;
     shared.counters.scrubbed_slots.add(1);
     if matches!(found, Ok(Some(_))) {
         return;

@@ -71,7 +71,7 @@ pub(crate) async fn send_all(
                     weight += counted;
                     // The window measures the rate of data, so discards are not reported to it.
                     let ticket = (run.kind == LogRecordKind::Data)
-                        .then(|| shared.far_writes.lock().sent(run.data_bytes(), Instant::now()));
+                        .then(|| shared.lower.link.writes.lock().sent(run.data_bytes(), Instant::now()));
                     under_way.push(async move { (counted, ticket, send(shared, run).await) });
                 }
             }
@@ -89,20 +89,20 @@ pub(crate) async fn send_all(
 fn has_room(shared: &CacheCore, runs: usize, weight: u64) -> bool {
     runs < most_runs(shared)
         && weight < may_be_in_flight(shared)
-        && shared.far_writes.lock().has_room(Instant::now())
+        && shared.lower.link.writes.lock().has_room(Instant::now())
 }
 
 /// Returns the most runs that may be in flight: three quarters of the calls that the lower volume performs at once. The rest
 /// is left to the requests of hosts.
 fn most_runs(shared: &CacheCore) -> usize {
-    (shared.lower.extensions().most_calls.unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
+    (shared.lower.volume.extensions().most_calls.unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
 }
 
 /// Reports the end of a run to the window. The measured time includes the reading of the log, so the window is large
 /// enough to cover that time, too.
 fn note_trip(shared: &CacheCore, ticket: Option<WindowTicket>, result: &Result<(), SendStop>) {
     let Some(ticket) = ticket else { return };
-    let mut window = shared.far_writes.lock();
+    let mut window = shared.lower.link.writes.lock();
     match result {
         Ok(()) => window.answered(ticket, Instant::now()),
         Err(_) => window.failed(ticket),
@@ -118,10 +118,10 @@ fn most_in_flight(shared: &CacheCore) -> u64 {
 /// link to that read. It leaves less of the link the fuller the log is, because hosts would soon wait for room in the log.
 fn may_be_in_flight(shared: &CacheCore) -> u64 {
     let most = most_in_flight(shared);
-    if shared.host_fetches.load(Ordering::Relaxed) == 0 {
+    if shared.lower.link.host_fetches.load(Ordering::Relaxed) == 0 {
         return most;
     }
-    let window = shared.far_writes.lock().estimate().window;
+    let window = shared.lower.link.writes.lock().estimate().window;
     let state = shared.state.lock();
     if state.destage.is_starving {
         return most;
@@ -136,7 +136,7 @@ fn may_be_in_flight(shared: &CacheCore) -> u64 {
 /// until the link has transmitted the runs before it. Runs are longer than `destage_run_bytes` if the link holds more than
 /// [`RUNS_IN_LINK`] of that length, because the lower volume performs a limited number of calls at once.
 fn longest_run(shared: &CacheCore) -> u64 {
-    let far_writes = shared.far_writes.lock();
+    let far_writes = shared.lower.link.writes.lock();
     let needed = far_writes.estimate().window / RUNS_IN_LINK;
     let longest = far_writes.longest_request(Instant::now());
     longest.min(needed.max(u64::from(shared.settings.destage_run_bytes)))
@@ -223,7 +223,7 @@ impl DestageCursor<'_> {
                 continue;
             }
             let undone = (u32::from(WHOLE) << self.sector) as u8;
-            let mask = item.place.mask & shared.whole(item.slot) & undone;
+            let mask = item.place.mask & shared.lower.whole(item.slot) & undone;
             let Some((first, count)) = runs(mask).next() else {
                 self.at += 1;
                 self.sector = 0;
@@ -282,15 +282,15 @@ async fn send(shared: &CacheCore, run: DestageRun) -> Result<(), SendStop> {
             }
         }
     }
-    shared.changed.notify_waiters();
+    shared.signals.changed.notify_waiters();
     result
 }
 
 async fn send_run(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop> {
-    let blocks = ((run.end - run.start) / shared.sectors_per_block()) as u32;
-    let extent = Extent { lba: shared.lba(run.start), blocks };
+    let blocks = ((run.end - run.start) / shared.lower.sectors_per_block()) as u32;
+    let extent = Extent { lba: shared.lower.lba(run.start), blocks };
     if run.kind != LogRecordKind::Data {
-        return note_sent(shared, shared.lower.discard(extent).await);
+        return note_sent(shared, shared.lower.volume.discard(extent).await);
     }
     match content(shared, &run.parts).await {
         Ok(data) => write_down(shared, extent.lba, data).await,
@@ -304,7 +304,7 @@ async fn send_parts(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop
     for part in &run.parts {
         let sector = part.slot * u64::from(SECTORS) + u64::from(part.first);
         match content(shared, slice::from_ref(part)).await {
-            Ok(data) => write_down(shared, shared.lba(sector), data).await?,
+            Ok(data) => write_down(shared, shared.lower.lba(sector), data).await?,
             Err(error) => {
                 if let Some(round) = &mut shared.state.lock().destage.round {
                     round.rotten.push((part.slot, part.place));
@@ -318,7 +318,7 @@ async fn send_parts(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop
 
 async fn write_down(shared: &CacheCore, lba: Lba, data: Data) -> Result<(), SendStop> {
     shared.counters.destaged_bytes.add(data.len() as u64);
-    note_sent(shared, shared.lower.write(lba, data, Durability::Volatile).await)
+    note_sent(shared, shared.lower.volume.write(lba, data, Durability::Volatile).await)
 }
 
 fn note_sent(shared: &CacheCore, sent: Result<(), Error>) -> Result<(), SendStop> {

@@ -183,6 +183,8 @@ macro_rules! counters {
         /// The counters behind [`CacheStatistics`].
         #[derive(Default)]
         pub(crate) struct Counters {
+            /// Calls from hosts.
+            pub requests: GrowingCounter,
             $(pub $name: GrowingCounter,)*
         }
 

@@ -82,13 +82,13 @@ impl CacheCore {
                 return Ok(());
             }
         };
-        let instance = self.identity.instance;
+        let instance = self.log.identity.instance;
         let label = TierLabel { instance, is_sealed: self.settings.log_key.is_some() };
         admit(&begin, Some(instance), label.is_sealed)?;
         let means = |error: &dyn std::fmt::Display| TierError::Means(error.to_string());
         let sealer = label.is_sealed.then(Sealer::drawn).transpose();
         let sealer = sealer.map_err(|error| means(&error))?;
-        let block = scratch_block(&self.scratch, |block| label.encode(block));
+        let block = scratch_block(&self.log.scratch, |block| label.encode(block));
         if let Err(error) = volume.write(Lba(0), block.into(), Durability::Stable).await {
             self.end_tier(error);
             return Ok(());

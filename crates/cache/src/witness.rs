@@ -26,7 +26,7 @@ use crate::{
 impl CacheCore {
     /// Fails if hosts must not read from this cache, because another gateway may have newer data.
     pub fn readable(&self) -> Result<(), Error> {
-        self.lower.check()?;
+        self.lower.volume.check()?;
         self.pair.as_ref().map_or(Ok(()), PairWitness::readable)
     }
 
@@ -42,7 +42,7 @@ impl CacheCore {
             return Err(Error::Busy(STOPPED));
         }
         self.begin_asking(pair, alone).await;
-        let known = self.wait_until(|_| match self.lower.check() {
+        let known = self.wait_until(|_| match self.lower.volume.check() {
             Ok(()) => pair.unwitnessed().is_none().then_some(Ok(())),
             Err(error) => Some(Err(error)),
         });
@@ -62,11 +62,11 @@ impl CacheCore {
                 return Err(Error::Busy(STOPPED));
             }
         }
-        self.lower.extensions().release().await
+        self.lower.volume.extensions().release().await
     }
 
     async fn begin_asking(self: &Arc<Self>, pair: &PairWitness, alone: DegradedMirror) {
-        let superblock = self.superblock.lock().await;
+        let superblock = self.log.superblock.lock().await;
         let question = pair.question(alone, &superblock);
         if question.is_asked {
             return;
@@ -118,10 +118,10 @@ impl CacheCore {
         let found = LegProgress::of(&log).await.map_err(|error| error.to_string())?;
         let Some(found) = found else { return Ok(()) };
         let (instance, first) = {
-            let superblock = self.superblock.lock().await;
+            let superblock = self.log.superblock.lock().await;
             (superblock.instance, superblock.generation_first)
         };
-        if found.instance != instance || !found.is_beyond(first, self.identity.generation) {
+        if found.instance != instance || !found.is_beyond(first, self.log.identity.generation) {
             return Ok(());
         }
         Err(format!(
@@ -142,7 +142,7 @@ impl CacheCore {
         if let Some(alone) = pair.mirror.alone().filter(|alone| !pair.is_by_opening(*alone)) {
             // The lower volume has granted that claim, or may do so until the half is filled: whoever
             // opens that has to know of it.
-            let generation = pair.question(alone, &*self.superblock.lock().await).generation;
+            let generation = pair.question(alone, &*self.log.superblock.lock().await).generation;
             let is_granted = pair.is_witnessed(alone);
             let note = |superblock: &mut Superblock| {
                 superblock.note_alone(alone.number, generation, is_granted);
@@ -163,13 +163,13 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
         let Some(shared) = shared.upgrade() else { return };
         let pair = shared.pair.as_ref().expect("it asks for one");
         let is_over = pair.is_over.load(Ordering::Acquire);
-        if is_over || pair.mirror.alone() != Some(alone) || shared.lower.check().is_err() {
-            break shared.changed.notify_waiters();
+        if is_over || pair.mirror.alone() != Some(alone) || shared.lower.volume.check().is_err() {
+            break shared.signals.changed.notify_waiters();
         }
         let holding = if is_asked {
-            Ok(shared.lower.holding())
+            Ok(shared.lower.volume.holding())
         } else {
-            shared.lower.extensions().claim(claim.clone()).await
+            shared.lower.volume.extensions().claim(claim.clone()).await
         };
         match holding {
             Ok(Holding::Held) => {
@@ -179,18 +179,18 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
                 );
                 // A late answer is about an earlier time alone.
                 pair.witnessed.fetch_max(alone.epoch, Ordering::Release);
-                break shared.changed.notify_waiters();
+                break shared.signals.changed.notify_waiters();
             }
             Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {
-                shared.lower.fence(&Error::Fenced(reason));
-                break shared.changed.notify_waiters();
+                shared.lower.volume.fence(&Error::Fenced(reason));
+                break shared.signals.changed.notify_waiters();
             }
             // The lower volume presents it when it is there.
             Ok(Holding::Waiting) => is_asked = true,
             Ok(Holding::Nothing | Holding::Unsupported | Holding::Reserved) => {
                 let reason = "the volume keeps no claims any more".into();
-                shared.lower.fence(&Error::Fenced(reason));
-                break shared.changed.notify_waiters();
+                shared.lower.volume.fence(&Error::Fenced(reason));
+                break shared.signals.changed.notify_waiters();
             }
             Err(error) if std::mem::replace(&mut is_told, true) => {
                 tracing::debug!(%error, "the claim of going on alone is still not answered");

@@ -172,9 +172,9 @@ impl CacheCore {
         let slot = sector / u64::from(SECTORS);
         let mut turn = None;
         loop {
-            let mut changed = pin!(self.changed.notified());
+            let mut changed = pin!(self.signals.changed.notified());
             changed.as_mut().enable();
-            let mut returned = pin!(self.pool.returned().notified());
+            let mut returned = pin!(self.pages.returned().notified());
             returned.as_mut().enable();
             {
                 let mut state = self.state.lock();
@@ -269,7 +269,7 @@ impl CacheCore {
     /// # Errors
     /// Only errors that do not pass by themselves, see [`Error::may_pass`].
     fn may_go_on(&self, state: &CacheState) -> Result<(), Error> {
-        self.lower.check()?;
+        self.lower.volume.check()?;
         if state.queue.is_closed {
             return Err(Error::Device("the cache was stopped in the middle of the write".into()));
         }
@@ -389,7 +389,7 @@ impl CacheCore {
         let mut slot = first;
         let mut turn = None;
         loop {
-            let mut changed = pin!(self.changed.notified());
+            let mut changed = pin!(self.signals.changed.notified());
             changed.as_mut().enable();
             {
                 let mut state = self.state.lock();
@@ -441,7 +441,7 @@ impl<'a> WriteTurn<'a> {
 impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
         self.shared.state.lock().room.step_line.leave(self.ticket);
-        self.shared.changed.notify_waiters();
+        self.shared.signals.changed.notify_waiters();
     }
 }
 

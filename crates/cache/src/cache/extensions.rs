@@ -28,7 +28,7 @@ impl Cache {
         self.shared.readable()?;
         let (sector, _) = self.sectors(extent)?;
         let shared = &self.shared;
-        let factor = shared.sectors_per_block();
+        let factor = shared.lower.sectors_per_block();
         let per_slot = u64::from(SECTORS);
         let blocks = u64::from(extent.blocks).min(SLOTS_LOOKED_AT * per_slot / factor);
         let extent = Extent { blocks: blocks as u32, ..extent };
@@ -43,7 +43,7 @@ impl Cache {
                 })
                 .collect()
         };
-        let asked = shared.lower.extensions().allocation(extent).await;
+        let asked = shared.lower.volume.extensions().allocation(extent).await;
         let lower = asked.unwrap_or_else(|_| Allocation::mapped(extent.blocks));
         let mut allocation = Allocation::default();
         let mut block = 0;
@@ -65,9 +65,9 @@ const SLOTS_LOOKED_AT: u64 = 1 << 14;
 
 impl Resizable for Cache {
     fn refresh(&self) {
-        self.shared.lower.extensions().refresh();
-        self.shared.lower.look_at_claim();
-        (0..self.shared.reach.places()).for_each(|place| self.notice_growth(place));
+        self.shared.lower.volume.extensions().refresh();
+        self.shared.lower.volume.look_at_claim();
+        (0..self.shared.lower.extents.places()).for_each(|place| self.notice_growth(place));
     }
 }
 

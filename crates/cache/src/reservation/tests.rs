@@ -308,7 +308,7 @@ async fn a_write_that_waits_for_a_resize_does_not_make_the_log_full() {
     assert!(!shared.state.lock().room.log_line.is_empty());
     assert!(site.cache.statistics().log_fill_percent < 5);
     shared.state.lock().queue.is_frozen = false;
-    shared.changed.notify_waiters();
+    shared.signals.changed.notify_waiters();
     waiting.await.expect("written");
 }
 

@@ -14,8 +14,8 @@ pub(crate) struct DestageRound {
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
     pub rotten: Vec<(u64, LogAddress)>,
-    /// The flush of the previous round has failed. This round sends no more writes, and those that it has sent are rolled
-    /// back.
+    /// The flush of the previous round has failed. This round sends no more writes, and those that it has sent are
+    /// rolled back.
     pub is_void: bool,
 }
 

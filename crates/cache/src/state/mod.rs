@@ -155,6 +155,28 @@ impl CacheState {
         since
     }
 
+    /// Returns the blocks that the log must keep free: those promised to calls and records, and the ring's reserve.
+    pub fn promised_room(&self) -> u32 {
+        (self.blocks_promised() + self.queue.tombstones) as u32 + self.log.ring.reserve()
+    }
+
+    /// Returns true if the log has room for one more record of a bypassing write.
+    pub fn room_for_tombstone(&self) -> bool {
+        // While the ring changes its layout its room is not known.
+        let taken = self.blocks_promised() + self.queue.tombstones;
+        !self.queue.is_frozen && self.log.ring.room() as usize > taken
+    }
+
+    /// Returns the log blocks that queued and reserved slots will take: data, one header for each full
+    /// segment, two for segments in flight, one for each step that a write has begun or
+    /// reserved, and one for each end of an epoch.
+    fn blocks_promised(&self) -> usize {
+        let slots = self.queue.pending_slots() + self.room.reserved.slots;
+        let longest = self.log.ring.longest_data() as usize;
+        let steps = self.queue.copying + self.room.reserved.headers;
+        slots + slots.div_ceil(longest) + 2 + steps + self.queue.ends.pending
+    }
+
     /// Removes a slot whose newest content is in the lower volume, past the log. Nothing of it waits for the log.
     pub fn drop_slot(&mut self, index: u32) {
         self.table.drop_page(index);

@@ -1,0 +1,129 @@
+//! The log disk of a cache: the volume, what its superblock says, and what the log's blocks are sealed with.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+use volume::{Data, Durability, Error, Extent, Lba, Stack};
+
+use crate::{
+    checksum::crc32c,
+    dram::{SlotPagePool, scratch_block},
+    frames::LogIndexFrames,
+    log::{
+        recovery::copy_to_mend,
+        seal::Salt,
+        superblock::{InstanceId, Superblock},
+    },
+    seals::Seals,
+    slot::{LogAddress, SLOT_BYTES},
+};
+
+/// The fields that every segment header carries.
+#[derive(Clone, Copy)]
+pub(crate) struct SegmentIdentity {
+    pub instance: InstanceId,
+    pub generation: u64,
+    /// The salt of this opening, if blocks are sealed.
+    pub salt: Option<Salt>,
+    /// The NVRAM holds acknowledged writes, so it notes the number of each segment before the segment is written.
+    pub noted: bool,
+}
+
+/// The log disk.
+pub(crate) struct CacheLog {
+    pub volume: Stack,
+    /// The content of the superblock. The lock makes its writers take turns. Taken before the lock of the state.
+    pub superblock: tokio::sync::Mutex<Superblock>,
+    /// The superblock copy that is written first: the one whose write failed last, since it may be damaged.
+    pub first_copy: AtomicU64,
+    /// The index of the log. Nothing else is locked, nor waited for, under its lock.
+    pub index: Mutex<LogIndexFrames>,
+    /// Seals and opens the log's blocks, if they are sealed.
+    pub seals: Option<Seals>,
+    pub identity: SegmentIdentity,
+    /// Pages for the headers of segments and for superblocks.
+    pub scratch: Arc<SlotPagePool>,
+    /// Serializes the flushes of a log with NVRAMs in front of it.
+    pub flush_turn: tokio::sync::Mutex<()>,
+    /// Serializes resizes of the log.
+    pub resize_turn: Arc<tokio::sync::Mutex<()>>,
+    /// Serializes rollbacks to the last flush.
+    pub rollback_turn: tokio::sync::Mutex<()>,
+}
+
+impl CacheLog {
+    /// Makes the log that `superblock`, which is on the disk, describes.
+    pub fn new(
+        volume: Stack,
+        superblock: Superblock,
+        index: LogIndexFrames,
+        seals: Option<Seals>,
+        identity: SegmentIdentity,
+        scratch: Arc<SlotPagePool>,
+    ) -> Self {
+        Self {
+            volume,
+            superblock: tokio::sync::Mutex::new(superblock),
+            first_copy: 0.into(),
+            index: Mutex::new(index),
+            seals,
+            identity,
+            scratch,
+            flush_turn: tokio::sync::Mutex::new(()),
+            resize_turn: Arc::default(),
+            rollback_turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Writes both copies of the superblock, one after the other: if one write is cut short, the other copy is whole.
+    pub async fn write_superblock_copies(&self, superblock: &Superblock) -> Result<(), Error> {
+        let first = self.first_copy.load(Ordering::Relaxed);
+        let written = write_copies_from(first, &self.volume, &self.scratch, superblock).await;
+        written.map_err(|(copy, error)| {
+            self.first_copy.store(copy, Ordering::Relaxed);
+            error
+        })
+    }
+
+    /// Reads all copies of the data block of a place, and mends those that are not right. Returns `None` if no copy is.
+    pub async fn examine(&self, place: &LogAddress) -> Result<Option<Data>, Error> {
+        let extent = Extent { lba: Lba(u64::from(place.block)), blocks: 1 };
+        let is_right = |data: &Data| {
+            data.len() == SLOT_BYTES && crc32c(&data.clone().into_bytes()) == place.checksum
+        };
+        volume::examine(&*self.volume, extent, &is_right).await
+    }
+}
+
+/// Writes the two copies of a superblock, a damaged copy first.
+pub(crate) async fn write_copies(
+    log: &Stack,
+    scratch: &Arc<SlotPagePool>,
+    superblock: &Superblock,
+) -> Result<(), Error> {
+    let first = copy_to_mend(log).await?;
+    write_copies_from(first, log, scratch, superblock).await.map_err(|(_, error)| error)
+}
+
+/// Writes the two copies of a superblock. The copy `first`, which may be damaged, is written first: otherwise a power
+/// failure during the write of the other copy could leave both damaged. An error names the copy that was not written.
+async fn write_copies_from(
+    first: u64,
+    log: &Stack,
+    scratch: &Arc<SlotPagePool>,
+    superblock: &Superblock,
+) -> Result<(), (u64, Error)> {
+    let block = scratch_block(scratch, |block| superblock.encode(block));
+    for copy in [first, 1 - first] {
+        let written = log.write(Lba(copy), Data::from(block.clone()), Durability::Stable).await;
+        written.map_err(|error| (copy, error))?;
+    }
+    Ok(())
+}
+
+/// Pages of the scratch pool: a segment's header, a superblock, and some that writes which were
+/// given up still hold for a moment.
+pub(crate) const SCRATCH_PAGES: u32 = 8;

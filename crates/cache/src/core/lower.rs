@@ -1,0 +1,145 @@
+//! The lower volume of a cache: its shape, its flushes, and the link to it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use volume::{Geometry, Holding, JoinedVolume, Lba};
+
+use crate::{
+    flow::Flow,
+    heard::Heard,
+    reach::MemberExtents,
+    slot::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
+    window::Window,
+};
+
+/// The link to the lower volume: what may be under way on it, and what is.
+pub(crate) struct FarLink {
+    /// Limits the writes that destage has under way. Nothing else is locked, nor waited for, under its lock.
+    pub writes: Mutex<Window>,
+    /// Admits reads of the lower volume to the link.
+    pub reads: Flow,
+    /// Fetches under way that a host waits for.
+    pub host_fetches: AtomicUsize,
+}
+
+impl FarLink {
+    pub fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            writes: Mutex::new(Window::new(now)),
+            reads: Flow::new(now),
+            host_fetches: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// The volume that is cached, or all of them as one if a log serves several.
+pub(crate) struct LowerVolume {
+    /// The volume itself. It also notes when it answered last, and whether it has fenced this cache.
+    pub volume: Heard,
+    /// The parts of `volume`, if it is several volumes.
+    pub joined: Option<Arc<JoinedVolume>>,
+    /// The geometry when the cache was opened. The size may have grown since, see `extents`.
+    pub opened: Geometry,
+    /// The sizes of the volumes now.
+    pub extents: MemberExtents,
+    /// The size of an epoch of the lower volume in slots, as the lower volume said last; 0 if it has no epochs.
+    pub epoch_slots: AtomicU64,
+    /// Serializes flushes. The lower volume reports a loss to one flush only.
+    pub flush_turn: tokio::sync::Mutex<()>,
+    /// Used where an epoch of the lower volume is whole or nothing. A destage round holds it exclusively, and writes
+    /// that bypass the log share it, since the flush of one would make half of the other stable.
+    pub epoch_turn: Arc<tokio::sync::RwLock<()>>,
+    /// The number of calls that wait for `epoch_turn` in order to bypass the log. While it is not 0, no round begins
+    /// during the flush of another one.
+    pub waits_for_turn: AtomicUsize,
+    /// Held shared by reads as of the last flush, and exclusively by a destage round while it begins.
+    pub flushed_reads: tokio::sync::RwLock<()>,
+    /// The number of flushes that failed.
+    pub losses: AtomicU64,
+    /// The lower volume has made stable what it held when the cache was opened.
+    pub is_stable: AtomicBool,
+    pub link: FarLink,
+}
+
+impl LowerVolume {
+    /// `is_stable`: everything that is read from the lower volume came there through the log.
+    pub fn new(
+        volume: Heard,
+        joined: Option<Arc<JoinedVolume>>,
+        (opened, extents): (Geometry, MemberExtents),
+        is_stable: bool,
+    ) -> Self {
+        Self {
+            volume,
+            joined,
+            opened,
+            extents,
+            epoch_slots: 0.into(),
+            flush_turn: tokio::sync::Mutex::new(()),
+            epoch_turn: Arc::default(),
+            waits_for_turn: AtomicUsize::new(0),
+            flushed_reads: tokio::sync::RwLock::new(()),
+            losses: 0.into(),
+            is_stable: is_stable.into(),
+            link: FarLink::new(),
+        }
+    }
+
+    /// Returns the mask of all sectors of a slot that the volume has.
+    pub fn whole(&self, slot: u64) -> u8 {
+        let sectors = self.end_of(slot).saturating_sub(slot * 8);
+        if sectors >= 8 { WHOLE } else { (1 << sectors) - 1 }
+    }
+
+    /// Returns the address of a sector in the lower volume.
+    pub fn lba(&self, sector: u64) -> Lba {
+        Lba(sector / self.sectors_per_block())
+    }
+
+    /// Returns the sectors of 512 bytes in a block.
+    pub fn sectors_per_block(&self) -> u64 {
+        u64::from(self.opened.block_size) / SECTOR_BYTES as u64
+    }
+
+    /// Returns the blocks in a slot.
+    pub fn blocks_per_slot(&self) -> u64 {
+        SLOT_BYTES as u64 / u64::from(self.opened.block_size)
+    }
+
+    /// Returns the present geometry of the cached volume; for a common cache, of the whole joined address space.
+    pub fn present_geometry(&self) -> Geometry {
+        let blocks =
+            if self.joined.is_some() { self.opened.blocks } else { self.extents.blocks(0) };
+        Geometry { blocks, ..self.opened }
+    }
+
+    /// Returns the sector after the last one of the volume that holds a slot. The end of a volume may cut its last slot
+    /// short.
+    pub fn end_of(&self, slot: u64) -> u64 {
+        let block = slot.saturating_mul(self.blocks_per_slot());
+        self.extents.end(block).saturating_mul(self.sectors_per_block())
+    }
+
+    /// Returns true if the lower volume has epochs that are whole or nothing, and nobody else can end one of them in
+    /// the middle: without a claim, a flush of another initiator would.
+    pub fn has_atomic_epochs(&self) -> bool {
+        self.epoch_slots.load(Ordering::Relaxed) > 0 && self.volume.holding() == Holding::Held
+    }
+
+    /// Returns the number of losses that are known. Call this before the first write that `CacheCore::flush_lower` is
+    /// to make stable.
+    pub fn known_losses(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
+    }
+
+    /// Counts a loss against all who have written to the lower volume since its last flush.
+    pub fn count_loss(&self) {
+        self.losses.fetch_add(1, Ordering::SeqCst);
+    }
+}

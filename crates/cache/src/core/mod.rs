@@ -1,0 +1,231 @@
+//! The core of a cache: its parts, and the one lock over the state that all paths share.
+//!
+//! A method belongs to the smallest group that has what it needs: [`LowerVolume`], [`CacheLog`], or a group of
+//! [`CacheState`]. Methods of [`CacheCore`] are those that touch several of them.
+
+mod lower;
+mod log_disk;
+
+use std::{pin::pin, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use volume::{Error, Holding, Volume};
+
+pub(crate) use self::{
+    log_disk::{CacheLog, SCRATCH_PAGES, SegmentIdentity, write_copies},
+    lower::LowerVolume,
+};
+use crate::{
+    alone::PairWitness,
+    confirmed::Confirming,
+    dram::{PageMut, SlotPagePool},
+    log::superblock::Superblock,
+    mutant::Mutation,
+    nvram::NvramBuffer,
+    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    slot::WHOLE,
+    state::CacheState,
+    statistics::{AllTimes, BYPASS_ALLOWED, Counters},
+};
+
+/// The parts of a cache.
+///
+/// Order of locks: the superblock (`log.superblock`), then `state`, then the lock of `pages`. Under the locks of
+/// `log.index` and `lower.link.writes` nothing else is locked. The locks of `state`, `log.index` and
+/// `lower.link.writes` are never held across a wait.
+pub(crate) struct CacheCore {
+    pub settings: Settings,
+    pub lower: LowerVolume,
+    pub log: CacheLog,
+    /// Set if one half of the log is with a partner.
+    pub pair: Option<PairWitness>,
+    /// Pages for the content of slots.
+    pub pages: Arc<SlotPagePool>,
+    pub limits: CacheLimits,
+    /// Taken before the lock of `pages`; never held across a wait.
+    pub state: Mutex<CacheState>,
+    pub signals: CacheSignals,
+    pub counters: Counters,
+    pub times: Arc<AllTimes>,
+    /// Passes the number of the newest confirmed write to the places outside of log and NVRAM that keep it.
+    pub confirming: Confirming,
+    /// The fault that a test has switched on.
+    pub mutation: Mutation,
+}
+
+/// Limits that do not change while the cache is open.
+pub(crate) struct CacheLimits {
+    /// Slots that may wait for the log.
+    pub pending_slots: usize,
+    /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes count
+    /// without a flush.
+    pub epoch_slots: u64,
+    /// The slot table may have one entry for each block of the log, and so many more. The older places that epochs
+    /// keep count as entries. At this limit discards bypass the log, or wait.
+    pub entries_beside_log: usize,
+}
+
+/// Wakes tasks of the cache.
+#[derive(Default)]
+pub(crate) struct CacheSignals {
+    /// Notifies calls that something changed that they may wait for: room, a commit, a slot lock, a destage run.
+    pub changed: Notify,
+    /// Wakes destage: there may be something to send.
+    pub wake_destage: Notify,
+}
+
+impl CacheCore {
+    /// Waits until `check` returns a value. It is called again after every change.
+    pub async fn wait_until<T>(&self, mut check: impl FnMut(&mut CacheState) -> Option<T>) -> T {
+        loop {
+            let mut changed = pin!(self.signals.changed.notified());
+            changed.as_mut().enable();
+            if let Some(value) = check(&mut self.state.lock()) {
+                return value;
+            }
+            changed.await;
+        }
+    }
+
+    /// Returns a free page, or the page of a clean slot that gives way. Returns `None` if all pages are in use.
+    pub fn take_page(&self, state: &mut CacheState) -> Option<PageMut> {
+        // A page that is taken from the table may still be on its way to a host; more than a few
+        // of those in a row mean that memory is short for now.
+        for _ in 0..8 {
+            if let Some(page) = self.pages.take_beyond(state.tier.unused_pages()) {
+                return Some(page);
+            }
+            let evicted = state.table.evict()?;
+            if state.tier.takes(&evicted) && self.lower.whole(evicted.slot) == WHOLE {
+                state.tier.admit(evicted);
+            }
+        }
+        self.pages.take_beyond(state.tier.unused_pages())
+    }
+
+    /// Returns true if memory has room for `more` entries of the slot table.
+    pub fn has_entries(&self, state: &CacheState, more: usize) -> bool {
+        let limit = self.limits.entries_beside_log + state.log.ring.blocks() as usize;
+        state.table.len() + state.epochs.kept() + more <= limit
+    }
+
+    /// Returns true if no write may overtake the log on its way to the lower volume.
+    pub fn is_strict(&self) -> bool {
+        self.settings.order == DestageOrder::Strict && !self.settings.report.is_past()
+    }
+
+    /// Returns true if the writes of a destage round take effect as a whole or not at all, as one epoch of the lower
+    /// volume.
+    pub fn is_atomic_below(&self) -> bool {
+        self.is_strict() && self.lower.volume.geometry().epoch_blocks > 0
+    }
+
+    /// Returns true if a round that is under way must not go on: when the cache stops; when the flush before the
+    /// round has failed; and when destage is held while the log disk fails, if hosts' writes had to wait for the
+    /// round's end.
+    pub fn ends_round(&self, state: &CacheState) -> bool {
+        let destage = &state.destage;
+        let is_held = destage.round.is_some() && destage.orders.hold().is_some();
+        let is_void = destage.round.as_ref().is_some_and(|round| round.is_void);
+        is_void
+            || destage.is_stopping
+            || (is_held && state.log_error().is_some() && self.is_atomic_below())
+    }
+
+    /// Returns true if only a flush makes writes survive a crash.
+    pub fn is_by_flush(&self) -> bool {
+        self.settings.report == WriteMode::AtFlush
+    }
+
+    /// Returns, in words, what the lower volume alone holds if this cache is lost.
+    pub fn promise(&self) -> &'static str {
+        if self.settings.report.is_past() {
+            // The log may still hold writes of an earlier mode. They are lost with it.
+            if self.state.lock().is_dirty() { EMPTYING } else { "every write that was answered" }
+        } else if !self.is_strict() {
+            BYPASS_ALLOWED
+        } else if self.lower.joined.is_some() && self.lower.has_atomic_epochs() {
+            "epochs, atomic in each volume"
+        } else if self.lower.has_atomic_epochs() {
+            "epochs, atomic"
+        } else {
+            "epochs, flush between"
+        }
+    }
+
+    /// Writes both superblocks, first changed by `change` and brought up to date.
+    ///
+    /// One after the other: whatever happens to one write, the other copy is whole. The log may overwrite what the new
+    /// superblock frees only after this has returned.
+    pub async fn write_superblock(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), Error> {
+        let mut superblock = self.log.superblock.lock().await;
+        {
+            let state = self.state.lock();
+            superblock.committed = state.log.ring.next() - 1;
+            superblock.serial = state.commits.serial;
+            superblock.complete = state.commits.durable;
+            superblock.noted = self.settings.report.is_immediate()
+                && state.nvram.as_ref().is_some_and(NvramBuffer::is_sound);
+        }
+        // A failed attempt may have reached the disk: its number is not used again.
+        superblock.sequence += 1;
+        let mut next = superblock.clone();
+        change(&mut next);
+        let is_this_opening = self.pair.as_ref().is_none_or(|pair| !pair.has_question());
+        if is_this_opening
+            && next.granted < next.generation
+            && self.lower.volume.holding() == Holding::Held
+        {
+            next.note_grant();
+        }
+        if let Some(joined) = &self.lower.joined {
+            next.note_members(joined);
+        }
+        let moves = next.log_blocks != superblock.log_blocks;
+        if !moves {
+            next.index_tail = self.log.index.lock().oldest_for(next.tail);
+        }
+        let layouts = std::mem::take(&mut next.layouts);
+        next.keep_layouts(layouts.into_iter());
+        let written = self.log.write_superblock_copies(&next).await;
+        self.report_superblock(&written);
+        written?;
+        if !moves {
+            self.log.index.lock().release(next.index_tail);
+        }
+        *superblock = next;
+        Ok(())
+    }
+
+    /// Reports once that the superblock cannot be written, and once that it can again.
+    fn report_superblock(&self, written: &Result<(), Error>) {
+        let fails = written.is_err();
+        let failed = std::mem::replace(&mut self.state.lock().log.superblock_fails, fails);
+        match written {
+            Ok(()) if failed => tracing::info!("the superblock of the log is written again"),
+            Err(error) if !failed => tracing::warn!(
+                %error,
+                "cannot write the superblock of the log: it is tried again until that succeeds"
+            ),
+            _ => {}
+        }
+    }
+
+    /// Returns why new writes are refused now, if they are.
+    pub fn refusal(&self, state: &CacheState) -> Option<Error> {
+        if state.destage.is_stopping {
+            return Some(Error::Busy("the cache is stopping"));
+        }
+        // A write that bypasses an empty log does not need the log.
+        let needs_log = !self.settings.report.is_past() || state.is_dirty();
+        let stops = self.settings.on_log_error == LogErrorPolicy::StopWrites;
+        state.log_error().filter(|_| stops && needs_log)
+    }
+}
+
+/// Shown while a cache that writes nothing to its log any more empties it.
+const EMPTYING: &str = "none (the log holds older writes)";
