@@ -357,7 +357,7 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
     let error = place.try_serve("b", &text).err().expect("somebody is at work");
-    assert!(error.contains("iqn.2026-11.test:host-a is at work"), "{error}");
+    assert!(error.contains("iqn.2026-11.test:host-a uses a copy of this log"), "{error}");
     write(&*volume, 3, 1).await.expect("who noticed nothing");
 
     succeeded(&adopt(&place, "b", &text));

@@ -381,8 +381,8 @@ fn what_several_units_have_in_common_is_checked() {
         (both(", share=true"), "common_cache[0].cache.share: the tokens of a node"),
         (both(", report='at-flush'"), "cache.report: the order of all volumes is that of the log"),
         (both(", report='through'"), "cache.report: the order of all volumes is that of the log"),
-        (both(", order='relaxed'"), "cache.order: what overtakes the log"),
-        (both(", on_log_error='write-through'"), "cache.on_log_error: what goes past the log"),
+        (both(", order='relaxed'"), "cache.order: writes that overtake the log"),
+        (both(", on_log_error='write-through'"), "cache.on_log_error: writes that bypass the log"),
         (
             both(", pair={partner={url='iscsi://h/iqn.2026-11.a:p/0'}}"),
             "cache.pair: a pair hands over the log of one target alone | leave `pair` out",
