@@ -164,7 +164,7 @@ fn a_taken_port_is_named_with_the_remedy() {
     let error = place.try_serve("node", &memory(&format!("'{address}'"))).err().expect("refused");
     assert!(error.contains("exit status: 1"), "{error}");
     assert!(error.contains(&format!("cannot listen on {address}")), "{error}");
-    assert!(error.contains("remedy: stop who uses it"), "{error}");
+    assert!(error.contains("remedy: stop the process that uses it"), "{error}");
 }
 
 #[tokio::test]
