@@ -31,10 +31,10 @@ const DRAIN: usize = 1;
 const GROWTH: f64 = 1.25;
 /// The number of bytes that a connection may send at once in the beginning: ten segments (RFC 6928, 2).
 const FIRST_WINDOW: usize = 10 * 1460;
-/// The bytes that are sent before the state of the connection is read for the first time, and the fewest between two
-/// times.
+/// The number of bytes that a connection sends before its state is read for the first time, and the smallest number
+/// between two readings.
 const FIRST_LOOK: u64 = 64 << 10;
-/// The most bytes between two times. Reading the state takes two system calls.
+/// The largest number of bytes between two readings of the state. A reading takes two system calls.
 const LAST_LOOK: u64 = 16 << 20;
 
 /// The pacing of one connection. The kernel spreads a congestion window over the round trip when it paces. Without pacing
