@@ -116,6 +116,7 @@ impl BenchFigures {
                 say(|point| point.quantile_us(0.9999)),
                 say(BenchPoint::longest_us),
                 say(BenchPoint::cpu_us),
+                user_part(points).map_or_else(String::new, short),
                 say(BenchPoint::switches),
             ]
         };
@@ -124,8 +125,8 @@ impl BenchFigures {
 
     /// Headings of the table of points.
     #[rustfmt::skip]
-    pub const HEADINGS: [&'static str; 11] = [
-        "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "switches",
+    pub const HEADINGS: [&'static str; 12] = [
+        "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "of it user", "switches",
     ];
 
     /// Every round of every point.
@@ -137,12 +138,21 @@ impl BenchFigures {
                     "per_second": point.per_second(), "mean_us": point.mean_us(),
                     "p50_us": point.median_us(), "p99_us": point.quantile_us(0.99),
                     "p999_us": point.quantile_us(0.999), "p9999_us": point.quantile_us(0.9999), "max_us": point.longest_us(),
-                    "cpu_us": point.cpu_us(), "switches": point.switches(),
+                    "cpu_us": point.cpu_us(), "user_ticks": point.server.user_ticks,
+                    "kernel_ticks": point.server.kernel_ticks, "switches": point.switches(),
                 })
             })
         });
         points.collect()
     }
+}
+
+/// The part of the server's CPU time that it spent in user space, over all rounds together. The kernel counts it in
+/// hundredths of a second, so a single round says little.
+fn user_part(points: &[BenchPoint]) -> Option<f64> {
+    let user: u64 = points.iter().map(|point| point.server.user_ticks).sum();
+    let kernel: u64 = points.iter().map(|point| point.server.kernel_ticks).sum();
+    (user + kernel > 0).then(|| user as f64 / (user + kernel) as f64)
 }
 
 /// Round by round, one divided by the other.

@@ -55,6 +55,8 @@ pub mod servers {
     pub const RAW_MEMORY: &str = "bare TCP, 256 MiB";
     /// The same, one thread for all connections.
     pub const RAW_TOGETHER: &str = "bare TCP, one thread";
+    /// The same, which answers from 256 MiB of memory, an equal part of it for each connection.
+    pub const RAW_TOGETHER_MEMORY: &str = "bare TCP, one thread, 256 MiB";
     /// Debian's tgt.
     pub const TGT: &str = "tgt";
     /// A target of ours with a volume in memory.
@@ -182,8 +184,8 @@ pub const GROUPS: &[BenchGroup] = &[
         series(READ_LEVEL_2, BenchLoad { level: 2, ..BenchLoad::read_4k(32) }, &[FOREBAY]),
         series(WRITE_32, BenchLoad::write_4k(32), &[FOREBAY]),
         series(WRITE_LEVEL_2, BenchLoad { level: 2, ..BenchLoad::write_4k(32) }, &[FOREBAY]),
-        series(FEW, BenchLoad { sessions: 4, ..BenchLoad::read_4k(64) }, &[RAW_TOGETHER, FOREBAY]),
-        series(MANY, BenchLoad { sessions: 64, ..BenchLoad::read_4k(4) }, &[RAW_TOGETHER, FOREBAY]),
+        series(FEW, BenchLoad { sessions: 4, ..BenchLoad::read_4k(64) }, &[RAW_TOGETHER, RAW_TOGETHER_MEMORY, FOREBAY]),
+        series(MANY, BenchLoad { sessions: 64, ..BenchLoad::read_4k(4) }, &[RAW_TOGETHER, RAW_TOGETHER_MEMORY, FOREBAY]),
         series(STREAM_OF_ONE, BenchLoad::stream(false, 32), &[FOREBAY]),
         series(STREAM_OF_FOUR, BenchLoad { connections: 4, ..BenchLoad::stream(false, 8) }, &[FOREBAY]),
     ] },

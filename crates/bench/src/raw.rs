@@ -50,8 +50,8 @@ impl RawTcpServer {
         self.running.id()
     }
 
-    /// Puts the requests of a load on it for a time; `memory` bytes are what it answers from, 0 for
-    /// the same few again and again.
+    /// Puts the requests of a load on it for a time. Each connection is answered from `memory` bytes of its own; with 0
+    /// from the same few bytes again and again.
     pub fn measure(&self, load: &BenchLoad, memory: u32, time: Duration) -> Result<BenchPoint> {
         let connect = |_| RawTcpClient::connect(self.address, load, memory);
         let clients: Vec<RawTcpClient> = (0..load.sessions).map(connect).collect::<Result<_>>()?;

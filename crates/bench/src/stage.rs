@@ -121,7 +121,9 @@ impl BenchServers {
             servers::RAW | servers::RAW_MEMORY => {
                 fill(&self.raw, || raw::RawTcpServer::start(false))
             }
-            servers::RAW_TOGETHER => fill(&self.together, || raw::RawTcpServer::start(true)),
+            servers::RAW_TOGETHER | servers::RAW_TOGETHER_MEMORY => {
+                fill(&self.together, || raw::RawTcpServer::start(true))
+            }
             servers::TGT => fill(&self.tgt, || {
                 let tgt = ReferenceTgtd::start(UNIT_BYTES)?;
                 write_all(&tgt_login(&tgt), UNIT_BYTES)?;
@@ -173,6 +175,10 @@ impl BenchServers {
             servers::RAW => self.raw.get().context("it was prepared")?.measure(load, 0, time),
             servers::RAW_TOGETHER => {
                 self.together.get().context("it was prepared")?.measure(load, 0, time)
+            }
+            servers::RAW_TOGETHER_MEMORY => {
+                let raw = self.together.get().context("it was prepared")?;
+                raw.measure(load, (UNIT_BYTES / load.sessions as u64) as u32, time)
             }
             servers::RAW_MEMORY => {
                 let raw = self.raw.get().context("it was prepared")?;

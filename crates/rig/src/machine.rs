@@ -88,8 +88,13 @@ pub fn preferred(command: &mut Command) -> &mut Command {
 pub struct BenchProcessUsage {
     /// CPU time of all its threads, nanoseconds.
     pub cpu_ns: u64,
-    /// Context switches of all its threads, wanted or not.
+    /// Context switches of all its threads, voluntary or not.
     pub switches: u64,
+    /// CPU time in user space, of all its threads, hundredths of a second. The kernel samples it at its timer ticks: use
+    /// sums of ten seconds and more.
+    pub user_ticks: u64,
+    /// CPU time in the kernel, counted like `user_ticks`.
+    pub kernel_ticks: u64,
 }
 
 impl BenchProcessUsage {
@@ -97,8 +102,12 @@ impl BenchProcessUsage {
     pub fn of_all(processes: &[u32]) -> Result<BenchProcessUsage> {
         processes.iter().try_fold(BenchProcessUsage::default(), |sum, process| {
             let usage = BenchProcessUsage::of(*process)?;
-            let (cpu_ns, switches) = (sum.cpu_ns + usage.cpu_ns, sum.switches + usage.switches);
-            Ok(BenchProcessUsage { cpu_ns, switches })
+            Ok(BenchProcessUsage {
+                cpu_ns: sum.cpu_ns + usage.cpu_ns,
+                switches: sum.switches + usage.switches,
+                user_ticks: sum.user_ticks + usage.user_ticks,
+                kernel_ticks: sum.kernel_ticks + usage.kernel_ticks,
+            })
         })
     }
 
@@ -110,8 +119,12 @@ impl BenchProcessUsage {
             // A thread may end between the listing and here: then its share is not counted.
             let Ok(schedule) = fs::read_to_string(task.join("schedstat")) else { continue };
             let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
+            let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
+            let (user, kernel) = ticks(&stat).context("stat")?;
             usage.cpu_ns += on_cpu(&schedule).context("schedstat")?;
             usage.switches += switches(&status);
+            usage.user_ticks += user;
+            usage.kernel_ticks += kernel;
         }
         Ok(usage)
     }
@@ -121,6 +134,8 @@ impl BenchProcessUsage {
         BenchProcessUsage {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
             switches: self.switches.saturating_sub(earlier.switches),
+            user_ticks: self.user_ticks.saturating_sub(earlier.user_ticks),
+            kernel_ticks: self.kernel_ticks.saturating_sub(earlier.kernel_ticks),
         }
     }
 }
@@ -177,6 +192,14 @@ fn on_cpu(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 
+/// User and kernel time in the `stat` file of a thread (proc(5), fields 14 and 15). Its second field is the name of the
+/// program in parentheses, which may contain spaces.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
 fn switches(status: &str) -> u64 {
     let kinds = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
     kinds.iter().filter_map(|kind| field(status, kind)).sum()
@@ -198,6 +221,8 @@ mod tests {
             "VmRSS:\t 12 kB\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n";
         assert_eq!((switches(status), field(status, "VmRSS:")), (7, Some(12)));
         assert_eq!(on_cpu("123 45 6\n"), Some(123));
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 99 0 0 0 31 12 0 0 20 0 1 0 5 6 7";
+        assert_eq!(ticks(stat), Some((31, 12)));
     }
 
     #[test]
