@@ -8,7 +8,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 use cache::{MappedFile, StableMemory as _};
 use control::{ClaimStatus, ControlRequest, ControlResponse, ServingStatus};
 use target::Listener;
-use transport::SocketOptions;
+use transport::{CongestionControl, SocketOptions};
 use unit::UnitIdentity;
 use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
@@ -121,7 +121,11 @@ fn portals(
             let is_open = |status: &&ServingStatus| {
                 status.portals.iter().any(|portal| portal.address == address.to_string())
             };
-            let found = match Listener::bind(address.0.into(), &SocketOptions::default()) {
+            let found = match Listener::bind(
+                address.0.into(),
+                &SocketOptions::default(),
+                &CongestionControl::default(),
+            ) {
                 Ok(listener) => {
                     held.push(listener);
                     Ok("it is free".to_owned())

@@ -82,7 +82,8 @@ enum LoginOrRedirect {
 async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String), Error> {
     let failed = |reason: String| Error::Connect { portal: portal.into(), reason: reason.into() };
     let (host, port) = parse_portal(portal).map_err(|reason| failed(reason.to_owned()))?;
-    let connecting = settings.socket.connect(&host, port);
+    let connecting =
+        settings.socket.connect(&host, port, |socket| settings.congestion.prepare(socket));
     let stream = match timeout(settings.connect_time_out, connecting).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(failed(error.to_string())),

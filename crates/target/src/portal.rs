@@ -8,7 +8,7 @@ use std::{
 use parking_lot::RwLock;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, task::JoinHandle};
-use transport::{SocketOptions, TlsServer};
+use transport::{CongestionControl, SocketOptions, TlsServer};
 
 /// An address on which a server listens, and how it is used.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -79,12 +79,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds the address; port 0 takes any free port. Accepted connections have the socket options from their first
-    /// packet on. Call this within a tokio runtime.
+    /// Binds the address; port 0 takes any free port. Accepted connections have the socket options and the congestion
+    /// control from their first packet on. Call this within a tokio runtime.
     ///
     /// # Errors
     /// Those of the system calls.
-    pub fn bind(mut portal: Portal, options: &SocketOptions) -> io::Result<Self> {
+    pub fn bind(
+        mut portal: Portal,
+        options: &SocketOptions,
+        congestion: &CongestionControl,
+    ) -> io::Result<Self> {
         let address = portal.address;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         // A restarted node can bind its port although connections of its predecessor are in TIME_WAIT.
@@ -94,6 +98,7 @@ impl Listener {
             socket.set_only_v6(true)?;
         }
         options.apply(&socket)?;
+        congestion.prepare(&socket);
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;

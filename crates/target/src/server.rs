@@ -172,7 +172,8 @@ impl TargetServer {
     /// # Errors
     /// Those of the system calls.
     pub fn bind(&self, portal: Portal) -> io::Result<Listener> {
-        Listener::bind(portal, &self.context.settings.socket)
+        let settings = &self.context.settings;
+        Listener::bind(portal, &settings.socket, &settings.congestion)
     }
 
     /// Opens a portal that is already bound. Returns its address.
@@ -296,15 +297,17 @@ fn admit(context: &Arc<ServerContext>, stream: TcpStream, address: SocketAddr) {
 #[cfg(test)]
 mod tests {
     use socket2::SockRef;
-    use transport::SocketOptions;
+    use transport::{CongestionControl, SocketOptions};
 
     use super::*;
 
     /// A regression test: the options were set on accepted sockets, too late for the window scale.
     #[tokio::test]
-    async fn a_portal_listens_with_the_servers_socket_options() {
+    async fn a_portal_listens_with_the_servers_socket_options_and_congestion_control() {
         let socket = SocketOptions::buffers(Some(65_536));
-        let server = TargetServer::new(Settings { socket, ..Settings::default() }, vec![]).unwrap();
+        let congestion = CongestionControl::named("reno");
+        let settings = Settings { socket, congestion, ..Settings::default() };
+        let server = TargetServer::new(settings, vec![]).unwrap();
         let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let listener = server.bind(address.into()).unwrap();
         let socket = SockRef::from(&listener.socket);
@@ -312,5 +315,6 @@ mod tests {
         assert_eq!(socket.recv_buffer_size().unwrap(), 2 * 65_536);
         assert_eq!(socket.send_buffer_size().unwrap(), 2 * 65_536);
         assert!(socket.tcp_nodelay().unwrap());
+        assert!(socket.tcp_congestion().unwrap().starts_with(b"reno\0"));
     }
 }

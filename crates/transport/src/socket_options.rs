@@ -60,14 +60,21 @@ impl SocketOptions {
     }
 
     /// Connects to a host by name or address: to the first of its addresses that accepts. It takes as long as the
-    /// kernel tries, so the caller has to bound the time.
+    /// kernel tries, so the caller has to bound the time. Calls `prepare` with each socket before that connects.
     ///
     /// # Errors
     /// The system's error; for several addresses, that of the last one.
-    pub async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+    pub async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        prepare: impl Fn(&TcpSocket),
+    ) -> io::Result<TcpStream> {
         let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in lookup_host((host, port)).await? {
-            match self.connect_to(address).await {
+            let socket = self.socket_for(address)?;
+            prepare(&socket);
+            match socket.connect(address).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => failed = error,
             }
@@ -75,10 +82,10 @@ impl SocketOptions {
         Err(failed)
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> io::Result<TcpStream> {
+    fn socket_for(&self, address: SocketAddr) -> io::Result<TcpSocket> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         self.apply(&socket)?;
-        socket.connect(address).await
+        Ok(socket)
     }
 }
 
@@ -223,7 +230,7 @@ mod tests {
     async fn pair(near: &SocketOptions, far: &SocketOptions) -> [TcpStream; 2] {
         let listener = listen(far);
         let port = listener.local_addr().unwrap().port();
-        let near = near.connect("127.0.0.1", port).await.unwrap();
+        let near = near.connect("127.0.0.1", port, |_| ()).await.unwrap();
         [near, listener.accept().await.unwrap().0]
     }
 
@@ -290,11 +297,11 @@ mod tests {
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let port = bound.local_addr().unwrap().port();
-        let error = options.connect("127.0.0.1", port).await.unwrap_err();
+        let error = options.connect("127.0.0.1", port, |_| ()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         // The host name may resolve to ::1 as well, where nothing listens.
         let listener = listen(&options);
         let port = listener.local_addr().unwrap().port();
-        assert!(options.connect("localhost", port).await.is_ok());
+        assert!(options.connect("localhost", port, |_| ()).await.is_ok());
     }
 }

@@ -159,7 +159,7 @@ mod tests {
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let listener = socket.listen(1).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let near = options.connect("127.0.0.1", port).await.unwrap();
+        let near = options.connect("127.0.0.1", port, |_| ()).await.unwrap();
         let far = listener.accept().await.unwrap().0;
         let ends: [ConnectionStream; 2] = if secured {
             let ours = Authority::new();

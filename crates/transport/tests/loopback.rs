@@ -65,7 +65,7 @@ async fn connect(secured: bool) -> (ConnectionStream, ConnectionStream) {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let near = options.connect("127.0.0.1", port).await.unwrap();
+    let near = options.connect("127.0.0.1", port, |_| ()).await.unwrap();
     let (far, _) = listener.accept().await.unwrap();
     if !secured {
         return (near.into(), far.into());
