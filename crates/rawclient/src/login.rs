@@ -1,12 +1,14 @@
 //! Login (RFC 7143, 6 and 11.12): one request with every key, and what the target made of them.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// Nothing we talk to is further away than this.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -29,6 +31,21 @@ pub struct ClientLogin {
     pub level: u8,
     /// How many connections the session is to have.
     pub connections: u16,
+    /// The TCP congestion control of our end, by its name in the kernel. `None` leaves the default.
+    pub congestion: Option<String>,
+}
+
+/// Connects to a portal within [`LIMIT`]. A congestion control is selected before: a connection that begins with BBR is paced
+/// by the kernel for good, also with another congestion control later.
+pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
+    let Some(name) = congestion else { return TcpStream::connect_timeout(&portal, LIMIT) };
+    let family = if portal.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_tcp_congestion(&socket, name)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(LIMIT))?;
+    rustix::net::connect(&socket, &portal)?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(socket.into())
 }
 
 /// What both ends agreed on.
@@ -113,7 +130,15 @@ impl ClientLogin {
     /// A session of one connection without digests and recovery.
     pub fn new(portal: SocketAddr, target: &str, lun: u8) -> ClientLogin {
         let target = target.to_owned();
-        ClientLogin { portal, target, lun, digests: false, level: 0, connections: 1 }
+        ClientLogin {
+            portal,
+            target,
+            lun,
+            digests: false,
+            level: 0,
+            connections: 1,
+            congestion: None,
+        }
     }
 
     /// Connects and logs in to a session of its own.
@@ -142,7 +167,7 @@ impl ClientLogin {
         cid: u16,
         window: Arc<ClientCommandWindow>,
     ) -> Result<LoadClientConnection> {
-        let socket = TcpStream::connect_timeout(&self.portal, LIMIT)
+        let socket = connect(self.portal, self.congestion.as_deref())
             .with_context(|| format!("cannot connect to {}", self.portal))?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(LIMIT))?;
@@ -262,6 +287,16 @@ pub fn word(bhs: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_begins_with_the_congestion_control_that_was_asked_for() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let portal = listener.local_addr().unwrap();
+        // Every kernel has Reno, and allows it for all users.
+        let socket = connect(portal, Some("reno")).unwrap();
+        assert_eq!(rustix::net::sockopt::tcp_congestion(&socket).unwrap(), "reno");
+        assert_eq!(socket.write_timeout().unwrap(), None);
+    }
 
     #[test]
     fn answers_change_what_holds() {

@@ -1,11 +1,11 @@
 //! The bulk TCP stream: one connection that always has data to send. It shows what TCP gets out of the link.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::net::sockopt::set_tcp_congestion;
+use rawclient::login;
 
 use crate::far::load::FarLoadResult;
 use crate::far::wan::{BenchWan, BenchWanEnd, at};
@@ -67,13 +67,10 @@ fn stream(
     };
     let listener = at(LINK, receiver, || Ok(TcpListener::bind("0.0.0.0:0")?))?;
     let port = listener.local_addr()?.port();
-    let address = wan.address(receiver);
+    let address = SocketAddr::new(wan.address(receiver).parse()?, port);
     let socket = at(LINK, sender, || {
-        let socket =
-            TcpStream::connect((address, port)).context("the bulk stream does not connect")?;
-        set_tcp_congestion(&socket, control)
-            .with_context(|| format!("the congestion control {control}"))?;
-        Ok(socket)
+        login::connect(address, Some(control))
+            .with_context(|| format!("the bulk stream does not connect with {control}"))
     })?;
     let (taken, _) = listener.accept()?;
     std::thread::scope(|scope| {

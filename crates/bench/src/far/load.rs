@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
-use rawclient::crowd::CrowdConnection;
 use rawclient::session::ClientSessionOptions;
 use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
-use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::far::LINK;
 use crate::far::wan::{BenchWanEnd, at};
@@ -90,8 +88,8 @@ impl FarLoad {
             let shape =
                 ClientSessionOptions { depth: self.depth, bytes: self.bytes as usize, keep: false };
             let mut commands = FarLoadCommands::new(self.clone());
+            let login = ClientLogin { congestion: Some(control.to_owned()), ..login };
             let mut session = ClientSession::open(&login, shape)?;
-            set_tcp_congestion(CrowdConnection::<FarLoadCommands>::socket(&session), control)?;
             commands.block_bytes = session.capacity()?.1;
             let mut outcomes = Vec::new();
             for (number, &(warm_up, time)) in phases.iter().enumerate() {
