@@ -396,7 +396,7 @@ impl Scene<'_> {
                 };
                 session.complete(command.itt, outcome);
             }
-            TargetEvent::Admission(admission) if choice & 2 == 0 => session.admit(admission.itt),
+            TargetEvent::Admission(admission) if choice & 2 == 0 => session.admit(admission.itt, None),
             TargetEvent::Admission(admission) => {
                 let outcome = TargetCommandOutcome::check_condition(Sense::new(SenseKey::DataProtect, 0x27, 0));
                 session.complete(admission.itt, outcome);

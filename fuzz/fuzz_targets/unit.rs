@@ -59,6 +59,7 @@ fuzz_target!(|input: &[u8]| {
             attribute: TaskAttribute::Simple,
             data_out: list.into(),
             data_in_capacity: capacity,
+            admitted: None,
         };
         let mut execution = unit.execute(task);
         let answer =

@@ -94,6 +94,7 @@ fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
         attribute: TaskAttribute::Simple,
         data_out: Default::default(),
         data_in_capacity: u32::MAX,
+        admitted: None,
     });
     let Poll::Ready(done) =
         std::pin::Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop()))

@@ -13,11 +13,13 @@ mod primary;
 mod block;
 mod vendor;
 mod command;
+mod admitted;
 mod supported;
 mod tally;
 pub mod mode;
 pub mod vpd;
 
+pub use admitted::{AdmittedCommand, ParsedCommand};
 pub use block::{
     BlockCommand, BlockTransfer, ByteCheck, Capacity10, Capacity16, Form, LbaStatus, Overwrite,
     ReadDefectData, Sanitize, SanitizeAction, StartStop, UnmapDescriptor, lba_status_list,

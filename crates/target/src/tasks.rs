@@ -93,7 +93,8 @@ impl TargetSessionDriver<'_> {
     }
 
     fn execute(&mut self, command: ReceivedCommand, context: &mut Context<'_>) {
-        let ReceivedCommand { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
+        let ReceivedCommand { itt, lun, cdb, attribute, data_out, data_in_capacity, admitted } =
+            command;
         let Some(NexusHandle { device, nexus }) = &self.nexus_handle else { return };
         let opcode = cdb.first().copied().unwrap_or_default();
         self.seat.tally.count(opcode);
@@ -104,6 +105,7 @@ impl TargetSessionDriver<'_> {
             attribute: task_attribute(attribute),
             data_out: data_out.into(),
             data_in_capacity,
+            admitted,
         };
         let unit = if unitless_commands::is_meant(&task.cdb) { None } else { device.unit(lun) };
         let Some(unit) = unit else {
@@ -169,14 +171,17 @@ impl TargetSessionDriver<'_> {
     fn admit(&mut self, admission: WriteAdmission) {
         let WriteAdmission { itt, lun, cdb, data_out_length } = admission;
         let Some(NexusHandle { device, nexus }) = &self.nexus_handle else { return };
-        let unit = device.unit(lun);
-        match unit.and_then(|unit| unit.admit(nexus, &cdb, data_out_length)) {
-            Some(refusal) => self.complete(itt, refusal),
-            None => {
+        let admitted = match device.unit(lun) {
+            Some(unit) => unit.admit(nexus, &cdb, data_out_length),
+            None => Ok(None),
+        };
+        match admitted {
+            Ok(admitted) => {
                 let share = self.server.share(self.server.settings.held_bytes);
                 self.session.share_solicited(share as u64);
-                self.session.admit(itt);
+                self.session.admit(itt, admitted);
             }
+            Err(refusal) => self.complete(itt, refusal),
         }
     }
 

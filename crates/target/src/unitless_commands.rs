@@ -81,6 +81,7 @@ mod tests {
             attribute: TaskAttribute::Simple,
             data_out: Default::default(),
             data_in_capacity: 1024,
+            admitted: None,
         };
         execute(&task, &[Lun(0), Lun(3 << 48)])
     }

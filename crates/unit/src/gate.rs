@@ -1,13 +1,13 @@
 //! The gate that every command passes before a unit performs it, whatever the device type.
 //!
-//! A command whose data has to be solicited passes the gate before that, and again when its data has come: a
-//! reservation, a claim or the medium may have changed in between. While nothing bars anybody a check costs one atomic
-//! load, so the unit keeps no result of the first pass that could be out of date.
+//! A command whose data has to be solicited is parsed and checked before that ([`admit`]). The session keeps the result
+//! with the task. When the data has come ([`begin`]), the gate compares generations and repeats the checks only if a
+//! reservation, a claim or the medium has changed in between. It does not parse the CDB again.
 
-use scsi::{PrimaryCommand, Sense};
+use scsi::{AdmittedCommand, PrimaryCommand, Sense};
 
 use crate::{
-    Completion, Nexus, TaskAttribute,
+    Completion, Nexus, Task, TaskAttribute,
     primary::{DeviceCommand, PrimaryUnit},
     sense::UnitCommandFailure,
 };
@@ -48,6 +48,13 @@ pub trait GatedDevice {
     fn check_medium(&self, _command: &Self::Command) -> Result<(), Sense> {
         Ok(())
     }
+
+    /// Returns the generation of the state that the checks of this trait depend on. It increases with each change of
+    /// that state. Returns `None` while the checks of a command of this nexus have to be made each time, since their
+    /// outcome depends on more than counted changes; this is the case by default.
+    fn generation(&self, _nexus: u64) -> Option<u64> {
+        None
+    }
 }
 
 /// One check of the gate. INQUIRY, REPORT LUNS and REQUEST SENSE pass all of them (SPC-4, 5.14).
@@ -74,7 +81,8 @@ impl GateCheck {
         [Self::Reset, Self::Reservation, Self::Writer, Self::Attention, Self::Work, Self::Medium];
 }
 
-/// Parses a command and checks that this nexus may perform it now. Takes the unit attention condition that it reports.
+/// Parses a command before its data is solicited, and checks that this nexus may perform it now. Takes the unit attention
+/// condition that it reports. Returns the command, and the result for [`Task::admitted`].
 ///
 /// # Errors
 /// The completion of a command that does not pass.
@@ -83,15 +91,63 @@ pub fn admit<D: GatedDevice>(
     device: &D,
     nexus: &Nexus,
     cdb: &[u8],
-    attribute: TaskAttribute,
-) -> Result<D::Command, Completion> {
+) -> Result<(D::Command, AdmittedCommand), Completion> {
+    // Read the generation before the checks, so that a change during the checks counts as a change after them.
+    let generation = generation(primary, device, nexus.number);
     let parsed = device.parse(cdb);
-    if !parsed.as_ref().is_ok_and(is_unconditional) {
-        for check in GateCheck::ORDER {
-            make(check, primary, device, nexus.number, &parsed, attribute)?;
+    make_all(primary, device, nexus.number, &parsed, TaskAttribute::Simple)?;
+    let command = parsed?;
+    let admitted = AdmittedCommand { command: command.to_parsed(), generation };
+    Ok((command, admitted))
+}
+
+/// Returns the command of a task that begins now, with all its data. Checks that its nexus may perform it, unless this was
+/// checked by [`admit`] and cannot have changed since. Takes the unit attention condition that it reports.
+///
+/// # Errors
+/// The completion of a task that does not pass.
+pub fn begin<D: GatedDevice>(
+    primary: &PrimaryUnit,
+    device: &D,
+    task: &Task,
+) -> Result<D::Command, Completion> {
+    let nexus = task.nexus.number;
+    let admitted = task.admitted.as_ref();
+    let command = admitted.and_then(|admitted| D::Command::from_parsed(&admitted.command));
+    let parsed = match command {
+        Some(command) => {
+            let checked = admitted.and_then(|admitted| admitted.generation);
+            if checked.is_some() && checked == generation(primary, device, nexus) {
+                return Ok(command);
+            }
+            Ok(command)
         }
-    }
+        None => device.parse(&task.cdb),
+    };
+    make_all(primary, device, nexus, &parsed, task.attribute)?;
     Ok(parsed?)
+}
+
+/// Returns the generation of all state that the checks depend on: it is equal at two times only if nothing has changed in
+/// between. Returns `None` if the checks have to be made each time.
+fn generation<D: GatedDevice>(primary: &PrimaryUnit, device: &D, nexus: u64) -> Option<u64> {
+    // Neither number ever decreases, so their sum is the same only if both are.
+    Some(primary.generation()?.wrapping_add(device.generation(nexus)?))
+}
+
+fn make_all<D: GatedDevice>(
+    primary: &PrimaryUnit,
+    device: &D,
+    nexus: u64,
+    parsed: &Result<D::Command, Sense>,
+    attribute: TaskAttribute,
+) -> Result<(), Completion> {
+    if parsed.as_ref().is_ok_and(is_unconditional) {
+        return Ok(());
+    }
+    GateCheck::ORDER
+        .into_iter()
+        .try_for_each(|check| make(check, primary, device, nexus, parsed, attribute))
 }
 
 fn make<D: GatedDevice>(
@@ -147,7 +203,9 @@ fn is_unconditional(command: &impl DeviceCommand) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use scsi::{OperationCodeEntry, ScsiStatus, inquiry::StandardInquiry};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use scsi::{Cdb, Lun, OperationCodeEntry, ScsiStatus, inquiry::StandardInquiry};
     use volume::Data;
 
     use super::*;
@@ -195,6 +253,82 @@ mod tests {
         Nexus { number, initiator_port: format!("iqn.a,i,{number}").into(), target_port: 1 }
     }
 
+    fn task(nexus: &Nexus, command: &PrimaryCommand, admitted: Option<AdmittedCommand>) -> Task {
+        Task {
+            nexus: nexus.clone(),
+            lun: Lun(0),
+            cdb: Cdb::new(&command.encode()),
+            attribute: TaskAttribute::Simple,
+            data_out: Data::new(),
+            data_in_capacity: 0,
+            admitted,
+        }
+    }
+
+    /// A device that counts how often it parses a CDB and how often it is asked for its exclusive writer.
+    #[derive(Default)]
+    struct CountingDevice {
+        parsed: AtomicU64,
+        checked: AtomicU64,
+        generation: AtomicU64,
+    }
+
+    impl GatedDevice for CountingDevice {
+        type Command = PrimaryCommand;
+
+        fn parse(&self, cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
+            self.parsed.fetch_add(1, Ordering::Relaxed);
+            PrimaryCommand::parse(cdb)
+        }
+
+        fn check_writer(&self, _: u64, _: &PrimaryCommand) -> Result<(), Completion> {
+            self.checked.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn generation(&self, _: u64) -> Option<u64> {
+            match self.generation.load(Ordering::Relaxed) {
+                u64::MAX => None,
+                generation => Some(generation),
+            }
+        }
+    }
+
+    #[test]
+    fn a_solicited_command_is_parsed_once_and_checked_again_only_after_a_change() {
+        let primary = PrimaryUnit::new(UnitIdentity::new("a"));
+        let nexus = nexus(1);
+        primary.nexus_opened(&nexus);
+        assert_eq!(primary.take_attention(1), Some(Sense::POWER_ON_OCCURRED));
+        let device = CountingDevice::default();
+        let command = PrimaryCommand::SetTimestamp { parameter_list_length: 12 };
+        let cdb = command.encode();
+        let admitted = || admit(&primary, &device, &nexus, &cdb).expect("nothing bars it").1;
+        let begun = |admitted| begin(&primary, &device, &task(&nexus, &command, Some(admitted)));
+        let counts = || {
+            let swap = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+            (swap(&device.parsed), swap(&device.checked))
+        };
+
+        assert_eq!(begun(admitted()).ok(), Some(command));
+        assert_eq!(counts(), (1, 1), "nothing has changed");
+        let before = admitted();
+        device.generation.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(begun(before).ok(), Some(command));
+        assert_eq!(counts(), (1, 2), "the device has changed");
+        device.generation.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(begun(admitted()).ok(), Some(command));
+        assert_eq!(counts(), (1, 2), "the device does not count all changes");
+        device.generation.store(7, Ordering::Relaxed);
+        let before = admitted();
+        primary.raise(Sense::MODE_PARAMETERS_CHANGED, None);
+        let told = begun(before).expect_err("a unit attention condition waits").sense;
+        assert_eq!(told, Some(Sense::MODE_PARAMETERS_CHANGED));
+        assert_eq!(counts(), (1, 2));
+        assert_eq!(begin(&primary, &device, &task(&nexus, &command, None)).ok(), Some(command));
+        assert_eq!(counts(), (1, 1), "the data came with the command");
+    }
+
     #[test]
     fn of_several_reasons_to_refuse_a_command_the_first_in_the_order_is_reported() {
         let primary = PrimaryUnit::new(UnitIdentity::new("a"));
@@ -209,7 +343,7 @@ mod tests {
         primary.raise(Sense::MODE_PARAMETERS_CHANGED, None);
         let set = PrimaryCommand::SetTimestamp { parameter_list_length: 0 };
         let fails = |device: Barring, cdb: &[u8]| {
-            let admitted = admit(&primary, &device, &other, cdb, TaskAttribute::Simple);
+            let admitted = admit(&primary, &device, &other, cdb);
             admitted.map_err(|completion| (completion.status, completion.sense)).err()
         };
         let check = |sense| Some((ScsiStatus::CheckCondition, Some(sense)));
@@ -222,8 +356,8 @@ mod tests {
         primary.nexus_closed(&holder);
         assert_eq!(fails(device, &set.encode()), Some((ScsiStatus::Busy, None)));
         device.writer = false;
-        let nested = admit(&primary, &device, &other, &set.encode(), TaskAttribute::Nested);
-        let nested = nested.expect_err("the work bars it").sense;
+        let nested = Task { attribute: TaskAttribute::Nested, ..task(&other, &set, None) };
+        let nested = begin(&primary, &device, &nested).expect_err("the work bars it").sense;
         assert_eq!(nested, Some(Sense::SANITIZE_COMMAND_FAILED), "a part is told no attention");
         assert_eq!(fails(device, &set.encode()), check(Sense::MODE_PARAMETERS_CHANGED));
         assert_eq!(fails(device, &[0xff; 16]), check(Sense::SANITIZE_COMMAND_FAILED));

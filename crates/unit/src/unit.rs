@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use scsi::{Cdb, Lun, ScsiStatus, Sense};
+use scsi::{AdmittedCommand, Cdb, Lun, ScsiStatus, Sense};
 use volume::{Data, Reply};
 
 use crate::abilities::UnitAbilities;
@@ -15,9 +15,17 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// Performs one command. Dropping the future aborts the task.
     fn execute(&self, task: Task) -> UnitReply<'_>;
 
-    /// Checks a command before its data is solicited. Returns the completion (BUSY, TASK SET FULL, RESERVATION
-    /// CONFLICT or CHECK CONDITION) of a command that would be refused; the task ends with it.
-    fn admit(&self, nexus: &Nexus, cdb: &Cdb, data_out_length: u32) -> Option<Completion>;
+    /// Checks a command before its data is solicited. Returns the result for [`Task::admitted`], if the unit has one.
+    ///
+    /// # Errors
+    /// The completion (BUSY, TASK SET FULL, RESERVATION CONFLICT or CHECK CONDITION) of a command that would be
+    /// refused; the task ends with it.
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &Cdb,
+        data_out_length: u32,
+    ) -> Result<Option<AdmittedCommand>, Completion>;
 
     /// Performs the part of a task management function that concerns the unit. The caller aborts the tasks, whose
     /// futures it holds. `nexus` asked for the function.
@@ -87,6 +95,9 @@ pub struct Task {
     pub data_out: Data,
     /// How many bytes of Data-In the initiator has room for.
     pub data_in_capacity: u32,
+    /// What this unit returned for this command from [`LogicalUnit::admit`]. `None` if the data came without being
+    /// solicited.
+    pub admitted: Option<AdmittedCommand>,
 }
 
 /// Task attributes (SAM-5, 8.9; wire values of RFC 7143, 11.3.1).

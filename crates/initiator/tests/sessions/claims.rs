@@ -57,7 +57,12 @@ impl LogicalUnit for Foreign {
         self.0.execute(task)
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &scsi::Cdb,
+        length: u32,
+    ) -> Result<Option<scsi::AdmittedCommand>, Completion> {
         self.0.admit(nexus, cdb, length)
     }
 
@@ -89,7 +94,12 @@ impl LogicalUnit for Occupied {
         self.unit.execute(task)
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &scsi::Cdb,
+        length: u32,
+    ) -> Result<Option<scsi::AdmittedCommand>, Completion> {
         self.unit.admit(nexus, cdb, length)
     }
 
@@ -125,7 +135,12 @@ impl LogicalUnit for Old {
         self.0.execute(task)
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &scsi::Cdb,
+        length: u32,
+    ) -> Result<Option<scsi::AdmittedCommand>, Completion> {
         self.0.admit(nexus, cdb, length)
     }
 
@@ -181,7 +196,12 @@ impl LogicalUnit for Slow {
         })
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &scsi::Cdb,
+        length: u32,
+    ) -> Result<Option<scsi::AdmittedCommand>, Completion> {
         self.unit.admit(nexus, cdb, length)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::support::{blocks, expect, node::NAME};
 use initiator::{RemoteVolume, Settings};
 use parking_lot::Mutex;
-use scsi::{Cdb, Sense, SenseKey};
+use scsi::{AdmittedCommand, Cdb, Sense, SenseKey};
 use target::{Target, TargetServer};
 use unit::{
     BlockUnit, Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitIdentity, UnitReply,
@@ -28,7 +28,12 @@ impl LogicalUnit for Deferring {
         }
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &Cdb, data_out_length: u32) -> Option<Completion> {
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &Cdb,
+        data_out_length: u32,
+    ) -> Result<Option<AdmittedCommand>, Completion> {
         self.unit.admit(nexus, cdb, data_out_length)
     }
 

@@ -15,7 +15,7 @@ use iscsi::{
     keys::DigestPolicy,
     pdu::{LoginRequest, LoginResponse, LoginStatus, NopIn, Numbers},
 };
-use scsi::{Cdb, Lun, ScsiStatus, Sense, SenseKey};
+use scsi::{AdmittedCommand, Cdb, Lun, ScsiStatus, Sense, SenseKey};
 use target::{Target, TargetServer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
@@ -61,8 +61,8 @@ impl LogicalUnit for Noise {
         UnitReply::new(async move { completion })
     }
 
-    fn admit(&self, _: &Nexus, _: &Cdb, _: u32) -> Option<Completion> {
-        None
+    fn admit(&self, _: &Nexus, _: &Cdb, _: u32) -> Result<Option<AdmittedCommand>, Completion> {
+        Ok(None)
     }
 
     fn task_management(&self, _: &Nexus, _: TaskManagement) {}

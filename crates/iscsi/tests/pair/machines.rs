@@ -464,7 +464,7 @@ impl Pair {
                     self.held.push(command)
                 }
                 target::TargetEvent::Command(command) => self.answer(&command),
-                target::TargetEvent::Admission(write) => self.far.0.admit(write.itt),
+                target::TargetEvent::Admission(write) => self.far.0.admit(write.itt, None),
                 target::TargetEvent::Abort(_) => self.aborted += 1,
                 target::TargetEvent::Terminated(_) => {}
                 target::TargetEvent::SendTargets(cid, _) => {

@@ -277,7 +277,7 @@ impl Rig {
                     let due = self.now + if write { 3 * MS } else { MS };
                     self.works.push(Work { due, command });
                 }
-                target::TargetEvent::Admission(write) => self.far.admit(write.itt),
+                target::TargetEvent::Admission(write) => self.far.admit(write.itt, None),
                 target::TargetEvent::Abort(itt) => self.cancel(itt),
                 target::TargetEvent::Terminated(_) => {}
                 target::TargetEvent::SendTargets(..) | target::TargetEvent::Management(_) => {

@@ -231,7 +231,7 @@ fn a_write_that_was_admitted_while_nobody_had_it_goes_on() {
     rig.send_on(OTHER, Pdu::ScsiCommand(command));
     assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Admission(_))));
     lose_other(&mut rig);
-    rig.session.admit(Itt(1));
+    rig.session.admit(Itt(1), None);
     let (_, rest) = reassign(&mut rig, 1, 0);
     assert_eq!(r2ts(&rest)[0].buffer_offset, 0);
 }

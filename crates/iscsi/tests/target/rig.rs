@@ -289,7 +289,7 @@ impl Rig {
             Some(TargetEvent::Admission(admission)) => assert_eq!(admission.itt, Itt(itt)),
             event => panic!("{event:?}"),
         }
-        self.session.admit(Itt(itt));
+        self.session.admit(Itt(itt), None);
         self.output()
     }
 

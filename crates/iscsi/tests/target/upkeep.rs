@@ -207,7 +207,7 @@ proptest! {
             }
             while let Some(event) = rig.session.poll_event() {
                 match event {
-                    TargetEvent::Admission(admission) => rig.session.admit(admission.itt),
+                    TargetEvent::Admission(admission) => rig.session.admit(admission.itt, None),
                     TargetEvent::Command(command) if back[2] % 2 == 0 => {
                         let outcome = iscsi::session::target::TargetCommandOutcome::status(scsi::ScsiStatus::Good);
                         rig.session.complete(command.itt, outcome);

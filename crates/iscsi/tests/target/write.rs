@@ -347,7 +347,7 @@ fn admitted(rig: &mut Rig, itts: std::ops::Range<u32>) -> Vec<u32> {
         rig.send(Pdu::ScsiCommand(command));
         while let Some(event) = rig.session.poll_event() {
             let TargetEvent::Admission(admission) = event else { panic!("{event:?}") };
-            rig.session.admit(admission.itt);
+            rig.session.admit(admission.itt, None);
         }
         asked.extend(asked_for(&rig.output()));
     }

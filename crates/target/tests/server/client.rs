@@ -22,7 +22,7 @@ use iscsi::{
     },
 };
 use parking_lot::Mutex;
-use scsi::{Cdb, Lun, Sense};
+use scsi::{AdmittedCommand, Cdb, Lun, Sense};
 use target::{Settings, Target, TargetServer};
 use tokio::{net::TcpStream, runtime::Handle, sync::Notify, time::timeout};
 use transport::{ConnectionStream, Received, SendProgress, receive, send};
@@ -427,8 +427,8 @@ impl LogicalUnit for Stalling {
         })
     }
 
-    fn admit(&self, _: &Nexus, _: &Cdb, _: u32) -> Option<Completion> {
-        None
+    fn admit(&self, _: &Nexus, _: &Cdb, _: u32) -> Result<Option<AdmittedCommand>, Completion> {
+        Ok(None)
     }
 
     fn task_management(&self, _: &Nexus, function: TaskManagement) {

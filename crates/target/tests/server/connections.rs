@@ -15,7 +15,7 @@ use iscsi::{
     },
 };
 use parking_lot::Mutex;
-use scsi::{Cdb, Lun, Sense};
+use scsi::{AdmittedCommand, Cdb, Lun, Sense};
 use target::{Settings, TargetServer};
 use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitReply};
 
@@ -287,7 +287,12 @@ impl LogicalUnit for Noting {
         self.unit.execute(task)
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &Cdb, length: u32) -> Option<Completion> {
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &Cdb,
+        length: u32,
+    ) -> Result<Option<AdmittedCommand>, Completion> {
         self.unit.admit(nexus, cdb, length)
     }
 

@@ -1,13 +1,22 @@
 //! A unit that is no block device: a processor device (device type 03h of SPC-2), which keeps the last message that was
 //! sent to it. Reservations, unit attention conditions and the commands of SPC come from `unit::PrimaryUnit`.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use iscsi::{Itt, Pdu, pdu::TaskFunction};
+use iscsi::{
+    Itt, Pdu,
+    pdu::{ReadyToTransfer, TaskFunction},
+};
 use parking_lot::Mutex;
 use scsi::{
-    Cdb, Lun, OperationCodeEntry, OperationRow, OperationTable, PersistentReserveOut,
-    PrimaryCommand, ScsiStatus, Sense,
+    AdmittedCommand, Cdb, Command, Lun, OperationCodeEntry, OperationRow, OperationTable,
+    ParsedCommand, PersistentReserveOut, PrimaryCommand, ScsiStatus, Sense,
     inquiry::{StandardInquiry, ascii},
     persistent::{OutParameters, ReservationType, ReserveAction},
     unknown_operation,
@@ -16,8 +25,8 @@ use scsi::{
 use target::{Settings, TargetServer};
 use unit::{
     AttentionChange, Completion, DeviceCommand, DeviceType, LogicalUnit, Nexus,
-    PrimaryCommandInput, PrimaryUnit, ReservationEffect, Task, TaskAttribute, TaskManagement,
-    TaskTurn, UnitIdentity, UnitReply,
+    PrimaryCommandInput, PrimaryUnit, ReservationEffect, Task, TaskManagement, TaskTurn,
+    UnitIdentity, UnitReply,
     gate::{self, GatedDevice},
 };
 use volume::Data;
@@ -30,6 +39,8 @@ const PROCESSOR: u8 = 0x03;
 struct Processor {
     primary: PrimaryUnit,
     message: Mutex<Data>,
+    /// Number of CDBs of SEND that were parsed.
+    sends_parsed: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +86,21 @@ impl DeviceCommand for ProcessorCommand {
             Self::Send { .. } => ReservationEffect::Changes,
         }
     }
+
+    fn to_parsed(&self) -> ParsedCommand {
+        match self {
+            Self::Primary(command) => ParsedCommand::Known(Command::Primary(*command)),
+            own => ParsedCommand::Other(Arc::new(*own)),
+        }
+    }
+
+    fn from_parsed(parsed: &ParsedCommand) -> Option<Self> {
+        match parsed {
+            ParsedCommand::Known(Command::Primary(command)) => Some(Self::Primary(*command)),
+            ParsedCommand::Known(_) => None,
+            ParsedCommand::Other(own) => own.downcast_ref().copied(),
+        }
+    }
 }
 
 impl GatedDevice for Processor {
@@ -82,11 +108,19 @@ impl GatedDevice for Processor {
 
     fn parse(&self, cdb: &[u8]) -> Result<ProcessorCommand, Sense> {
         if let Some(own) = OWN_COMMANDS.parse(cdb) {
+            if let Ok(ProcessorCommand::Send { .. }) = own {
+                self.sends_parsed.fetch_add(1, Ordering::Relaxed);
+            }
             return own;
         }
         let primary = PrimaryCommand::parse_known(cdb);
         let unknown = || unknown_operation(cdb, PrimaryCommand::has_opcode);
         Ok(ProcessorCommand::Primary(primary.unwrap_or_else(|| Err(unknown()))?))
+    }
+
+    /// The unit adds no checks of its own to the gate.
+    fn generation(&self, _: u64) -> Option<u64> {
+        Some(0)
     }
 }
 
@@ -104,7 +138,7 @@ impl DeviceType for Processor {
 
 impl Processor {
     fn start<'a>(&'a self, task: Task, turn: TaskTurn<'a>) -> Result<UnitReply<'a>, Completion> {
-        match gate::admit(&self.primary, self, &task.nexus, &task.cdb, task.attribute)? {
+        match gate::begin(&self.primary, self, &task)? {
             ProcessorCommand::Primary(command) => {
                 let input = PrimaryCommandInput { nexus: task.nexus, data: task.data_out, turn };
                 self.primary.start(self, &command, input)
@@ -128,8 +162,13 @@ impl LogicalUnit for Processor {
         self.primary.in_turn(task, |task, turn| self.start(task, turn))
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &Cdb, _: u32) -> Option<Completion> {
-        gate::admit(&self.primary, self, nexus, cdb, TaskAttribute::Simple).err()
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &Cdb,
+        _: u32,
+    ) -> Result<Option<AdmittedCommand>, Completion> {
+        gate::admit(&self.primary, self, nexus, cdb).map(|(_, admitted)| Some(admitted))
     }
 
     fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
@@ -150,8 +189,16 @@ impl LogicalUnit for Processor {
 }
 
 async fn processor() -> (TargetServer, SocketAddr) {
+    serve(new_processor()).await
+}
+
+fn new_processor() -> Arc<Processor> {
     let primary = PrimaryUnit::new(UnitIdentity::new("processor"));
-    let unit = Arc::new(Processor { primary, message: Mutex::default() });
+    let (message, sends_parsed) = (Mutex::default(), AtomicU64::new(0));
+    Arc::new(Processor { primary, message, sends_parsed })
+}
+
+async fn serve(unit: Arc<Processor>) -> (TargetServer, SocketAddr) {
     server(Settings::default(), unit).await
 }
 
@@ -175,6 +222,15 @@ impl Client {
         self.send(Pdu::ScsiCommand(command)).await;
         let response = self.response().await;
         (ScsiStatus::from_byte(response.status).unwrap(), Sense::from_bytes(&response.sense))
+    }
+
+    /// Starts a SEND of 100 bytes without data. Returns its tag and the target's request for the data.
+    async fn begins_to_send(&mut self) -> (Itt, ReadyToTransfer) {
+        let mut solicited = self.command(&send_of(100), 100);
+        (solicited.read, solicited.write) = (false, true);
+        let itt = self.begin(solicited).await;
+        let Some(Pdu::ReadyToTransfer(r2t)) = self.receive().await else { panic!("no R2T") };
+        (itt, r2t)
     }
 
     async fn is_told(&mut self) -> Option<Sense> {
@@ -254,14 +310,44 @@ async fn reservations_hold_at_a_unit_of_another_device_type() {
     assert_eq!(holder.reserves(ReserveAction::Clear, 1, 0).await, GOOD);
     assert_eq!(other.is_told().await, Some(Sense::RESERVATIONS_PREEMPTED));
     assert_eq!(holder.is_told().await, None);
-    let mut solicited = other.command(&send_of(100), 100);
-    (solicited.read, solicited.write) = (false, true);
-    let itt = other.begin(solicited).await;
-    let Some(Pdu::ReadyToTransfer(r2t)) = other.receive().await else { panic!("no R2T") };
+    let (itt, r2t) = other.begins_to_send().await;
     let data = other.data_out(&r2t, vec![7; 100]);
     other.send(Pdu::DataOut(data)).await;
     assert_eq!(other.answer(itt).await.0, 0);
     assert_eq!(holder.receives().await, (0, vec![7; 64]), "as much as was asked for");
+}
+
+#[tokio::test]
+async fn a_solicited_command_is_parsed_once_and_ends_in_conflict_if_it_was_preempted() {
+    let unit = new_processor();
+    let (_server, address) = serve(Arc::clone(&unit)).await;
+    let mut one = Client::log_in(address, 1).await;
+    let mut two = Client::log_in(address, 2).await;
+    for client in [&mut one, &mut two] {
+        client.settle().await;
+    }
+    assert_eq!(one.reserves(ReserveAction::Register, 0, 1).await, GOOD);
+    assert_eq!(two.reserves(ReserveAction::Register, 0, 2).await, GOOD);
+    let exclusive = ReservationType::ExclusiveAccess;
+    assert_eq!(one.reserves(ReserveAction::Reserve(exclusive), 1, 0).await, GOOD);
+    let parsed = || unit.sends_parsed.swap(0, Ordering::Relaxed);
+
+    let (itt, r2t) = one.begins_to_send().await;
+    assert_eq!(parsed(), 1);
+    let data = one.data_out(&r2t, vec![7; 100]);
+    one.send(Pdu::DataOut(data)).await;
+    assert_eq!(one.answer(itt).await.0, GOOD as u8);
+    assert_eq!(parsed(), 0, "the result was kept until the data came");
+    assert_eq!(one.receives().await, (0, vec![7; 64]));
+
+    let (itt, r2t) = one.begins_to_send().await;
+    assert_eq!(two.reserves(ReserveAction::Preempt(exclusive), 2, 1).await, GOOD);
+    let data = one.data_out(&r2t, vec![8; 100]);
+    one.send(Pdu::DataOut(data)).await;
+    let refused = one.response().await;
+    assert_eq!((refused.itt, refused.status), (itt, CONFLICT as u8));
+    assert_eq!(parsed(), 1);
+    assert_eq!(two.receives().await, (0, vec![7; 64]), "the preempted write did nothing");
 }
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! Checks a command before its data is solicited, so that nothing is sent that would be refused.
 
-use scsi::{BlockCommand, BlockTransfer, Cdb, Command, Sense};
+use scsi::{AdmittedCommand, BlockCommand, BlockTransfer, Cdb, Command, Sense};
 use volume::Geometry;
 
 use super::{BlockUnit, bounds::writable};
-use crate::{Completion, Nexus, TaskAttribute, block::access, gate, primary::check_parameter_list};
+use crate::{Completion, Nexus, block::access, gate, primary::check_parameter_list};
 
 impl BlockUnit {
-    /// Checks that a command that brings `data_out_length` bytes would be taken now.
+    /// Checks that a command that brings `data_out_length` bytes would be taken now. Returns the result for the
+    /// task that brings them.
     ///
     /// # Errors
     /// The completion of a command that would be refused.
@@ -16,9 +17,9 @@ impl BlockUnit {
         nexus: &Nexus,
         cdb: &Cdb,
         data_out_length: u32,
-    ) -> Result<(), Completion> {
+    ) -> Result<AdmittedCommand, Completion> {
         let geometry = self.geometry();
-        let command = gate::admit(&self.primary, self, nexus, cdb, TaskAttribute::Simple)?;
+        let (command, admitted) = gate::admit(&self.primary, self, nexus, cdb)?;
         let bytes = match command {
             Command::Block(command) => self.bytes_of(&command, data_out_length, &geometry)?,
             Command::Primary(command) => {
@@ -27,10 +28,11 @@ impl BlockUnit {
             }
             Command::Vendor(_) => None,
         };
-        // Nothing was done yet, whatever the failure.
-        bytes.map_or(Ok(()), |bytes| {
-            self.volume.admit(bytes as usize).map_err(|error| access::failed_flush(error).into())
-        })
+        if let Some(bytes) = bytes {
+            // Whatever the failure, nothing was done yet.
+            self.volume.admit(bytes as usize).map_err(access::failed_flush)?;
+        }
+        Ok(admitted)
     }
 
     /// How many bytes the volume must have room for; `None` for a command that writes no blocks, or not from its data.

@@ -281,6 +281,7 @@ impl Party<'_> {
             attribute: TaskAttribute::Nested,
             data_out,
             data_in_capacity: u32::MAX,
+            admitted: None,
         };
         let completion = match &self.unit {
             CopyPartyUnit::Own(unit) => unit.execute(task).await,

@@ -1,6 +1,6 @@
 //! What the commands of a block device do, as reservations see it.
 
-use scsi::{BlockCommand, Command, PrimaryCommand, VendorCommand};
+use scsi::{BlockCommand, Command, ParsedCommand, PrimaryCommand, VendorCommand};
 
 use crate::primary::{DeviceCommand, ReservationEffect};
 
@@ -24,6 +24,17 @@ impl DeviceCommand for Command {
                 | VendorCommand::TokenOut { .. }
                 | VendorCommand::RollBack,
             ) => ReservationEffect::Changes,
+        }
+    }
+
+    fn to_parsed(&self) -> ParsedCommand {
+        ParsedCommand::Known(*self)
+    }
+
+    fn from_parsed(parsed: &ParsedCommand) -> Option<Self> {
+        match parsed {
+            ParsedCommand::Known(command) => Some(*command),
+            ParsedCommand::Other(_) => None,
         }
     }
 }

@@ -17,9 +17,14 @@ pub(crate) struct Medium {
 }
 
 impl Medium {
+    /// Returns true if the medium is there.
+    pub(crate) fn is_present(&self) -> bool {
+        !self.absent.load(Ordering::Acquire)
+    }
+
     /// NOT READY for a command that needs the medium, if it is not there.
     pub(crate) fn check(&self, command: &Command) -> Result<(), Sense> {
-        if self.absent.load(Ordering::Acquire) && needs_medium(command) {
+        if !self.is_present() && needs_medium(command) {
             return Err(Sense::MEDIUM_NOT_PRESENT);
         }
         Ok(())

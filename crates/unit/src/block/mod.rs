@@ -39,7 +39,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use scsi::{Command, PrimaryCommand, Sense};
+use scsi::{AdmittedCommand, Cdb, Command, ParsedCommand, PrimaryCommand, Sense};
 use volume::{Data, Geometry, Stack};
 
 pub use self::limits::{Settings, Share};
@@ -165,7 +165,13 @@ impl BlockUnit {
             ownership::changes(command)
                 || matches!(command, Command::Primary(PrimaryCommand::ExtendedCopy { .. }))
         };
-        if is_part || !Command::parse(&task.cdb).as_ref().is_ok_and(changes) {
+        let is_change = match &task.admitted {
+            Some(AdmittedCommand { command: ParsedCommand::Known(command), .. }) => {
+                changes(command)
+            }
+            _ => Command::parse(&task.cdb).as_ref().is_ok_and(changes),
+        };
+        if is_part || !is_change {
             return self.execute_in_turn(task);
         }
         UnitReply::new(async move {
@@ -205,12 +211,19 @@ impl LogicalUnit for BlockUnit {
         self.execute_in_order(task)
     }
 
-    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, data_out_length: u32) -> Option<Completion> {
-        let mut refusal = self.check_admission(nexus, cdb, data_out_length).err()?;
-        if let Some(sense) = &mut refusal.sense {
-            sense.descriptor_format = self.primary.modes.current().descriptor_sense;
-        }
-        Some(refusal)
+    fn admit(
+        &self,
+        nexus: &Nexus,
+        cdb: &Cdb,
+        data_out_length: u32,
+    ) -> Result<Option<AdmittedCommand>, Completion> {
+        let admitted = self.check_admission(nexus, cdb, data_out_length);
+        admitted.map(Some).map_err(|mut refusal| {
+            if let Some(sense) = &mut refusal.sense {
+                sense.descriptor_format = self.primary.modes.current().descriptor_sense;
+            }
+            refusal
+        })
     }
 
     fn task_management(&self, nexus: &Nexus, function: TaskManagement) {

@@ -30,6 +30,8 @@ pub(crate) struct Ownership {
     any: AtomicBool,
     /// The session that has presented the claim in force, or [`NOBODY`]. Written under the lock.
     holder: AtomicU64,
+    /// Number of changes of `known`. Written under the lock.
+    generation: AtomicU64,
     known: Mutex<OwnershipState>,
     image: ConsistentPrefixTracker,
     /// The record that the store is known to hold; `None` while that is uncertain. Locked through a change
@@ -78,6 +80,7 @@ impl Ownership {
             store,
             any: AtomicBool::new(false),
             holder: AtomicU64::new(NOBODY),
+            generation: AtomicU64::new(0),
             known: Mutex::default(),
             image: ConsistentPrefixTracker::default(),
             saved: tokio::sync::Mutex::new(Some(record)),
@@ -92,6 +95,13 @@ impl Ownership {
 
     pub(crate) fn last(&self) -> Option<ClaimOwner> {
         self.known.lock().last.clone()
+    }
+
+    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session. Returns `None` for a
+    /// session beside the claim's owner: whether it may read depends also on the owner's open epoch.
+    pub(crate) fn generation(&self, nexus: u64) -> Option<u64> {
+        let generation = self.generation.load(Ordering::Acquire);
+        (!self.any.load(Ordering::Acquire) || self.is_holder(nexus)).then_some(generation)
     }
 
     /// Returns the failure of a command that this session may not execute. `reads_beside` says whether sessions
@@ -370,7 +380,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Changes `known`, and then updates `holder` and `any` from it.
+    /// Changes `known`, and then updates `holder`, `any` and `generation` from it.
     fn change(&self, change: impl FnOnce(&mut OwnershipState, &mut u64)) {
         let mut known = self.known.lock();
         let mut holder = self.holder.load(Ordering::Acquire);
@@ -378,6 +388,7 @@ impl Ownership {
         self.holder.store(holder, Ordering::Release);
         let any = known.last.as_ref().is_some_and(|l| l.is_held) || !known.fenced.is_empty();
         self.any.store(any, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -24,8 +24,8 @@ impl BlockUnit {
             self.volume.extensions().refresh();
         }
         let geometry = self.geometry();
-        let Task { nexus, cdb, attribute, data_out, data_in_capacity, .. } = task;
-        let command = gate::admit(&self.primary, self, &nexus, &cdb, attribute)?;
+        let command = gate::begin(&self.primary, self, &task)?;
+        let Task { nexus, data_out, data_in_capacity, .. } = task;
         self.writers.note_change(nexus.number, &command);
         let work = BlockCommandInput { data: data_out, geometry, turn, nexus: nexus.number };
         match command {

@@ -67,6 +67,16 @@ impl BlockWriters {
         }
     }
 
+    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session. Returns `None` if
+    /// the outcome depends on more: on coherence tokens of a shared unit, or on the open epoch of another session.
+    pub(super) fn generation(&self, nexus: u64) -> Option<u64> {
+        match (&self.sharing, &self.ownership) {
+            (Some(_), _) => None,
+            (None, Some(ownership)) => ownership.generation(nexus),
+            (None, None) => Some(0),
+        }
+    }
+
     /// A session ended. Its claim stays.
     pub(super) fn close(&self, nexus: u64) {
         if let Some(ownership) = &self.ownership {

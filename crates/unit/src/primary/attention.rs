@@ -23,6 +23,11 @@ pub(crate) struct Attentions {
 type Conditions = SmallVec<[Sense; 3]>;
 
 impl Attentions {
+    /// Returns true if a condition waits for some nexus.
+    pub(crate) fn is_any_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
     /// A nexus begins; its first condition is that the unit is new to it.
     pub(crate) fn open(&self, nexus: u64) {
         self.change(|nexuses| {
@@ -68,7 +73,7 @@ impl Attentions {
 
     /// Withdraws a condition of this nexus.
     pub(crate) fn withdraw(&self, condition: Sense, nexus: u64) {
-        if self.waiting.load(Ordering::Acquire) == 0 {
+        if !self.is_any_waiting() {
             return;
         }
         self.change(|nexuses| {
@@ -81,7 +86,7 @@ impl Attentions {
     /// Takes the condition of a reset, if one waits for this nexus. Only this condition is reported before a
     /// reservation conflict (SAM-5, 5.3.3).
     pub(crate) fn take_reset(&self, nexus: u64) -> Option<Sense> {
-        if self.waiting.load(Ordering::Acquire) == 0 {
+        if !self.is_any_waiting() {
             return None;
         }
         self.change(|nexuses| {
@@ -93,7 +98,7 @@ impl Attentions {
 
     /// Takes the oldest condition of this nexus.
     pub(crate) fn take(&self, nexus: u64) -> Option<Sense> {
-        if self.waiting.load(Ordering::Acquire) == 0 {
+        if !self.is_any_waiting() {
             return None;
         }
         self.change(|nexuses| {

@@ -3,7 +3,7 @@
 //! SPC-4, table 66, and SBC-3, table 13, have five columns of "allowed" and "conflict", but only three different rows.
 //! For a registered nexus only the type of the reservation decides.
 
-use scsi::PrimaryCommand;
+use scsi::{Command, ParsedCommand, PrimaryCommand};
 
 /// The three rows of the tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,12 +18,18 @@ pub enum ReservationEffect {
 }
 
 /// A command of any device type, as the parts of a unit see it that all device types share.
-pub trait DeviceCommand {
+pub trait DeviceCommand: Sized {
     /// The command, if it is one of those that units of every device type may have.
     fn primary(&self) -> Option<&PrimaryCommand>;
 
     /// How the command conflicts with a reservation of another nexus.
     fn effect(&self) -> ReservationEffect;
+
+    /// Converts the command into the form in which a session keeps it until its data has come.
+    fn to_parsed(&self) -> ParsedCommand;
+
+    /// Returns the command that [`Self::to_parsed`] has converted. Returns `None` for a command of another device type.
+    fn from_parsed(parsed: &ParsedCommand) -> Option<Self>;
 }
 
 impl DeviceCommand for PrimaryCommand {
@@ -58,6 +64,17 @@ impl DeviceCommand for PrimaryCommand {
             | Self::SetIdentifying { .. }
             | Self::SetTargetPortGroups { .. }
             | Self::SetTimestamp { .. } => ReservationEffect::Changes,
+        }
+    }
+
+    fn to_parsed(&self) -> ParsedCommand {
+        ParsedCommand::Known(Command::Primary(*self))
+    }
+
+    fn from_parsed(parsed: &ParsedCommand) -> Option<Self> {
+        match parsed {
+            ParsedCommand::Known(Command::Primary(command)) => Some(*command),
+            _ => None,
         }
     }
 }

@@ -180,6 +180,12 @@ impl PrimaryUnit {
         self.reservations.to_move()
     }
 
+    /// Returns the generation of the reservations, which increases with each change. Returns `None` while a unit attention
+    /// condition waits for a nexus: then the gate has to look whether the command reports it.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        (!self.attentions.is_any_waiting()).then(|| self.reservations.generation())
+    }
+
     /// Returns true if a command conflicts with a reservation of another nexus.
     pub(crate) fn conflicts(&self, nexus: u64, command: &impl DeviceCommand) -> bool {
         self.reservations.bar(nexus, command)

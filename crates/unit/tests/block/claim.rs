@@ -72,7 +72,7 @@ fn only_the_owner_changes_a_claimed_unit_and_others_read() {
     assert_eq!(write_as(&host, &other), protected);
     // Before its data is asked for.
     let write = Command::write(0, 1, false).encode();
-    let refused = host.unit.admit(&other, &write, 512).expect("refused");
+    let refused = host.unit.admit(&other, &write, 512).expect_err("refused");
     assert_eq!(refused.sense, protected);
     let unmap = BlockCommand::Unmap { anchor: false, parameter_list_length: 0 }.encode();
     assert_eq!(host.send_as(&other, &unmap, &[]).sense, protected);

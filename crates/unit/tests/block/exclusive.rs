@@ -152,6 +152,7 @@ async fn send(unit: &BlockUnit, command: &Command, data: Vec<u8>) -> unit::Compl
         attribute: TaskAttribute::Simple,
         data_out: data.into(),
         data_in_capacity: u32::MAX,
+        admitted: None,
     })
     .await
 }

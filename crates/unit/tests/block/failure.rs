@@ -119,24 +119,24 @@ fn a_write_same_that_fails_half_way_is_not_good() {
 fn admission_asks_the_volume_for_what_will_come() {
     let host = Host::new(geometry());
     let cdb = Command::write(0, 8, false).encode();
-    assert!(host.unit.admit(&host.nexus, &cdb, 8 * 512).is_none());
-    assert!(host.unit.admit(&host.nexus, &cdb, 512).is_none());
-    assert!(host.unit.admit(&host.nexus, &write_same(100).encode(), 512).is_none());
+    assert!(host.unit.admit(&host.nexus, &cdb, 8 * 512).is_ok());
+    assert!(host.unit.admit(&host.nexus, &cdb, 512).is_ok());
+    assert!(host.unit.admit(&host.nexus, &write_same(100).encode(), 512).is_ok());
     assert_eq!(host.asked(), [Call::Admit(8 * 512), Call::Admit(512), Call::Admit(100 * 512)]);
     host.calls.full.store(true, Ordering::Relaxed);
-    let refused = host.unit.admit(&host.nexus, &cdb, 4096).unwrap();
+    let refused = host.unit.admit(&host.nexus, &cdb, 4096).unwrap_err();
     assert_eq!((refused.status, refused.sense), (ScsiStatus::Busy, None));
-    assert!(host.unit.admit(&host.nexus, &Command::read(0, 8).encode(), 0).is_none());
+    assert!(host.unit.admit(&host.nexus, &Command::read(0, 8).encode(), 0).is_ok());
 }
 
 /// A log that is too small for the whole command takes its data a piece at a time.
 #[test]
 fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));
-    assert!(host.unit.admit(&host.nexus, &write_same(5000).encode(), 512).is_none());
+    assert!(host.unit.admit(&host.nexus, &write_same(5000).encode(), 512).is_ok());
     let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(0, 5000) };
     let or = BlockCommand::OrWrite(transfer).encode();
-    assert!(host.unit.admit(&host.nexus, &or, 5000 * 512).is_none());
+    assert!(host.unit.admit(&host.nexus, &or, 5000 * 512).is_ok());
     assert_eq!(host.asked(), [Call::Admit(1 << 20), Call::Admit(1 << 20)]);
 }
 
@@ -147,7 +147,7 @@ fn admission_refuses_what_would_fail_anyway() {
     let outside = refused(&Command::write(geometry().blocks, 1, false));
     assert_eq!(outside, Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
     let write_buffer = scsi::Cdb::new(&[0x3b, 0, 0, 0, 0, 0, 0, 0, 24, 0]);
-    let completion = host.unit.admit(&host.nexus, &write_buffer, 24).unwrap();
+    let completion = host.unit.admit(&host.nexus, &write_buffer, 24).unwrap_err();
     assert_eq!(completion.sense, Some(Sense::INVALID_COMMAND_OPERATION_CODE));
     assert_eq!(host.asked(), []);
 }

@@ -138,7 +138,12 @@ impl Host {
     }
 
     pub fn send_as(&self, nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Completion {
-        let mut answer = self.unit.execute(self.task(nexus, cdb, data));
+        self.run(self.task(nexus, cdb, data))
+    }
+
+    /// Runs a task that the unit finishes at once.
+    pub fn run(&self, task: Task) -> Completion {
+        let mut answer = self.unit.execute(task);
         match std::pin::Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(completion) => completion,
             Poll::Pending => panic!("a volume in memory answers at once"),
@@ -153,6 +158,7 @@ impl Host {
             attribute: TaskAttribute::Simple,
             data_out: data.to_vec().into(),
             data_in_capacity: u32::MAX,
+            admitted: None,
         }
     }
 

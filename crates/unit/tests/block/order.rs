@@ -21,6 +21,7 @@ fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> Uni
         attribute,
         data_out: pattern(1, 1).into(),
         data_in_capacity: u32::MAX,
+        admitted: None,
     })
 }
 

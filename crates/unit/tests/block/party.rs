@@ -94,6 +94,7 @@ pub fn task(nexus: &Nexus, cdb: Cdb, data: Vec<u8>) -> Task {
         attribute: TaskAttribute::Simple,
         data_out: data.into(),
         data_in_capacity: u32::MAX,
+        admitted: None,
     }
 }
 

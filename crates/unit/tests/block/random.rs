@@ -162,7 +162,7 @@ proptest! {
             completion.status == ScsiStatus::CheckCondition,
             completion.sense.is_some()
         );
-        if let Some(refused) = admitted {
+        if let Err(refused) = admitted {
             prop_assert_eq!(refused.sense, completion.sense);
         }
         for call in host.asked() {

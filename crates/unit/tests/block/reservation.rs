@@ -13,7 +13,7 @@ use scsi::{
     },
 };
 use unit::{
-    AttentionChange, BlockUnit, LogicalUnit, Nexus, Settings, TaskManagement, UnitIdentity,
+    AttentionChange, BlockUnit, LogicalUnit, Nexus, Settings, Task, TaskManagement, UnitIdentity,
     UnitRecordKind,
 };
 use volume::{FaultRule, MemVolume, Symptom};
@@ -383,7 +383,7 @@ fn lists_of_a_wrong_length_change_nothing() {
     assert_eq!(out(&host, &host.nexus, Register, &[&list[..], &[0; 4]].concat()), length);
     let asked = PersistentReserveOut { action: Register, parameter_list_length: 1 << 24 };
     let cdb = PrimaryCommand::PersistentReserveOut(asked).encode();
-    let refused = host.unit.admit(&host.nexus, &cdb, 1 << 24).expect("before the data comes");
+    let refused = host.unit.admit(&host.nexus, &cdb, 1 << 24).expect_err("before the data comes");
     assert_eq!(refused.sense, Some(Sense::PARAMETER_LIST_LENGTH_ERROR));
     let cut = PersistentReserveOut { action: Register, parameter_list_length: 24 };
     let cdb = PrimaryCommand::PersistentReserveOut(cut).encode();
@@ -399,12 +399,26 @@ fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come(
     assert_eq!(act(&host, &one, Reserve(WriteExclusive), 1, 0), Ok(()));
     let before = host.good(&Command::read(0, 8), &[]);
     let write = Command::write(0, 8, false).encode();
-    assert!(host.unit.admit(&one, &write, 8 * 512).is_none());
+    let admitted = host.unit.admit(&one, &write, 8 * 512).expect("it holds the reservation");
     assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 1), Ok(()));
-    let completion = host.send_as(&one, &write, &pattern(7, 8));
-    assert_eq!(completion.status, ScsiStatus::ReservationConflict);
+    let task = Task { admitted, ..host.task(&one, &write, &pattern(7, 8)) };
+    assert_eq!(host.run(task).status, ScsiStatus::ReservationConflict);
     let read = host.send_as(&two, &Command::read(0, 8).encode(), &[]);
     assert_eq!(read.data_in.into_bytes(), before);
+}
+
+/// The unit does not look at the CDB of an admitted command again: with another CDB in the task, the admitted command is
+/// performed.
+#[test]
+fn a_command_that_was_admitted_is_not_parsed_again() {
+    let (host, [one, ..]) = three();
+    assert_eq!(act(&host, &one, Reserve(WriteExclusive), 1, 0), Ok(()));
+    let write = Command::write(8, 8, false).encode();
+    let admitted = host.unit.admit(&one, &write, 8 * 512).expect("it holds the reservation");
+    let task = Task { admitted, ..host.task(&one, &[0xff; 16], &pattern(7, 8)) };
+    assert_eq!(host.run(task).status, ScsiStatus::Good);
+    let read = host.send_as(&one, &Command::read(8, 8).encode(), &[]);
+    assert_eq!(read.data_in.into_bytes(), pattern(7, 8));
 }
 
 /// SPC-4, table 66, and SBC-3, table 13: allowed or conflict under write exclusive and exclusive
@@ -522,7 +536,7 @@ fn every_command_conflicts_as_the_standards_say() {
                 if opcode == SANITIZE {
                     // It would go on behind the test's back; the gate is asked alone.
                     let gate = host.unit.admit(nexus, &Cdb::new(&cdb), 0);
-                    return gate.is_some_and(|c| c.status == ScsiStatus::ReservationConflict);
+                    return gate.is_err_and(|c| c.status == ScsiStatus::ReservationConflict);
                 }
                 let completion = host.send_as(nexus, &cdb, &pattern(0, 1));
                 completion.status == ScsiStatus::ReservationConflict

@@ -48,6 +48,7 @@ impl Disk {
             attribute: TaskAttribute::Simple,
             data_out: data.to_vec().into(),
             data_in_capacity: u32::MAX,
+            admitted: None,
         };
         self.runtime.block_on(self.unit.execute(task))
     }

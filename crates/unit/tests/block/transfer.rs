@@ -226,8 +226,8 @@ impl Host {
     pub fn unit_admits(&self, command: &Command, data_out_length: u32) -> Result<(), Sense> {
         use unit::LogicalUnit;
         match self.unit.admit(&self.nexus, &command.encode(), data_out_length) {
-            None => Ok(()),
-            Some(completion) => Err(completion.sense.expect("CHECK CONDITION")),
+            Ok(_) => Ok(()),
+            Err(completion) => Err(completion.sense.expect("CHECK CONDITION")),
         }
     }
 }

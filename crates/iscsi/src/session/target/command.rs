@@ -94,6 +94,7 @@ impl Session {
                 attribute: pdu.attribute,
                 data_out,
                 data_in_capacity,
+                admitted: None,
             }));
             return;
         }
@@ -135,6 +136,7 @@ impl Session {
             cdb: pdu.cdb,
             attribute: pdu.attribute,
             admission: AdmissionState::Pending,
+            admitted: None,
             refusal,
             progress: self.now,
             charge,

@@ -1,6 +1,6 @@
 //! What the machine tells its driver, and what it gets back.
 
-use scsi::{Cdb, Lun, ScsiStatus, Sense};
+use scsi::{AdmittedCommand, Cdb, Lun, ScsiStatus, Sense};
 
 use crate::{Cid, DataSegment, Itt, pdu::TaskFunction};
 
@@ -39,6 +39,8 @@ pub struct ReceivedCommand {
     pub data_out: DataSegment,
     /// How many bytes of Data-In the initiator has room for.
     pub data_in_capacity: u32,
+    /// What the driver passed to [`Session::admit`](super::Session::admit). `None` if no data was requested.
+    pub admitted: Option<AdmittedCommand>,
 }
 
 /// A write whose data would have to be asked for.

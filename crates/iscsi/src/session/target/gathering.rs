@@ -33,7 +33,8 @@ impl Session {
             task.stage = TargetTaskStage::Executing;
             let (lun, data_in_capacity) = (task.lun, task.data_in_capacity());
             let allegiance = task.allegiance;
-            let Some(IncomingWrite { gather, cdb, attribute, .. }) = self.gathers.remove(&itt)
+            let Some(IncomingWrite { gather, cdb, attribute, admitted, .. }) =
+                self.gathers.remove(&itt)
             else {
                 return;
             };
@@ -49,6 +50,7 @@ impl Session {
                 attribute,
                 data_out,
                 data_in_capacity,
+                admitted,
             }));
         } else if transfer.admission == AdmissionState::Granted || transfer.gather.is_recovering() {
             let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);

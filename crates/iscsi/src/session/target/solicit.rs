@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use scsi::AdmittedCommand;
 use smallvec::SmallVec;
 
 use crate::{
@@ -25,11 +26,13 @@ impl Session {
         self.solicited_share = bytes.min(self.settings.solicited_bytes);
     }
 
-    /// Permits a write to send its data: the driver's answer to `Event::Admission`.
-    pub fn admit(&mut self, itt: Itt) {
+    /// Permits a write to send its data: the driver's answer to `Event::Admission`. `admitted` comes back with the data in
+    /// [`ReceivedCommand::admitted`](super::ReceivedCommand::admitted).
+    pub fn admit(&mut self, itt: Itt, admitted: Option<AdmittedCommand>) {
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
         if transfer.admission == AdmissionState::Pending && transfer.gather.to_solicit() > 0 {
             transfer.admission = AdmissionState::Waiting;
+            transfer.admitted = admitted;
             transfer.begun = self.now;
             let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
             if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {

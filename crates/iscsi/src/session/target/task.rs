@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use scsi::{Cdb, Lun};
+use scsi::{AdmittedCommand, Cdb, Lun};
 
 use crate::{Itt, Serial, transfer::DataOutGather};
 
@@ -85,6 +85,8 @@ pub(super) struct IncomingWrite {
     pub(super) cdb: Cdb,
     pub(super) attribute: u8,
     pub(super) admission: AdmissionState,
+    /// The unit's result of checking the command, which goes back to the unit together with the data.
+    pub(super) admitted: Option<AdmittedCommand>,
     /// Refused by the driver; to be sent when no more data is on its way.
     pub(super) refusal: Option<TargetCommandOutcome>,
     /// When it last came further.

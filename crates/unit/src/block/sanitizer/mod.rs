@@ -98,9 +98,14 @@ impl Sanitizer {
         Ok(this)
     }
 
-    /// What commands that need the blocks, or anything but being told about, are told.
+    /// Returns true if no SANITIZE runs and none has failed.
+    pub(crate) fn is_sound(&self) -> bool {
+        !self.holds.load(Ordering::Acquire)
+    }
+
+    /// Returns the sense data with which the unit refuses commands while a SANITIZE runs or has failed.
     pub(crate) fn sense(&self) -> Option<Sense> {
-        if !self.holds.load(Ordering::Acquire) {
+        if self.is_sound() {
             return None;
         }
         match *self.state.lock() {

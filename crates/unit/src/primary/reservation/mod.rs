@@ -13,7 +13,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -36,9 +36,11 @@ use crate::{
 
 /// The reservations of a unit.
 pub(crate) struct Reservations {
-    /// Somebody may be barred from something. Written under the lock; while it is false a command
-    /// need not take the lock to learn that nothing bars it.
+    /// True while a reservation may bar a command. Written under the lock. While it is false, a command need not take
+    /// the lock.
     any: AtomicBool,
+    /// Number of changes of `inner`. Written under the lock.
+    generation: AtomicU64,
     inner: Mutex<ReservationTable>,
     /// Held through a change until it is saved: changes happen one after the other. What the store
     /// is known to hold; `None` while that is not sure.
@@ -63,6 +65,7 @@ impl Reservations {
     pub(crate) fn new() -> Self {
         Self {
             any: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
             inner: Mutex::default(),
             saved: tokio::sync::Mutex::new(None),
             store: None,
@@ -105,6 +108,12 @@ impl Reservations {
     /// A reset ends any RESERVE. Persistent reservations survive it.
     pub(crate) fn reset(&self) {
         self.change_inner(|inner| inner.reserved = None);
+    }
+
+    /// Returns the number of changes so far. While it stays the same, [`Self::bar`] has the same result for the same command
+    /// and session.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Returns true if the command conflicts with a reservation of another nexus.
@@ -250,7 +259,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Changes what is known, and then what follows from it.
+    /// Changes `inner`, and then updates from it what each session is barred from, `any` and `generation`.
     fn change_inner<T>(&self, change: impl FnOnce(&mut ReservationTable) -> T) -> T {
         let mut inner = self.inner.lock();
         let result = change(&mut inner);
@@ -259,6 +268,7 @@ impl Reservations {
             *barred = state.barred(path);
         }
         self.any.store(state.reservation.is_some() || reserved.is_some(), Ordering::Release);
+        self.generation.fetch_add(1, Ordering::AcqRel);
         result
     }
 }

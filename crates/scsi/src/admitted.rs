@@ -1,0 +1,26 @@
+//! A command that a unit has checked before the data of the command is solicited.
+
+use std::{any::Any, sync::Arc};
+
+use crate::Command;
+
+/// The result of the checks that a unit makes before the data of a command is solicited. The session keeps it with the
+/// task and returns it together with the data, so that the unit neither parses the CDB again nor repeats checks whose
+/// outcome cannot have changed.
+#[derive(Clone, Debug)]
+pub struct AdmittedCommand {
+    /// The parsed command.
+    pub command: ParsedCommand,
+    /// The generation of the unit's state (reservations, claim, medium) when the checks were made. `None` if the unit
+    /// has to repeat the checks in any case.
+    pub generation: Option<u64>,
+}
+
+/// A parsed command of any device type.
+#[derive(Clone, Debug)]
+pub enum ParsedCommand {
+    /// A command of a block device, or of any device type (SPC).
+    Known(Command),
+    /// A command that only the unit which parsed it can interpret.
+    Other(Arc<dyn Any + Send + Sync>),
+}
