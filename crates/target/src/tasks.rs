@@ -30,8 +30,8 @@ impl TargetSessionDriver<'_> {
                 // Never hold back a flush: writes that arrive later on other connections would be performed before it.
                 TargetEvent::Command(command)
                     if self.lines.len() > 1
-                        && !is_flush(&command)
-                        && self.is_held_back(command.itt) =>
+                        && self.is_held_back(command.itt)
+                        && !self.is_flush(&command) =>
                 {
                     self.deferred.push(command);
                 }
@@ -185,6 +185,14 @@ impl TargetSessionDriver<'_> {
         }
     }
 
+    /// Returns true for a command that makes earlier writes stable. Its response has no Data-In.
+    fn is_flush(&self, command: &ReceivedCommand) -> bool {
+        let device = self.nexus_handle.as_ref().map(|handle| &handle.device);
+        let unit = device.and_then(|device| device.unit(command.lun));
+        let flushes = unit.and_then(|unit| unit.abilities().flushes);
+        flushes.is_some_and(|flushes| flushes.is_flush(&command.cdb))
+    }
+
     /// Performs a task management function in this order: abort the tasks of this session, then those of other
     /// sessions, then inform the units, then respond.
     fn manage(&mut self, request: ManagementRequest, context: &mut Context<'_>) {
@@ -261,11 +269,6 @@ fn outcome(completion: Completion) -> TargetCommandOutcome {
         data_in: completion.data_in.into_parts(),
         data_out_length: completion.data_out_length,
     }
-}
-
-/// Returns true for SYNCHRONIZE CACHE, whose response has no Data-In.
-fn is_flush(command: &ReceivedCommand) -> bool {
-    matches!(command.cdb.first(), Some(0x35 | 0x91))
 }
 
 /// Task attributes of RFC 7143, 11.3.1. Reserved values are treated as untagged.

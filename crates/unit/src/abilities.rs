@@ -17,6 +17,15 @@ pub struct UnitAbilities<'a> {
     pub claims: Option<&'a dyn ClaimedUnit>,
     /// The unit can be served by another node from now on.
     pub moves: Option<&'a dyn MovableUnit>,
+    /// The unit has commands that make earlier writes stable.
+    pub flushes: Option<&'a dyn FlushedUnit>,
+}
+
+/// A unit with commands that make earlier writes stable. A target with several connections must not perform such a command
+/// later than it came: writes that arrive meanwhile on other connections would be performed before it.
+pub trait FlushedUnit: Send + Sync {
+    /// Returns true for a CDB that makes earlier writes stable and returns no data.
+    fn is_flush(&self, cdb: &[u8]) -> bool;
 }
 
 /// A unit that takes part in third-party copies (SPC-4, 5.16).

@@ -12,7 +12,8 @@ mod block;
 
 pub use self::tokens::Rod;
 pub use abilities::{
-    ClaimedUnit, CopyMember, HeldUnit, MovableUnit, NotDropped, Sharer, UnitAbilities, UnitFuture,
+    ClaimedUnit, CopyMember, FlushedUnit, HeldUnit, MovableUnit, NotDropped, Sharer, UnitAbilities,
+    UnitFuture,
 };
 pub use block::{BlockUnit, Settings, Share};
 pub use identity::UnitIdentity;

@@ -17,7 +17,7 @@ use iscsi::{
 use parking_lot::Mutex;
 use scsi::{AdmittedCommand, Cdb, Lun, Sense};
 use target::{Settings, TargetServer};
-use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitReply};
+use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitAbilities, UnitReply};
 
 use crate::client::{Client, Stalling, TARGET, memory, refused, server, soon, until};
 
@@ -306,6 +306,10 @@ impl LogicalUnit for Noting {
 
     fn nexus_closed(&self, nexus: &Nexus) {
         self.unit.nexus_closed(nexus);
+    }
+
+    fn abilities(&self) -> UnitAbilities<'_> {
+        self.unit.abilities()
     }
 }
 

@@ -48,9 +48,9 @@ use self::{
     space::Threshold, writers::BlockWriters,
 };
 use crate::{
-    AttentionChange, Completion, LogicalUnit, Neighbours, Nexus, PrimaryUnit, Task, TaskAttribute,
-    TaskManagement, UnitAbilities, UnitIdentity, UnitReply, primary::TaskTurn, store::UnitStore,
-    tokens::UnitRodTokens,
+    AttentionChange, Completion, FlushedUnit, LogicalUnit, Neighbours, Nexus, PrimaryUnit, Task,
+    TaskAttribute, TaskManagement, UnitAbilities, UnitIdentity, UnitReply, primary::TaskTurn,
+    store::UnitStore, tokens::UnitRodTokens,
 };
 
 /// A block device whose blocks are a volume's.
@@ -146,7 +146,7 @@ impl BlockUnit {
     /// decided when the command arrives, before it waits for anything else.
     fn execute_in_order(&self, task: Task) -> UnitReply<'_> {
         let gate = &self.writers.flush_gate;
-        let is_flush = matches!(task.cdb.first(), Some(0x35 | 0x91));
+        let is_flush = self.is_flush(&task.cdb);
         if !is_flush && gate.is_open() || !self.is_epoch_of(task.nexus.number) {
             return self.execute_in_turn(task);
         }
@@ -253,6 +253,18 @@ impl LogicalUnit for BlockUnit {
     }
 
     fn abilities(&self) -> UnitAbilities<'_> {
-        UnitAbilities { copies: Some(self), claims: Some(self), moves: Some(self) }
+        UnitAbilities {
+            copies: Some(self),
+            claims: Some(self),
+            moves: Some(self),
+            flushes: Some(self),
+        }
+    }
+}
+
+impl FlushedUnit for BlockUnit {
+    /// SYNCHRONIZE CACHE (10) and (16).
+    fn is_flush(&self, cdb: &[u8]) -> bool {
+        matches!(cdb.first(), Some(0x35 | 0x91))
     }
 }
