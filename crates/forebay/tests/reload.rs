@@ -87,7 +87,7 @@ async fn targets_and_units_come_and_go_and_other_sessions_stay() {
     assert_eq!(read(&*changed, 5).await.expect("read"), content(5, 1));
     assert_eq!(read(&*stays, 5).await.expect("read"), content(5, 1));
     for volume in [&stays, &changed] {
-        assert_eq!(volume.statistics().reconnects, 0, "the session is the same");
+        assert_eq!(volume.statistics().recovery.reconnects, 0, "the session is the same");
     }
 }
 
@@ -134,7 +134,7 @@ async fn portals_come_and_go() {
     assert_eq!(text, "removed: portal [::1]:0\n");
     assert!(std::net::TcpStream::connect(six).is_err());
     assert!(read(&*volume, 0).await.is_ok());
-    assert_eq!(volume.statistics().reconnects, 0);
+    assert_eq!(volume.statistics().recovery.reconnects, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -288,7 +288,7 @@ async fn a_slice_grows_as_far_as_it_fits() {
     })
     .await;
     write(&*volume, 2000, 1).await.expect("written");
-    assert_eq!(volume.statistics().reconnects, 0);
+    assert_eq!(volume.statistics().recovery.reconnects, 0);
     place.write("node", &sized("16MiB", "16MiB"));
     let refused = reload(&serving);
     assert!(stderr(&refused).contains("cannot grow"), "{}", stderr(&refused));
@@ -313,7 +313,9 @@ async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
         let begun = Instant::now();
         let mut version = 0;
         // Through both stops; the bound is far beyond what they take.
-        while begun.elapsed() < Duration::from_secs(60) && writer.statistics().reconnects < 2 {
+        while begun.elapsed() < Duration::from_secs(60)
+            && writer.statistics().recovery.reconnects < 2
+        {
             version += 1;
             for block in 0..16 {
                 let data = Data::from(content(block, version));
@@ -326,11 +328,11 @@ async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
     let mut serving = first;
     for _ in 0..2 {
         let before = volume.statistics();
-        eventually("writes", || volume.statistics().writes > before.writes + 50).await;
+        eventually("writes", || volume.statistics().calls.writes > before.calls.writes + 50).await;
         let (status, _) = tokio::task::spawn_blocking(|| serving.terminate()).await.expect("ended");
         assert!(status.success(), "{status}");
         serving = place.serve("again", &support::node(place.folder.path(), port));
-        let reconnected = || volume.statistics().reconnects > before.reconnects;
+        let reconnected = || volume.statistics().recovery.reconnects > before.recovery.reconnects;
         eventually("a new session", reconnected).await;
     }
     let version = writing.await.expect("no error");

@@ -135,7 +135,7 @@ impl InitiatorDriver {
                     }
                     wait = backoff.next_after(at_least);
                     self.settings = Arc::new((*self.settings).clone().at_the_next_portal());
-                    self.statistics.reconnects += 1;
+                    self.statistics.recovery.reconnects += 1;
                     let since = match *self.shared.state.borrow() {
                         LinkState::Down { since, .. } => since,
                         _ => now(),
@@ -295,7 +295,7 @@ impl InitiatorDriver {
         match joined {
             Ok(logged_in) => {
                 missing.succeeded();
-                self.statistics.reconnects += u64::from(missing.replaces());
+                self.statistics.recovery.reconnects += u64::from(missing.replaces());
                 io.join(logged_in);
                 None
             }

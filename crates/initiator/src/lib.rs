@@ -45,7 +45,10 @@ pub use pending_commands::PerformedCommand;
 pub use session::RemoteSession;
 pub use session_state::LinkState;
 pub use settings::Settings;
-pub use statistics::{InitiatorConnectionStats, InitiatorStatistics, RoundTrips};
+pub use statistics::{
+    InitiatorCallCounters, InitiatorConnectionStats, InitiatorRecoveryCounters,
+    InitiatorStatistics, InitiatorTrafficCounters, RoundTrips,
+};
 pub use unit_description::UnitDescription;
 pub use url::{Url, UrlError};
 pub use volume::RemoteVolume;

@@ -281,7 +281,7 @@ impl PendingTable {
                 let error = CommandError::Unreachable(reason.into());
                 self.finish(request.tag, Err(error), statistics);
             } else {
-                statistics.replays += 1;
+                statistics.recovery.replays += 1;
                 self.backlog.push_front(request.tag);
             }
         }
@@ -313,14 +313,14 @@ impl PendingTable {
     ) -> CompletionNotice {
         let Some(pending) = self.jobs.get_mut(&tag) else { return CompletionNotice::default() };
         pending.sent = false;
-        statistics.round_trips.add(now.saturating_duration_since(pending.submitted));
+        statistics.calls.round_trips.add(now.saturating_duration_since(pending.submitted));
         let opcode = pending.job.cdb.first().copied().unwrap_or(0);
         statistics.count_command(opcode);
         self.answered.count(opcode);
         let mut news = CompletionNotice::default();
         let answer = match result {
             Err(failure) => {
-                statistics.time_outs += u64::from(failure == CommandFailure::TimedOut);
+                statistics.calls.time_outs += u64::from(failure == CommandFailure::TimedOut);
                 Err(failure.into())
             }
             Ok(outcome) => match (outcome.status, outcome.sense.map(key_of)) {
@@ -344,7 +344,7 @@ impl PendingTable {
                         return news;
                     }
                     if pending.attentions <= MOST_UNIT_ATTENTIONS {
-                        statistics.unit_attentions += 1;
+                        statistics.recovery.unit_attentions += 1;
                         self.backlog.push_back(tag);
                         return news;
                     }
@@ -363,7 +363,7 @@ impl PendingTable {
                     if pending.aborts < MOST_ABORTS =>
                 {
                     pending.aborts += 1;
-                    statistics.retries += 1;
+                    statistics.calls.retries += 1;
                     self.delayed.push((now + BUSY_PAUSE, tag));
                     return news;
                 }
@@ -375,7 +375,7 @@ impl PendingTable {
                 {
                     news.not_served = outcome.sense;
                     pending.replays += 1;
-                    statistics.replays += 1;
+                    statistics.recovery.replays += 1;
                     self.backlog.push_back(tag);
                     return news;
                 }
@@ -386,7 +386,7 @@ impl PendingTable {
                     if waited < self.busy_time_out {
                         // Pause for as long as the command has waited so far: so the pauses double.
                         let pause = waited.clamp(BUSY_PAUSE, BUSY_PAUSE_MAX);
-                        statistics.retries += 1;
+                        statistics.calls.retries += 1;
                         self.delayed.push((now + pause, tag));
                         return news;
                     }
@@ -421,7 +421,7 @@ impl PendingTable {
             }
             error => error,
         });
-        statistics.failures += u64::from(answer.is_err());
+        statistics.calls.failures += u64::from(answer.is_err());
         // If the caller has gone, nobody receives the answer.
         let _ = pending.job.reply.send(answer);
     }

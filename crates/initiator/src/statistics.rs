@@ -7,6 +7,19 @@ use iscsi::{PduSizes, keys::Compression, session::initiator::InitiatorPduCounter
 /// Counters since the session was opened, summed over all its connections and reconnects.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorStatistics {
+    /// The commands and their times.
+    pub calls: InitiatorCallCounters,
+    /// The PDUs and bytes that crossed the link.
+    pub traffic: InitiatorTrafficCounters,
+    /// Losses on the link, and commands that were sent again.
+    pub recovery: InitiatorRecoveryCounters,
+    /// The compression of the current or the last session.
+    pub compression: Option<Compression>,
+}
+
+/// Counters of the commands of a session.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct InitiatorCallCounters {
     /// READs answered.
     pub reads: u64,
     /// WRITEs answered.
@@ -19,6 +32,17 @@ pub struct InitiatorStatistics {
     pub others: u64,
     /// Commands that failed after all retries.
     pub failures: u64,
+    /// Commands sent again because the target was busy or had aborted them.
+    pub retries: u64,
+    /// Commands that the target did not answer within the time-out.
+    pub time_outs: u64,
+    /// Times from the submission of a command to its answer.
+    pub round_trips: RoundTrips,
+}
+
+/// Counters of what a session sent and received.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct InitiatorTrafficCounters {
     /// PDUs sent.
     pub pdus_out: u64,
     /// PDUs received.
@@ -35,10 +59,13 @@ pub struct InitiatorStatistics {
     pub link_bytes_out: u64,
     /// Bytes received as they crossed the link: fewer than `bytes_in` with compression.
     pub link_bytes_in: u64,
-    /// The compression of the current or the last session.
-    pub compression: Option<Compression>,
     /// R2Ts answered: a write waits for one round trip for each of them.
     pub r2ts: u64,
+}
+
+/// Counters of losses on the link and of what was done about them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct InitiatorRecoveryCounters {
     /// Connections that have failed.
     pub connections_lost: u64,
     /// Connections that replaced a failed one, in the same or in a new session.
@@ -55,12 +82,6 @@ pub struct InitiatorStatistics {
     pub replays: u64,
     /// Commands sent again because of a unit attention.
     pub unit_attentions: u64,
-    /// Commands sent again because the target was busy or had aborted them.
-    pub retries: u64,
-    /// Commands that the target did not answer within the time-out.
-    pub time_outs: u64,
-    /// Times from the submission of a command to its answer.
-    pub round_trips: RoundTrips,
 }
 
 /// The load and the counters of one connection.
@@ -131,25 +152,25 @@ impl InitiatorStatistics {
         before: &InitiatorPduCounters,
         now: &InitiatorPduCounters,
     ) {
-        self.pdus_out += now.pdus_out - before.pdus_out;
-        self.pdus_in += now.pdus_in - before.pdus_in;
-        self.sizes_out += now.sizes_out - before.sizes_out;
-        self.sizes_in += now.sizes_in - before.sizes_in;
-        self.r2ts += now.r2ts - before.r2ts;
-        self.reassigned += now.reassigned - before.reassigned;
-        self.resent += now.retries - before.retries;
-        self.snacks += now.snacks - before.snacks;
-        self.digest_errors += now.digest_errors - before.digest_errors;
+        self.traffic.pdus_out += now.pdus_out - before.pdus_out;
+        self.traffic.pdus_in += now.pdus_in - before.pdus_in;
+        self.traffic.sizes_out += now.sizes_out - before.sizes_out;
+        self.traffic.sizes_in += now.sizes_in - before.sizes_in;
+        self.traffic.r2ts += now.r2ts - before.r2ts;
+        self.recovery.reassigned += now.reassigned - before.reassigned;
+        self.recovery.resent += now.retries - before.retries;
+        self.recovery.snacks += now.snacks - before.snacks;
+        self.recovery.digest_errors += now.digest_errors - before.digest_errors;
     }
 
     /// Counts an answered command by its operation code.
     pub(crate) fn count_command(&mut self, opcode: u8) {
         *match opcode {
-            0x08 | 0x28 | 0xa8 | 0x88 => &mut self.reads,
-            0x0a | 0x2a | 0xaa | 0x8a => &mut self.writes,
-            0x35 | 0x91 => &mut self.flushes,
-            0x41 | 0x93 | 0x42 => &mut self.discards,
-            _ => &mut self.others,
+            0x08 | 0x28 | 0xa8 | 0x88 => &mut self.calls.reads,
+            0x0a | 0x2a | 0xaa | 0x8a => &mut self.calls.writes,
+            0x35 | 0x91 => &mut self.calls.flushes,
+            0x41 | 0x93 | 0x42 => &mut self.calls.discards,
+            _ => &mut self.calls.others,
         } += 1;
     }
 }

@@ -26,12 +26,12 @@ impl StatisticsBaseline {
             self.connections[at].1 = counters;
         }
         let passed = io.passed();
-        statistics.bytes_in += passed.bytes_in - self.passed.bytes_in;
-        statistics.bytes_out += passed.bytes_out - self.passed.bytes_out;
-        statistics.link_bytes_in += passed.link_in - self.passed.link_in;
-        statistics.link_bytes_out += passed.link_out - self.passed.link_out;
+        statistics.traffic.bytes_in += passed.bytes_in - self.passed.bytes_in;
+        statistics.traffic.bytes_out += passed.bytes_out - self.passed.bytes_out;
+        statistics.traffic.link_bytes_in += passed.link_in - self.passed.link_in;
+        statistics.traffic.link_bytes_out += passed.link_out - self.passed.link_out;
         self.passed = passed;
-        statistics.connections_lost += io.lost - self.lost;
+        statistics.recovery.connections_lost += io.lost - self.lost;
         self.lost = io.lost;
     }
 }

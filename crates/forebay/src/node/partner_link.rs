@@ -62,7 +62,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let counted = second.statistics();
-        assert_eq!((counted.connections_lost, counted.reconnects), (0, 0));
+        assert_eq!((counted.recovery.connections_lost, counted.recovery.reconnects), (0, 0));
         second.close().await;
         server.shutdown(Duration::ZERO).await;
     }

@@ -592,7 +592,7 @@ async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
     eventually("the host's new size", || volume.geometry().bytes() == 128 << 20).await;
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let version = writing.await.expect("no panic");
-    assert_eq!(volume.statistics().reconnects, 0);
+    assert_eq!(volume.statistics().recovery.reconnects, 0);
     let last = (128 << 20) / 4096 - 1;
     write(&*volume, last, 7).await.expect("written to what is new");
     near.kill();

@@ -43,7 +43,7 @@ fn what_was_lost_is_sent_again_first_and_in_order() {
         .map(|r| r.cdb[0])
         .collect();
     assert_eq!(again, [0, 1, 2, 3]);
-    assert_eq!(statistics.replays, 3);
+    assert_eq!(statistics.recovery.replays, 3);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_busy_target_is_asked_again_for_a_bounded_time() {
     }
     assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Busy)));
     assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&(now - begun)));
-    assert!(statistics.retries < 20, "{}", statistics.retries);
+    assert!(statistics.calls.retries < 20, "{}", statistics.calls.retries);
 }
 
 #[test]

@@ -301,7 +301,7 @@ async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
     assert!(matches!(write(&intruder).await, Err(Error::ReadOnly)));
     intruder.close().await;
     write(&first).await.expect("written in a new session");
-    assert!(first.statistics().reconnects > 0);
+    assert!(first.statistics().recovery.reconnects > 0);
 
     let later = RemoteVolume::connect(settings("b")).await.expect("a session");
     assert_eq!(later.claim(claim(2, &[10])).await.expect("asked"), Holding::Held);
@@ -347,7 +347,7 @@ async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
     };
     tokio::time::timeout(Duration::from_secs(20), granted).await.expect("asked again");
     assert_eq!(volume.holding(), Holding::Held);
-    assert_eq!(volume.statistics().reconnects, 0);
+    assert_eq!(volume.statistics().recovery.reconnects, 0);
     let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
 }
@@ -544,7 +544,7 @@ async fn a_flush_that_writes_follow_is_not_sent_again_in_another_session() {
     };
     let (flushed, ()) = tokio::join!(flush, rest);
     assert!(matches!(flushed, Err(Error::Device(_))), "{flushed:?}");
-    assert!(volume.statistics().reconnects > 0);
+    assert!(volume.statistics().recovery.reconnects > 0);
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(disk.flushes.borrow().0, 2, "no flush was sent behind the write");
     volume.extensions().roll_back().await.expect("rolled back");

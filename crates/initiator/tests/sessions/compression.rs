@@ -124,21 +124,32 @@ async fn less_crosses_the_link_and_what_does_not_shrink_costs_next_to_nothing() 
     const BYTES: u64 = 8 << 18;
     let node = node(false, &BOTH).await;
     let (plain, there, back) = moved(&node, &[], &blocks(0, 512, 1)).await;
-    assert_eq!((plain.link_bytes_out, plain.link_bytes_in), (plain.bytes_out, plain.bytes_in));
+    assert_eq!(
+        (plain.traffic.link_bytes_out, plain.traffic.link_bytes_in),
+        (plain.traffic.bytes_out, plain.traffic.bytes_in)
+    );
     assert!(there > BYTES && back > BYTES, "{there}, {back}");
     for method in BOTH {
         let (counted, there, back) = moved(&node, &[method], &blocks(0, 512, 1)).await;
         assert!(there < BYTES / 8 && back < BYTES / 8, "{method:?}: {there}, {back}");
-        assert!(counted.bytes_out > BYTES && counted.bytes_in > BYTES, "{counted:?}");
+        assert!(
+            counted.traffic.bytes_out > BYTES && counted.traffic.bytes_in > BYTES,
+            "{counted:?}"
+        );
         // The relay's count includes a login and a logout as well.
-        for (link, counted) in [(there, counted.link_bytes_out), (back, counted.link_bytes_in)] {
+        for (link, counted) in
+            [(there, counted.traffic.link_bytes_out), (back, counted.traffic.link_bytes_in)]
+        {
             assert!((counted..counted + 4096).contains(&link), "{link} is not {counted}");
         }
         let (counted, there, back) = moved(&node, &[method], &noise(1 << 18)).await;
         for link in [there, back] {
             assert!((BYTES..BYTES + BYTES / 64).contains(&link), "{method:?}: {link}");
         }
-        assert!(counted.link_bytes_out < counted.bytes_out + counted.bytes_out / 1000);
+        assert!(
+            counted.traffic.link_bytes_out
+                < counted.traffic.bytes_out + counted.traffic.bytes_out / 1000
+        );
     }
 }
 
@@ -154,7 +165,7 @@ async fn who_is_not_allowed_to_compress_goes_on_without() {
         let (counted, there, _) = moved(&node, wanted, &blocks(0, 512, 1)).await;
         assert_eq!(counted.compression, found);
         assert_eq!(there > 8 << 18, found.is_none());
-        assert_eq!((counted.failures, counted.connections_lost), (0, 0));
+        assert_eq!((counted.calls.failures, counted.recovery.connections_lost), (0, 0));
     }
 }
 
@@ -177,14 +188,14 @@ async fn cut_connections_under_load_lose_nothing() {
             })
             .await;
             relay.cut_one(cuts as usize);
-            until("the loss", || volume.statistics().connections_lost >= cuts).await;
+            until("the loss", || volume.statistics().recovery.connections_lost >= cuts).await;
         }
         done.store(true, Ordering::Relaxed);
         for writer in writers {
             writer.await.unwrap();
         }
         let statistics = volume.statistics();
-        assert_eq!(statistics.failures, 0, "{statistics:?}");
+        assert_eq!(statistics.calls.failures, 0, "{statistics:?}");
         assert_eq!(volume.generation() == 1, level == 2, "one session at level 2 only");
         volume.close().await;
     }
@@ -206,9 +217,9 @@ async fn a_peer_that_sends_what_cannot_be_unpacked_is_dropped() {
     // The data is sent again on a new connection, where nothing is damaged.
     timeout(PATIENCE, victim.write(Lba(0), data, Durability::Volatile)).await.unwrap().unwrap();
     expect(&victim, 0, 256, 1).await;
-    assert!(victim.statistics().connections_lost > 0);
+    assert!(victim.statistics().recovery.connections_lost > 0);
     expect(&other, 0, 256, 1).await;
-    assert_eq!(other.statistics().connections_lost, 0);
+    assert_eq!(other.statistics().recovery.connections_lost, 0);
     victim.close().await;
     other.close().await;
 }

@@ -64,7 +64,7 @@ async fn cut_connections_of_four_lose_nothing() {
             has_connections(&volume, 4).await;
             relay.cut_one(cuts as usize);
             let lost = async {
-                while volume.statistics().connections_lost < cuts {
+                while volume.statistics().recovery.connections_lost < cuts {
                     tokio::task::yield_now().await;
                 }
             };
@@ -76,7 +76,7 @@ async fn cut_connections_of_four_lose_nothing() {
         }
         let statistics = volume.statistics();
         assert_eq!(
-            (statistics.failures, volume.generation()),
+            (statistics.calls.failures, volume.generation()),
             (0, 1),
             "one session: {statistics:?}"
         );
@@ -114,8 +114,8 @@ async fn a_stalled_connection_does_not_stall_the_other() {
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
     assert!(rates.iter().all(|rate| *rate >= 0.4 * mean), "{rates:?} in {:?}", begun.elapsed());
     let statistics = volume.statistics();
-    assert_eq!(statistics.failures, 0);
-    assert!(statistics.connections_lost >= 1, "it was given up: {statistics:?}");
+    assert_eq!(statistics.calls.failures, 0);
+    assert!(statistics.recovery.connections_lost >= 1, "it was given up: {statistics:?}");
     has_connections(&volume, 2).await;
 }
 
@@ -138,7 +138,7 @@ async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
         let mut reads = JoinSet::new();
         let mut longest = None;
         let lost = async {
-            while volume.statistics().connections_lost == 0 {
+            while volume.statistics().recovery.connections_lost == 0 {
                 longest = volume.session().away().map(|(time, _)| time).or(longest);
                 if is_busy {
                     let volume = volume.clone();

@@ -94,7 +94,7 @@ async fn a_discard_reads_as_zeros_and_gives_space_back() {
     assert!(zeros == Data::zeros(8000 * 512));
     expect(&volume, 0, 3, 1).await;
     expect(&volume, 8003, 100, 1).await;
-    assert!(volume.statistics().discards >= 1);
+    assert!(volume.statistics().calls.discards >= 1);
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_stable_write_needs_no_flush_where_there_is_fua() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     volume.write(Lba(0), blocks(0, 8, 1), Durability::Stable).await.unwrap();
-    assert_eq!(volume.statistics().flushes, 0);
+    assert_eq!(volume.statistics().calls.flushes, 0);
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn failures_below_the_target_keep_their_meaning() {
     // No lasting effect.
     write().await.unwrap();
     volume.flush().await.unwrap();
-    assert_eq!(volume.statistics().reconnects, 0);
+    assert_eq!(volume.statistics().recovery.reconnects, 0);
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn a_busy_target_is_asked_again() {
     node.faults.add(FaultRule::always(FaultCallKind::Write, busy()).times(3));
     volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile).await.unwrap();
     expect(&volume, 64, 64, 1).await;
-    assert_eq!(volume.statistics().retries, 3);
+    assert_eq!(volume.statistics().calls.retries, 3);
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn a_command_that_hangs_is_aborted_and_harms_no_other() {
     assert!(matches!(hung, Err(Error::Unreachable(_))), "{hung:?}");
     volume.read(EXTENT).await.unwrap();
     let statistics = volume.statistics();
-    assert_eq!((statistics.time_outs, statistics.reconnects), (1, 0));
+    assert_eq!((statistics.calls.time_outs, statistics.recovery.reconnects), (1, 0));
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn a_write_whose_caller_has_gone_is_not_overtaken() {
     volume.write(EXTENT.lba, blocks(64, 64, 2), Durability::Volatile).await.unwrap();
     expect(&volume, 64, 64, 2).await;
     let statistics = volume.statistics();
-    assert_eq!((statistics.time_outs, statistics.reconnects), (1, 0));
+    assert_eq!((statistics.calls.time_outs, statistics.recovery.reconnects), (1, 0));
 }
 
 #[tokio::test]
@@ -216,7 +216,10 @@ async fn cut_links_lose_nothing() {
     let mut cuts = 0;
     while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
         let statistics = volume.statistics();
-        if cuts < 3 && statistics.writes > (cuts + 1) * 100 && statistics.reconnects == cuts {
+        if cuts < 3
+            && statistics.calls.writes > (cuts + 1) * 100
+            && statistics.recovery.reconnects == cuts
+        {
             relay.cut();
             cuts += 1;
         }
@@ -226,8 +229,9 @@ async fn cut_links_lose_nothing() {
         writer.await.unwrap();
     }
     let statistics = volume.statistics();
-    assert_eq!((cuts, statistics.reconnects), (3, 3));
-    let again = statistics.replays + statistics.reassigned + statistics.resent;
+    assert_eq!((cuts, statistics.recovery.reconnects), (3, 3));
+    let again =
+        statistics.recovery.replays + statistics.recovery.reassigned + statistics.recovery.resent;
     assert!(again > 0, "{statistics:?}");
 }
 

@@ -122,7 +122,7 @@ async fn a_portal_that_goes_away_under_load_is_left_for_another_and_nothing_is_l
         for writer in writers {
             writer.await.expect("every write and read is done");
         }
-        assert_eq!(volume.statistics().failures, 0);
+        assert_eq!(volume.statistics().calls.failures, 0);
         volume.close().await;
     }
 }
@@ -290,7 +290,7 @@ async fn a_unit_that_changes_hands_is_followed_there_and_back() {
     for writer in writers {
         writer.await.expect("every write and read is done");
     }
-    assert_eq!(volume.statistics().failures, 0);
+    assert_eq!(volume.statistics().calls.failures, 0);
     volume.close().await;
 
     // A new initiator finds it as well; with a single portal it gets the error.

@@ -48,8 +48,8 @@ async fn what_is_written_is_read() {
     let beyond = volume.read(Extent { lba: Lba(BLOCKS), blocks: 1 }).await;
     assert!(matches!(beyond, Err(Error::OutOfRange(_))), "{beyond:?}");
     let statistics = volume.statistics();
-    assert!(statistics.writes >= 6 && statistics.flushes >= 1, "{statistics:?}");
-    assert_eq!((statistics.reconnects, statistics.compression), (0, None));
+    assert!(statistics.calls.writes >= 6 && statistics.calls.flushes >= 1, "{statistics:?}");
+    assert_eq!((statistics.recovery.reconnects, statistics.compression), (0, None));
     volume.close().await;
 }
 
@@ -107,7 +107,7 @@ async fn a_killed_target_loses_nothing_that_was_answered() {
         let volume = volume.clone();
         tokio::spawn(async move {
             let mut version = 0;
-            while version < 40 || volume.statistics().reconnects == 0 {
+            while version < 40 || volume.statistics().recovery.reconnects == 0 {
                 version += 1;
                 let lba = writer * 1000;
                 let data = blocks(lba, 300, version);
@@ -117,7 +117,7 @@ async fn a_killed_target_loses_nothing_that_was_answered() {
         })
     });
     let writers: Vec<_> = writers.collect();
-    while volume.statistics().writes < 50 {
+    while volume.statistics().calls.writes < 50 {
         tokio::task::yield_now().await;
     }
     tgt.kill();
@@ -127,7 +127,7 @@ async fn a_killed_target_loses_nothing_that_was_answered() {
         expect(&volume, lba, 300, version).await;
     }
     let statistics = volume.statistics();
-    assert!(statistics.reconnects >= 1, "{statistics:?}");
+    assert!(statistics.recovery.reconnects >= 1, "{statistics:?}");
     assert!(volume.generation() >= 2);
 }
 

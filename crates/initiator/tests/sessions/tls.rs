@@ -94,14 +94,14 @@ async fn cut_connections_under_load_lose_nothing() {
             })
             .await;
             relay.cut_one(cuts as usize);
-            until("the loss", || volume.statistics().connections_lost >= cuts).await;
+            until("the loss", || volume.statistics().recovery.connections_lost >= cuts).await;
         }
         done.store(true, Ordering::Relaxed);
         for writer in writers {
             writer.await.unwrap();
         }
         let statistics = volume.statistics();
-        assert_eq!(statistics.failures, 0, "{statistics:?}");
+        assert_eq!(statistics.calls.failures, 0, "{statistics:?}");
         assert_eq!(volume.generation() == 1, level == 2, "one session at level 2 only");
         volume.close().await;
     }

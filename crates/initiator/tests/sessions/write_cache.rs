@@ -78,13 +78,13 @@ async fn a_write_that_met_a_cache_on_its_way_is_flushed_or_its_loss_is_told() {
     for durability in [Durability::Stable, Durability::Volatile] {
         let (mut node, switched, volume) = start(false).await;
         volume.flush().await.unwrap();
-        assert_eq!(volume.statistics().flushes, 0, "there is nothing to flush");
+        assert_eq!(volume.statistics().calls.flushes, 0, "there is nothing to flush");
         node.drop_dead().await;
         // The write is sent as to a unit without a cache, and answered by one with it.
         let write = volume.write(EXTENT.lba, blocks(8, 8, 2), durability);
         let (written, ()) = tokio::join!(write, come_back(&mut node, &switched, true));
         written.unwrap();
-        let flushes = volume.statistics().flushes;
+        let flushes = volume.statistics().calls.flushes;
         assert_eq!(flushes > 0, durability == Durability::Stable, "{durability:?}");
         node.drop_dead().await;
         come_back(&mut node, &switched, true).await;

@@ -142,7 +142,7 @@ impl CommandsWorkload {
         let before = volume.session().connections();
         let (measured, sent) = self.measure(&slots, run).await?;
         let after = volume.session().connections();
-        let lost = volume.statistics().connections_lost;
+        let lost = volume.statistics().recovery.connections_lost;
         let verified = if self.read {
             "every block that was read".to_owned()
         } else {
