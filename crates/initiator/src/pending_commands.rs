@@ -317,86 +317,46 @@ impl PendingTable {
         let opcode = pending.job.cdb.first().copied().unwrap_or(0);
         statistics.count_command(opcode);
         self.answered.count(opcode);
-        let mut news = CompletionNotice::default();
+        let mut notice = CompletionNotice::default();
         let answer = match result {
             Err(failure) => {
                 statistics.calls.time_outs += u64::from(failure == CommandFailure::TimedOut);
                 Err(failure.into())
             }
-            Ok(outcome) => match (outcome.status, outcome.sense.map(key_of)) {
-                (ScsiStatus::Good, _)
-                | (
-                    ScsiStatus::CheckCondition,
-                    // The command was performed; the sense data is additional information.
-                    Some(SenseKey::NoSense | SenseKey::RecoveredError),
-                ) => {
-                    let InitiatorCommandOutcome { data_in, residual, .. } = outcome;
-                    let volatile_cache = self.volatile_cache;
-                    Ok(PerformedCommand { data_in, residual, generation, volatile_cache })
+            Ok(outcome) => {
+                let kind = CommandOutcomeKind::of(&outcome);
+                if kind == CommandOutcomeKind::UnitAttention {
+                    notice.attention = outcome.sense;
                 }
-                // The command was not performed, and may be sent again.
-                (ScsiStatus::CheckCondition, Some(SenseKey::UnitAttention)) => {
-                    news.attention = outcome.sense;
-                    pending.attentions += 1;
-                    if pending.job.is_once() {
-                        let why = "the target had something else to report";
-                        self.finish(tag, Err(not_repeated(why)), statistics);
-                        return news;
+                match pending.judge(kind, &outcome, self.has_choice, self.busy_time_out, now) {
+                    CommandVerdict::Performed => {
+                        let InitiatorCommandOutcome { data_in, residual, .. } = outcome;
+                        let volatile_cache = self.volatile_cache;
+                        Ok(PerformedCommand { data_in, residual, generation, volatile_cache })
                     }
-                    if pending.attentions <= MOST_UNIT_ATTENTIONS {
+                    CommandVerdict::Failed => Err(error_of(outcome)),
+                    CommandVerdict::NotRepeated(why) => Err(not_repeated(why)),
+                    CommandVerdict::AfterAttention => {
                         statistics.recovery.unit_attentions += 1;
                         self.backlog.push_back(tag);
-                        return news;
+                        return notice;
                     }
-                    Err(error_of(outcome))
-                }
-                (ScsiStatus::TaskAborted, _)
-                | (ScsiStatus::CheckCondition, Some(SenseKey::AbortedCommand))
-                | (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _)
-                | (ScsiStatus::CheckCondition, Some(SenseKey::NotReady))
-                    if pending.job.is_once() =>
-                {
-                    Err(not_repeated("the target did not perform it"))
-                }
-                (ScsiStatus::TaskAborted, _)
-                | (ScsiStatus::CheckCondition, Some(SenseKey::AbortedCommand))
-                    if pending.aborts < MOST_ABORTS =>
-                {
-                    pending.aborts += 1;
-                    statistics.calls.retries += 1;
-                    self.delayed.push((now + BUSY_PAUSE, tag));
-                    return news;
-                }
-                (ScsiStatus::CheckCondition, _)
-                    if self.has_choice
-                        && !pending.job.is_once()
-                        && outcome.sense.as_ref().is_some_and(is_not_served)
-                        && pending.replays < MOST_REPLAYS =>
-                {
-                    news.not_served = outcome.sense;
-                    pending.replays += 1;
-                    statistics.recovery.replays += 1;
-                    self.backlog.push_back(tag);
-                    return news;
-                }
-                (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _)
-                | (ScsiStatus::CheckCondition, Some(SenseKey::NotReady)) => {
-                    let since = *pending.busy_since.get_or_insert(now);
-                    let waited = now.saturating_duration_since(since);
-                    if waited < self.busy_time_out {
-                        // Pause for as long as the command has waited so far: so the pauses double.
-                        let pause = waited.clamp(BUSY_PAUSE, BUSY_PAUSE_MAX);
+                    CommandVerdict::Elsewhere => {
+                        notice.not_served = outcome.sense;
+                        statistics.recovery.replays += 1;
+                        self.backlog.push_back(tag);
+                        return notice;
+                    }
+                    CommandVerdict::Later(pause) => {
                         statistics.calls.retries += 1;
                         self.delayed.push((now + pause, tag));
-                        return news;
+                        return notice;
                     }
-                    Err(error_of(outcome))
                 }
-                _ => Err(error_of(outcome)),
-            },
+            }
         };
         self.finish(tag, answer, statistics);
-        news
+        notice
     }
 
     fn remove(&mut self, tag: u64) -> Option<PendingCommand> {
@@ -424,6 +384,110 @@ impl PendingTable {
         statistics.calls.failures += u64::from(answer.is_err());
         // If the caller has gone, nobody receives the answer.
         let _ = pending.job.reply.send(answer);
+    }
+}
+
+/// The kinds of outcomes that are treated alike.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum CommandOutcomeKind {
+    /// The command was performed. Sense data, if there is any, is additional information.
+    Performed,
+    /// The target had something else to report. The command was not performed, and may be sent again.
+    UnitAttention,
+    /// The target aborted the command. It was not performed, and may be sent again.
+    Aborted,
+    /// The target or the unit cannot perform the command now. It was not performed, and may be sent again.
+    Busy,
+    /// All other outcomes.
+    Failed,
+}
+
+impl CommandOutcomeKind {
+    fn of(outcome: &InitiatorCommandOutcome) -> Self {
+        match (outcome.status, outcome.sense.map(key_of)) {
+            (ScsiStatus::Good, _) => Self::Performed,
+            (ScsiStatus::CheckCondition, Some(key)) => match key {
+                SenseKey::NoSense | SenseKey::RecoveredError => Self::Performed,
+                SenseKey::UnitAttention => Self::UnitAttention,
+                SenseKey::AbortedCommand => Self::Aborted,
+                SenseKey::NotReady => Self::Busy,
+                _ => Self::Failed,
+            },
+            (ScsiStatus::TaskAborted, _) => Self::Aborted,
+            (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _) => Self::Busy,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// The next step of a command that the session has completed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum CommandVerdict {
+    /// The caller gets the outcome.
+    Performed,
+    /// The caller gets the outcome as an error.
+    Failed,
+    /// The caller gets an error for this reason: the command was not performed and must not be sent again.
+    NotRepeated(&'static str),
+    /// Send the command again: it was answered with a unit attention.
+    AfterAttention,
+    /// Send the command again when the location of the unit was found.
+    Elsewhere,
+    /// Send the command again after this pause.
+    Later(Duration),
+}
+
+impl PendingCommand {
+    /// Decides what becomes of the command, and counts the attempt. `has_choice`: the unit may be served at other
+    /// portals. `busy_time_out` bounds the time for which the target may be busy.
+    fn judge(
+        &mut self,
+        kind: CommandOutcomeKind,
+        outcome: &InitiatorCommandOutcome,
+        has_choice: bool,
+        busy_time_out: Duration,
+        now: Instant,
+    ) -> CommandVerdict {
+        let is_once = self.job.is_once();
+        let is_elsewhere = || {
+            let is_check = outcome.status == ScsiStatus::CheckCondition;
+            has_choice && !is_once && is_check && outcome.sense.as_ref().is_some_and(is_not_served)
+        };
+        match kind {
+            CommandOutcomeKind::Performed => CommandVerdict::Performed,
+            CommandOutcomeKind::UnitAttention => {
+                self.attentions += 1;
+                if is_once {
+                    CommandVerdict::NotRepeated("the target had something else to report")
+                } else if self.attentions <= MOST_UNIT_ATTENTIONS {
+                    CommandVerdict::AfterAttention
+                } else {
+                    CommandVerdict::Failed
+                }
+            }
+            CommandOutcomeKind::Aborted | CommandOutcomeKind::Busy if is_once => {
+                CommandVerdict::NotRepeated("the target did not perform it")
+            }
+            CommandOutcomeKind::Aborted if self.aborts < MOST_ABORTS => {
+                self.aborts += 1;
+                CommandVerdict::Later(BUSY_PAUSE)
+            }
+            _ if self.replays < MOST_REPLAYS && is_elsewhere() => {
+                self.replays += 1;
+                CommandVerdict::Elsewhere
+            }
+            CommandOutcomeKind::Busy => {
+                let since = *self.busy_since.get_or_insert(now);
+                let waited = now.saturating_duration_since(since);
+                if waited < busy_time_out {
+                    // Pause for as long as the command has waited so far: so the pauses double.
+                    CommandVerdict::Later(waited.clamp(BUSY_PAUSE, BUSY_PAUSE_MAX))
+                } else {
+                    CommandVerdict::Failed
+                }
+            }
+            CommandOutcomeKind::Aborted | CommandOutcomeKind::Failed => CommandVerdict::Failed,
+        }
     }
 }
 
