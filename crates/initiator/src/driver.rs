@@ -469,41 +469,60 @@ impl InitiatorDriver {
             };
             match result {
                 Ok(live) => return Some(live),
-                Err(Error::Changed(reason)) => {
-                    self.shared.state.send_replace(LinkState::Changed(reason.clone()));
-                    verdict = Some(CommandError::Changed(reason));
-                }
-                Err(Error::Fenced(reason)) => {
-                    warn!(target = self.settings.target, %reason, "the claim is refused");
-                    self.shared.state.send_replace(LinkState::Fenced(reason.clone()));
-                    verdict = Some(CommandError::Fenced(reason));
-                    // A refusal of the claim is final.
-                    wait = IDLE;
-                    continue;
-                }
-                Err(error) if needs_somebody(&error) => {
-                    // Commands do not wait until somebody changes a certificate, a secret or a permission.
-                    self.note_reason(&error);
-                    let reason = self.give_up();
-                    self.tell_of_refusal(&mut is_told, &reason);
-                    verdict = Some(CommandError::Unreachable(reason));
-                    backoff.longest();
-                }
                 Err(error) => {
-                    debug!(%error, "cannot reconnect");
-                    self.note_reason(&error);
-                    // After a move of the volume or a takeover, the unit may be at another portal by now.
-                    if is_refused(&error) && (!self.settings.has_choice() || verdict.is_some()) {
-                        self.tell_of_refusal(&mut is_told, &error.to_string());
-                    }
-                    // If the unit was another one before, calls still fail, now with this error.
-                    if let Some(CommandError::Unreachable(reason)) = &mut verdict {
-                        *reason = error.to_string().into();
+                    if self.judge(&error, &mut verdict, &mut is_told, backoff) {
+                        wait = IDLE;
+                        continue;
                     }
                 }
             }
             wait = backoff.next();
         }
+    }
+
+    /// Handles the failure of an attempt to connect. `verdict` is the error with which calls fail instead of waiting;
+    /// `is_told` says whether a refusal was reported. Returns true if the failure is final.
+    fn judge(
+        &mut self,
+        error: &Error,
+        verdict: &mut Option<CommandError>,
+        is_told: &mut bool,
+        backoff: &mut Backoff,
+    ) -> bool {
+        match error {
+            Error::Changed(reason) => {
+                self.shared.state.send_replace(LinkState::Changed(reason.clone()));
+                *verdict = Some(CommandError::Changed(reason.clone()));
+            }
+            Error::Fenced(reason) => {
+                warn!(target = self.settings.target, %reason, "the claim is refused");
+                self.shared.state.send_replace(LinkState::Fenced(reason.clone()));
+                *verdict = Some(CommandError::Fenced(reason.clone()));
+                // A refusal of the claim is final.
+                return true;
+            }
+            error if needs_somebody(error) => {
+                // Commands do not wait until somebody changes a certificate, a secret or a permission.
+                self.note_reason(error);
+                let reason = self.give_up();
+                self.tell_of_refusal(is_told, &reason);
+                *verdict = Some(CommandError::Unreachable(reason));
+                backoff.longest();
+            }
+            error => {
+                debug!(%error, "cannot reconnect");
+                self.note_reason(error);
+                // After a move of the volume or a takeover, the unit may be at another portal by now.
+                if is_refused(error) && (!self.settings.has_choice() || verdict.is_some()) {
+                    self.tell_of_refusal(is_told, &error.to_string());
+                }
+                // If the unit was another one before, calls still fail, now with this error.
+                if let Some(CommandError::Unreachable(reason)) = verdict {
+                    *reason = error.to_string().into();
+                }
+            }
+        }
+        false
     }
 
     /// Returns when calls fail if the unit has not been reached until then.
