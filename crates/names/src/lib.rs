@@ -5,6 +5,7 @@ mod gln;
 mod node_record;
 mod peer_node;
 mod naming_problem;
+mod volume_location;
 mod names_table;
 mod channel;
 mod message;
@@ -14,9 +15,10 @@ pub use channel::{
 };
 pub use gln::{Gln, NotAGln};
 pub use message::{NamesRequest, NamesResponse, answer, begin, finish};
-pub use names_table::{ListedNode, NamesTable, NodeExpiryTimes, Unresolved, VolumeLocation};
+pub use names_table::{NamesTable, NodeExpiryTimes};
 pub use naming_problem::NamingProblem;
 pub use node_record::{
     MOST_ADDRESSES, MOST_COUNT, MOST_VOLUMES, NodeName, NodeRecord, NodeRecordRefusal,
     NodeRecordStamp, NodeVolumeEntry, PortalAddress, VolumeName, is_address,
 };
+pub use volume_location::{ListedNode, Unresolved, VolumeLocation};

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     channel::{FIRST_BYTES, FRAME_BYTES},
     gln::Gln,
-    names_table::{ListedNode, NamesTable},
+    names_table::NamesTable,
     node_record::{NodeName, NodeRecord, NodeRecordRefusal, NodeRecordStamp},
+    volume_location::ListedNode,
 };
 
 /// A request of the node that has connected.

@@ -1,0 +1,115 @@
+//! Where a volume is, by what all known nodes say.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    gln::Gln,
+    node_record::{NodeName, NodeRecord, NodeVolumeEntry, PortalAddress, VolumeName},
+};
+
+/// The location of a volume.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct VolumeLocation {
+    /// The name of its node.
+    pub node: NodeName,
+    /// The number of its node.
+    pub gln: Gln,
+    /// The target of the volume.
+    pub target: String,
+    /// The LUN of the volume.
+    pub lun: u16,
+    /// The addresses of the target.
+    pub portals: Vec<PortalAddress>,
+}
+
+/// The reason why a volume has no location.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Unresolved {
+    /// No known node has the volume.
+    #[error("no known node has a volume {0}")]
+    Unknown(VolumeName),
+    /// Several nodes have the volume. None of them is chosen, because writes would go to only one of them.
+    #[error("several nodes have a volume {volume}: {nodes}")]
+    Ambiguous {
+        /// The volume.
+        volume: VolumeName,
+        /// The nodes.
+        nodes: String,
+    },
+}
+
+/// A node for the status.
+#[derive(Clone, Debug)]
+pub struct ListedNode<'a> {
+    /// Its record.
+    pub record: &'a NodeRecord,
+    /// The time since its last sign of life; zero for this node.
+    pub age: Duration,
+    /// That was too long ago.
+    pub is_stale: bool,
+    /// The time since two processes with its number were last known to live; `None` if that was never so, or is
+    /// outdated.
+    pub twins: Option<Duration>,
+}
+
+/// Returns the location and the generation of a unit of ours if one of `others` has it with the same name, target and
+/// LUN and a higher generation than ours. Returns the highest generation of several.
+pub(crate) fn newer<'a>(
+    others: impl Iterator<Item = ListedNode<'a>>,
+    ours: &NodeVolumeEntry,
+) -> Option<(u64, VolumeLocation)> {
+    let told = others
+        .flat_map(|listed| listed.record.volumes.iter().map(move |entry| (listed.record, entry)));
+    let is_it = |entry: &NodeVolumeEntry| {
+        (&entry.volume, &entry.target, entry.lun) == (&ours.volume, &ours.target, ours.lun)
+            && entry.generation > ours.generation
+    };
+    let newest = told.filter(|(_, entry)| is_it(entry)).max_by_key(|(_, e)| e.generation);
+    newest.map(|(record, entry)| (entry.generation, VolumeLocation::of(record, entry)))
+}
+
+/// Returns the location of a volume: the node with the highest generation. Among several, a node with signs of life
+/// is preferred to one without, since the volume may have been taken up elsewhere. If several nodes remain, or two
+/// processes have the node's number, the result is ambiguous.
+pub(crate) fn resolve<'a>(
+    nodes: impl Iterator<Item = ListedNode<'a>>,
+    volume: &VolumeName,
+) -> Result<VolumeLocation, Unresolved> {
+    let mut found: Vec<(ListedNode<'_>, &NodeVolumeEntry)> = Vec::new();
+    for listed in nodes {
+        let entry = listed.record.volumes.iter().find(|entry| entry.volume == *volume);
+        found.extend(entry.map(|entry| (listed, entry)));
+    }
+    // A lower generation is an older copy, even if its node is alive.
+    let newest = found.iter().map(|(_, entry)| entry.generation).max();
+    found.retain(|(_, entry)| Some(entry.generation) == newest);
+    if found.iter().any(|(listed, _)| !listed.is_stale) {
+        found.retain(|(listed, _)| !listed.is_stale);
+    }
+    match found.as_slice() {
+        [] => Err(Unresolved::Unknown(volume.clone())),
+        [(ListedNode { record, twins: None, .. }, entry)] => Ok(VolumeLocation::of(record, entry)),
+        several => {
+            let who = several.iter().map(|(ListedNode { record, twins, .. }, _)| {
+                let both = if twins.is_some() { ", used by two processes" } else { "" };
+                format!("{} ({}{both})", record.node, record.stamp.gln)
+            });
+            let nodes = who.collect::<Vec<_>>().join(", ");
+            Err(Unresolved::Ambiguous { volume: volume.clone(), nodes })
+        }
+    }
+}
+
+impl VolumeLocation {
+    fn of(record: &NodeRecord, entry: &NodeVolumeEntry) -> Self {
+        Self {
+            node: record.node.clone(),
+            gln: record.stamp.gln,
+            target: entry.target.clone(),
+            lun: entry.lun,
+            portals: entry.portals.clone(),
+        }
+    }
+}
