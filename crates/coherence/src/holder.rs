@@ -9,7 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
-    holder_range_state::{CoherenceReleaseStep, CoherenceTicket, HolderRangeState, UNCONFIRMED},
+    holder_lease::HolderLease,
+    holder_range_state::{
+        Cleaning, CoherenceReleaseStep, CoherenceTicket, HolderRangeState, UNCONFIRMED,
+    },
     message::{CoherenceReply, CoherenceRequest},
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
@@ -23,35 +26,18 @@ pub enum Begin {
     Waits(CoherenceTicket),
 }
 
-/// The work that is necessary before a range is released. Dirty data is destaged and flushed at the node, and the log
-/// no longer replays any of it after a crash. (The latter has to be stable as well: otherwise a replay would
-/// overwrite what others have written since.) Then, unless it is kept, cached data of the range is dropped.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Cleaning {
-    /// The range to be cleaned.
-    pub range: CoherenceRange,
-    /// There may be dirty data of the range.
-    pub writes_back: bool,
-    /// Clean cached data of the range stays valid.
-    pub keeps: bool,
-}
-
 /// A gateway's state machine for one volume.
 ///
 /// After each call that is not a getter, call `poll_request`, `poll_begun` and `poll_cleaning` until they return
 /// nothing, and `handle_timeout` at the time that `poll_timeout` returns.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Holder {
-    lease: Millis,
+    lease: HolderLease,
     standing: HolderMembership,
     /// The number of the last [`CoherenceRequest::Join`].
     join: u64,
     /// When the last Join was sent.
     join_sent: Millis,
-    /// The end of the lease: shared tokens are valid until then.
-    until: Millis,
-    /// The lease was valid at the last check.
-    was_leased: bool,
     renewed: Millis,
     ranges: BTreeMap<CoherenceRange, HolderRangeState>,
     next: u64,
@@ -86,12 +72,10 @@ impl Holder {
         now: Millis,
     ) -> Self {
         let mut holder = Self {
-            lease,
+            lease: HolderLease::new(lease, now),
             standing: HolderMembership::Leaving,
             join: 0,
             join_sent: now,
-            until: now,
-            was_leased: false,
             renewed: now,
             ranges: BTreeMap::new(),
             next: 0,
@@ -215,7 +199,7 @@ impl Holder {
     /// Returns the latest time for the next call of [`Holder::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Millis {
-        self.renewed.saturating_add(self.lease / 4)
+        self.renewed.saturating_add(self.lease.length() / 4)
     }
 
     /// Returns the next message to the node.
@@ -251,7 +235,7 @@ impl Holder {
     /// Returns true if the lease is valid now.
     #[must_use]
     pub fn is_leased(&self, now: Millis) -> bool {
-        now < self.until
+        self.lease.is_valid(now)
     }
 
     /// Returns the number of ranges that are held for reading and for writing.
@@ -274,17 +258,9 @@ impl Holder {
         is_good.then_some(token)
     }
 
-    /// Returns the part of a lease by which clocks may differ.
-    fn margin(&self) -> Millis {
-        self.lease.div_ceil(8)
-    }
-
     /// Extends the lease after the answer to a message that was sent at `sent`.
     fn extend(&mut self, sent: Millis, now: Millis) {
-        self.until = self.until.max(sent.saturating_add(self.lease - self.margin()));
-        let is_leased = self.is_leased(now);
-        let was_leased = std::mem::replace(&mut self.was_leased, is_leased);
-        if is_leased && !was_leased {
+        if self.lease.extend(sent, now) {
             self.begin_lease(now);
             let waited = self.ranges.iter().filter(|(_, part)| !part.waiting.is_empty());
             let waited: Vec<_> = waited.map(|(range, _)| *range).collect();
@@ -328,8 +304,7 @@ impl Holder {
     /// Stops all reading when the lease has ended, even if a new one has begun: the node may have granted the ranges
     /// to others in between.
     fn expire(&mut self, now: Millis) {
-        if self.was_leased && !self.is_leased(now) {
-            self.was_leased = false;
+        if self.lease.has_ended(now) {
             self.stop_reading(now);
         }
     }
@@ -355,7 +330,7 @@ impl Holder {
         self.requests.clear();
         // Grants of an earlier life do not arrive any more.
         self.ranges.values_mut().for_each(|part| part.refused = UNCONFIRMED);
-        (self.until, self.was_leased) = (now, false);
+        self.lease.end(now);
         self.stop_reading(now);
         let releasing =
             |part: &HolderRangeState| matches!(part.stop, CoherenceReleaseStep::Releasing { .. });
@@ -593,31 +568,17 @@ impl Holder {
             HolderMembership::Leaving | HolderMembership::Lost { .. } => return,
         };
         self.requests.push_back(CoherenceRequest::Renew { life, sent: now });
-        for (&range, part) in &mut self.ranges {
-            if let (CoherenceReleaseStep::Releasing { keeps }, Some((_, grant))) =
-                (part.stop, part.held)
-            {
-                self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
-            }
-            if part.refused != UNCONFIRMED {
-                let (grant, keeps) = (part.refused, false);
-                self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
-            }
-            if let Some((token, number)) = part.wanted {
-                self.requests.push_back(CoherenceRequest::Acquire { life, range, token, number });
-            }
+        for (&range, part) in &self.ranges {
+            self.requests.extend(part.unanswered(life, range));
         }
     }
 
     /// Downgrades ranges that were not written for a while to reading: should this gateway fail, they do not block
     /// others.
     fn give_back_idle(&mut self, now: Millis) {
-        let before = now.saturating_sub(self.lease.saturating_mul(IDLE_LEASES));
+        let before = self.lease.idle_since(now);
         let is_idle = |part: &HolderRangeState| {
-            part.stop == CoherenceReleaseStep::No
-                && part.uses == 0
-                && part.has(CoherenceToken::ExclusiveWrite)
-                && part.used < before
+            part.is_unused() && part.has(CoherenceToken::ExclusiveWrite) && part.used < before
         };
         let idle = self.ranges.iter().filter(|(_, part)| is_idle(part));
         let idle: Vec<_> = idle.map(|(range, _)| *range).collect();
@@ -629,9 +590,7 @@ impl Holder {
 
     /// Releases the range that was not used for the longest time, to make room for another one.
     fn give_back_oldest(&mut self, now: Millis) {
-        let is_free = |part: &HolderRangeState| {
-            part.stop == CoherenceReleaseStep::No && part.uses == 0 && part.held.is_some()
-        };
+        let is_free = |part: &HolderRangeState| part.is_unused() && part.held.is_some();
         let free = self.ranges.iter().filter(|(_, part)| is_free(part) && part.waiting.is_empty());
         let oldest = free.min_by_key(|(_, part)| part.used).map(|(range, _)| *range);
         if let Some(range) = oldest {
@@ -639,6 +598,3 @@ impl Holder {
         }
     }
 }
-
-/// Number of leases for which an exclusive token is kept without being used.
-const IDLE_LEASES: Millis = 2;

@@ -2,11 +2,27 @@
 
 use std::collections::VecDeque;
 
-use crate::token::{CoherenceToken, Grant, Millis};
+use crate::{
+    message::CoherenceRequest,
+    token::{CoherenceRange, CoherenceToken, Grant, Millis},
+};
 
 /// Identifies a use that waits, or that has begun after a wait.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CoherenceTicket(pub u64);
+
+/// The work that is necessary before a range is released. Dirty data is destaged and flushed at the node, and the log
+/// no longer replays any of it after a crash. (The latter has to be stable as well: otherwise a replay would
+/// overwrite what others have written since.) Then, unless it is kept, cached data of the range is dropped.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Cleaning {
+    /// The range to be cleaned.
+    pub range: CoherenceRange,
+    /// There may be dirty data of the range.
+    pub writes_back: bool,
+    /// Clean cached data of the range stays valid.
+    pub keeps: bool,
+}
 
 /// What a gateway knows of one range, and which uses of it there are.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -58,6 +74,38 @@ impl HolderRangeState {
 
     pub(crate) fn has(&self, token: CoherenceToken) -> bool {
         self.held.is_some_and(|(held, _)| held >= token)
+    }
+
+    /// Returns true if there is no use in progress and the range is not being released.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.stop == CoherenceReleaseStep::No && self.uses == 0
+    }
+
+    /// Returns the requests for this range that the node has not answered.
+    pub(crate) fn unanswered(
+        &self,
+        life: u64,
+        range: CoherenceRange,
+    ) -> impl Iterator<Item = CoherenceRequest> + use<> {
+        let release = match (self.stop, self.held) {
+            (CoherenceReleaseStep::Releasing { keeps }, Some((_, grant))) => {
+                Some(CoherenceRequest::Release { life, range, grant, keeps })
+            }
+            _ => None,
+        };
+        let refused = (self.refused != UNCONFIRMED).then_some(CoherenceRequest::Release {
+            life,
+            range,
+            grant: self.refused,
+            keeps: false,
+        });
+        let acquire = self.wanted.map(|(token, number)| CoherenceRequest::Acquire {
+            life,
+            range,
+            token,
+            number,
+        });
+        release.into_iter().chain(refused).chain(acquire)
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -8,11 +8,12 @@ mod message;
 mod grantor;
 mod list_encoding;
 mod holder_range_state;
+mod holder_lease;
 mod holder;
 
 pub use grantor::{Grantor, SharingMember, SharingMemberStatus, Terms};
-pub use holder::{Begin, Cleaning, Holder};
-pub use holder_range_state::CoherenceTicket;
+pub use holder::{Begin, Holder};
+pub use holder_range_state::{Cleaning, CoherenceTicket};
 pub use list_encoding::{
     ListError, MOST_LIST_BYTES, read_answers, read_requests, write_answers, write_requests,
 };

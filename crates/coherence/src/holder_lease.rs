@@ -1,0 +1,64 @@
+//! The lease of a gateway: the time for which its shared tokens are valid.
+
+use crate::token::Millis;
+
+/// The lease, by the clock of the gateway.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct HolderLease {
+    /// The length of a lease.
+    length: Millis,
+    /// The end of the lease: shared tokens are valid until then.
+    until: Millis,
+    /// The lease was valid at the last check.
+    was_valid: bool,
+}
+
+impl HolderLease {
+    /// Returns a lease of this length that has not begun.
+    pub(crate) fn new(length: Millis, now: Millis) -> Self {
+        Self { length, until: now, was_valid: false }
+    }
+
+    pub(crate) fn length(&self) -> Millis {
+        self.length
+    }
+
+    /// Returns true if the lease is valid now.
+    pub(crate) fn is_valid(&self, now: Millis) -> bool {
+        now < self.until
+    }
+
+    /// Extends the lease after the answer to a message that was sent at `sent`. Returns true if it was not valid
+    /// before.
+    pub(crate) fn extend(&mut self, sent: Millis, now: Millis) -> bool {
+        self.until = self.until.max(sent.saturating_add(self.length - self.margin()));
+        let is_valid = self.is_valid(now);
+        let was_valid = std::mem::replace(&mut self.was_valid, is_valid);
+        is_valid && !was_valid
+    }
+
+    /// Returns true if the lease has ended since the last check.
+    pub(crate) fn has_ended(&mut self, now: Millis) -> bool {
+        let has_ended = self.was_valid && !self.is_valid(now);
+        self.was_valid &= !has_ended;
+        has_ended
+    }
+
+    /// Ends the lease at once.
+    pub(crate) fn end(&mut self, now: Millis) {
+        (self.until, self.was_valid) = (now, false);
+    }
+
+    /// Returns the time before which an exclusive token must have been used last to be given back.
+    pub(crate) fn idle_since(&self, now: Millis) -> Millis {
+        now.saturating_sub(self.length.saturating_mul(IDLE_LEASES))
+    }
+
+    /// Returns the part of a lease by which clocks may differ.
+    fn margin(&self) -> Millis {
+        self.length.div_ceil(8)
+    }
+}
+
+/// Number of leases for which an exclusive token is kept without being used.
+const IDLE_LEASES: Millis = 2;
