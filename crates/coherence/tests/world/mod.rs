@@ -120,6 +120,18 @@ pub enum Act {
 const TICK: Millis = 2;
 const LEASE: Millis = 8;
 
+impl World {
+    /// Ends the process of a gateway. Only its log remains, which has its dirty data.
+    fn crash_gateway(&mut self, name: usize) {
+        self.budget.gateway_crashes -= 1;
+        let gateway = &mut self.gateways[name];
+        gateway.holder = None;
+        gateway.cached.fill(None);
+        gateway.cleaning.clear();
+        gateway.uses.clear();
+    }
+}
+
 impl Scene {
     fn terms(&self) -> Terms {
         Terms { lease: LEASE, ranges: self.ranges }
@@ -219,6 +231,21 @@ impl Scene {
         here.holder = Some(Holder::new(LEASE, dirty.collect::<Vec<_>>(), now));
         world.members.insert(member);
         world.node.attach(member, now);
+    }
+
+    /// Restarts the node. It knows no more than the members that it has to wait for.
+    fn crash_node(&self, world: &mut World) {
+        let now = world.now;
+        world.budget.node_crashes -= 1;
+        world.starts += 1;
+        world.node = Grantor::new(self.terms(), world.starts << 32, self.awaited(world), now);
+        for (name, gateway) in world.gateways.iter_mut().enumerate() {
+            gateway.session += 1;
+            if let Some(holder) = &mut gateway.holder {
+                world.node.attach(SharingMember(name as u32), now);
+                holder.handle_reconnected(now);
+            }
+        }
     }
 
     /// Sends all messages that the state machines have produced.
@@ -475,28 +502,9 @@ impl Model for Scene {
             Act::Ends(name, at) => self.use_ends(&mut world, name, at),
             Act::SendsDown(name, range) => self.send_down(&mut world, name, range),
             Act::HasCleaned(name, cleaning) => self.clean(&mut world, name, cleaning),
-            Act::Crashes(name) => {
-                world.budget.gateway_crashes -= 1;
-                let gateway = &mut world.gateways[name];
-                gateway.holder = None;
-                gateway.cached.fill(None);
-                gateway.cleaning.clear();
-                gateway.uses.clear();
-            }
+            Act::Crashes(name) => world.crash_gateway(name),
             Act::Restarts(name) => self.restart(&mut world, name),
-            Act::NodeCrashes => {
-                world.budget.node_crashes -= 1;
-                world.starts += 1;
-                world.node =
-                    Grantor::new(self.terms(), world.starts << 32, self.awaited(&world), now);
-                for (name, gateway) in world.gateways.iter_mut().enumerate() {
-                    gateway.session += 1;
-                    if let Some(holder) = &mut gateway.holder {
-                        world.node.attach(SharingMember(name as u32), now);
-                        holder.handle_reconnected(now);
-                    }
-                }
-            }
+            Act::NodeCrashes => self.crash_node(&mut world),
             Act::TimePasses => {
                 world.budget.ticks -= 1;
                 world.now += TICK;
