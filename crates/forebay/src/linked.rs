@@ -50,7 +50,7 @@ fn lane_for_people(lane: &LaneReport) -> String {
         "  {} packets came ({} bytes), {} passed ({} bytes)",
         counters.packets, counters.bytes, counters.passed_packets, counters.passed_bytes
     );
-    let background = counters.background_tcp + counters.background_udp;
+    let background = counters.background.tcp + counters.background.udp;
     for (count, what) in [
         (counters.lost, "lost at random"),
         (counters.queue_full, "dropped by the queue"),
@@ -60,7 +60,7 @@ fn lane_for_people(lane: &LaneReport) -> String {
         (counters.duplicated, "doubled"),
         (counters.corrupted, "changed"),
         (background, "packets of background traffic"),
-        (counters.background_dropped, "of them dropped by the queue"),
+        (counters.background.dropped, "of them dropped by the queue"),
         (lane.no_room, "dropped for lack of memory"),
         (lane.malformed, "no IP packets"),
         (lane.refused, "not taken by the device"),

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    DirectionCounters, DirectionSettings,
+    BackgroundCounters, DirectionSettings,
     packet_queue::{PacketQueue, PacketQueueLimits},
     random_stream::RandomStream,
 };
@@ -52,7 +52,7 @@ impl Background {
         now: Instant,
         settings: &DirectionSettings,
         queue: &mut PacketQueue,
-        counters: &mut DirectionCounters,
+        counters: &mut BackgroundCounters,
     ) {
         let Some(rate) = settings.rate.filter(|_| settings.background > 0.0) else {
             self.next = None;
@@ -75,12 +75,11 @@ impl Background {
                 self.until = next + STEP;
             }
             let (is_tcp, bytes) = (self.dice.hits(TCP), self.length() + settings.overhead);
-            let protocol =
-                if is_tcp { &mut counters.background_tcp } else { &mut counters.background_udp };
+            let protocol = if is_tcp { &mut counters.tcp } else { &mut counters.udp };
             *protocol += 1;
-            counters.background_bytes += bytes;
+            counters.bytes += bytes;
             if queue.offer(next, bytes, rate, limits).is_none() {
-                counters.background_dropped += 1;
+                counters.dropped += 1;
             }
             let gap = self.dice.exponential(mean_bits / (self.share * rate as f64));
             next += Duration::from_secs_f64(gap);
@@ -137,15 +136,15 @@ mod tests {
         assert!((mean / mean_length() - 1.0).abs() < 0.01, "{mean}");
     }
 
-    fn run(settings: &DirectionSettings, seconds: u32) -> (DirectionCounters, Vec<f64>) {
+    fn run(settings: &DirectionSettings, seconds: u32) -> (BackgroundCounters, Vec<f64>) {
         let (mut background, start) = background();
         let mut queue = PacketQueue::default();
-        let mut counters = DirectionCounters::default();
+        let mut counters = BackgroundCounters::default();
         let mut megabits = Vec::new();
         for step in 0..=seconds * 10 {
-            let before = counters.background_bytes;
+            let before = counters.bytes;
             background.advance(start + step * STEP, settings, &mut queue, &mut counters);
-            megabits.push((counters.background_bytes - before) as f64 * 80.0 / 1e6);
+            megabits.push((counters.bytes - before) as f64 * 80.0 / 1e6);
         }
         (counters, megabits.split_off(1))
     }
@@ -161,8 +160,8 @@ mod tests {
             let (counters, megabits) = run(&settings, 60);
             let mean = megabits.iter().sum::<f64>() / megabits.len() as f64;
             assert!((mean / 155.0 / load - 1.0).abs() < 0.05, "{mean} Mbit/s at {load}");
-            let packets = counters.background_tcp + counters.background_udp;
-            let udp = counters.background_udp as f64 / packets as f64;
+            let packets = counters.tcp + counters.udp;
+            let udp = counters.udp as f64 / packets as f64;
             assert!((udp - 0.05).abs() < 0.005, "{udp}");
             let squares = megabits.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
             let deviation = (squares / megabits.len() as f64).sqrt();
@@ -175,7 +174,7 @@ mod tests {
     fn nothing_comes_without_load() {
         let settings =
             DirectionSettings { rate: Some(155_000_000), ..DirectionSettings::default() };
-        assert_eq!(run(&settings, 1).0, DirectionCounters::default());
+        assert_eq!(run(&settings, 1).0, BackgroundCounters::default());
     }
 
     #[test]
@@ -186,11 +185,11 @@ mod tests {
             ..DirectionSettings::default()
         };
         let (mut background, start) = background();
-        let (mut queue, mut counters) = (PacketQueue::default(), DirectionCounters::default());
+        let (mut queue, mut counters) = (PacketQueue::default(), BackgroundCounters::default());
         background.advance(start, &settings, &mut queue, &mut counters);
         let later = start + Duration::from_secs(3600);
         background.advance(later, &settings, &mut queue, &mut counters);
-        let packets = counters.background_tcp + counters.background_udp;
+        let packets = counters.tcp + counters.udp;
         assert!((50..400).contains(&packets), "{packets} packets");
     }
 }

@@ -29,16 +29,28 @@ pub struct DirectionCounters {
     pub corrupted: u64,
     /// Maximum number of bytes on the wire and in the queue, with overhead.
     pub queue_most_bytes: u64,
-    /// Packets of background TCP traffic.
-    pub background_tcp: u64,
-    /// Packets of background UDP traffic.
-    pub background_udp: u64,
-    /// Bytes of both, with overhead.
-    pub background_bytes: u64,
-    /// Packets of both that were dropped because the queue was full.
-    pub background_dropped: u64,
+    /// Background traffic. Its fields are fields of this struct in JSON.
+    #[serde(flatten)]
+    pub background: BackgroundCounters,
     /// Packets received from the sender, by length.
     pub packets_by_length: Lengths,
+}
+
+/// Counters of the background traffic that shares the queue of a direction.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct BackgroundCounters {
+    /// TCP packets.
+    #[serde(rename = "background_tcp")]
+    pub tcp: u64,
+    /// UDP packets.
+    #[serde(rename = "background_udp")]
+    pub udp: u64,
+    /// Bytes of both, with overhead.
+    #[serde(rename = "background_bytes")]
+    pub bytes: u64,
+    /// Packets of both that were dropped because the queue was full.
+    #[serde(rename = "background_dropped")]
+    pub dropped: u64,
 }
 
 /// Number of packets by the length of their Ethernet frame without its check sequence, as in a capture: 14 bytes more
@@ -93,6 +105,17 @@ impl Lengths {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Other programs read these names.
+    #[test]
+    fn background_traffic_has_names_of_its_own_in_json() {
+        let background = BackgroundCounters { tcp: 1, udp: 2, bytes: 3, dropped: 4 };
+        let counters = DirectionCounters { background, ..DirectionCounters::default() };
+        let json = serde_json::to_value(counters).unwrap();
+        let names = ["background_tcp", "background_udp", "background_bytes", "background_dropped"];
+        assert_eq!(names.map(|name| json[name].as_u64()), [Some(1), Some(2), Some(3), Some(4)]);
+        assert_eq!(serde_json::from_value::<DirectionCounters>(json).unwrap(), counters);
+    }
 
     #[test]
     fn packets_are_counted_by_the_length_of_their_frame() {

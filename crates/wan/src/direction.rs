@@ -163,7 +163,12 @@ impl LinkDirection {
     /// Adds the background traffic until now. Call this at least once a second for correct counters; decisions about
     /// packets do not depend on it.
     pub fn advance(&mut self, now: Instant) {
-        self.background.advance(now, &self.settings, &mut self.queue, &mut self.counters);
+        self.background.advance(
+            now,
+            &self.settings,
+            &mut self.queue,
+            &mut self.counters.background,
+        );
     }
 
     /// Returns when a packet has left the sender; `None` if the queue drops it.
@@ -404,6 +409,6 @@ mod tests {
         let all = fates(&mut direction, now, gap, 100_000);
         let passed = all.iter().filter(|fate| matches!(fate, PacketFate::Passes(_))).count();
         assert!((52_000..62_000).contains(&passed), "{passed}");
-        assert!(direction.counters().background_dropped > 0);
+        assert!(direction.counters().background.dropped > 0);
     }
 }

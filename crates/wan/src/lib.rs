@@ -28,7 +28,7 @@ mod namespace;
 mod link;
 mod netem;
 
-pub use counters::{DirectionCounters, Lengths};
+pub use counters::{BackgroundCounters, DirectionCounters, Lengths};
 pub use direction::{LinkDirection, PacketDelivery, PacketDropCause, PacketFate};
 pub use emulator::{LaneReport, LinkReport};
 pub use error::Error;
