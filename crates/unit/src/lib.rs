@@ -18,8 +18,8 @@ pub use abilities::{
 pub use block::{BlockUnit, Settings, Share};
 pub use identity::UnitIdentity;
 pub use primary::{
-    DeviceCommand, DeviceType, PrimaryCommandInput, PrimaryUnit, ReservationEffect, TaskTurn,
-    check_parameter_list,
+    DeviceCommand, DeviceModes, DeviceType, Modes, PrimaryCommandInput, PrimaryUnit,
+    ReservationEffect, TaskTurn, check_parameter_list,
 };
 pub use store::{Saving, UnitRecordKind, UnitStore};
 pub use unit::{

@@ -1,13 +1,13 @@
 //! Commands that need no call on the volume.
 
-use bytes::Bytes;
-use scsi::{BlockCommand, ModeSense, Sense};
+use scsi::{BlockCommand, Sense};
 use volume::Geometry;
 
 use super::BlockUnit;
 use crate::{
     Completion,
-    block::{description::Description, mode_pages::ModePages, space::Space},
+    block::{description::Description, space::Space},
+    primary::reply::answer,
 };
 
 impl BlockUnit {
@@ -22,11 +22,6 @@ impl BlockUnit {
             _ => return Sense::INVALID_COMMAND_OPERATION_CODE.into(),
         };
         answer(bytes, allocation_length)
-    }
-
-    pub(super) fn mode_sense(&self, asked: &ModeSense) -> Result<Completion, Sense> {
-        let pages = self.mode_pages(self.volume.geometry());
-        Ok(answer(pages.sense(asked)?, u32::from(asked.allocation_length)))
     }
 
     pub(super) fn description(&self, geometry: Geometry) -> Description<'_> {
@@ -45,23 +40,7 @@ impl BlockUnit {
         }
     }
 
-    pub(super) fn mode_pages(&self, geometry: Geometry) -> ModePages {
-        ModePages {
-            geometry,
-            current: self.primary.modes.current(),
-            saved: self.primary.modes.saved(),
-            threshold: self.threshold.to_mode(self.space(&geometry).as_ref()),
-        }
-    }
-
     pub(super) fn space(&self, geometry: &Geometry) -> Option<Space> {
         Space::of(&*self.volume, geometry)
     }
-}
-
-/// GOOD with these bytes, cut to the allocation length.
-pub(super) fn answer(bytes: Vec<u8>, allocation_length: u32) -> Completion {
-    let mut bytes = Bytes::from(bytes);
-    bytes.truncate(allocation_length as usize);
-    Completion::good(bytes.into())
 }

@@ -7,7 +7,6 @@ mod effect;
 mod ownership;
 mod sharing;
 mod medium_state;
-mod mode_pages;
 mod space;
 mod description;
 mod flush_gate;

@@ -3,14 +3,14 @@
 use scsi::{ClaimAction, ClaimParameters, ClaimReport, Sense};
 use volume::{Extensions, Extent, Lba};
 
-use super::{BlockCommandInput, BlockUnit, bounds::writable, describe::answer};
+use super::{BlockCommandInput, BlockUnit, bounds::writable};
 use crate::{
     Completion, Nexus, TaskAttribute, UnitIdentity, UnitReply,
     abilities::{ClaimedUnit, HeldUnit, MovableUnit, NotDropped, Sharer, UnitFuture},
     block::{access, claim::BlockRangeGuard, ownership::Ownership, sharing::UnitSharing},
     primary::{
         order::TaskTurn,
-        reply::{parameter_list, taking, taking_with},
+        reply::{answer, parameter_list, taking, taking_with},
     },
     sense::UnitCommandFailure,
 };

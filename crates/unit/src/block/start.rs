@@ -106,8 +106,10 @@ impl BlockUnit {
             PrimaryCommand::ReceiveCopyResults { results, allocation_length } => Err(
                 self.receive_copy_results(&nexus, results, allocation_length, &work.geometry)?
             ),
-            PrimaryCommand::ModeSelect(select) => self.mode_select(nexus, select, work),
-            PrimaryCommand::ModeSense(asked) => Err(self.mode_sense(&asked)?),
+            PrimaryCommand::ModeSelect(select) => {
+                self.primary.mode_select(self, nexus, select, &work.data, work.turn)
+            }
+            PrimaryCommand::ModeSense(asked) => Err(self.primary.mode_sense(self, &asked)?),
             _ => {
                 let BlockCommandInput { data, geometry, turn, .. } = work;
                 let input = PrimaryCommandInput { nexus, data, turn };

@@ -1,6 +1,5 @@
 //! Commands of SPC that report on the unit.
 
-use bytes::Bytes;
 use scsi::{
     OperationCodeEntry, PrimaryCommand, Reporting, Sense, TargetPortGroup, TaskFunctions,
     identifying_information, identifying_types,
@@ -12,7 +11,9 @@ use scsi::{
     },
 };
 
-use super::{PrimaryUnit, device::DeviceType, identifying::Identifying, log_pages::log_sense};
+use super::{
+    PrimaryUnit, device::DeviceType, identifying::Identifying, log_pages::log_sense, reply::answer,
+};
 use crate::{Completion, Nexus};
 
 impl PrimaryUnit {
@@ -71,13 +72,11 @@ impl PrimaryUnit {
             // The target answers REPORT LUNS: only it knows which units there are.
             _ => return Err(Sense::INVALID_COMMAND_OPERATION_CODE),
         };
-        let mut bytes = Bytes::from(bytes);
-        bytes.truncate(allocation_length as usize);
-        Ok(Completion::good(bytes.into()))
+        Ok(answer(bytes, allocation_length))
     }
 
-    /// The commands of SPC that [`Self::start`] performs, ascending by operation code and service action. MODE SENSE,
-    /// MODE SELECT and third-party copy depend on the device type.
+    /// The commands of SPC that [`Self::start`] performs, ascending by operation code and service action: all but MODE
+    /// SENSE, MODE SELECT and third-party copy.
     pub fn operations(&self) -> impl Iterator<Item = &'static OperationCodeEntry> + use<> {
         let has_store = self.has_store();
         PrimaryCommand::operations().filter(move |operation| match operation.opcode {

@@ -1,6 +1,14 @@
 //! What a device type adds to the answers of the commands that all device types share.
 
-use scsi::{OperationCodeEntry, Sense, inquiry::StandardInquiry, log::LogPage};
+use scsi::{
+    OperationCodeEntry, Sense,
+    inquiry::StandardInquiry,
+    log::LogPage,
+    mode::{BlockDescriptor, ModePage, ModeParameters},
+};
+
+use super::modes::Modes;
+use crate::{Completion, abilities::UnitFuture};
 
 /// The facts about a unit that depend on its device type.
 pub trait DeviceType {
@@ -42,4 +50,33 @@ pub trait DeviceType {
     fn condition(&self) -> Option<Sense> {
         None
     }
+}
+
+/// The mode parameters that depend on the device type. The Control mode page and the Informational Exceptions Control mode
+/// page belong to every device type and come from [`PrimaryUnit`](super::PrimaryUnit).
+pub trait DeviceModes: Send + Sync {
+    /// Returns the mode parameters without pages. They have a block descriptor if the device type has one, in its long form
+    /// if `long_lba` is set.
+    fn mode_header(&self, modes: Modes, long_lba: bool) -> ModeParameters;
+
+    /// Returns true if MODE SELECT may bring this block descriptor.
+    fn takes_block_descriptor(&self, wanted: &BlockDescriptor) -> bool;
+
+    /// Returns the mode pages of the device type with these values, in any order. `saveable` is set in a page that has
+    /// values of [`Modes`].
+    fn mode_pages(&self, modes: Modes) -> Vec<ModePage>;
+
+    /// Returns `modes` with the values of one of the pages of [`Self::mode_pages`].
+    fn with_mode_page(&self, modes: Modes, page: &ModePage) -> Modes;
+
+    /// Does what is necessary before a nexus changes the values from `before` to `wanted`.
+    ///
+    /// # Errors
+    /// The completion of a MODE SELECT that changes nothing.
+    fn before_mode_change(
+        &self,
+        nexus: u64,
+        before: Modes,
+        wanted: Modes,
+    ) -> UnitFuture<'_, Result<(), Completion>>;
 }

@@ -11,6 +11,7 @@ pub(crate) mod order;
 pub(crate) mod reply;
 mod device;
 mod log_pages;
+mod mode_parameters;
 mod describe;
 mod reserve;
 mod maintenance;
@@ -28,8 +29,9 @@ use self::{
     reply::at_once, reservation::Reservations, timestamp::UnitClock,
 };
 pub use self::{
-    device::DeviceType,
+    device::{DeviceModes, DeviceType},
     effect::{DeviceCommand, ReservationEffect},
+    modes::Modes,
     order::TaskTurn,
     start::{PrimaryCommandInput, check_parameter_list},
 };

@@ -13,15 +13,16 @@ use scsi::Sense;
 
 use crate::store::{UnitRecordKind, UnitStore, damaged};
 
-/// What can be changed.
+/// The mode parameters that an initiator can change. All are false by default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Modes {
-    /// Not WCE: every write is stable before its status, though the volume has a write cache.
-    pub(crate) write_through: bool,
-    /// SWP: writes are refused.
-    pub(crate) write_protect: bool,
-    /// D_SENSE: sense data comes in descriptor format.
-    pub(crate) descriptor_sense: bool,
+pub struct Modes {
+    /// WCE=0 in the Caching mode page of a block device: every write is stable before its status, though the volume has a
+    /// write cache.
+    pub write_through: bool,
+    /// SWP in the Control mode page: writes are refused.
+    pub write_protect: bool,
+    /// D_SENSE in the Control mode page: sense data comes in descriptor format.
+    pub descriptor_sense: bool,
 }
 
 /// The values in force, and those that are after a reset.

@@ -28,6 +28,13 @@ pub(crate) fn finished<'a>(
     })
 }
 
+/// Returns GOOD with these bytes, cut to the allocation length.
+pub(crate) fn answer(bytes: Vec<u8>, allocation_length: u32) -> Completion {
+    let mut bytes = Bytes::from(bytes);
+    bytes.truncate(allocation_length as usize);
+    Completion::good(bytes.into())
+}
+
 /// GOOD, for a command that takes `bytes` bytes of data.
 pub(crate) fn taking(bytes: u32) -> Completion {
     Completion { data_out_length: Some(bytes), ..Completion::good(Data::new()) }

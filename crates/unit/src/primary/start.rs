@@ -24,8 +24,9 @@ pub struct PrimaryCommandInput<'a> {
 }
 
 impl PrimaryUnit {
-    /// Does everything of a command up to its first wait. MODE SENSE, MODE SELECT and third-party copy depend on the
-    /// device type, and end as unknown commands here.
+    /// Does everything of a command up to its first wait. MODE SENSE and MODE SELECT end as unknown commands here: a
+    /// device type that has mode parameters performs them by [`Self::mode_sense`] and [`Self::mode_select`]. So does
+    /// third-party copy, which only block devices have.
     ///
     /// # Errors
     /// The completion of a command that has ended already, GOOD or not.
