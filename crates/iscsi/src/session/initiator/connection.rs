@@ -34,19 +34,8 @@ pub(super) struct InitiatorConnection {
     /// Data being sent, first come first served: unsolicited data must follow the order of the
     /// commands (RFC 7143, 4.2.4.2).
     pub(super) bursts: VecDeque<DataOutBurst>,
-    /// When anything was last heard.
-    pub(super) heard: Instant,
-    /// When bytes got through last that what is asked waits behind, in either direction, as far as that is noted.
-    pub(super) carried: Instant,
-    pub(super) ping: Option<Ping>,
-    /// How long to wait, with commands on their way and nothing heard, before asking.
-    pub(super) probe_after: Duration,
-    /// Since when something that the target sent is missing.
-    pub(super) missing_since: Option<Instant>,
-    /// How often in a row something was missing when a ping was answered.
-    pub(super) rounds: u32,
-    /// A command that ought to have arrived, and since when answers to pings say that it has not.
-    pub(super) missed: Option<(Serial, Instant)>,
+    pub(super) liveness: TargetLiveness,
+    pub(super) losses: PduLosses,
     pub(super) requests: Vec<PendingTaskManagement>,
     pub(super) text: Option<TextExchange>,
     pub(super) logout: Logout,
@@ -55,6 +44,29 @@ pub(super) struct InitiatorConnection {
     /// What the commands on this connection move.
     pub(super) load: ConnectionLoad,
     pub(super) counters: InitiatorPduCounters,
+}
+
+/// The signs of life of the target on one connection.
+pub(super) struct TargetLiveness {
+    /// When a PDU was last received.
+    pub(super) heard: Instant,
+    /// When bytes last passed that delay a ping or its answer, in either direction, as far as that is noted.
+    pub(super) carried: Instant,
+    /// The ping that is not answered.
+    pub(super) ping: Option<Ping>,
+    /// The silence after which a ping is sent while commands are in flight.
+    pub(super) probe_after: Duration,
+}
+
+/// What was lost on one connection, in either direction.
+#[derive(Default)]
+pub(super) struct PduLosses {
+    /// Since when a PDU of the target is missing.
+    pub(super) missing_since: Option<Instant>,
+    /// How often in a row a PDU was missing when a ping was answered.
+    pub(super) rounds: u32,
+    /// The number of a command that should have arrived, and since when answers to pings say that it has not.
+    pub(super) missed: Option<(Serial, Instant)>,
 }
 
 /// PDUs of a connection, and payload bytes in them.
@@ -165,13 +177,13 @@ impl InitiatorConnection {
             statuses: Statuses::new(exp_stat_sn),
             output: PduOutput::default(),
             bursts: VecDeque::new(),
-            heard: now,
-            carried: now,
-            ping: None,
-            probe_after: timing.probe_after,
-            missing_since: None,
-            rounds: 0,
-            missed: None,
+            liveness: TargetLiveness {
+                heard: now,
+                carried: now,
+                ping: None,
+                probe_after: timing.probe_after,
+            },
+            losses: PduLosses::default(),
             requests: Vec::new(),
             text: None,
             logout: Logout::No,
@@ -190,7 +202,7 @@ impl InitiatorConnection {
         self.load.commands > 0
             || !self.requests.is_empty()
             || !self.foreign_logouts.is_empty()
-            || self.missing_since.is_some()
+            || self.losses.missing_since.is_some()
     }
 
     /// May commands be sent on it?

@@ -104,11 +104,12 @@ impl InitiatorConnection {
             if !self.take_stat_sn(commands, &pdu.numbers, now)? {
                 return Ok(());
             }
-            match self.ping.take_if(|ping| ping.itt == pdu.itt) {
+            match self.liveness.ping.take_if(|ping| ping.itt == pdu.itt) {
                 Some(ping) => {
                     commands.note_round_trip(now.saturating_duration_since(ping.sent));
                     // Nothing new: the next question can wait longer.
-                    self.probe_after = (self.probe_after * 2).min(self.timing.ping_after);
+                    self.liveness.probe_after =
+                        (self.liveness.probe_after * 2).min(self.timing.ping_after);
                     self.review(commands, &ping, now)?;
                 }
                 // One that was given up, whose answer comes with a SNACK's.
@@ -340,19 +341,20 @@ impl InitiatorConnection {
         commands: &SessionCommands,
         heard_elsewhere: Option<Instant>,
     ) -> Instant {
-        let mut next = match &self.ping {
+        let mut next = match &self.liveness.ping {
             None => self.ping_due(commands, heard_elsewhere),
             Some(ping) => {
                 let judged = self.silent_since(ping) + self.timing.ping_time_out;
-                let suspected = self.carried.max(ping.sent) + self.suspect_after(commands);
+                let suspected = self.liveness.carried.max(ping.sent) + self.suspect_after(commands);
                 // The others are asked whether it is the target that is silent.
-                let is_suspect = heard_elsewhere.is_some() && self.heard <= ping.sent;
+                let is_suspect = heard_elsewhere.is_some() && self.liveness.heard <= ping.sent;
                 if is_suspect && !ping.suspected { judged.min(suspected) } else { judged }
             }
         };
-        if self.ping.as_ref().is_some_and(|ping| ping.suspected) && self.is_stalled(heard_elsewhere)
+        if self.liveness.ping.as_ref().is_some_and(|ping| ping.suspected)
+            && self.is_stalled(heard_elsewhere)
         {
-            next = self.heard;
+            next = self.liveness.heard;
         }
         if let Some(text) = &self.text {
             next = next.min(text.deadline);
@@ -390,8 +392,8 @@ impl InitiatorConnection {
         }
         let suspect_after = self.suspect_after(commands);
         let ping_due = self.ping_due(commands, heard_elsewhere);
-        let silent_since = self.ping.as_ref().map(|ping| self.silent_since(ping));
-        match &mut self.ping {
+        let silent_since = self.liveness.ping.as_ref().map(|ping| self.silent_since(ping));
+        match &mut self.liveness.ping {
             Some(_)
                 if silent_since.is_some_and(|since| since + self.timing.ping_time_out <= now) =>
             {
@@ -400,8 +402,8 @@ impl InitiatorConnection {
             Some(ping)
                 if heard_elsewhere.is_some()
                     && !ping.suspected
-                    && self.heard <= ping.sent
-                    && self.carried.max(ping.sent) + suspect_after <= now =>
+                    && self.liveness.heard <= ping.sent
+                    && self.liveness.carried.max(ping.sent) + suspect_after <= now =>
             {
                 ping.suspected = true;
                 Ok(true)
@@ -416,29 +418,29 @@ impl InitiatorConnection {
 
     /// The ping is overdue, and another connection was heard since that was noticed.
     fn is_stalled(&self, heard_elsewhere: Option<Instant>) -> bool {
-        let Some(ping) = &self.ping else { return false };
+        let Some(ping) = &self.liveness.ping else { return false };
         ping.suspected
-            && self.heard <= ping.sent
+            && self.liveness.heard <= ping.sent
             && heard_elsewhere.is_some_and(|heard| heard > ping.sent)
     }
 
     /// Bytes got through then: a connection that is slow has not failed, and what it was asked waits behind
     /// what it carries.
     pub(super) fn note_carried(&mut self, at: Instant) {
-        self.carried = self.carried.max(at);
-        if let Some(ping) = &mut self.ping {
+        self.liveness.carried = self.liveness.carried.max(at);
+        if let Some(ping) = &mut self.liveness.ping {
             ping.suspected = false;
         }
     }
 
     /// Counted from the ping, so that a process that was suspended asks before it judges.
     fn silent_since(&self, ping: &Ping) -> Instant {
-        self.heard.max(self.carried).max(ping.sent)
+        self.liveness.heard.max(self.liveness.carried).max(ping.sent)
     }
 
     /// Returns since when an answer to a ping has been owed and nothing has come; `None` if no answer is owed.
     pub(super) fn owed_since(&self) -> Option<Instant> {
-        self.ping.as_ref().map(|ping| self.silent_since(ping))
+        self.liveness.ping.as_ref().map(|ping| self.silent_since(ping))
     }
 
     fn suspect_after(&self, commands: &SessionCommands) -> Duration {
@@ -448,17 +450,17 @@ impl InitiatorConnection {
     }
 
     fn ping_due(&self, commands: &SessionCommands, heard_elsewhere: Option<Instant>) -> Instant {
-        let mut due = self.heard + self.timing.ping_after;
+        let mut due = self.liveness.heard + self.timing.ping_after;
         if self.expects() && (commands.recovers() || heard_elsewhere.is_some()) {
-            due = due.min(self.heard + self.probe_after);
+            due = due.min(self.liveness.heard + self.liveness.probe_after);
         }
         // On a busy connection it is heard all the time what it has to say but this.
-        self.missing_since.map_or(due, |since| due.min(since + self.timing.probe_after))
+        self.losses.missing_since.map_or(due, |since| due.min(since + self.timing.probe_after))
     }
 
     /// Asks whether the target is there, and what it has got.
     pub(super) fn ping(&mut self, commands: &mut SessionCommands, now: Instant) {
-        if self.ping.is_some() {
+        if self.liveness.ping.is_some() {
             return;
         }
         let (itt, cmd_sn) = (commands.control_itt(), commands.window.cmd_sn());
@@ -472,7 +474,7 @@ impl InitiatorConnection {
             data: Bytes::new(),
         }));
         let end = self.output.end();
-        self.ping = Some(Ping { itt, sent: now, cmd_sn, end, suspected: false });
+        self.liveness.ping = Some(Ping { itt, sent: now, cmd_sn, end, suspected: false });
     }
 
     pub(super) fn abort_late_tasks(

@@ -30,7 +30,7 @@ impl InitiatorConnection {
         frame: PduFrame,
         now: Instant,
     ) -> Result<(), InitiatorSessionError> {
-        self.heard = now;
+        self.liveness.heard = now;
         self.counters.pdus_in += 1;
         self.counters.sizes_in.count(frame.length());
         if frame.data_digest_error {
@@ -42,7 +42,7 @@ impl InitiatorConnection {
         }
         let pdu = Pdu::parse(&frame.bhs, &frame.ahs, frame.data)?;
         if !matches!(pdu, Pdu::NopIn(_)) {
-            self.probe_after = self.timing.probe_after;
+            self.liveness.probe_after = self.timing.probe_after;
         }
         match pdu {
             Pdu::DataIn(pdu) => self.handle_data_in(commands, pdu, now),
@@ -289,7 +289,7 @@ impl InitiatorConnection {
             }
             // The ping arrived, so the target is there.
             (OPCODE_NOP_OUT, _) => {
-                self.ping = None;
+                self.liveness.ping = None;
                 Ok(())
             }
             // The target will end the command with a status.

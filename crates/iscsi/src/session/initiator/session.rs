@@ -294,7 +294,7 @@ impl InitiatorSession {
     /// is none. Meanwhile its transport is to be looked at every now and then, for [`InitiatorSession::note_carried`].
     #[must_use]
     pub fn asked(&self, cid: Cid) -> Option<u64> {
-        Some(self.connection(cid)?.ping.as_ref()?.end)
+        Some(self.connection(cid)?.liveness.ping.as_ref()?.end)
     }
 
     /// Bytes got through on a connection in a moment not before `at`, as its transport knows: some came, or the target's
@@ -397,7 +397,8 @@ impl InitiatorSession {
     fn least_to_do(&self) -> Option<usize> {
         let several = self.connections.len() > 1;
         // One that does not answer a ping gets nothing while another one does.
-        let in_doubt = |c: &InitiatorConnection| several && c.ping.is_some() && c.load.commands > 0;
+        let in_doubt =
+            |c: &InitiatorConnection| several && c.liveness.ping.is_some() && c.load.commands > 0;
         let all = self.connections.iter().enumerate();
         let open = all.filter(|(_, c)| c.is_open() && c.has_room());
         Some(open.min_by_key(|(_, c)| (in_doubt(c), c.load))?.0)
@@ -501,7 +502,7 @@ impl InitiatorSession {
             return None;
         }
         let others = self.connections.iter().filter(|connection| connection.cid != cid);
-        others.map(|connection| connection.heard).max()
+        others.map(|connection| connection.liveness.heard).max()
     }
 
     pub(super) fn connection(&self, cid: Cid) -> Option<&InitiatorConnection> {

@@ -46,7 +46,7 @@ impl InitiatorConnection {
             {
                 self.ask_for_data(itt, first, count, now);
             } else {
-                self.missing_since.get_or_insert(now);
+                self.losses.missing_since.get_or_insert(now);
             }
         } else if !(opcode == OPCODE_NOP_IN && itt == Itt::NONE)
             && self.statuses.expect(stat_sn.next())
@@ -89,7 +89,7 @@ impl InitiatorConnection {
 
     /// Asks for Data-In or R2T PDUs of a task; `count` 0: for all from `first` on.
     pub(super) fn ask_for_data(&mut self, itt: Itt, first: u32, count: u32, now: Instant) {
-        self.missing_since.get_or_insert(now);
+        self.losses.missing_since.get_or_insert(now);
         self.counters.snacks += 1;
         self.send_snack(SnackKind::DataOrR2t, Lun(0), itt, Ttt::NONE, first, count);
     }
@@ -97,7 +97,7 @@ impl InitiatorConnection {
     /// Asks for the first run of statuses that are missing, if there is one.
     pub(super) fn ask_for_statuses(&mut self, now: Instant) {
         let Some((first, count)) = self.statuses.missing() else { return };
-        self.missing_since.get_or_insert(now);
+        self.losses.missing_since.get_or_insert(now);
         self.counters.snacks += 1;
         self.send_snack(SnackKind::Status, Lun(0), Itt::NONE, Ttt::NONE, first.0, count);
     }
@@ -125,7 +125,7 @@ impl InitiatorConnection {
         now: Instant,
     ) -> Result<(), InitiatorSessionError> {
         match commands.first_missed(self.cid, ping.cmd_sn) {
-            None => self.missed = None,
+            None => self.losses.missed = None,
             Some(itt) if self.is_lost(commands, now) => {
                 if !commands.recovers() {
                     return Err(InitiatorSessionError::Unanswered(
@@ -137,7 +137,7 @@ impl InitiatorConnection {
             Some(_) => {}
         }
         // What is missing since after the ping is asked for already.
-        if self.missing_since.is_none_or(|since| since > ping.sent) {
+        if self.losses.missing_since.is_none_or(|since| since > ping.sent) {
             return Ok(());
         }
         let mut runs = Vec::new();
@@ -149,13 +149,13 @@ impl InitiatorConnection {
                 runs.push((itt, first, count));
             }
         }
-        self.missing_since = None;
+        self.losses.missing_since = None;
         if runs.is_empty() && self.statuses.missing().is_none() {
-            self.rounds = 0;
+            self.losses.rounds = 0;
             return Ok(());
         }
-        self.rounds += 1;
-        if self.rounds > MOST_ROUNDS {
+        self.losses.rounds += 1;
+        if self.losses.rounds > MOST_ROUNDS {
             return Err(InitiatorSessionError::Unanswered("a SNACK"));
         }
         for (itt, first, count) in runs {
@@ -172,16 +172,16 @@ impl InitiatorConnection {
     /// TCP, so there is time.
     fn is_lost(&mut self, commands: &SessionCommands, now: Instant) -> bool {
         let expected = commands.window.exp_cmd_sn();
-        match self.missed {
+        match self.losses.missed {
             Some((missed, since)) if missed == expected => {
                 let is_lost = commands.recovers() || since + self.timing.ping_time_out <= now;
                 if is_lost {
-                    self.missed = None;
+                    self.losses.missed = None;
                 }
                 is_lost
             }
             _ => {
-                self.missed = Some((expected, now));
+                self.losses.missed = Some((expected, now));
                 false
             }
         }

@@ -15,6 +15,7 @@ impl Session {
     pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&TargetTask, Itt) -> bool) {
         let meant: Vec<Itt> = self
             .tasks
+            .by_tag
             .iter()
             .filter(|(itt, task)| {
                 task.stage != TargetTaskStage::Management && is_meant(task, **itt)
@@ -23,10 +24,10 @@ impl Session {
             .collect();
         // Remove all of them from the queues first: the share that each gives back must go to writes that stay.
         for itt in &meant {
-            self.gathers.remove(itt);
+            self.writes.incoming.remove(itt);
         }
         for connection in &mut self.connections {
-            connection.waiting.retain(|itt| self.gathers.contains_key(itt));
+            connection.writes.waiting.retain(|itt| self.writes.incoming.contains_key(itt));
         }
         for itt in meant {
             self.abort(itt);
@@ -37,7 +38,7 @@ impl Session {
     /// to its abort request, at the latest.
     pub(super) fn abort(&mut self, itt: Itt) {
         self.take_gather(itt);
-        if let Some(task) = self.end(itt) {
+        if let Some(task) = self.tasks.end(itt) {
             if let Some(at) = self.position(task.allegiance) {
                 self.release(at, &task);
             }

@@ -43,13 +43,14 @@ impl Session {
         bhs: &Bhs,
     ) {
         let itt = pdu.itt;
-        if itt == Itt::NONE || self.tasks.contains_key(&itt) || !(pdu.write || pdu.is_final) {
+        if itt == Itt::NONE || self.tasks.by_tag.contains_key(&itt) || !(pdu.write || pdu.is_final)
+        {
             // A tag in use is an invalid field rather than "task in progress", which belongs to
             // TASK REASSIGN (RFC 7143, 11.17.1, note 2). W or F must be set: 11.3.1.
             self.reject(at, RejectReason::InvalidPduField, bhs);
             return;
         }
-        if pdu.immediate && self.immediate >= self.settings.immediate_commands {
+        if pdu.immediate && self.tasks.immediate >= self.settings.immediate_commands {
             self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
@@ -81,7 +82,7 @@ impl Session {
         };
         if stage == TargetTaskStage::Executing {
             let data_in_capacity = task.data_in_capacity();
-            self.begin(itt, task);
+            self.tasks.begin(itt, task);
             self.connections[at].counters.data_out_bytes += pdu.data.len() as u64;
             let mut data_out = DataSegment::new();
             if !pdu.data.is_empty() {
@@ -98,8 +99,8 @@ impl Session {
             }));
             return;
         }
-        self.begin(itt, task);
-        let has_room = self.waiting.has_room(pdu.data.len());
+        self.tasks.begin(itt, task);
+        let has_room = self.writes.memory.has_room(pdu.data.len());
         let refusal =
             refusal.or((!has_room).then(|| TargetCommandOutcome::status(ScsiStatus::Busy)));
         self.begin_gather(pdu, refusal);
@@ -111,10 +112,10 @@ impl Session {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
         let follows = (!pdu.is_final).then_some(self.parameters.first_burst_length);
-        let is_copied = self.is_shared && pdu.data.len() >= LARGE;
+        let is_copied = self.writes.is_shared && pdu.data.len() >= LARGE;
         let immediate =
             if refusal.is_some() { Bytes::new() } else { unshared(pdu.data, is_copied) };
-        let mut charge = self.waiting.charge();
+        let mut charge = self.writes.memory.charge();
         charge.add(immediate.len());
         let mut gather = DataOutGather::new(length, immediate, follows);
         if refusal.is_some() {
@@ -147,10 +148,10 @@ impl Session {
         if transfer.gather.is_draining() {
             transfer.charge.clear();
         }
-        self.gathers.insert(itt, transfer);
+        self.writes.incoming.insert(itt, transfer);
         self.watch_progress();
-        if self.recovers(1) && self.sequence_check.is_none() {
-            self.sequence_check = Some(self.now + self.settings.sequence_time);
+        if self.recovers(1) && self.writes.sequence_check.is_none() {
+            self.writes.sequence_check = Some(self.now + self.settings.sequence_time);
         }
         self.advance_transfer(itt);
     }
@@ -165,7 +166,9 @@ impl Session {
         let itt = data_out.itt;
         let instance = self.connections[at].instance;
         let is_own = |task: &TargetTask| task.allegiance == instance;
-        if !self.gathers.contains_key(&itt) || !self.tasks.get(&itt).is_some_and(is_own) {
+        if !self.writes.incoming.contains_key(&itt)
+            || !self.tasks.by_tag.get(&itt).is_some_and(is_own)
+        {
             if digest_error || !self.keep_early_data(at, data_out, bhs) {
                 // Data of a task that was aborted may still be on its way.
                 self.connections[at].counters.ignored += 1;
@@ -173,7 +176,8 @@ impl Session {
             return;
         }
         let recovers = self.recovers(1);
-        let (Some(transfer), Some(task)) = (self.gathers.get_mut(&itt), self.tasks.get(&itt))
+        let (Some(transfer), Some(task)) =
+            (self.writes.incoming.get_mut(&itt), self.tasks.by_tag.get(&itt))
         else {
             return;
         };
@@ -189,14 +193,14 @@ impl Session {
         let held = transfer.gather.received() as usize + length;
         let lacking = held.saturating_sub(transfer.charge.bytes());
         if !transfer.gather.is_draining() && lacking > 0 {
-            if self.waiting.has_room(lacking) {
+            if self.writes.memory.has_room(lacking) {
                 transfer.charge.add(lacking);
             } else {
                 transfer.gather.drain();
                 transfer.refusal.get_or_insert(TargetCommandOutcome::status(ScsiStatus::Busy));
             }
         }
-        let is_copied = self.is_shared && length >= LARGE && !transfer.gather.is_draining();
+        let is_copied = self.writes.is_shared && length >= LARGE && !transfer.gather.is_draining();
         if is_copied && !transfer.gather.is_completed_by(&data_out) {
             data_out.data = unshared(data_out.data, true);
         }
@@ -212,7 +216,7 @@ impl Session {
             self.reject(at, RejectReason::InvalidPduField, bhs);
         }
         self.advance_transfer(itt);
-        if !self.postponed.is_empty() {
+        if !self.functions.postponed.is_empty() {
             self.check_postponed();
         }
     }
@@ -223,7 +227,7 @@ impl Session {
         let instance = self.connections[at].instance;
         // The charge of the last Data-Out of a burst may be larger than its data.
         let limit = self.parameters.first_burst_length as usize + KEPT_DATA_OUT;
-        let early = self.window.find_held(|early| {
+        let early = self.order.window.find_held(|early| {
             early.allegiance == instance
                 && matches!(&early.pdu, Pdu::ScsiCommand(command) if command.itt == data_out.itt)
         });
@@ -235,7 +239,7 @@ impl Session {
         if bytes > limit {
             return false;
         }
-        if !early.is_shed && !self.waiting.has_room(length + KEPT_DATA_OUT) {
+        if !early.is_shed && !self.writes.memory.has_room(length + KEPT_DATA_OUT) {
             early.is_shed = true;
             early.has_ended = early.data.iter().any(|(data_out, _)| data_out.is_final);
             early.data = Vec::new();
@@ -249,7 +253,7 @@ impl Session {
             early.has_ended |= data_out.is_final;
         } else {
             early.charge.add(length + KEPT_DATA_OUT);
-            data_out.data = unshared(data_out.data, self.is_shared);
+            data_out.data = unshared(data_out.data, self.writes.is_shared);
             early.data.push((data_out, *bhs));
         }
         true

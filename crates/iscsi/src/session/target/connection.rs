@@ -38,20 +38,41 @@ pub struct Connection {
     output: PduOutput,
     /// The last of the login that was in `output` at first, in bytes.
     login_bytes: usize,
-    /// Writes that were admitted and wait for their share of the data that may be asked for: each once,
-    /// has a gather, and is `AdmissionState::Waiting`.
+    pub(super) writes: ConnectionWrites,
+    pub(super) text: Option<Exchange>,
+    pub(super) pending_text: Option<PendingText>,
+    pub(super) liveness: ConnectionLiveness,
+    pub(super) closing: bool,
+    pub(super) counters: TargetPduCounters,
+}
+
+/// The writes of a connection whose data has to be solicited.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionWrites {
+    /// Admitted writes that wait for their share of the data that may be solicited. Each is in the queue once, is one
+    /// of the session's incomplete writes, and is `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
     /// Since when there has been no room for the data of the first write in `waiting`.
     pub(super) lacks_room_since: Option<Instant>,
-    /// Data asked for and not worked off, in bytes.
+    /// Bytes of data that were solicited for writes that are not done.
     pub(super) solicited: u64,
-    pub(super) text: Option<Exchange>,
-    pub(super) pending_text: Option<PendingText>,
+}
+
+impl ConnectionWrites {
+    /// Returns true if a write of so many bytes must wait for other writes whose data was requested: together they
+    /// would exceed `share`. A single write is always let through.
+    pub(super) fn exceeds(&self, wanted: u64, share: u64) -> bool {
+        self.solicited > 0 && self.solicited + wanted > share
+    }
+}
+
+/// The signs of life of the initiator on one connection.
+#[derive(Debug)]
+pub(super) struct ConnectionLiveness {
+    /// When something was last received.
     last_received: Instant,
-    /// When our NOP-In went out; `None` if anything came since.
+    /// When our NOP-In was sent; `None` if anything was received since.
     pub(super) ping: Option<Instant>,
-    pub(super) closing: bool,
-    pub(super) counters: TargetPduCounters,
 }
 
 /// Why a connection must be dropped.
@@ -159,13 +180,10 @@ impl Connection {
             parameters,
             login_bytes: output.len(),
             output,
-            waiting: VecDeque::new(),
-            lacks_room_since: None,
-            solicited: 0,
+            writes: ConnectionWrites::default(),
             text: None,
             pending_text: None,
-            last_received: now,
-            ping: None,
+            liveness: ConnectionLiveness { last_received: now, ping: None },
             closing: false,
             counters: TargetPduCounters::default(),
         }
@@ -231,20 +249,15 @@ impl Connection {
         self.output = PduOutput::default();
     }
 
-    /// Returns true if a write of so many bytes must wait for other writes whose data was requested: together they
-    /// would exceed `share`. A single write is always let through.
-    pub(super) fn exceeds_solicited(&self, wanted: u64, share: u64) -> bool {
-        self.solicited > 0 && self.solicited + wanted > share
-    }
-
-    /// When this connection needs a look.
+    /// Returns when this connection needs a look.
     pub(super) fn poll_timeout(&self, settings: &Settings) -> Instant {
-        match self.ping {
+        let ConnectionLiveness { last_received, ping } = self.liveness;
+        match ping {
             Some(sent) => sent + settings.dead_after,
             None if self.retained.len() > 0 => {
-                self.last_received + settings.acknowledge_after.min(settings.ping_after)
+                last_received + settings.acknowledge_after.min(settings.ping_after)
             }
-            None => self.last_received + settings.ping_after,
+            None => last_received + settings.ping_after,
         }
     }
 
@@ -257,8 +270,7 @@ impl Connection {
 
     /// Nothing could come up to now.
     pub(super) fn excuse_silence(&mut self, now: Instant) {
-        self.last_received = now;
-        self.ping = None;
+        self.liveness = ConnectionLiveness { last_received: now, ping: None };
     }
 
     /// The initiator has all statuses before this one, it says. False if it had said so before.

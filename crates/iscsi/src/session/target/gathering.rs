@@ -16,7 +16,7 @@ impl Session {
     /// Performs the next step of a write: requests more data, answers it, or hands it to the driver.
     pub(super) fn advance_transfer(&mut self, itt: Itt) {
         let about_to_end = self.is_about_to_end(itt);
-        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
+        let Some(transfer) = self.writes.incoming.get_mut(&itt) else { return };
         if transfer.gather.is_quiet()
             && (transfer.gather.failure().is_some() || transfer.refusal.is_some())
         {
@@ -29,12 +29,12 @@ impl Session {
         } else if about_to_end {
             // A task management function will end this write once the data on its way has arrived.
         } else if transfer.gather.is_complete() {
-            let Some(task) = self.tasks.get_mut(&itt) else { return };
+            let Some(task) = self.tasks.by_tag.get_mut(&itt) else { return };
             task.stage = TargetTaskStage::Executing;
             let (lun, data_in_capacity) = (task.lun, task.data_in_capacity());
             let allegiance = task.allegiance;
             let Some(IncomingWrite { gather, cdb, attribute, admitted, .. }) =
-                self.gathers.remove(&itt)
+                self.writes.incoming.remove(&itt)
             else {
                 return;
             };
@@ -53,7 +53,7 @@ impl Session {
                 admitted,
             }));
         } else if transfer.admission == AdmissionState::Granted || transfer.gather.is_recovering() {
-            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
+            let allegiance = self.tasks.by_tag.get(&itt).map(|task| task.allegiance);
             if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
                 self.solicit(at, itt);
             }
@@ -67,7 +67,7 @@ impl Session {
         for at in 0..self.connections.len() {
             let connection = &self.connections[at];
             let lacks_room = self.room_due(connection).is_some_and(|due| due <= self.now);
-            let contended = self.contended_since;
+            let contended = self.writes.contended_since;
             let Settings { room_time, data_time, .. } = self.settings;
             let is_late = |transfer: &IncomingWrite| {
                 lacks_room && transfer.begun + room_time <= self.now
@@ -76,11 +76,11 @@ impl Session {
             if !lacks_room && contended.is_none() {
                 continue;
             }
-            let is_late = |itt: &&Itt| self.gathers.get(itt).is_some_and(is_late);
+            let is_late = |itt: &&Itt| self.writes.incoming.get(itt).is_some_and(is_late);
             let late: SmallVec<[Itt; 4]> =
-                connection.waiting.iter().filter(is_late).copied().collect();
+                connection.writes.waiting.iter().filter(is_late).copied().collect();
             for itt in late {
-                let waiting = &mut self.connections[at].waiting;
+                let waiting = &mut self.connections[at].writes.waiting;
                 let Some(place) = waiting.iter().position(|waiting| *waiting == itt) else {
                     continue; // it went on in the room of one before it
                 };
@@ -97,8 +97,8 @@ impl Session {
 
     /// Begins to check the progress of waiting writes, if that is not done yet.
     pub(super) fn watch_progress(&mut self) {
-        if self.stall_check.is_none() {
-            self.stall_check = Some(self.now + self.settings.stalled_after);
+        if self.writes.stall_check.is_none() {
+            self.writes.stall_check = Some(self.now + self.settings.stalled_after);
         }
     }
 }

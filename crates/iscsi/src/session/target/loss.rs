@@ -67,7 +67,7 @@ impl Session {
     ) {
         // Commands that wait for their turn count as never received, and immediate ones do not
         // outlive their connection (RFC 7143, 7.14, 11.14).
-        self.window.discard_held(|early| early.allegiance == instance);
+        self.order.window.discard_held(|early| early.allegiance == instance);
         if self.time2retain() == 0 {
             self.terminate(instance);
             return;
@@ -75,8 +75,8 @@ impl Session {
         self.end_management(instance);
         self.terminate_where(|task| task.allegiance == instance && task.immediate);
         let own = |task: &TargetTask| task.allegiance == instance;
-        for (itt, transfer) in &mut self.gathers {
-            if self.tasks.get(itt).is_some_and(own) {
+        for (itt, transfer) in &mut self.writes.incoming {
+            if self.tasks.by_tag.get(itt).is_some_and(own) {
                 transfer.gather.reopen();
             }
         }
@@ -100,7 +100,7 @@ impl Session {
 
     /// Aborts all tasks of a connection that has gone for good, or is about to.
     pub(super) fn terminate(&mut self, instance: Instance) {
-        self.window.discard_held(|early| early.allegiance == instance);
+        self.order.window.discard_held(|early| early.allegiance == instance);
         self.end_management(instance);
         self.terminate_where(|task| task.allegiance == instance);
         self.lost.retain(|lost| lost.instance != instance);
@@ -110,7 +110,8 @@ impl Session {
     /// had some is to tell it (RFC 7143, 11.14.5).
     fn terminate_where(&mut self, is_meant: impl Fn(&TargetTask) -> bool) {
         let mut units = SmallVec::<[Lun; 4]>::new();
-        let commands = self.tasks.values().filter(|task| task.stage != TargetTaskStage::Management);
+        let commands =
+            self.tasks.by_tag.values().filter(|task| task.stage != TargetTaskStage::Management);
         for task in commands.filter(|task| is_meant(task)) {
             if !units.iter().any(|lun| is_same_unit(*lun, task.lun)) {
                 units.push(task.lun);
@@ -125,26 +126,31 @@ impl Session {
         let is_meant = |task: &TargetTask| {
             task.stage == TargetTaskStage::Management && task.allegiance == instance
         };
-        let meant: Vec<Itt> =
-            self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect();
+        let meant: Vec<Itt> = self
+            .tasks
+            .by_tag
+            .iter()
+            .filter(|(_, task)| is_meant(task))
+            .map(|(itt, _)| *itt)
+            .collect();
         for itt in meant {
-            self.end(itt);
-            self.postponed.retain(|postponed| postponed.request.itt != itt);
-            self.fenced.retain(|fenced| fenced.itt != itt);
+            self.tasks.end(itt);
+            self.functions.postponed.retain(|postponed| postponed.request.itt != itt);
+            self.functions.fenced.retain(|fenced| fenced.itt != itt);
         }
     }
 
     /// A task continues on another connection.
     pub(super) fn move_task(&mut self, itt: Itt, to: usize) {
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let Some(task) = self.tasks.by_tag.get_mut(&itt) else { return };
         let connection = &mut self.connections[to];
         task.allegiance = connection.instance;
         task.snack_tag = 0; // RFC 7143, 7.2.2
-        connection.solicited += task.solicited;
-        if let Some(transfer) = self.gathers.get_mut(&itt) {
+        connection.writes.solicited += task.solicited;
+        if let Some(transfer) = self.writes.incoming.get_mut(&itt) {
             (transfer.progress, transfer.begun) = (self.now, self.now);
             if transfer.admission == AdmissionState::Waiting {
-                connection.waiting.push_back(itt);
+                connection.writes.waiting.push_back(itt);
             }
             self.grant_waiting(to);
             self.advance_transfer(itt);
@@ -179,19 +185,19 @@ impl Session {
     /// The session ends: nothing of it is left but what its connections have still to send.
     pub(super) fn end_all(&mut self) {
         self.ended = true;
-        self.window.discard_held(|_| true);
+        self.order.window.discard_held(|_| true);
         self.abort_where(|_, _| true);
-        let management: Vec<Itt> = self.tasks.keys().copied().collect();
-        management.into_iter().for_each(|itt| _ = self.end(itt));
-        self.postponed.clear();
-        self.fenced.clear();
+        let management: Vec<Itt> = self.tasks.by_tag.keys().copied().collect();
+        management.into_iter().for_each(|itt| _ = self.tasks.end(itt));
+        self.functions.postponed.clear();
+        self.functions.fenced.clear();
         self.lost.clear();
     }
 
     /// Takes note that statuses have arrived (ExpStatSN); what waited for that goes on.
     pub(super) fn note_acknowledged(&mut self, at: usize, exp_stat_sn: Serial) {
         let is_new = self.connections[at].note_acknowledged(exp_stat_sn);
-        if is_new && !self.fenced.is_empty() {
+        if is_new && !self.functions.fenced.is_empty() {
             self.check_fences();
         }
     }

@@ -9,18 +9,19 @@ use crate::{
 
 use super::{
     event::ManagementRequest,
-    session::{Postponed, Session},
+    pending_functions::Postponed,
+    session::Session,
     task::{TargetTask, TargetTaskStage, is_same_unit},
 };
 
 impl Session {
     pub(super) fn handle_task_request(&mut self, at: usize, request: &TaskRequest, bhs: &Bhs) {
         let itt = request.itt;
-        if itt == Itt::NONE || self.tasks.contains_key(&itt) {
+        if itt == Itt::NONE || self.tasks.by_tag.contains_key(&itt) {
             self.reject(at, RejectReason::InvalidPduField, bhs);
             return;
         }
-        if request.immediate && self.immediate >= self.settings.immediate_commands {
+        if request.immediate && self.tasks.immediate >= self.settings.immediate_commands {
             self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
@@ -47,7 +48,7 @@ impl Session {
     /// RFC 7143, 11.6.1: the three cases of ABORT TASK.
     fn abort_task(&mut self, at: usize, request: &TaskRequest) -> TaskFunctionResult {
         let meant = request.referenced_itt;
-        if let Some(task) = self.tasks.get(&meant) {
+        if let Some(task) = self.tasks.by_tag.get(&meant) {
             if task.stage == TargetTaskStage::Management {
                 return TaskFunctionResult::Rejected;
             }
@@ -60,13 +61,13 @@ impl Session {
             matches!(pdu, Pdu::ScsiCommand(command)
                 if command.itt == meant && is_same_unit(command.lun, request.lun))
         };
-        if self.window.take_held(|early| is_held(&early.pdu)).is_some() {
+        if self.order.window.take_held(|early| is_held(&early.pdu)).is_some() {
             return TaskFunctionResult::Complete;
         }
         // A status that may be lost with its connection goes out once more (RFC 7143, 11.5.1).
         self.resend_lost(at, meant);
         let comes_before = request.ref_cmd_sn.is_before(request.cmd_sn);
-        if comes_before && self.window.void(request.ref_cmd_sn) {
+        if comes_before && self.order.window.void(request.ref_cmd_sn) {
             TaskFunctionResult::Complete
         } else {
             TaskFunctionResult::NoTask
@@ -88,22 +89,22 @@ impl Session {
             r2t_sn: 0,
             snack_tag: 0,
         };
-        self.begin(request.itt, task);
+        self.tasks.begin(request.itt, task);
         let cmd_sn = request.cmd_sn;
         let request = ManagementRequest { itt: request.itt, function, lun: request.lun };
         if request.unit().is_none() {
             // What has not come yet counts as received and aborted (RFC 7143, 4.2.3.3 b).
-            self.window.plug(cmd_sn);
+            self.order.window.plug(cmd_sn);
         }
         let until = self.now + self.settings.sequence_time;
-        self.postponed.push(Postponed { request, cmd_sn, until, bursts_until: None });
+        self.functions.postponed.push(Postponed { request, cmd_sn, until, bursts_until: None });
         self.check_postponed();
     }
 
     /// Aborts what `request` is about, in this session: to be called for a unit that exists. The
     /// aborts are events.
     pub fn abort_for(&mut self, request: &ManagementRequest) {
-        if let Some(task) = self.tasks.get(&request.itt) {
+        if let Some(task) = self.tasks.by_tag.get(&request.itt) {
             let before = task.cmd_sn;
             self.abort_before(Some(request.lun), before);
         }
@@ -129,6 +130,6 @@ impl Session {
         let is_meant = |task: &TargetTask| {
             task.stage != TargetTaskStage::Management && is_same_unit(task.lun, lun)
         };
-        self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect()
+        self.tasks.by_tag.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect()
     }
 }

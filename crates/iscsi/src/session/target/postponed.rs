@@ -9,7 +9,8 @@ use crate::{Itt, pdu::TaskFunctionResult};
 
 use super::{
     event::TargetEvent,
-    session::{Fenced, Postponed, Session},
+    pending_functions::{Fenced, Postponed},
+    session::Session,
     task::TargetTaskStage,
 };
 
@@ -20,7 +21,7 @@ impl Session {
     /// sent on the other connections, because no response to an aborted task may arrive after it (RFC 7143, 4.2.3.3 d,
     /// 11.5.1).
     pub fn answer_management(&mut self, itt: Itt, result: TaskFunctionResult) {
-        let Some(task) = self.tasks.get(&itt) else { return };
+        let Some(task) = self.tasks.by_tag.get(&itt) else { return };
         if task.stage != TargetTaskStage::Management {
             return;
         }
@@ -39,7 +40,7 @@ impl Session {
             }
         }
         let until = self.now + self.settings.sequence_time;
-        self.fenced.push(Fenced { itt, allegiance, result, awaited, until });
+        self.functions.fenced.push(Fenced { itt, allegiance, result, awaited, until });
         self.check_fences();
     }
 
@@ -49,18 +50,18 @@ impl Session {
     pub(super) fn check_postponed(&mut self) {
         let mut late = SmallVec::<[Itt; 1]>::new();
         let mut at = 0;
-        while at < self.postponed.len() {
-            let bursts_until = self.bursts_until(&self.postponed[at]);
-            let postponed = &mut self.postponed[at];
+        while at < self.functions.postponed.len() {
+            let bursts_until = self.bursts_until(&self.functions.postponed[at]);
+            let postponed = &mut self.functions.postponed[at];
             postponed.bursts_until = bursts_until;
-            let (cmd_sn, max_cmd_sn) = (postponed.cmd_sn, self.window.max_cmd_sn());
-            let is_ahead =
-                self.window.exp_cmd_sn().is_before(cmd_sn) && !max_cmd_sn.next().is_before(cmd_sn);
+            let (cmd_sn, max_cmd_sn) = (postponed.cmd_sn, self.order.window.max_cmd_sn());
+            let is_ahead = self.order.window.exp_cmd_sn().is_before(cmd_sn)
+                && !max_cmd_sn.next().is_before(cmd_sn);
             if self.now < postponed.until && (is_ahead || bursts_until.is_some()) {
                 at += 1;
                 continue;
             }
-            let Postponed { request, cmd_sn, .. } = self.postponed.remove(at);
+            let Postponed { request, cmd_sn, .. } = self.functions.postponed.remove(at);
             if is_ahead {
                 late.push(request.itt);
                 continue;
@@ -78,9 +79,11 @@ impl Session {
     /// Returns until when a function waits for data that R2Ts of this session have requested for its tasks; `None` if it
     /// need not wait. It does not wait for other sessions.
     fn bursts_until(&self, postponed: &Postponed) -> Option<Instant> {
-        let is_meant = |itt: &Itt| self.tasks.get(itt).is_some_and(|task| postponed.is_about(task));
+        let is_meant =
+            |itt: &Itt| self.tasks.by_tag.get(itt).is_some_and(|task| postponed.is_about(task));
         let open = self
-            .gathers
+            .writes
+            .incoming
             .iter()
             .filter(|(itt, transfer)| transfer.gather.has_valid_ttt() && is_meant(itt));
         let until = open.map(|(_, transfer)| transfer.progress + self.settings.burst_silence);
@@ -90,8 +93,8 @@ impl Session {
     /// Sends the responses of functions whose awaited statuses have been acknowledged, or whose time is over.
     pub(super) fn check_fences(&mut self) {
         let mut at = 0;
-        while at < self.fenced.len() {
-            let Fenced { awaited, until, .. } = &self.fenced[at];
+        while at < self.functions.fenced.len() {
+            let Fenced { awaited, until, .. } = &self.functions.fenced[at];
             let waits = self.now < *until
                 && awaited.iter().any(|(instance, stat_sn)| {
                     let position = self.position(*instance);
@@ -101,8 +104,8 @@ impl Session {
                 at += 1;
                 continue;
             }
-            let Fenced { itt, allegiance, result, .. } = self.fenced.remove(at);
-            self.end(itt);
+            let Fenced { itt, allegiance, result, .. } = self.functions.fenced.remove(at);
+            self.tasks.end(itt);
             if let Some(at) = self.position(allegiance) {
                 self.respond_to_management(at, itt, result);
             }
@@ -111,7 +114,7 @@ impl Session {
 
     /// Continues writes that a function no longer ends, and then functions that waited for writes which have ended.
     pub(super) fn resume_transfers(&mut self) {
-        let waiting: Vec<Itt> = self.gathers.keys().copied().collect();
+        let waiting: Vec<Itt> = self.writes.incoming.keys().copied().collect();
         waiting.into_iter().for_each(|itt| self.advance_transfer(itt));
         self.check_postponed();
     }

@@ -14,7 +14,7 @@ use super::{
 impl Session {
     pub(super) fn reassign(&mut self, at: usize, request: &TaskRequest) {
         let meant = request.referenced_itt;
-        let task = self.tasks.get(&meant).map(|task| (task.allegiance, task.stage));
+        let task = self.tasks.by_tag.get(&meant).map(|task| (task.allegiance, task.stage));
         let result = if !self.recovers(2) {
             TaskFunctionResult::ReassignNotSupported
         } else if let Some((allegiance, stage)) = task {

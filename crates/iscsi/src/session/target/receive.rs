@@ -10,11 +10,7 @@ use crate::{
     window::CommandTurn,
 };
 
-use super::{
-    connection::TargetSessionError,
-    session::{Early, Session},
-    waiting::Stall,
-};
+use super::{connection::TargetSessionError, order::Early, session::Session, waiting::Stall};
 
 impl Session {
     /// Handles a PDU that has arrived on this connection.
@@ -33,7 +29,7 @@ impl Session {
             return Ok(());
         }
         let PduFrame { bhs, ahs, data, is_shared, data_digest_error } = frame;
-        self.is_shared = is_shared;
+        self.writes.is_shared = is_shared;
         if bhs[0] & FROM_TARGET != 0 {
             // Only targets send these opcodes.
             self.reject(at, RejectReason::CommandNotSupported, &bhs);
@@ -54,7 +50,7 @@ impl Session {
             return self.handle_digest_error(at, pdu, &bhs);
         }
         self.note_acknowledged(at, exp_stat_sn(&bhs));
-        if self.discovery && !is_for_discovery(&pdu) {
+        if self.identity.discovery && !is_for_discovery(&pdu) {
             self.reject(at, RejectReason::ProtocolError, &bhs);
             return Err(TargetSessionError::Protocol(
                 "a command, a task management function or data in a discovery session",
@@ -85,7 +81,7 @@ impl Session {
         if immediate {
             self.take_turn(at, pdu, &bhs);
         } else {
-            match self.window.arrive(cmd_sn) {
+            match self.order.window.arrive(cmd_sn) {
                 CommandTurn::Now => self.take_turn(at, pdu, &bhs),
                 CommandTurn::Later => self.hold(at, cmd_sn, pdu, bhs),
                 CommandTurn::Never => self.connections[at].counters.ignored += 1,
@@ -109,12 +105,12 @@ impl Session {
     /// data, and any other PDU counts as lost.
     fn hold(&mut self, at: usize, cmd_sn: Serial, mut pdu: Pdu, bhs: Bhs) {
         let allegiance = self.connections[at].instance;
-        let mut charge = self.waiting.charge();
+        let mut charge = self.writes.memory.charge();
         let mut is_shed = false;
         if let Some(data) = data_of(&mut pdu).filter(|data| !data.is_empty()) {
-            if self.waiting.has_room(data.len()) {
+            if self.writes.memory.has_room(data.len()) {
                 charge.add(data.len());
-                *data = unshared(std::mem::take(data), self.is_shared);
+                *data = unshared(std::mem::take(data), self.writes.is_shared);
             } else {
                 // `Bytes::clear` would keep the memory.
                 *data = bytes::Bytes::new();
@@ -125,7 +121,7 @@ impl Session {
             self.connections[at].counters.ignored += 1;
             return;
         }
-        self.hole.get_or_insert((self.window.exp_cmd_sn(), Stall::new(self.now)));
+        self.order.hole.get_or_insert((self.order.window.exp_cmd_sn(), Stall::new(self.now)));
         self.watch_progress();
         let early = Early {
             pdu,
@@ -138,15 +134,15 @@ impl Session {
             is_shed,
             has_ended: false,
         };
-        self.window.hold(cmd_sn, early);
+        self.order.window.hold(cmd_sn, early);
     }
 
     /// Commands that were held and whose turn has come, each on the connection that it came on;
     /// and functions that waited for them.
     fn take_held(&mut self) {
-        while let Some(early) = self.window.poll() {
+        while let Some(early) = self.order.window.poll() {
             let Early { pdu, bhs, allegiance, data, charge, is_shed, has_ended, .. } = early;
-            self.is_shared = false;
+            self.writes.is_shared = false;
             // What a connection held is discarded with it.
             let Some(at) = self.position(allegiance) else { continue };
             drop(charge);
@@ -160,11 +156,12 @@ impl Session {
                 self.handle_data_out(at, data_out, false, &bhs);
             }
         }
-        let expected = self.window.exp_cmd_sn();
-        if self.hole.is_some_and(|(missing, _)| missing != expected) {
-            self.hole = self.window.held().next().map(|_| (expected, Stall::new(self.now)));
+        let expected = self.order.window.exp_cmd_sn();
+        if self.order.hole.is_some_and(|(missing, _)| missing != expected) {
+            self.order.hole =
+                self.order.window.held().next().map(|_| (expected, Stall::new(self.now)));
         }
-        if !self.postponed.is_empty() {
+        if !self.functions.postponed.is_empty() {
             self.check_postponed();
         }
     }

@@ -18,8 +18,8 @@ impl Session {
     /// Before its data is complete this refuses it: the status goes out when the data that is on
     /// its way has come (RFC 7143, 11.4.2).
     pub fn complete(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
-        if !self.gathers.is_empty()
-            && let Some(transfer) = self.gathers.get_mut(&itt)
+        if !self.writes.incoming.is_empty()
+            && let Some(transfer) = self.writes.incoming.get_mut(&itt)
         {
             if !transfer.gather.is_quiet() {
                 transfer.gather.drain();
@@ -34,7 +34,8 @@ impl Session {
 
     /// Sends what a command returns, and its status. The task ends.
     pub(super) fn finish(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
-        let Some(task) = self.end_if(itt, |task| task.stage != TargetTaskStage::Management) else {
+        let Some(task) = self.tasks.end_if(itt, |task| task.stage != TargetTaskStage::Management)
+        else {
             return;
         };
         let at = self.position(task.allegiance);
@@ -67,8 +68,8 @@ impl Session {
 
     /// A task of this connection has ended or was aborted: others may ask for data in its place.
     pub(super) fn release(&mut self, at: usize, task: &TargetTask) {
-        self.connections[at].solicited -= task.solicited;
-        if !self.connections[at].waiting.is_empty() {
+        self.connections[at].writes.solicited -= task.solicited;
+        if !self.connections[at].writes.waiting.is_empty() {
             self.grant_waiting(at);
         }
     }

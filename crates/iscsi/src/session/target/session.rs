@@ -1,9 +1,6 @@
 //! What the connections of one session share, and the connections themselves.
 
-use std::{
-    collections::{VecDeque, hash_map::Entry},
-    time::Instant,
-};
+use std::{collections::VecDeque, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -12,17 +9,19 @@ use crate::{
     codec::PduOutput,
     keys::Parameters,
     login::{EstablishedLogin, SessionType},
-    pdu::{DataOut, Numbers, RejectReason, TaskFunctionResult},
+    pdu::{Numbers, RejectReason},
     window::TargetCommandWindow,
 };
 
 use super::{
     connection::{Connection, TargetPduCounters},
-    event::{ManagementRequest, TargetEvent},
+    event::TargetEvent,
+    order::CommandOrder,
+    pending_functions::PendingFunctions,
     response::CommandResponse,
     settings::Settings,
-    task::{IncomingWrite, Instance, TargetTask, TargetTaskStage, Tasks, is_same_unit},
-    waiting::{Charge, Stall, WaitingWriteBytes},
+    task::{Instance, SessionTasks, Tasks},
+    writes::SessionWrites,
 };
 
 /// One session: command order, tasks, what was agreed on, and its connections.
@@ -41,73 +40,34 @@ use super::{
 pub struct Session {
     pub(super) settings: Settings,
     pub(super) parameters: Parameters,
-    pub(super) discovery: bool,
-    pub(super) window: TargetCommandWindow<Early>,
-    pub(super) tasks: Tasks<TargetTask>,
-    /// Writes whose data is not complete, by tag.
-    pub(super) gathers: Tasks<IncomingWrite>,
-    /// Memory that waiting commands and `gathers` hold, and its limit.
-    pub(super) waiting: WaitingWriteBytes,
-    /// The data of the PDU at hand is a piece of a larger buffer
-    /// ([`Frame::is_shared`](crate::codec::PduFrame::is_shared)). Data that has to wait is copied then: it would
-    /// keep the whole buffer in memory, and be charged for its own length only.
-    pub(super) is_shared: bool,
-    /// The number of the missing command for which others wait, and for how long it has been missing.
-    pub(super) hole: Option<(Serial, Stall)>,
-    /// When the progress of the waiting writes is checked next.
-    pub(super) stall_check: Option<Instant>,
-    /// Since when other sessions have lacked room for their writes.
-    pub(super) contended_since: Option<Instant>,
-    /// What one connection may have asked for at once, in bytes.
-    pub(super) solicited_share: u64,
-    /// Entries of `tasks` that take a place in the window.
-    in_progress: u32,
-    /// Entries of `tasks` that are immediate.
-    pub(super) immediate: u32,
+    pub(super) identity: SessionIdentity,
+    pub(super) order: CommandOrder,
+    pub(super) tasks: SessionTasks,
+    pub(super) writes: SessionWrites,
+    pub(super) functions: PendingFunctions,
     /// One for each CID in use; at most MaxConnections, and one that is closing for each.
     pub(super) connections: SmallVec<[Connection; 1]>,
     /// Connections that failed or were removed for recovery, at level 2.
     pub(super) lost: Vec<ReassignableConnection>,
     pub(super) events: VecDeque<TargetEvent>,
-    /// Task management functions that wait for commands before them; few, since they are tasks.
-    pub(super) postponed: Vec<Postponed>,
-    /// Answers to them that wait for acknowledgments.
-    pub(super) fenced: Vec<Fenced>,
-    /// When writes are next looked at whether they come further, from level 1 on.
-    pub(super) sequence_check: Option<Instant>,
-    /// The last time that anybody told.
+    /// The time of the last call that had one.
     pub(super) now: Instant,
     /// Logged out as a whole.
     pub(super) ended: bool,
     pub(super) next_ttt: u32,
     next_instance: u32,
-    /// What dropped connections had counted.
+    /// Counters of dropped connections.
     past: TargetPduCounters,
-    initiator_name: String,
-    target_name: Option<String>,
-    isid: Isid,
-    tsih: Tsih,
 }
 
-/// A PDU that arrived before its turn.
+/// The two ends of a session, and its kind.
 #[derive(Debug)]
-pub(super) struct Early {
-    pub(super) pdu: Pdu,
-    pub(super) bhs: Bhs,
-    /// The connection it came on.
-    pub(super) allegiance: Instance,
-    /// Unsolicited data of the command that came before its turn, with its headers: up to FirstBurstLength.
-    pub(super) data: Vec<(DataOut, Bhs)>,
-    /// The bytes that `data` counts for.
-    pub(super) data_bytes: usize,
-    /// When the PDU arrived.
-    pub(super) begun: Instant,
-    /// The charge for its data.
-    pub(super) charge: Charge,
-    /// Its data was dropped for lack of room. The command is answered with BUSY in its turn.
-    pub(super) is_shed: bool,
-    /// The last PDU of its unsolicited data has come, and was dropped.
-    pub(super) has_ended: bool,
+pub(super) struct SessionIdentity {
+    pub(super) discovery: bool,
+    pub(super) initiator_name: String,
+    pub(super) target_name: Option<String>,
+    pub(super) isid: Isid,
+    pub(super) tsih: Tsih,
 }
 
 /// A connection whose tasks may be reassigned (RFC 7143, 7.2.2, 8.2).
@@ -123,44 +83,6 @@ pub(super) struct ReassignableConnection {
     pub(super) responses: Tasks<CommandResponse>,
 }
 
-/// A function that waits until the bursts that its tasks were asked for have come, and all commands
-/// before it (RFC 7143, 4.2.3.3 a, b).
-#[derive(Debug)]
-pub(super) struct Postponed {
-    pub(super) request: ManagementRequest,
-    pub(super) cmd_sn: Serial,
-    /// Then it waits for nothing more.
-    pub(super) until: Instant,
-    /// Until then data is waited for that is on its way, unless more of it comes; `None` if there
-    /// is none.
-    pub(super) bursts_until: Option<Instant>,
-}
-
-impl Postponed {
-    /// Whether it ends this task.
-    pub(super) fn is_about(&self, task: &TargetTask) -> bool {
-        let is_unit = self.request.unit().is_none_or(|lun| is_same_unit(task.lun, lun));
-        task.stage != TargetTaskStage::Management && is_unit && task.comes_before(self.cmd_sn)
-    }
-
-    /// When it is to be looked at.
-    pub(super) fn due(&self) -> Instant {
-        self.bursts_until.map_or(self.until, |bursts| bursts.min(self.until))
-    }
-}
-
-/// An answer that waits until what other connections sent before it has arrived
-/// (RFC 7143, 4.2.2.3.3 b).
-#[derive(Debug)]
-pub(super) struct Fenced {
-    pub(super) itt: Itt,
-    pub(super) allegiance: Instance,
-    pub(super) result: TaskFunctionResult,
-    /// Which statuses must have arrived where.
-    pub(super) awaited: SmallVec<[(Instance, Serial); 4]>,
-    pub(super) until: Instant,
-}
-
 impl Session {
     /// With its leading connection.
     pub(super) fn new(
@@ -172,36 +94,29 @@ impl Session {
         now: Instant,
     ) -> Self {
         let window = TargetCommandWindow::new(login.cmd_sn, settings.window_commands());
+        let identity = SessionIdentity {
+            discovery: login.session_type == SessionType::Discovery,
+            initiator_name: login.initiator_name.clone(),
+            target_name: login.target_name.clone(),
+            isid: login.isid,
+            tsih,
+        };
         let mut session = Self {
-            solicited_share: settings.solicited_bytes,
+            writes: SessionWrites::new(settings.solicited_bytes),
             settings,
             parameters: login.parameters.clone(),
-            discovery: login.session_type == SessionType::Discovery,
-            window,
-            tasks: Tasks::default(),
-            gathers: Tasks::default(),
-            waiting: WaitingWriteBytes::unlimited(),
-            is_shared: false,
-            hole: None,
-            stall_check: None,
-            contended_since: None,
-            in_progress: 0,
-            immediate: 0,
+            identity,
+            order: CommandOrder { window, hole: None },
+            tasks: SessionTasks::default(),
+            functions: PendingFunctions::default(),
             connections: SmallVec::new(),
             lost: Vec::new(),
             events: VecDeque::new(),
-            postponed: Vec::new(),
-            fenced: Vec::new(),
-            sequence_check: None,
             now,
             ended: false,
             next_ttt: 1,
             next_instance: 0,
             past: TargetPduCounters::default(),
-            initiator_name: login.initiator_name.clone(),
-            target_name: login.target_name.clone(),
-            isid: login.isid,
-            tsih,
         };
         session.add_connection(login, stat_sn, output, now);
         session
@@ -216,37 +131,37 @@ impl Session {
     /// Only SendTargets is served.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
-        self.discovery
+        self.identity.discovery
     }
 
     /// The initiator's iSCSI name.
     #[must_use]
     pub fn initiator_name(&self) -> &str {
-        &self.initiator_name
+        &self.identity.initiator_name
     }
 
     /// The target's iSCSI name; a discovery session may have none.
     #[must_use]
     pub fn target_name(&self) -> Option<&str> {
-        self.target_name.as_deref()
+        self.identity.target_name.as_deref()
     }
 
     /// The initiator's half of the session's name.
     #[must_use]
     pub fn isid(&self) -> Isid {
-        self.isid
+        self.identity.isid
     }
 
     /// Our half of it.
     #[must_use]
     pub fn tsih(&self) -> Tsih {
-        self.tsih
+        self.identity.tsih
     }
 
     /// Tasks in progress: commands and task management functions.
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.tasks.len()
+        self.tasks.by_tag.len()
     }
 
     /// Its connections, in the order in which they came.
@@ -269,7 +184,7 @@ impl Session {
     /// over.
     #[must_use]
     pub fn allegiance(&self, itt: Itt) -> Option<&Connection> {
-        let task = self.tasks.get(&itt)?;
+        let task = self.tasks.by_tag.get(&itt)?;
         self.connections.iter().find(|connection| connection.instance == task.allegiance)
     }
 
@@ -350,12 +265,12 @@ impl Session {
     /// answers to these writes open the window again.
     pub(super) fn window_numbers(&mut self) -> Numbers {
         if !self.is_over_share() {
-            self.window.open(self.in_progress);
+            self.order.window.open(self.tasks.in_progress);
         }
         Numbers {
             stat_sn: Serial(0),
-            exp_cmd_sn: self.window.exp_cmd_sn(),
-            max_cmd_sn: self.window.max_cmd_sn(),
+            exp_cmd_sn: self.order.window.exp_cmd_sn(),
+            max_cmd_sn: self.order.window.max_cmd_sn(),
         }
     }
 
@@ -363,28 +278,28 @@ impl Session {
     /// complete, and room for data that was requested.
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
-        self.waiting.held()
+        self.writes.memory.held()
     }
 
     /// Returns whether a postponed function will end this task. No more data is requested for such a task, and it does not
     /// begin.
     pub(super) fn is_about_to_end(&self, itt: Itt) -> bool {
-        !self.postponed.is_empty()
-            && self
-                .tasks
-                .get(&itt)
-                .is_some_and(|task| self.postponed.iter().any(|postponed| postponed.is_about(task)))
+        !self.functions.postponed.is_empty()
+            && self.tasks.by_tag.get(&itt).is_some_and(|task| {
+                self.functions.postponed.iter().any(|postponed| postponed.is_about(task))
+            })
     }
 
     /// Notes whether other sessions lack room for their writes. Call this before `handle_timeout`.
     pub fn note_contention(&mut self, is_contended: bool, now: Instant) {
-        self.contended_since = if is_contended { self.contended_since.or(Some(now)) } else { None };
+        self.writes.contended_since =
+            if is_contended { self.writes.contended_since.or(Some(now)) } else { None };
     }
 
     /// Returns true if a write that is not done has been asked for data.
     #[must_use]
     pub fn has_solicited(&self) -> bool {
-        self.connections.iter().any(|connection| connection.solicited > 0)
+        self.connections.iter().any(|connection| connection.writes.solicited > 0)
     }
 
     /// Returns the bytes that are lacking before the data of the next write can be requested; zero if no write
@@ -393,13 +308,13 @@ impl Session {
     #[must_use]
     pub fn lacking_bytes(&self) -> usize {
         let first = |connection: &Connection| {
-            let transfer = self.gathers.get(connection.waiting.front()?)?;
+            let transfer = self.writes.incoming.get(connection.writes.waiting.front()?)?;
             let wanted = transfer.gather.to_solicit();
-            if connection.exceeds_solicited(wanted.into(), self.solicited_share) {
+            if connection.writes.exceeds(wanted.into(), self.writes.solicited_share) {
                 return None;
             }
-            let held = self.waiting.held() + wanted as usize;
-            Some(held.saturating_sub(self.waiting.limit()))
+            let held = self.writes.memory.held() + wanted as usize;
+            Some(held.saturating_sub(self.writes.memory.limit()))
         };
         self.connections.iter().filter_map(first).max().unwrap_or(0)
     }
@@ -408,7 +323,7 @@ impl Session {
     #[must_use]
     pub fn is_over_share(&self) -> bool {
         let next = self.parameters.first_burst_length as usize;
-        self.waiting.held() > 0 && !self.waiting.has_room(next)
+        self.writes.memory.held() > 0 && !self.writes.memory.has_room(next)
     }
 
     /// Sends a PDU that carries a status.
@@ -424,40 +339,6 @@ impl Session {
 
     pub(super) fn new_ttt(&mut self) -> Ttt {
         new_ttt(&mut self.next_ttt)
-    }
-
-    /// A task begins. The caller has seen that its tag is free.
-    pub(super) fn begin(&mut self, itt: Itt, task: TargetTask) {
-        if task.immediate {
-            self.immediate += 1;
-        } else {
-            self.in_progress += 1;
-        }
-        self.tasks.insert(itt, task);
-    }
-
-    /// A task ends; its place in the window is free again.
-    pub(super) fn end(&mut self, itt: Itt) -> Option<TargetTask> {
-        self.end_if(itt, |_| true)
-    }
-
-    /// Ends a task as [`Self::end`] does, if `ends` returns true for it.
-    pub(super) fn end_if(
-        &mut self,
-        itt: Itt,
-        ends: impl FnOnce(&TargetTask) -> bool,
-    ) -> Option<TargetTask> {
-        let Entry::Occupied(task) = self.tasks.entry(itt) else { return None };
-        if !ends(task.get()) {
-            return None;
-        }
-        let task = task.remove();
-        if task.immediate {
-            self.immediate -= 1;
-        } else {
-            self.in_progress -= 1;
-        }
-        Some(task)
     }
 }
 

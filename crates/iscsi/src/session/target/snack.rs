@@ -61,11 +61,11 @@ impl Session {
     fn resend_data_or_r2ts(&mut self, at: usize, snack: &Snack) -> Result<(), (RejectReason, u32)> {
         let Snack { itt, begin, run_length, .. } = *snack;
         let instance = self.connections[at].instance;
-        if let Some(task) = self.tasks.get(&itt) {
+        if let Some(task) = self.tasks.by_tag.get(&itt) {
             if task.allegiance != instance {
                 return Err((RejectReason::ProtocolError, 0));
             }
-            let Some(transfer) = self.gathers.get(&itt) else {
+            let Some(transfer) = self.writes.incoming.get(&itt) else {
                 // Nothing was sent yet, or all R2Ts were answered.
                 let is_all = run_length == 0 && begin <= task.r2t_sn;
                 return if is_all {
@@ -122,7 +122,7 @@ impl Session {
         }
         let window = self.window_numbers();
         let connection = &mut self.connections[at];
-        if let Some(task) = self.tasks.get_mut(&itt) {
+        if let Some(task) = self.tasks.by_tag.get_mut(&itt) {
             if task.stage == TargetTaskStage::Management || task.allegiance != connection.instance {
                 return Err((RejectReason::ProtocolError, 0));
             }

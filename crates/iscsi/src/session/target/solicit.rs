@@ -1,5 +1,5 @@
-//! Solicited data of writes (RFC 7143, 11.8): which writes may request data, as far as there is room for it, and the R2Ts
-//! that request it.
+//! Solicited data of writes (RFC 7143, 11.8): which writes may request data, as far as there is room for it, and the
+//! R2Ts that request it.
 
 use std::time::Instant;
 
@@ -23,32 +23,32 @@ impl Session {
     /// Limits the data that the writes of one connection may have been asked for and not sent yet to `bytes`, and to
     /// `Settings::solicited_bytes`. A single write is asked for its data whatever the limit.
     pub fn share_solicited(&mut self, bytes: u64) {
-        self.solicited_share = bytes.min(self.settings.solicited_bytes);
+        self.writes.solicited_share = bytes.min(self.settings.solicited_bytes);
     }
 
-    /// Permits a write to send its data: the driver's answer to `Event::Admission`. `admitted` comes back with the data in
-    /// [`ReceivedCommand::admitted`](super::ReceivedCommand::admitted).
+    /// Permits a write to send its data: the driver's answer to `Event::Admission`. `admitted` comes back with the
+    /// data in [`ReceivedCommand::admitted`](super::ReceivedCommand::admitted).
     pub fn admit(&mut self, itt: Itt, admitted: Option<AdmittedCommand>) {
-        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
+        let Some(transfer) = self.writes.incoming.get_mut(&itt) else { return };
         if transfer.admission == AdmissionState::Pending && transfer.gather.to_solicit() > 0 {
             transfer.admission = AdmissionState::Waiting;
             transfer.admitted = admitted;
             transfer.begun = self.now;
-            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
+            let allegiance = self.tasks.by_tag.get(&itt).map(|task| task.allegiance);
             if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
-                self.connections[at].waiting.push_back(itt);
+                self.connections[at].writes.waiting.push_back(itt);
                 self.grant_waiting(at);
             }
         }
     }
 
-    /// Removes the transfer of a write that ends: no more of its data is requested. The initiator may use the tag again at
-    /// once, so the tag is removed from the queues of waiting writes, too.
+    /// Removes the transfer of a write that ends: no more of its data is requested. The initiator may use the tag
+    /// again at once, so the tag is removed from the queues of waiting writes, too.
     pub(super) fn take_gather(&mut self, itt: Itt) -> Option<IncomingWrite> {
-        let transfer = self.gathers.remove(&itt)?;
+        let transfer = self.writes.incoming.remove(&itt)?;
         if transfer.admission == AdmissionState::Waiting {
             for connection in &mut self.connections {
-                connection.waiting.retain(|waiting| *waiting != itt);
+                connection.writes.waiting.retain(|waiting| *waiting != itt);
             }
         }
         Some(transfer)
@@ -56,45 +56,45 @@ impl Session {
 
     /// Requests the data of waiting writes, in their order, as long as there is room for it.
     pub(super) fn grant_waiting(&mut self, at: usize) {
-        while let Some(&itt) = self.connections[at].waiting.front() {
+        while let Some(&itt) = self.connections[at].writes.waiting.front() {
             let connection = &mut self.connections[at];
             let (Some(transfer), Some(task)) =
-                (self.gathers.get_mut(&itt), self.tasks.get_mut(&itt))
+                (self.writes.incoming.get_mut(&itt), self.tasks.by_tag.get_mut(&itt))
             else {
-                connection.waiting.pop_front();
+                connection.writes.waiting.pop_front();
                 continue;
             };
             if transfer.admission != AdmissionState::Waiting
                 || transfer.gather.is_draining()
                 || task.allegiance != connection.instance
             {
-                connection.waiting.pop_front();
+                connection.writes.waiting.pop_front();
                 continue;
             }
             let wanted = u64::from(transfer.gather.to_solicit());
-            if connection.exceeds_solicited(wanted, self.solicited_share) {
-                connection.lacks_room_since = None;
+            if connection.writes.exceeds(wanted, self.writes.solicited_share) {
+                connection.writes.lacks_room_since = None;
                 return;
             }
-            if !self.waiting.has_room(wanted as usize) {
-                connection.lacks_room_since.get_or_insert(self.now);
+            if !self.writes.memory.has_room(wanted as usize) {
+                connection.writes.lacks_room_since.get_or_insert(self.now);
                 return;
             }
-            connection.waiting.pop_front();
+            connection.writes.waiting.pop_front();
             transfer.charge.add(wanted as usize);
             (transfer.begun, transfer.stall) = (self.now, Stall::new(self.now));
             transfer.admission = AdmissionState::Granted;
             task.solicited = wanted;
-            connection.solicited += wanted;
+            connection.writes.solicited += wanted;
             self.solicit(at, itt);
         }
-        self.connections[at].lacks_room_since = None;
+        self.connections[at].writes.lacks_room_since = None;
     }
 
     /// Returns when the first write that waits on a connection has waited too long for room.
     pub(super) fn room_due(&self, connection: &Connection) -> Option<Instant> {
-        let since = connection.lacks_room_since?;
-        let first = self.gathers.get(connection.waiting.front()?)?;
+        let since = connection.writes.lacks_room_since?;
+        let first = self.writes.incoming.get(connection.writes.waiting.front()?)?;
         Some(first.begun.max(since) + self.settings.room_time)
     }
 
@@ -105,8 +105,8 @@ impl Session {
         }
         let outstanding = self.parameters.max_outstanding_r2t;
         let max_burst = self.parameters.max_burst_length;
-        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let Some(transfer) = self.writes.incoming.get_mut(&itt) else { return };
+        let Some(task) = self.tasks.by_tag.get_mut(&itt) else { return };
         let solicits = transfer.admission == AdmissionState::Granted;
         let mut bursts = SmallVec::<[R2tBurst; 4]>::new();
         while let Some(burst) = transfer
@@ -125,7 +125,7 @@ impl Session {
 
     /// Sends an R2T for each of these bursts.
     pub(super) fn ask_for(&mut self, at: usize, itt: Itt, bursts: &[R2tBurst]) {
-        let Some(lun) = self.tasks.get(&itt).map(|task| task.lun) else { return };
+        let Some(lun) = self.tasks.by_tag.get(&itt).map(|task| task.lun) else { return };
         let window = self.window_numbers();
         let connection = &mut self.connections[at];
         for burst in bursts {
@@ -145,8 +145,8 @@ impl Session {
     /// Limits the bytes that waiting writes may hold from now on. Bytes that are held already stay. Without this
     /// call there is no limit.
     pub fn limit_waiting(&mut self, bytes: usize) {
-        let is_more = bytes > self.waiting.limit();
-        self.waiting.set_limit(bytes);
+        let is_more = bytes > self.writes.memory.limit();
+        self.writes.memory.set_limit(bytes);
         if is_more {
             (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
         }

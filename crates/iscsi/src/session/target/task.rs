@@ -1,7 +1,7 @@
 //! What a session knows of a task while it is in progress.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hasher},
     time::Instant,
 };
@@ -59,6 +59,52 @@ impl TargetTask {
             (true, false) => self.expected_data_transfer_length,
             (true, true) => self.bidirectional_read_length.unwrap_or(0),
         }
+    }
+}
+
+/// The tasks of a session: commands and task management functions in progress.
+#[derive(Debug, Default)]
+pub(super) struct SessionTasks {
+    pub(super) by_tag: Tasks<TargetTask>,
+    /// Number of tasks that take a place in the command window.
+    pub(super) in_progress: u32,
+    /// Number of immediate tasks.
+    pub(super) immediate: u32,
+}
+
+impl SessionTasks {
+    /// A task begins. The caller has seen that its tag is free.
+    pub(super) fn begin(&mut self, itt: Itt, task: TargetTask) {
+        if task.immediate {
+            self.immediate += 1;
+        } else {
+            self.in_progress += 1;
+        }
+        self.by_tag.insert(itt, task);
+    }
+
+    /// A task ends; its place in the window is free again.
+    pub(super) fn end(&mut self, itt: Itt) -> Option<TargetTask> {
+        self.end_if(itt, |_| true)
+    }
+
+    /// Ends a task as [`Self::end`] does, if `ends` returns true for it.
+    pub(super) fn end_if(
+        &mut self,
+        itt: Itt,
+        ends: impl FnOnce(&TargetTask) -> bool,
+    ) -> Option<TargetTask> {
+        let Entry::Occupied(task) = self.by_tag.entry(itt) else { return None };
+        if !ends(task.get()) {
+            return None;
+        }
+        let task = task.remove();
+        if task.immediate {
+            self.immediate -= 1;
+        } else {
+            self.in_progress -= 1;
+        }
+        Some(task)
     }
 }
 

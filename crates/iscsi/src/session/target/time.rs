@@ -22,12 +22,12 @@ impl Session {
         let open = self.connections.iter().filter(|connection| !connection.closing);
         let mut next = open.map(|connection| connection.poll_timeout(&self.settings)).min();
         let mut note = |time: Instant| next = Some(next.map_or(time, |next| next.min(time)));
-        self.sequence_check.into_iter().for_each(&mut note);
-        self.stall_check.into_iter().for_each(&mut note);
+        self.writes.sequence_check.into_iter().for_each(&mut note);
+        self.writes.stall_check.into_iter().for_each(&mut note);
         self.connections.iter().filter_map(|c| self.room_due(c)).for_each(&mut note);
         self.lost.iter().for_each(|lost| note(lost.deadline));
-        self.postponed.iter().for_each(|postponed| note(postponed.due()));
-        self.fenced.iter().for_each(|fenced| note(fenced.until));
+        self.functions.postponed.iter().for_each(|postponed| note(postponed.due()));
+        self.functions.fenced.iter().for_each(|fenced| note(fenced.until));
         next
     }
 
@@ -42,7 +42,7 @@ impl Session {
     pub fn excuse_unread(&mut self, cid: Cid, now: Instant) {
         let most = self.settings.excused_time;
         self.excuse(cid, now, |_| true);
-        if let Some((_, stall)) = &mut self.hole {
+        if let Some((_, stall)) = &mut self.order.hole {
             stall.excuse(now, most);
         }
     }
@@ -52,8 +52,8 @@ impl Session {
         let connection = &mut self.connections[at];
         connection.excuse_silence(now);
         let instance = connection.instance;
-        for (itt, transfer) in &mut self.gathers {
-            if self.tasks.get(itt).is_some_and(|task| task.allegiance == instance) {
+        for (itt, transfer) in &mut self.writes.incoming {
+            if self.tasks.by_tag.get(itt).is_some_and(|task| task.allegiance == instance) {
                 transfer.progress = now;
                 if is_excused(transfer) {
                     transfer.stall.excuse(now, self.settings.excused_time);
@@ -71,30 +71,30 @@ impl Session {
             if connection.closing || now < connection.poll_timeout(&self.settings) {
                 continue;
             }
-            if connection.ping.is_some() {
+            if connection.liveness.ping.is_some() {
                 failed.push((connection.cid(), TargetSessionError::Silent));
                 continue;
             }
             let (window, ttt) = (self.window_numbers(), self.new_ttt());
-            self.connections[at].ping = Some(now);
+            self.connections[at].liveness.ping = Some(now);
             self.connections[at].send_nop(window, ttt);
         }
         while let Some(lost) = self.lost.iter().find(|lost| lost.deadline <= now) {
             self.terminate(lost.instance);
         }
-        if self.sequence_check.is_some_and(|check| check <= now) {
+        if self.writes.sequence_check.is_some_and(|check| check <= now) {
             self.check_sequences();
         }
-        if !self.gathers.is_empty() {
+        if !self.writes.incoming.is_empty() {
             self.refuse_waiting();
         }
-        if self.stall_check.is_some_and(|check| check <= now) {
+        if self.writes.stall_check.is_some_and(|check| check <= now) {
             failed.extend(self.check_progress());
         }
-        if !self.postponed.is_empty() {
+        if !self.functions.postponed.is_empty() {
             self.check_postponed();
         }
-        if !self.fenced.is_empty() {
+        if !self.functions.fenced.is_empty() {
             self.check_fences();
         }
         failed
@@ -103,30 +103,31 @@ impl Session {
     /// Checks that waiting writes make progress. If they do not, the session has to end: returns one of its
     /// connections with the error.
     fn check_progress(&mut self) -> Option<(Cid, TargetSessionError)> {
-        let holds_early = self.window.held().any(|early| early.charge.bytes() > 0);
-        let hole = self.hole.filter(|_| holds_early).map(|(_, stall)| stall.since);
+        let holds_early = self.order.window.held().any(|early| early.charge.bytes() > 0);
+        let hole = self.order.hole.filter(|_| holds_early).map(|(_, stall)| stall.since);
         let open = self
-            .gathers
+            .writes
+            .incoming
             .values()
             .filter(|transfer| transfer.charge.bytes() > 0 && !transfer.gather.is_quiet());
         let oldest = open.map(|transfer| transfer.stall.since).chain(hole).min();
         let stalled = oldest.map(|since| since + self.settings.stalled_after);
-        self.stall_check = stalled.into_iter().chain(self.data_due()).min();
-        if self.stall_check.is_none_or(|check| self.now < check) {
-            let is_waiting = !self.gathers.is_empty() || self.hole.is_some();
-            if self.stall_check.is_none() && is_waiting {
+        self.writes.stall_check = stalled.into_iter().chain(self.data_due()).min();
+        if self.writes.stall_check.is_none_or(|check| self.now < check) {
+            let is_waiting = !self.writes.incoming.is_empty() || self.order.hole.is_some();
+            if self.writes.stall_check.is_none() && is_waiting {
                 self.watch_progress();
             }
             return None;
         }
         if self.connections.is_empty() {
-            self.stall_check = None;
+            self.writes.stall_check = None;
             while let Some(lost) = self.lost.first() {
                 self.terminate(lost.instance);
             }
             return None;
         }
-        let held = self.waiting.held();
+        let held = self.writes.memory.held();
         let is_stalled = stalled.is_some_and(|due| due <= self.now);
         let error = if is_stalled {
             TargetSessionError::Stalled(held)
@@ -139,11 +140,14 @@ impl Session {
     /// Returns when the data of a write has taken too long to come while other sessions lack room. Writes whose data
     /// has not been requested have ended before that: see `refuse_waiting`.
     fn data_due(&self) -> Option<Instant> {
-        let contended = self.contended_since?;
+        let contended = self.writes.contended_since?;
         let held = |begun: Instant, charge: &Charge| (charge.bytes() > 0).then_some(begun);
-        let open =
-            self.gathers.values().filter_map(|transfer| held(transfer.begun, &transfer.charge));
-        let early = self.window.held().filter_map(|early| held(early.begun, &early.charge));
+        let open = self
+            .writes
+            .incoming
+            .values()
+            .filter_map(|transfer| held(transfer.begun, &transfer.charge));
+        let early = self.order.window.held().filter_map(|early| held(early.begun, &early.charge));
         let oldest = open.chain(early).min()?;
         Some(oldest.max(contended) + self.settings.data_time)
     }
@@ -153,25 +157,28 @@ impl Session {
         let time = self.settings.sequence_time;
         let due = |progress: Instant| progress + time;
         let late: Vec<Itt> = self
-            .gathers
+            .writes
+            .incoming
             .iter()
             .filter(|(_, transfer)| due(transfer.progress) <= self.now)
             .map(|(itt, _)| *itt)
             .collect();
         for itt in late {
-            let Some(transfer) = self.gathers.get_mut(&itt) else { continue };
+            let Some(transfer) = self.writes.incoming.get_mut(&itt) else { continue };
             // Data that is requested again gets its full time again, a few times for each write.
             (transfer.progress, transfer.stall) = (self.now, Stall::new(self.now));
-            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
+            let allegiance = self.tasks.by_tag.get(&itt).map(|task| task.allegiance);
             let Some(at) = allegiance.and_then(|instance| self.position(instance)) else {
                 continue; // nothing can come as long as its connection is lost
             };
-            let repeated = self.gathers.get_mut(&itt).and_then(|t| t.gather.handle_silence());
+            let repeated =
+                self.writes.incoming.get_mut(&itt).and_then(|t| t.gather.handle_silence());
             match repeated {
                 Some(burst) => self.ask_for(at, itt, &[burst]),
                 None => self.advance_transfer(itt),
             }
         }
-        self.sequence_check = self.gathers.values().map(|transfer| due(transfer.progress)).min();
+        self.writes.sequence_check =
+            self.writes.incoming.values().map(|transfer| due(transfer.progress)).min();
     }
 }
