@@ -76,8 +76,7 @@ pub(crate) async fn run(
         seat,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         unsent: 0,
-        closing_all: false,
-        last_end: ConnectionEndReason::NotRecovered,
+        ending: SessionEnding { closing_all: false, last: ConnectionEndReason::NotRecovered },
         congestion,
         lease: server.pool.lease(),
         polling,
@@ -103,10 +102,7 @@ pub(crate) struct TargetSessionDriver<'a> {
     timer: Pin<Box<Sleep>>,
     /// Number of commands answered since the last write.
     pub(crate) unsent: usize,
-    /// A TARGET COLD RESET was received: this session, too, ends when the response has been written.
-    pub(crate) closing_all: bool,
-    /// Why the last connection ended.
-    last_end: ConnectionEndReason,
+    pub(crate) ending: SessionEnding,
     /// The congestion state that the connections share.
     congestion: Arc<SessionCongestion>,
     /// Memory for waiting writes beyond the reserved share.
@@ -121,6 +117,14 @@ pub(crate) struct TargetSessionDriver<'a> {
     /// Dropped last: a session that replaces this one waits until the registration is dropped, and must then find the
     /// permits of this session's connections released.
     pub(crate) seat: SessionRegistration,
+}
+
+/// How the session is going to end.
+pub(crate) struct SessionEnding {
+    /// A TARGET COLD RESET was received: this session, too, ends when the response has been written.
+    pub(crate) closing_all: bool,
+    /// Why the last connection ended.
+    last: ConnectionEndReason,
 }
 
 /// The timer's period while nothing is due.
@@ -374,7 +378,7 @@ impl TargetSessionDriver<'_> {
 
     /// Drops connections that have logged out, and ends the session if none is left.
     fn close_lines(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
-        if self.closing_all && self.lines.iter().all(|line| line.blocked_since.is_none()) {
+        if self.ending.closing_all && self.lines.iter().all(|line| line.blocked_since.is_none()) {
             return Err(ConnectionEndReason::Ordered("target cold reset"));
         }
         let is_done = |c: &Connection| c.is_closing() && c.output().is_empty();
@@ -424,7 +428,7 @@ impl TargetSessionDriver<'_> {
             }
             None => debug!(?address, %initiator, tsih, cid, left, %end, "connection ended"),
         }
-        self.last_end = end;
+        self.ending.last = end;
         Ok(())
     }
 
@@ -465,7 +469,10 @@ impl TargetSessionDriver<'_> {
         }
         self.take_events(context);
         if self.session.is_over() {
-            return Err(std::mem::replace(&mut self.last_end, ConnectionEndReason::NotRecovered));
+            return Err(std::mem::replace(
+                &mut self.ending.last,
+                ConnectionEndReason::NotRecovered,
+            ));
         }
         self.lines.iter_mut().for_each(|line| line.rest(now));
         let due = self.due();

@@ -67,7 +67,7 @@ impl TargetSessionDriver<'_> {
                 FinishedExecution::Management(itt, function) => {
                     let result = TaskFunctionResult::Complete;
                     self.session.answer_management(itt, result);
-                    self.closing_all |= function == TaskFunction::TargetColdReset;
+                    self.ending.closing_all |= function == TaskFunction::TargetColdReset;
                 }
             }
             if self.is_batch() {
