@@ -4,11 +4,14 @@
 //! once, no write is done after a later one to the same block, and reads find what was written.
 
 mod model;
+mod plan;
+mod login;
 mod rig;
 
 use std::panic::{self, AssertUnwindSafe};
 
-use rig::{Fault, Mute, Plan, Report, SCRIPT, WORKERS, run};
+use plan::{Fault, Mute, Plan, Report, SCRIPT, WORKERS};
+use rig::run;
 
 const COMMANDS: u32 = SCRIPT.len() as u32 * WORKERS as u32;
 

@@ -2,119 +2,23 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::{BufMut, Bytes};
 use iscsi::{
-    Cid, Isid, Itt, Pdu, Serial, Tsih,
-    codec::{self, Decoder, Digests, PduFrame, PduOutput},
-    keys::NegotiationOffer,
-    login::{Denial, Directory, EstablishedLogin, InitiatorLogin, InitiatorNames, InitiatorStep},
+    Cid, Itt, Tsih,
+    codec::{self, Decoder, Digests, PduFrame},
     session::{
-        initiator::{
-            self, ConnectionTiming, InitiatorCommandWindow, InitiatorEvent, InitiatorSessionError,
-            JoinedConnection,
-        },
-        target::{self, LoginPhase, LoginProgress},
+        initiator::{self, InitiatorEvent, InitiatorSessionError},
+        target,
     },
 };
 
-use super::model::{App, Disk, Op};
-
-/// What happens to one PDU.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Fault {
-    Dropped,
-    /// Its data digest is wrong; a PDU without data is dropped.
-    DataDamaged,
-    /// Its header digest is wrong.
-    HeaderDamaged,
-    /// It is the last of its connection; both ends see the end.
-    Cut,
-    /// The same, and the target does not notice.
-    CutUnnoticed,
-}
-
-/// What recovery is made of: these PDUs of the initiator never arrive, to see that it is they that
-/// recover.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Mute {
-    Snacks,
-    Reassigns,
-    /// Commands that were sent before.
-    Retries,
-}
-
-/// A run.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    pub level: u8,
-    pub connections: u16,
-    /// The PDU that it happens to, counted from 1 over all connections and both directions.
-    pub fault: Option<(u32, Fault)>,
-    pub mute: Option<Mute>,
-    /// The application forgets what came back.
-    pub forgets: bool,
-    /// Commands may end with an error.
-    pub may_fail: bool,
-}
-
-impl Plan {
-    pub fn new(level: u8, connections: u16) -> Self {
-        Self { level, connections, fault: None, mute: None, forgets: false, may_fail: false }
-    }
-}
-
-/// What a run was like.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Report {
-    pub pdus: u32,
-    pub answered: u32,
-    pub failed: u32,
-    /// Sessions after the first.
-    pub rebuilt: u32,
-    /// Connections that ended.
-    pub ended: u32,
-    pub seconds: u64,
-}
-
-/// Small numbers, so that the workload has PDUs of every kind and not too many.
-fn offer(plan: &Plan) -> NegotiationOffer {
-    NegotiationOffer {
-        max_connections: plan.connections,
-        error_recovery_level: plan.level,
-        max_recv_data_segment_length: 1024,
-        first_burst_length: 2048,
-        max_burst_length: 4096,
-        initial_r2t: false,
-        immediate_data: true,
-        default_time2wait: 0,
-        default_time2retain: 20,
-        ..NegotiationOffer::initiator()
-    }
-}
-
-/// Immediate data alone; with unsolicited and solicited data; reads of one PDU and of several.
-pub const SCRIPT: [Op; 6] = [
-    Op::Write { length: 100 },
-    Op::Read { length: 3000 },
-    Op::Write { length: 3000 },
-    Op::Write { length: 7000 },
-    Op::Read { length: 9000 },
-    Op::Read { length: 500 },
-];
-
-pub const WORKERS: u8 = 4;
-
-struct Everyone;
-
-impl Directory for Everyone {
-    fn admit(&self, _: &str, _: Option<&str>) -> Result<u16, Denial> {
-        Ok(1)
-    }
-}
+use crate::{
+    login::{Login, begin, frames, joined},
+    model::{App, Disk},
+    plan::{Fault, Mute, Plan, Report, SCRIPT, WORKERS},
+};
 
 enum Item {
     Frame(PduFrame),
@@ -540,114 +444,6 @@ impl Rig {
     }
 }
 
-/// The logins take no time and go wrong never.
-struct Login {
-    phase: LoginPhase,
-    login: InitiatorLogin,
-}
-
-impl Login {
-    fn new(plan: &Plan, tsih: Tsih, cid: Cid, cmd_sn: Serial, now: Instant) -> Self {
-        let names = InitiatorNames {
-            initiator_name: "iqn.2026-11.x:initiator".to_owned(),
-            initiator_alias: None,
-            target_name: Some("iqn.2026-11.x:target".to_owned()),
-        };
-        let isid = Isid([0x80, 0, 0, 1, 0, 0]);
-        let far = NegotiationOffer { max_connections: 8, error_recovery_level: 2, ..offer(plan) };
-        let phase = LoginPhase::new(far, Arc::new(Everyone), target::Settings::default(), now);
-        Self { phase, login: InitiatorLogin::new(offer(plan), names, isid, tsih, cid, cmd_sn) }
-    }
-
-    /// Up to where the target decides.
-    fn run(&mut self) {
-        let mut request = self.login.start();
-        loop {
-            let mut output = PduOutput::default();
-            output.push(Pdu::LoginRequest(request), Digests::default());
-            let frame = frames(&mut output, &mut plain()).remove(0);
-            if matches!(self.phase.handle_frame(&frame), LoginProgress::Established(_)) {
-                return;
-            }
-            let response = frames(self.phase.output_mut(), &mut plain()).remove(0);
-            request = match step(&mut self.login, response) {
-                InitiatorStep::Send(request) => request,
-                other => panic!("{other:?}"),
-            };
-        }
-    }
-
-    fn finish(login: &mut InitiatorLogin, output: &mut PduOutput) -> Option<EstablishedLogin> {
-        let response = frames(output, &mut plain()).remove(0);
-        match step(login, response) {
-            InitiatorStep::Established(established) => Some(*established),
-            _ => None,
-        }
-    }
-}
-
-fn begin(plan: &Plan, tsih: u16, now: Instant) -> (initiator::InitiatorSession, target::Session) {
-    let mut login = Login::new(plan, Tsih(0), Cid(0), Serial(u32::MAX - 5), now);
-    login.run();
-    let mut far = login.phase.accept(Tsih(tsih), now).expect("established");
-    let output = far.connection_mut(Cid(0)).expect("the first").output_mut();
-    let established = Login::finish(&mut login.login, output).expect("established");
-    let window = InitiatorCommandWindow::new(established.cmd_sn, established.max_cmd_sn);
-    let (first, timing) = (joined(&established), ConnectionTiming::default());
-    let near =
-        initiator::InitiatorSession::new(established.parameters, window, 64, timing, first, now);
-    assert_eq!(near.parameters().error_recovery_level, plan.level);
-    (near, far)
-}
-
-fn joined(login: &EstablishedLogin) -> JoinedConnection {
-    JoinedConnection {
-        cid: login.cid,
-        digests: login.parameters.digests,
-        max_send_data_segment_length: login.parameters.max_send_data_segment_length,
-        exp_stat_sn: login.exp_stat_sn,
-        exp_cmd_sn: login.exp_cmd_sn,
-        max_cmd_sn: login.max_cmd_sn,
-    }
-}
-
-fn plain() -> Decoder {
-    Decoder::new(16384, 8192)
-}
-
-fn step(login: &mut InitiatorLogin, frame: PduFrame) -> InitiatorStep {
-    match Pdu::parse(&frame.bhs, &frame.ahs, frame.data) {
-        Ok(Pdu::LoginResponse(response)) => login.handle_response(response),
-        other => panic!("{other:?}"),
-    }
-}
-
 fn due(queue: &mut VecDeque<(Instant, Item)>, now: Instant) -> Option<Item> {
     queue.pop_front_if(|(arrival, _)| *arrival <= now).map(|(_, item)| item)
-}
-
-/// Output as PDUs.
-fn frames(output: &mut PduOutput, decoder: &mut Decoder) -> Vec<PduFrame> {
-    let mut frames = Vec::new();
-    while !output.is_empty() {
-        let mut slices = [std::io::IoSlice::new(&[]); 16];
-        let used = output.slices(&mut slices);
-        let bytes: Bytes = slices[..used]
-            .iter()
-            .flat_map(|slice| slice.iter().copied())
-            .collect::<Vec<_>>()
-            .into();
-        output.advance(bytes.len());
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let mut buffer = decoder.buffer();
-            let count = buffer.remaining_mut().min(rest.len());
-            buffer.put_slice(&rest[..count]);
-            rest = &rest[count..];
-            while let Some(frame) = decoder.next().expect("sound") {
-                frames.push(frame);
-            }
-        }
-    }
-    frames
 }
