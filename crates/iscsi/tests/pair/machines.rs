@@ -113,9 +113,7 @@ pub struct Pair {
     down: SimulatedLink,
     near: (initiator::InitiatorSession, Decoder),
     far: (target::Session, Decoder),
-    submitted: Vec<Op>,
-    done: Vec<Op>,
-    failed: Vec<(u32, Result<ScsiStatus, CommandFailure>)>,
+    commands: PairCommands,
     held: Vec<target::ReceivedCommand>,
     /// Commands reach the disk and are not answered.
     pub hold_answers: bool,
@@ -132,27 +130,37 @@ pub struct Pair {
     pub targets: Vec<String>,
 }
 
-impl Pair {
-    /// Logged in.
-    pub fn new(wish: Wish, delay: Duration) -> Self {
-        Self::with_rate(wish, delay, None)
-    }
+/// The commands of the initiator and their outcomes.
+#[derive(Default)]
+struct PairCommands {
+    submitted: Vec<Op>,
+    /// Commands that ended well, in the order of their answers.
+    done: Vec<Op>,
+    failed: Vec<(u32, Result<ScsiStatus, CommandFailure>)>,
+}
 
-    pub fn with_rate(wish: Wish, delay: Duration, rate: Option<u64>) -> Self {
-        let link = || {
-            rate.map_or(SimulatedLink::new(delay), |rate| SimulatedLink::new(delay).with_rate(rate))
-        };
-        let (mut up, mut down) = (link(), link());
-        let mut now = Instant::now();
-        let mut near_decoder = Decoder::new(16384, 8192);
-        let mut far_decoder = Decoder::new(16384, 8192);
+/// A login over two links, until the target has let the connection in.
+struct PairLogin {
+    now: Instant,
+    up: SimulatedLink,
+    down: SimulatedLink,
+    near: (InitiatorLogin, Decoder),
+    far: (LoginPhase, Decoder),
+    /// Requests of the initiator that are not sent.
+    output: PduOutput,
+}
+
+impl PairLogin {
+    /// Begins a login.
+    fn new(wish: Wish, up: SimulatedLink, down: SimulatedLink) -> Self {
+        let now = Instant::now();
         let target_offer = NegotiationOffer {
             max_recv_data_segment_length: wish.target_segment,
             header_digest: iscsi::keys::DigestPolicy::Allow,
             data_digest: iscsi::keys::DigestPolicy::Allow,
             ..NegotiationOffer::target()
         };
-        let mut phase = LoginPhase::new(target_offer, Arc::new(Everyone), wish.settings, now);
+        let phase = LoginPhase::new(target_offer, Arc::new(Everyone), wish.settings, now);
         let names = InitiatorNames {
             initiator_name: "iqn.2026-11.x:initiator".to_owned(),
             initiator_alias: None,
@@ -163,27 +171,48 @@ impl Pair {
             InitiatorLogin::new(wish.offer, names, isid, Tsih(0), Cid(0), Serial(u32::MAX - 3));
         let mut output = PduOutput::default();
         output.push(Pdu::LoginRequest(login.start()), Digests::default());
-        let mut admitted = None;
-        let established = loop {
-            ship(&mut output, &mut up, now);
-            now = up.arrival().expect("a request is on its way");
-            take(&mut up, &mut far_decoder, now);
-            while let Some(frame) = far_decoder.next().expect("sound") {
-                if let LoginProgress::Established(_) = phase.handle_frame(&frame) {
-                    admitted = Some(());
-                }
+        let decoder = || Decoder::new(16384, 8192);
+        Self { now, up, down, near: (login, decoder()), far: (phase, decoder()), output }
+    }
+
+    /// Exchanges requests and responses until the target has let the connection in.
+    fn exchange(&mut self) {
+        loop {
+            ship(&mut self.output, &mut self.up, self.now);
+            self.now = self.up.arrival().expect("a request is on its way");
+            take(&mut self.up, &mut self.far.1, self.now);
+            let mut is_established = false;
+            while let Some(frame) = self.far.1.next().expect("sound") {
+                let progress = self.far.0.handle_frame(&frame);
+                is_established |= matches!(progress, LoginProgress::Established(_));
             }
-            if admitted.is_some() {
-                break None;
+            if is_established {
+                return;
             }
-            ship(phase.output_mut(), &mut down, now);
-            now = down.arrival().expect("a response is on its way");
-            take(&mut down, &mut near_decoder, now);
-            if let Some(done) = step(&mut login, &mut near_decoder, &mut output) {
-                break Some(done);
-            }
+            ship(self.far.0.output_mut(), &mut self.down, self.now);
+            self.now = self.down.arrival().expect("a response is on its way");
+            take(&mut self.down, &mut self.near.1, self.now);
+            let established = step(&mut self.near.0, &mut self.near.1, &mut self.output);
+            assert!(established.is_none(), "the target is the one who ends the login");
+        }
+    }
+}
+
+impl Pair {
+    /// Logged in.
+    pub fn new(wish: Wish, delay: Duration) -> Self {
+        Self::with_rate(wish, delay, None)
+    }
+
+    pub fn with_rate(wish: Wish, delay: Duration, rate: Option<u64>) -> Self {
+        let link = || {
+            rate.map_or(SimulatedLink::new(delay), |rate| SimulatedLink::new(delay).with_rate(rate))
         };
-        assert!(established.is_none(), "the target is the one who ends the login");
+        let depth = wish.depth;
+        let mut login = PairLogin::new(wish, link(), link());
+        login.exchange();
+        let PairLogin { mut now, up, mut down, near, far, mut output } = login;
+        let ((mut login, mut near_decoder), (phase, mut far_decoder)) = (near, far);
         let mut session = phase.accept(Tsih(1), now).expect("established");
         let leading = session.connection_mut(CID).expect("the leading connection");
         ship(leading.output_mut(), &mut down, now);
@@ -204,23 +233,15 @@ impl Pair {
             max_cmd_sn: done.max_cmd_sn,
         };
         let timing = ConnectionTiming::default();
-        let near = initiator::InitiatorSession::new(
-            done.parameters,
-            window,
-            wish.depth,
-            timing,
-            first,
-            now,
-        );
+        let parameters = done.parameters;
+        let near = initiator::InitiatorSession::new(parameters, window, depth, timing, first, now);
         Self {
             now,
             up,
             down,
             near: (near, near_decoder),
             far: (session, far_decoder),
-            submitted: Vec::new(),
-            done: Vec::new(),
-            failed: Vec::new(),
+            commands: PairCommands::default(),
             held: Vec::new(),
             hold_answers: false,
             aborted: 0,
@@ -242,7 +263,7 @@ impl Pair {
 
     pub fn try_submit(&mut self, op: Op) -> Result<(), CommandRequest> {
         self.near.0.submit(op.request(), self.now)?;
-        self.submitted.push(op);
+        self.commands.submitted.push(op);
         Ok(())
     }
 
@@ -276,15 +297,19 @@ impl Pair {
 
     /// Commands that ended well, in the order of their answers.
     pub fn take_done(&mut self) -> Vec<Op> {
-        std::mem::take(&mut self.done)
+        std::mem::take(&mut self.commands.done)
     }
 
     pub fn failures(&self) -> Vec<(u32, CommandFailure)> {
-        self.failed.iter().filter_map(|&(seed, ended)| Some((seed, ended.err()?))).collect()
+        self.commands
+            .failed
+            .iter()
+            .filter_map(|&(seed, ended)| Some((seed, ended.err()?)))
+            .collect()
     }
 
     pub fn failed_or_refused(&self, seed: u32) -> bool {
-        self.failed.iter().any(|failed| failed.0 == seed)
+        self.commands.failed.iter().any(|failed| failed.0 == seed)
     }
 
     pub fn take_unanswered(&mut self) -> Vec<Op> {
@@ -441,17 +466,22 @@ impl Pair {
                 self.events.push(event);
                 continue;
             };
-            let op = *self.submitted.iter().find(|op| u64::from(op.seed()) == tag).expect("known");
+            let op = *self
+                .commands
+                .submitted
+                .iter()
+                .find(|op| u64::from(op.seed()) == tag)
+                .expect("known");
             match result {
                 Ok(outcome) if outcome.status == ScsiStatus::Good => {
                     if let Op::Read { seed, length } = op {
                         let whole = outcome.data_in.concat();
                         assert!(whole == pattern(seed, length), "{op:?} returned other data");
                     }
-                    self.done.push(op);
+                    self.commands.done.push(op);
                 }
-                Ok(outcome) => self.failed.push((op.seed(), Ok(outcome.status))),
-                Err(failure) => self.failed.push((op.seed(), Err(failure))),
+                Ok(outcome) => self.commands.failed.push((op.seed(), Ok(outcome.status))),
+                Err(failure) => self.commands.failed.push((op.seed(), Err(failure))),
             }
         }
     }
