@@ -20,6 +20,7 @@ mod modes;
 mod medium;
 mod maintenance;
 mod claim;
+mod claim_epochs;
 mod sharing;
 mod logs;
 mod ports;
