@@ -7,7 +7,10 @@ use sim::Rng;
 use support::{
     bpf_interpreter::Machine,
     path::{Path, run},
-    reference_model::{Measure, Mode, Model, Models},
+    reference_model::{
+        BandwidthCycle, Measure, Mode, Model, ModelEnsemble, Models, PathEstimate, RttProbe,
+        StartupProgress,
+    },
     reference_window::{Block, Twin},
     sock::{Control, Follower, INFINITE_SSTHRESH, LOSS, Member, Sample, Sock},
 };
@@ -162,32 +165,39 @@ fn model(rng: &mut Rng) -> Model {
     let mode = [Mode::Startup, Mode::Drain, Mode::ProbeRtt, probes, probes, probes, probes];
     let mut model = Model {
         measure: Measure::Ensemble,
-        window: rng.below(80 << 16),
-        threshold: u64::from(INFINITE_SSTHRESH) << 16,
-        members: rng.below(6) as u32,
-        active: rng.below(6) as u32,
+        ensemble: ModelEnsemble {
+            window: rng.below(80 << 16),
+            threshold: u64::from(INFINITE_SSTHRESH) << 16,
+            members: rng.below(6) as u32,
+            active: rng.below(6) as u32,
+            ..ModelEnsemble::default()
+        },
         mode: mode[rng.below(7) as usize],
-        // At least that of a member.
-        rate: (1 << 20) + rng.below(1 << 20),
-        in_flight: rng.below(200) as i64 - 20,
-        round: rng.below(40),
-        round_began: now - rng.below(60_000) + 30_000,
-        limited_at: rng.below(2) * (now - rng.below(100_000)),
-        least_rtt: u64::from(rng.below(8) > 0) * rng.below(40_000),
-        least_rtt_at: now - rng.below(18_000_000),
-        full_rate: rng.below(1 << 20),
-        full_rounds: rng.below(5),
-        phase: [0, 1, 1, 2, 7][rng.below(5) as usize],
-        phase_began: now + 1_000_000 - rng.below(1_300_000),
-        probe_ends: now + rng.below(1 << 21) - (1 << 20),
-        is_crowded: rng.below(2) == 0,
-        cycles: rng.below(9),
-        ..Model::default()
+        path: PathEstimate {
+            // At least that of a member.
+            rate: (1 << 20) + rng.below(1 << 20),
+            in_flight: rng.below(200) as i64 - 20,
+            round: rng.below(40),
+            round_began: now - rng.below(60_000) + 30_000,
+            limited_at: rng.below(2) * (now - rng.below(100_000)),
+            least_rtt: u64::from(rng.below(8) > 0) * rng.below(40_000),
+            least_rtt_at: now - rng.below(18_000_000),
+            ..PathEstimate::default()
+        },
+        startup: StartupProgress { full_rate: rng.below(1 << 20), full_rounds: rng.below(5) },
+        cycle: BandwidthCycle {
+            phase: [0, 1, 1, 2, 7][rng.below(5) as usize],
+            phase_began: now + 1_000_000 - rng.below(1_300_000),
+            ..BandwidthCycle::default()
+        },
+        probe: RttProbe { probe_ends: now + rng.below(1 << 21) - (1 << 20), ..RttProbe::default() },
     };
+    model.cycle.is_crowded = rng.below(2) == 0;
+    model.cycle.cycles = rng.below(9);
     // Near the thresholds: of a crowded path, and of the number in flight compared with the path's capacity.
-    model.cycle_rtt = rng.below(4).min(1) * (model.least_rtt * 3 / 2 + rng.below(1000));
+    model.cycle.cycle_rtt = rng.below(4).min(1) * (model.path.least_rtt * 3 / 2 + rng.below(1000));
     let best = 1 << (12 + rng.below(7));
-    model.rates.iter_mut().for_each(|it| *it = rng.below(best));
+    model.path.rates.iter_mut().for_each(|it| *it = rng.below(best));
     model
 }
 
@@ -246,7 +256,11 @@ fn a_whole_transfer_by_a_model_is_the_same() {
     assert_eq!(in_rust, in_the_machine);
     assert_eq!(twin.block(0), machine.block(0));
     let model = &twin.models[0];
-    assert_eq!((model.members, model.active, model.in_flight), (0, 0, 0), "all have left");
+    assert_eq!(
+        (model.ensemble.members, model.ensemble.active, model.path.in_flight),
+        (0, 0, 0),
+        "all have left"
+    );
 }
 
 #[test]

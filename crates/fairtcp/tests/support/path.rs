@@ -129,128 +129,185 @@ pub fn run(
 
 /// Executes the plan.
 pub fn play(plan: &Plan, control: &mut dyn Control, seed: u64) -> Shown {
-    let mut world = World {
-        path: plan.path,
-        now: 0,
-        rng: Rng::new(seed),
-        line_is_free: 0,
-        events: BinaryHeap::new(),
-        order: 0,
-        is_counted: false,
-        shown: Shown::default(),
-    };
-    let mut all = vec![];
-    let mut sessions = vec![];
-    for ensembles in &plan.sessions {
-        let first = all.len();
+    let mut run = PathRun::new(plan, seed);
+    run.begin(control);
+    run.advance(control);
+    run.end(control)
+}
+
+/// A plan that is being executed.
+struct PathRun<'a> {
+    plan: &'a Plan,
+    world: World,
+    senders: Vec<Sender>,
+    sessions: Vec<Session>,
+    /// When the windows are sampled next.
+    sample: Time,
+    /// For each session, the segments that had arrived when the measurement began.
+    before: Vec<u64>,
+}
+
+impl<'a> PathRun<'a> {
+    fn new(plan: &'a Plan, seed: u64) -> Self {
         let available = if matches!(plan.load, Load::Endless) { u64::MAX } else { 0 };
-        all.extend(
-            ensembles
-                .iter()
-                .zip(first..)
-                .map(|(&it, n)| Sender::new(n, it, available, plan.buffer_segments)),
-        );
-        sessions.push(Session { senders: first..all.len(), waiting: vec![] });
+        let (mut senders, mut sessions) = (vec![], vec![]);
+        for ensembles in &plan.sessions {
+            let first = senders.len();
+            senders.extend(
+                ensembles
+                    .iter()
+                    .zip(first..)
+                    .map(|(&it, n)| Sender::new(n, it, available, plan.buffer_segments)),
+            );
+            sessions.push(Session { senders: first..senders.len(), waiting: vec![] });
+        }
+        let before = vec![0; sessions.len()];
+        let world = World::new(plan.path, seed);
+        Self { plan, world, senders, sessions, sample: plan.before, before }
     }
-    all.iter_mut().for_each(|it| control.init(&mut it.sock));
-    for (number, session) in sessions.iter_mut().enumerate() {
-        let begins = if plan.stagger > 0 { world.rng.below(plan.stagger) } else { 0 };
-        match plan.load {
-            Load::Endless => {
-                session.senders.clone().for_each(|it| all[it].wake = begins);
-            }
-            Load::Commands { outstanding, .. } => {
-                session.waiting = vec![VecDeque::new(); session.senders.len()];
-                for _ in 0..outstanding {
-                    world.schedule(begins, number, What::Response { issued: None });
+
+    /// Starts the sessions, each at its time.
+    fn begin(&mut self, control: &mut dyn Control) {
+        let Self { plan, world, senders, sessions, .. } = self;
+        senders.iter_mut().for_each(|it| control.init(&mut it.sock));
+        for (number, session) in sessions.iter_mut().enumerate() {
+            let begins = if plan.stagger > 0 { world.rng.below(plan.stagger) } else { 0 };
+            match plan.load {
+                Load::Endless => {
+                    session.senders.clone().for_each(|it| senders[it].wake = begins);
                 }
-            }
-        }
-    }
-    let end = plan.before + plan.counted;
-    let mut sample = plan.before;
-    let mut before = vec![0; sessions.len()];
-    let received = |session: &Session, all: &[Sender]| -> u64 {
-        session.senders.clone().map(|it| all[it].receiver.next).sum()
-    };
-    loop {
-        let event = world.events.peek().map_or(Time::MAX, |Reverse(it)| it.at);
-        let timer = all.iter().map(|it| it.timer).min().expect("a sender");
-        let wake = all.iter().map(|it| it.wake).min().expect("a sender");
-        let next = event.min(timer).min(wake).min(sample);
-        if next >= end {
-            break;
-        }
-        world.now = next;
-        if next == sample {
-            if sample == plan.before {
-                world.is_counted = true;
-                before = sessions.iter().map(|it| received(it, &all)).collect();
-            }
-            let windows: Vec<f64> = all.iter().map(|it| it.sock.snd_cwnd.into()).collect();
-            world.shown.aggregate.push(windows.iter().sum());
-            world.shown.difference.push(windows[0] - windows[windows.len() - 1]);
-            sample += 10 * MILLISECOND;
-        } else if next == timer {
-            let sender = all.iter_mut().find(|it| it.timer == timer).expect("the one");
-            sender.time_out(control, &mut world);
-        } else if next == wake {
-            let sender = all.iter_mut().find(|it| it.wake == wake).expect("the one");
-            sender.send(&mut world);
-        } else {
-            let Reverse(event) = world.events.pop().expect("there is one");
-            match event.what {
-                What::Data { number, transmission } => {
-                    let sender = &mut all[event.of];
-                    let what = sender.receiver.take(number, transmission);
-                    let at = world.now + world.path.one_way_us * 1000;
-                    world.schedule(at, event.of, what);
-                    if let Load::Commands { .. } = plan.load {
-                        answer(event.of, &all[event.of], &mut sessions, &mut world);
-                    } else if sessions.iter().map(|it| received(it, &all)).sum::<u64>()
-                        >= plan.enough
-                    {
-                        break;
+                Load::Commands { outstanding, .. } => {
+                    session.waiting = vec![VecDeque::new(); session.senders.len()];
+                    for _ in 0..outstanding {
+                        world.schedule(begins, number, What::Response { issued: None });
                     }
                 }
-                What::Ack { next, number, transmission } => {
-                    all[event.of].acknowledged(next, number, transmission, control, &mut world);
-                }
-                What::Response { issued } => {
-                    let Load::Commands { segments, .. } = plan.load else { unreachable!() };
-                    if let Some(issued) = issued
-                        && world.is_counted
-                    {
-                        let took = (world.now - issued) as f64 / MILLISECOND as f64;
-                        world.shown.turnaround.push(took);
-                    }
-                    let session = &mut sessions[event.of];
-                    let least = session.senders.clone().min_by_key(|&it| all[it].to_do());
-                    let to = least.expect("a connection");
-                    all[to].available += segments;
-                    let place = to - session.senders.start;
-                    session.waiting[place].push_back((all[to].available, world.now));
-                    all[to].send(&mut world);
-                }
             }
         }
-        for sender in &all {
-            world.shown.largest = world.shown.largest.max(sender.sock.snd_cwnd);
+    }
+
+    /// Executes all events until the time of the plan is over or enough segments have arrived.
+    fn advance(&mut self, control: &mut dyn Control) {
+        let end = self.plan.before + self.plan.counted;
+        loop {
+            let event = self.world.events.peek().map_or(Time::MAX, |Reverse(it)| it.at);
+            let timer = self.senders.iter().map(|it| it.timer).min().expect("a sender");
+            let wake = self.senders.iter().map(|it| it.wake).min().expect("a sender");
+            let next = event.min(timer).min(wake).min(self.sample);
+            if next >= end {
+                return;
+            }
+            self.world.now = next;
+            if next == self.sample {
+                self.take_sample();
+            } else if next == timer {
+                let sender = self.senders.iter_mut().find(|it| it.timer == timer);
+                sender.expect("the one").time_out(control, &mut self.world);
+            } else if next == wake {
+                let sender = self.senders.iter_mut().find(|it| it.wake == wake);
+                sender.expect("the one").send(&mut self.world);
+            } else {
+                let Reverse(event) = self.world.events.pop().expect("there is one");
+                self.handle(event, control);
+                let is_data = matches!(event.what, What::Data { .. });
+                if is_data
+                    && matches!(self.plan.load, Load::Endless)
+                    && self.received().sum::<u64>() >= self.plan.enough
+                {
+                    return;
+                }
+            }
+            for sender in &self.senders {
+                self.world.shown.largest = self.world.shown.largest.max(sender.sock.snd_cwnd);
+            }
         }
     }
-    let megabits =
-        |segments: u64| segments as f64 * DATA_BITS / (plan.counted as f64 / SECOND as f64) / 1e6;
-    world.shown.of_session = sessions
-        .iter()
-        .zip(before)
-        .map(|(session, before)| megabits(received(session, &all) - before))
-        .collect();
-    world.shown.megabits_per_second = world.shown.of_session.iter().sum();
-    world.shown.ended = world.now;
-    for sender in &mut all {
-        control.release(&mut sender.sock);
+
+    fn take_sample(&mut self) {
+        if self.sample == self.plan.before {
+            self.world.is_counted = true;
+            self.before = self.received().collect();
+        }
+        let windows: Vec<f64> = self.senders.iter().map(|it| it.sock.snd_cwnd.into()).collect();
+        self.world.shown.aggregate.push(windows.iter().sum());
+        self.world.shown.difference.push(windows[0] - windows[windows.len() - 1]);
+        self.sample += 10 * MILLISECOND;
     }
-    world.shown
+
+    fn handle(&mut self, event: Event, control: &mut dyn Control) {
+        match event.what {
+            What::Data { number, transmission } => {
+                let what = self.senders[event.of].receiver.take(number, transmission);
+                let at = self.world.now + self.world.path.one_way_us * 1000;
+                self.world.schedule(at, event.of, what);
+                if let Load::Commands { .. } = self.plan.load {
+                    self.respond(event.of);
+                }
+            }
+            What::Ack { next, number, transmission } => {
+                let sender = &mut self.senders[event.of];
+                sender.acknowledged(next, number, transmission, control, &mut self.world);
+            }
+            What::Response { issued } => self.issue(event.of, issued),
+        }
+    }
+
+    /// Sends the responses to all commands of a sender whose data has arrived.
+    fn respond(&mut self, number: usize) {
+        let of = self.sessions.iter().position(|it| it.senders.contains(&number));
+        let of = of.expect("its session");
+        let session = &mut self.sessions[of];
+        let waiting = &mut session.waiting[number - session.senders.start];
+        while let Some(&(end, issued)) = waiting.front()
+            && end <= self.senders[number].receiver.next
+        {
+            waiting.pop_front();
+            let at = self.world.now + self.world.path.one_way_us * 1000;
+            self.world.schedule(at, of, What::Response { issued: Some(issued) });
+        }
+    }
+
+    /// Issues a command of a session, after the response to one that was issued at this time.
+    fn issue(&mut self, session: usize, issued: Option<Time>) {
+        let Load::Commands { segments, .. } = self.plan.load else { unreachable!() };
+        if let Some(issued) = issued
+            && self.world.is_counted
+        {
+            let took = (self.world.now - issued) as f64 / MILLISECOND as f64;
+            self.world.shown.turnaround.push(took);
+        }
+        let session = &mut self.sessions[session];
+        let least = session.senders.clone().min_by_key(|&it| self.senders[it].to_do());
+        let to = least.expect("a connection");
+        let sender = &mut self.senders[to];
+        sender.available += segments;
+        let place = to - session.senders.start;
+        session.waiting[place].push_back((sender.available, self.world.now));
+        sender.send(&mut self.world);
+    }
+
+    /// Returns for each session the segments that have arrived.
+    fn received(&self) -> impl Iterator<Item = u64> {
+        let of = move |session: &Session| {
+            session.senders.clone().map(|it| self.senders[it].receiver.next).sum::<u64>()
+        };
+        self.sessions.iter().map(of)
+    }
+
+    fn end(mut self, control: &mut dyn Control) -> Shown {
+        let seconds = self.plan.counted as f64 / SECOND as f64;
+        let megabits = |segments: u64| segments as f64 * DATA_BITS / seconds / 1e6;
+        let of_session =
+            self.received().zip(&self.before).map(|(now, before)| megabits(now - before)).collect();
+        let shown = &mut self.world.shown;
+        shown.of_session = of_session;
+        shown.megabits_per_second = shown.of_session.iter().sum();
+        shown.ended = self.world.now;
+        for sender in &mut self.senders {
+            control.release(&mut sender.sock);
+        }
+        self.world.shown
+    }
 }
 
 /// The connections of an initiator to a target.
@@ -258,19 +315,6 @@ struct Session {
     senders: std::ops::Range<usize>,
     /// For each connection, the commands that have not arrived: the end of their data, and when they were issued.
     waiting: Vec<VecDeque<(u64, Time)>>,
-}
-
-/// Returns the responses to all commands whose data has arrived.
-fn answer(number: usize, sender: &Sender, sessions: &mut [Session], world: &mut World) {
-    let of = sessions.iter().position(|it| it.senders.contains(&number)).expect("its session");
-    let waiting = &mut sessions[of].waiting[number - sessions[of].senders.start];
-    while let Some(&(end, issued)) = waiting.front()
-        && end <= sender.receiver.next
-    {
-        waiting.pop_front();
-        let at = world.now + world.path.one_way_us * 1000;
-        world.schedule(at, of, What::Response { issued: Some(issued) });
-    }
 }
 
 /// An event on the path.
@@ -313,6 +357,19 @@ pub struct World {
 }
 
 impl World {
+    fn new(path: Path, seed: u64) -> Self {
+        Self {
+            path,
+            now: 0,
+            rng: Rng::new(seed),
+            line_is_free: 0,
+            events: BinaryHeap::new(),
+            order: 0,
+            is_counted: false,
+            shown: Shown::default(),
+        }
+    }
+
     fn schedule(&mut self, at: Time, of: usize, what: What) {
         self.order += 1;
         self.events.push(Reverse(Event { at, order: self.order, of, what }));

@@ -49,6 +49,17 @@ pub enum Mode {
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub measure: Measure,
+    pub mode: Mode,
+    pub ensemble: ModelEnsemble,
+    pub path: PathEstimate,
+    pub startup: StartupProgress,
+    pub cycle: BandwidthCycle,
+    pub probe: RttProbe,
+}
+
+/// The members of an ensemble, and the fields that both algorithms have.
+#[derive(Clone, Debug, Default)]
+pub struct ModelEnsemble {
     pub window: u64,
     pub threshold: u64,
     pub members: u32,
@@ -56,8 +67,13 @@ pub struct Model {
     pub rttvar: u32,
     pub undone: u64,
     pub timeouts: u64,
+    /// Members with data to send.
     pub active: u32,
-    pub mode: Mode,
+}
+
+/// What was measured on the path.
+#[derive(Clone, Debug, Default)]
+pub struct PathEstimate {
     /// The sum of the members' last rates.
     pub rate: u64,
     pub in_flight: i64,
@@ -66,16 +82,32 @@ pub struct Model {
     pub limited_at: u64,
     pub least_rtt: u64,
     pub least_rtt_at: u64,
+    /// The greatest rate of each of the last rounds.
+    pub rates: [u64; 16],
+}
+
+/// The search for the bandwidth at the start.
+#[derive(Clone, Debug, Default)]
+pub struct StartupProgress {
     pub full_rate: u64,
     pub full_rounds: u64,
+}
+
+/// The cycle of gains in `Mode::ProbeBandwidth`.
+#[derive(Clone, Debug, Default)]
+pub struct BandwidthCycle {
     pub phase: u64,
     pub phase_began: u64,
-    pub probe_ends: u64,
     pub cycle_rtt: u64,
     pub is_crowded: bool,
-    pub probes: u64,
     pub cycles: u64,
-    pub rates: [u64; 16],
+}
+
+/// The probes for the least round trip time.
+#[derive(Clone, Debug, Default)]
+pub struct RttProbe {
+    pub probe_ends: u64,
+    pub probes: u64,
 }
 
 /// The data of an acknowledgment, and the state before it.
@@ -94,12 +126,12 @@ struct Heard<'a> {
 impl Model {
     /// Draft, 4.1.2.1.
     fn bandwidth(&self) -> u64 {
-        self.rates.into_iter().max().expect("a round")
+        self.path.rates.into_iter().max().expect("a round")
     }
 
     /// Returns the bandwidth-delay product times this gain.
     fn held(&self, gain: u64) -> u64 {
-        (self.bandwidth() * self.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
+        (self.bandwidth() * self.path.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
     }
 
     /// The same, plus the segments that the members may have in addition.
@@ -108,7 +140,7 @@ impl Model {
     }
 
     fn pace_gain(&self) -> u64 {
-        match (self.mode, self.phase) {
+        match (self.mode, self.cycle.phase) {
             (Mode::Startup, _) => STARTUP_GAIN,
             (Mode::Drain, _) => DRAIN_GAIN,
             (Mode::ProbeBandwidth, 0) => UP_GAIN,
@@ -128,22 +160,24 @@ impl Model {
     /// Updates the totals: segments in flight, and members with data to send.
     fn count_in<'a>(&mut self, sock: &mut Sock, sample: &'a Sample) -> Heard<'a> {
         let follower = &mut sock.follower;
-        let others = (self.in_flight - i64::from(follower.in_flight)).max(0) as u64;
+        let others = (self.path.in_flight - i64::from(follower.in_flight)).max(0) as u64;
         let own =
             (sock.packets_out + sock.retrans_out).saturating_sub(sock.sacked_out + sock.lost_out);
-        self.in_flight += i64::from(own) - i64::from(follower.in_flight);
+        self.path.in_flight += i64::from(own) - i64::from(follower.in_flight);
         follower.in_flight = own;
         let is_active = u32::from(sock.packets_out > 0 || sock.has_unsent);
-        self.active = self.active.wrapping_add(is_active).wrapping_sub(follower.is_active);
+        self.ensemble.active =
+            self.ensemble.active.wrapping_add(is_active).wrapping_sub(follower.is_active);
         follower.is_active = is_active;
         let at_once = (sock.pacing_rate >> 10).checked_div(sock.mss_cache.into()).unwrap_or(0);
         Heard {
             sample,
-            sharers: u64::from(self.active.min(self.members.max(1)).max(1)),
+            sharers: u64::from(self.ensemble.active.min(self.ensemble.members.max(1)).max(1)),
             quanta: 3 * at_once.clamp(2, 44),
             before: others + u64::from(sample.prior_in_flight),
-            is_old: self.least_rtt != 0 && sample.now_us > self.least_rtt_at + RTT_WINDOW_US,
-            round_begins: sample.interval_us > 0 && sample.prior_us >= self.round_began,
+            is_old: self.path.least_rtt != 0
+                && sample.now_us > self.path.least_rtt_at + RTT_WINDOW_US,
+            round_begins: sample.interval_us > 0 && sample.prior_us >= self.path.round_began,
         }
     }
 
@@ -151,7 +185,7 @@ impl Model {
         self.begin_round(heard);
         self.take_rate(follower, heard.sample);
         self.next_phase(heard);
-        if heard.round_begins && !heard.sample.is_app_limited && self.full_rounds < FULL {
+        if heard.round_begins && !heard.sample.is_app_limited && self.startup.full_rounds < FULL {
             self.look_for_full();
         }
         self.drain(heard);
@@ -162,53 +196,53 @@ impl Model {
     fn take_rtt(&mut self, heard: &Heard) -> bool {
         if let Some(rtt) = heard.sample.rtt_us {
             let rtt = u64::from(rtt.max(1));
-            if self.cycle_rtt == 0 || rtt < self.cycle_rtt {
-                self.cycle_rtt = rtt;
+            if self.cycle.cycle_rtt == 0 || rtt < self.cycle.cycle_rtt {
+                self.cycle.cycle_rtt = rtt;
             }
-            let is_about =
-                self.measure == Measure::Ensemble && rtt <= self.least_rtt + (self.least_rtt >> 4);
-            let is_least = self.least_rtt == 0 || rtt <= self.least_rtt || heard.is_old;
+            let is_about = self.measure == Measure::Ensemble
+                && rtt <= self.path.least_rtt + (self.path.least_rtt >> 4);
+            let is_least = self.path.least_rtt == 0 || rtt <= self.path.least_rtt || heard.is_old;
             if is_about || is_least {
-                self.least_rtt_at = heard.sample.now_us;
+                self.path.least_rtt_at = heard.sample.now_us;
             }
             if is_least {
-                self.least_rtt = rtt;
+                self.path.least_rtt = rtt;
             }
         }
-        self.least_rtt != 0
+        self.path.least_rtt != 0
     }
 
     fn begin_round(&mut self, heard: &Heard) {
         if heard.round_begins {
-            self.round_began = heard.sample.now_us;
-            self.round += 1;
-            self.rates[(self.round & 15) as usize] = 0;
-            self.rates[(self.round.wrapping_sub(ROUNDS) & 15) as usize] = 0;
+            self.path.round_began = heard.sample.now_us;
+            self.path.round += 1;
+            self.path.rates[(self.path.round & 15) as usize] = 0;
+            self.path.rates[(self.path.round.wrapping_sub(ROUNDS) & 15) as usize] = 0;
         }
     }
 
     fn take_rate(&mut self, follower: &mut Follower, sample: &Sample) {
         let is_ensemble = self.measure == Measure::Ensemble;
         if sample.is_app_limited && is_ensemble || self.mode == Mode::ProbeRtt {
-            self.limited_at = sample.now_us;
+            self.path.limited_at = sample.now_us;
         }
         if follower.is_active == 0 {
             self.forget_rate(follower);
-        } else if sample.interval_us >= self.least_rtt {
+        } else if sample.interval_us >= self.path.least_rtt {
             let rate = (u64::from(sample.delivered) << RATE_BITS) / sample.interval_us;
-            self.rate = self.rate.wrapping_add(rate).wrapping_sub(follower.rate);
+            self.path.rate = self.path.rate.wrapping_add(rate).wrapping_sub(follower.rate);
             follower.rate = rate;
-            let is_limited = self.limited_at != 0 && sample.prior_us <= self.limited_at
+            let is_limited = self.path.limited_at != 0 && sample.prior_us <= self.path.limited_at
                 || sample.is_app_limited && !is_ensemble;
-            if !is_limited || self.rate >= self.bandwidth() {
-                let best = &mut self.rates[(self.round & 15) as usize];
-                *best = self.rate.max(*best);
+            if !is_limited || self.path.rate >= self.bandwidth() {
+                let best = &mut self.path.rates[(self.path.round & 15) as usize];
+                *best = self.path.rate.max(*best);
             }
         }
     }
 
     fn forget_rate(&mut self, follower: &mut Follower) {
-        self.rate = self.rate.wrapping_sub(follower.rate);
+        self.path.rate = self.path.rate.wrapping_sub(follower.rate);
         follower.rate = 0;
     }
 
@@ -218,13 +252,16 @@ impl Model {
             return;
         }
         let now = heard.sample.now_us;
-        let is_longer = |round_trips: u64| now > self.phase_began + round_trips * self.least_rtt;
-        let is_over = match self.phase {
+        let is_longer =
+            |round_trips: u64| now > self.cycle.phase_began + round_trips * self.path.least_rtt;
+        let is_over = match self.cycle.phase {
             0 => {
                 is_longer(1)
                     && (heard.sample.losses > 0 || heard.before >= self.flight(UP_GAIN, heard))
             }
-            1 if self.is_crowded && self.cycles & 3 != 0 || self.measure == Measure::Connection => {
+            1 if self.cycle.is_crowded && self.cycle.cycles & 3 != 0
+                || self.measure == Measure::Connection =>
+            {
                 is_longer(1) || heard.before <= self.flight(UNIT, heard)
             }
             1 => is_longer(4) || heard.before <= self.held(UNIT),
@@ -233,31 +270,32 @@ impl Model {
         if !is_over {
             return;
         }
-        self.phase = (self.phase + 1) & 7;
-        self.phase_began = now;
-        if self.phase == 0 {
-            self.is_crowded = self.cycle_rtt > self.least_rtt + self.least_rtt / 2 + 500;
-            self.cycle_rtt = 0;
-            self.cycles += 1;
+        self.cycle.phase = (self.cycle.phase + 1) & 7;
+        self.cycle.phase_began = now;
+        if self.cycle.phase == 0 {
+            self.cycle.is_crowded =
+                self.cycle.cycle_rtt > self.path.least_rtt + self.path.least_rtt / 2 + 500;
+            self.cycle.cycle_rtt = 0;
+            self.cycle.cycles += 1;
         }
     }
 
     /// Draft, 4.3.2.2.
     fn look_for_full(&mut self) {
-        if self.bandwidth() >= self.full_rate * 5 / 4 {
-            (self.full_rate, self.full_rounds) = (self.bandwidth(), 0);
+        if self.bandwidth() >= self.startup.full_rate * 5 / 4 {
+            (self.startup.full_rate, self.startup.full_rounds) = (self.bandwidth(), 0);
         } else {
-            self.full_rounds += 1;
+            self.startup.full_rounds += 1;
         }
     }
 
     fn drain(&mut self, heard: &Heard) {
         let now = heard.sample.now_us;
-        if self.mode == Mode::Startup && self.full_rounds >= FULL {
-            (self.mode, self.phase_began) = (Mode::Drain, now);
+        if self.mode == Mode::Startup && self.startup.full_rounds >= FULL {
+            (self.mode, self.cycle.phase_began) = (Mode::Drain, now);
         }
-        let is_drained = self.in_flight <= self.flight(UNIT, heard) as i64;
-        let is_long = now > self.phase_began + 8 * self.least_rtt;
+        let is_drained = self.path.in_flight <= self.flight(UNIT, heard) as i64;
+        let is_long = now > self.cycle.phase_began + 8 * self.path.least_rtt;
         if self.mode == Mode::Drain && (is_drained || is_long) {
             self.probe_bandwidth(now);
         }
@@ -266,12 +304,12 @@ impl Model {
     /// In any phase except the draining one, so that not all ensembles of a path probe together.
     fn probe_bandwidth(&mut self, now: u64) {
         self.mode = Mode::ProbeBandwidth;
-        self.phase = match now % 7 {
+        self.cycle.phase = match now % 7 {
             0 => 0,
             other => other + 1,
         };
-        self.phase_began = now;
-        self.cycle_rtt = 0;
+        self.cycle.phase_began = now;
+        self.cycle.cycle_rtt = 0;
     }
 
     /// Draft, 4.3.5.
@@ -280,12 +318,12 @@ impl Model {
         if self.mode != Mode::ProbeRtt {
             if heard.is_old {
                 self.mode = Mode::ProbeRtt;
-                self.probe_ends = now + PROBE_RTT_US + 2 * self.least_rtt;
-                self.probes += 1;
+                self.probe.probe_ends = now + PROBE_RTT_US + 2 * self.path.least_rtt;
+                self.probe.probes += 1;
             }
-        } else if now > self.probe_ends {
-            self.least_rtt_at = now;
-            if self.full_rounds >= FULL {
+        } else if now > self.probe.probe_ends {
+            self.path.least_rtt_at = now;
+            if self.startup.full_rounds >= FULL {
                 self.probe_bandwidth(now);
             } else {
                 self.mode = Mode::Startup;
@@ -302,7 +340,7 @@ impl Model {
         let microseconds = if self.measure == Measure::Connection { 990_000 } else { 1_000_000 };
         let bytes = (rate * u64::from(sock.mss_cache) * microseconds) >> RATE_BITS;
         let bytes = bytes.min(sock.max_pacing_rate);
-        if self.full_rounds >= FULL || bytes > sock.pacing_rate {
+        if self.startup.full_rounds >= FULL || bytes > sock.pacing_rate {
             sock.pacing_rate = bytes;
         }
     }
@@ -321,12 +359,12 @@ impl Model {
         let acked = heard.sample.acked_sacked;
         if acked > 0 && !recover(sock, heard.sample) {
             let flight = self.flight(self.window_gain(), heard);
-            self.window = flight << 16;
+            self.ensemble.window = flight << 16;
             let target = match self.bandwidth() {
                 0 => INFINITE_SSTHRESH,
                 _ => flight.div_ceil(heard.sharers) as u32,
             };
-            if self.full_rounds >= FULL {
+            if self.startup.full_rounds >= FULL {
                 sock.snd_cwnd = target.min(sock.snd_cwnd + acked);
             } else if sock.snd_cwnd < target {
                 sock.snd_cwnd += acked;
@@ -342,35 +380,35 @@ impl Model {
 
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![];
-        bytes.extend(self.window.to_le_bytes());
-        bytes.extend(self.threshold.to_le_bytes());
-        for word in [self.members, 0, self.srtt, self.rttvar] {
+        bytes.extend(self.ensemble.window.to_le_bytes());
+        bytes.extend(self.ensemble.threshold.to_le_bytes());
+        for word in [self.ensemble.members, 0, self.ensemble.srtt, self.ensemble.rttvar] {
             bytes.extend(word.to_le_bytes());
         }
-        for counter in [0, 0, 0, 0, self.undone, self.timeouts] {
+        for counter in [0, 0, 0, 0, self.ensemble.undone, self.ensemble.timeouts] {
             bytes.extend(u64::to_le_bytes(counter));
         }
-        bytes.extend(self.active.to_le_bytes());
+        bytes.extend(self.ensemble.active.to_le_bytes());
         bytes.extend((self.mode as u32).to_le_bytes());
         let words = [
-            self.rate,
-            self.in_flight as u64,
-            self.round,
-            self.round_began,
-            self.limited_at,
-            self.least_rtt,
-            self.least_rtt_at,
-            self.full_rate,
-            self.full_rounds,
-            self.phase,
-            self.phase_began,
-            self.probe_ends,
-            self.cycle_rtt,
-            self.is_crowded.into(),
-            self.probes,
-            self.cycles,
+            self.path.rate,
+            self.path.in_flight as u64,
+            self.path.round,
+            self.path.round_began,
+            self.path.limited_at,
+            self.path.least_rtt,
+            self.path.least_rtt_at,
+            self.startup.full_rate,
+            self.startup.full_rounds,
+            self.cycle.phase,
+            self.cycle.phase_began,
+            self.probe.probe_ends,
+            self.cycle.cycle_rtt,
+            self.cycle.is_crowded.into(),
+            self.probe.probes,
+            self.cycle.cycles,
         ];
-        words.into_iter().chain(self.rates).for_each(|word| bytes.extend(word.to_le_bytes()));
+        words.into_iter().chain(self.path.rates).for_each(|word| bytes.extend(word.to_le_bytes()));
         assert_eq!(bytes.len(), MODEL_BLOCK_BYTES);
         bytes
     }
@@ -443,10 +481,10 @@ impl Control for Models {
         (follower.state, follower.probes_rtt, follower.conserves_from) = (0, 0, 0);
         follower.rate = 0;
         follower.ensemble = number + 1;
-        model.members += 1;
-        if model.members == 1 {
-            model.window = u64::from(sock.snd_cwnd) << 16;
-            model.threshold = u64::from(sock.snd_ssthresh) << 16;
+        model.ensemble.members += 1;
+        if model.ensemble.members == 1 {
+            model.ensemble.window = u64::from(sock.snd_cwnd) << 16;
+            model.ensemble.threshold = u64::from(sock.snd_ssthresh) << 16;
         }
         if sock.pacing_status == 0 {
             sock.pacing_status = 1;
@@ -461,14 +499,14 @@ impl Control for Models {
         let mut follower = sock.follower;
         let Some(model) = self.of(sock) else { return };
         model.forget_rate(&mut follower);
-        model.in_flight -= i64::from(follower.in_flight);
-        model.active = model.active.wrapping_sub(follower.is_active);
-        let members = u64::from(model.members.max(1));
+        model.path.in_flight -= i64::from(follower.in_flight);
+        model.ensemble.active = model.ensemble.active.wrapping_sub(follower.is_active);
+        let members = u64::from(model.ensemble.members.max(1));
         if members > 1 {
-            let window = (model.window as i64).max(2 * (1 << 16) * members as i64) as u64;
-            model.window = model.window.wrapping_sub(window / members);
+            let window = (model.ensemble.window as i64).max(2 * (1 << 16) * members as i64) as u64;
+            model.ensemble.window = model.ensemble.window.wrapping_sub(window / members);
         }
-        model.members = model.members.wrapping_sub(1);
+        model.ensemble.members = model.ensemble.members.wrapping_sub(1);
         follower.ensemble = 0;
         sock.follower = follower;
     }
@@ -484,7 +522,7 @@ impl Control for Models {
             return;
         }
         let model = self.models.get_mut(sock.follower.ensemble as usize - 1).expect("as above");
-        (model.srtt, model.rttvar) = (sock.srtt_us, sock.rttvar_us);
+        (model.ensemble.srtt, model.ensemble.rttvar) = (sock.srtt_us, sock.rttvar_us);
         let heard = model.count_in(sock, sample);
         if model.take_rtt(&heard) {
             model.learn(&mut sock.follower, &heard);
@@ -505,11 +543,11 @@ impl Control for Models {
 
     fn undo_cwnd(&mut self, sock: &mut Sock) -> u32 {
         if let Some(model) = self.of(sock) {
-            model.full_rate = 0;
-            if model.full_rounds < FULL {
-                model.full_rounds = 0;
+            model.startup.full_rate = 0;
+            if model.startup.full_rounds < FULL {
+                model.startup.full_rounds = 0;
             }
-            model.undone += 1;
+            model.ensemble.undone += 1;
         }
         sock.snd_cwnd.max(sock.prior_cwnd)
     }
@@ -518,8 +556,8 @@ impl Control for Models {
         let mut follower = sock.follower;
         let Some(model) = self.of(sock) else { return };
         if state == LOSS {
-            model.timeouts += 1;
-            model.full_rate = 0;
+            model.ensemble.timeouts += 1;
+            model.startup.full_rate = 0;
             model.forget_rate(&mut follower);
             follower.state = LOSS.into();
             sock.follower = follower;

@@ -58,6 +58,22 @@ struct Flight {
     is_app_limited: bool,
 }
 
+/// The segments that were sent, and their transmissions.
+#[derive(Default)]
+struct SentSegments {
+    /// Segments that are not acknowledged cumulatively.
+    segments: BTreeMap<u64, Segment>,
+    /// From transmission to segment number, for those in flight.
+    out: BTreeMap<u64, u64>,
+    /// Lost and not retransmitted.
+    lost: BTreeSet<u64>,
+    /// The first segment that was not sent.
+    next: u64,
+    /// Number of transmissions.
+    transmissions: u64,
+    newest_arrived: u64,
+}
+
 pub struct Sender {
     number: usize,
     pub sock: Sock,
@@ -70,14 +86,7 @@ pub struct Sender {
     pub timer: Time,
     /// When pacing permits the next segment, if it waits for that.
     pub wake: Time,
-    segments: BTreeMap<u64, Segment>,
-    /// From transmission to segment number, for those in flight.
-    out: BTreeMap<u64, u64>,
-    /// Lost and not retransmitted.
-    lost: BTreeSet<u64>,
-    next: u64,
-    transmissions: u64,
-    newest_arrived: u64,
+    sent: SentSegments,
     recovery_ends: u64,
     backoff: u32,
     may_send_at: Time,
@@ -105,12 +114,7 @@ impl Sender {
             receiver: Receiver::default(),
             timer: Time::MAX,
             wake: Time::MAX,
-            segments: BTreeMap::new(),
-            out: BTreeMap::new(),
-            lost: BTreeSet::new(),
-            next: 0,
-            transmissions: 0,
-            newest_arrived: 0,
+            sent: SentSegments::default(),
             recovery_ends: 0,
             backoff: 0,
             may_send_at: 0,
@@ -129,12 +133,12 @@ impl Sender {
         self.wake = Time::MAX;
         let mut has_more = true;
         while self.sock.in_flight() < self.sock.snd_cwnd {
-            let number = match self.lost.first() {
+            let number = match self.sent.lost.first() {
                 Some(&number) => number,
                 None if self.sock.packets_out < self.buffer_segments
-                    && self.next < self.available =>
+                    && self.sent.next < self.available =>
                 {
-                    self.next
+                    self.sent.next
                 }
                 None => {
                     has_more = false;
@@ -162,14 +166,14 @@ impl Sender {
             self.flight.delivered_at = world.now;
             self.flight.first_sent_at = world.now;
         }
-        self.transmissions += 1;
-        let again = number < self.next;
+        self.sent.transmissions += 1;
+        let again = number < self.sent.next;
         if again {
             self.sock.retrans_out += 1;
             world.shown.retransmitted += 1;
-            self.lost.remove(&number);
+            self.sent.lost.remove(&number);
         } else {
-            self.next += 1;
+            self.sent.next += 1;
             self.sock.packets_out += 1;
         }
         let sent_in = Flight {
@@ -178,7 +182,7 @@ impl Sender {
             ..self.flight
         };
         let segment = Segment {
-            transmission: self.transmissions,
+            transmission: self.sent.transmissions,
             sent_at: world.now,
             is_sacked: false,
             is_lost: again,
@@ -186,14 +190,14 @@ impl Sender {
             was_sent_again: again,
             sent_in,
         };
-        self.segments.insert(number, segment);
-        self.out.insert(self.transmissions, number);
+        self.sent.segments.insert(number, segment);
+        self.sent.out.insert(self.sent.transmissions, number);
         self.sock.prr_out += u32::from(self.sock.state >= CWR);
         if self.sock.pacing_status != 0 {
             let gap = u64::from(self.sock.mss_cache) * SECOND / self.sock.pacing_rate.max(1);
             self.may_send_at = self.may_send_at.max(world.now) + gap;
         }
-        world.transmit(self.number, number, self.transmissions);
+        world.transmit(self.number, number, self.sent.transmissions);
     }
 
     fn rto(&self) -> Time {
@@ -216,7 +220,7 @@ impl Sender {
             ..Sample::default()
         };
         let mut newest = None;
-        while let Some(entry) = self.segments.first_entry()
+        while let Some(entry) = self.sent.segments.first_entry()
             && *entry.key() < next
         {
             let (number, segment) = entry.remove_entry();
@@ -225,7 +229,7 @@ impl Sender {
             self.arrived(number, segment, &mut sample, &mut newest, world.now);
             sample.flags |= DATA_ACKED | SND_UNA_ADVANCED;
         }
-        if let Some(segment) = self.segments.get_mut(&number)
+        if let Some(segment) = self.sent.segments.get_mut(&number)
             && !segment.is_sacked
         {
             let before = *segment;
@@ -234,14 +238,14 @@ impl Sender {
             self.arrived(number, before, &mut sample, &mut newest, world.now);
         }
         self.rate(newest, &mut sample);
-        self.newest_arrived = self.newest_arrived.max(transmission);
+        self.sent.newest_arrived = self.sent.newest_arrived.max(transmission);
         sample.losses = self.find_lost();
         if sample.flags != 0 {
             self.backoff = 0;
             self.timer = Time::MAX;
         }
         self.change_state(control);
-        self.sock.has_unsent = self.next < self.available;
+        self.sock.has_unsent = self.sent.next < self.available;
         control.cong_control(&mut self.sock, &sample);
         self.send(world);
     }
@@ -263,8 +267,8 @@ impl Sender {
         self.flight.delivered_at = now;
         self.sock.lost_out -= u32::from(segment.is_lost);
         self.sock.retrans_out -= u32::from(segment.is_again_out);
-        self.out.remove(&segment.transmission);
-        self.lost.remove(&number);
+        self.sent.out.remove(&segment.transmission);
+        self.sent.lost.remove(&number);
         if !segment.was_sent_again {
             let rtt_us = (now - segment.sent_at) / 1000;
             sample.rtt_us = Some(rtt_us as u32);
@@ -306,22 +310,23 @@ impl Sender {
     /// Marks segments as lost that were sent long before one that has arrived. Returns their number.
     fn find_lost(&mut self) -> u32 {
         let mut found = 0;
-        while let Some(entry) = self.out.first_entry()
-            && *entry.key() + REORDERING <= self.newest_arrived
+        while let Some(entry) = self.sent.out.first_entry()
+            && *entry.key() + REORDERING <= self.sent.newest_arrived
         {
             let number = entry.remove();
-            let segment = self.segments.get_mut(&number).expect("what is out is known");
+            let segment = self.sent.segments.get_mut(&number).expect("what is out is known");
             self.sock.lost_out += u32::from(!segment.is_lost);
             self.sock.retrans_out -= u32::from(segment.is_again_out);
             (segment.is_lost, segment.is_again_out) = (true, false);
-            self.lost.insert(number);
+            self.sent.lost.insert(number);
             found += 1;
         }
         found
     }
 
     fn change_state(&mut self, control: &mut dyn Control) {
-        let una = self.segments.first_key_value().map_or(self.next, |(&number, _)| number);
+        let una =
+            self.sent.segments.first_key_value().map_or(self.sent.next, |(&number, _)| number);
         if self.sock.state >= CWR && una >= self.recovery_ends {
             self.set_state(OPEN, control);
         }
@@ -338,7 +343,7 @@ impl Sender {
 
     /// tcp_init_cwnd_reduction().
     fn begin_recovery(&mut self, control: &mut dyn Control) {
-        self.recovery_ends = self.next;
+        self.recovery_ends = self.sent.next;
         self.sock.prior_cwnd = self.sock.snd_cwnd;
         self.sock.prr_out = 0;
         self.sock.snd_ssthresh = control.ssthresh(&mut self.sock);
@@ -357,15 +362,15 @@ impl Sender {
         if self.sock.state < CWR {
             self.begin_recovery(control);
         }
-        for (&number, segment) in self.segments.iter_mut().filter(|it| !it.1.is_sacked) {
+        for (&number, segment) in self.sent.segments.iter_mut().filter(|it| !it.1.is_sacked) {
             (segment.is_lost, segment.is_again_out) = (true, false);
-            self.lost.insert(number);
+            self.sent.lost.insert(number);
         }
-        self.out.clear();
+        self.sent.out.clear();
         self.sock.lost_out = self.sock.packets_out - self.sock.sacked_out;
         self.sock.retrans_out = 0;
         self.sock.snd_cwnd = self.sock.in_flight() + 1;
-        self.recovery_ends = self.next;
+        self.recovery_ends = self.sent.next;
         self.set_state(LOSS, control);
         self.backoff += 1;
         self.timer = Time::MAX;
