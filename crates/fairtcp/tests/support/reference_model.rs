@@ -1,6 +1,6 @@
 //! A path model (bandwidth and minimum round trip time), with pacing and windows based on it, as in BBR
 //! (draft-cardwell-iccrg-bbr-congestion-control-00). If the members of an ensemble share it, it gives the same
-//! numbers as the programs of `src/program/shared_model.rs`, and is easier to read. For one connection, with the
+//! numbers as the programs of `src/program/shared_model`, and is easier to read. For one connection, with the
 //! kernel's rate samples, it is BBR, for comparison. BBR's policer detection is not implemented, nor its handling of
 //! aggregated acknowledgments, which do not occur on this path.
 
