@@ -1,6 +1,6 @@
 //! The optional abilities of a file.
 
-use std::{os::unix::fs::MetadataExt, sync::atomic::Ordering};
+use std::os::unix::fs::MetadataExt;
 
 use super::FileVolume;
 use crate::{Allocation, Extent, Io, Provisioning, Resizable, ThinSpaceUsage};
@@ -26,8 +26,7 @@ impl Resizable for FileVolume {
         let blocks = bytes / u64::from(self.geometry.block_size);
         // Nothing at all is left of a file only while somebody writes it anew.
         if blocks > 0 {
-            self.whole.fetch_max(blocks, Ordering::AcqRel);
-            self.blocks.store(blocks, Ordering::Relaxed);
+            self.size.note_found(blocks);
         }
     }
 }

@@ -1,9 +1,12 @@
 //! A volume in a file or on a block device.
 
 mod open;
-mod extensions;
 mod prefill;
 mod ledger;
+mod retry;
+mod fence;
+mod size;
+mod extensions;
 mod holes;
 
 use std::{
@@ -22,7 +25,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use tokio::sync::watch;
 
@@ -32,9 +34,12 @@ use crate::{
     buffer::{IoBuffer, IoBufferPool},
     engine::{FileOpRequest, IoEngine, MAX_PIECES},
 };
-use ledger::{FileOpLedger, is_no_space, is_passing};
+use fence::Fence;
+use ledger::FileOpLedger;
 use open::{Direct, OpenedVolumeFile};
 pub use open::{FileVolumeOpenError, FileVolumeOptions};
+use retry::{TRIES, again};
+use size::FileSize;
 
 /// Blocks in a file, which is locked against every other user.
 ///
@@ -45,26 +50,13 @@ pub struct FileVolume {
     synced: Arc<File>,
     /// The geometry at the opening.
     geometry: Geometry,
-    /// The current size in blocks.
-    blocks: AtomicU64,
-    /// The most blocks that the file has had since it was opened, less those that [`Self::shrink`] removed. A
-    /// file with fewer blocks was cut short, also after [`Resizable::refresh`](crate::Resizable::refresh) has found the smaller size.
-    whole: AtomicU64,
-    /// Counts the calls that made the file smaller. Advances after `whole` is lowered and before the file
-    /// is cut.
-    cuts: AtomicU64,
-    /// Blocks that are added later are written with zeros, too.
-    preallocated: bool,
+    size: FileSize,
     direct: Option<Direct>,
     engine: IoEngine,
     pool: Arc<IoBufferPool>,
     ledger: FileOpLedger,
     syncs: Syncs,
-    in_memory: bool,
-    /// The page cache can return what it holds without waiting for the disk.
-    reads_at_once: AtomicBool,
-    /// The page cache can take data as far as it has room, without waiting.
-    writes_at_once: AtomicBool,
+    page_cache: PageCache,
     /// Aligned zeros, for discards where holes cannot be made.
     zeros: Bytes,
     /// Counts the calls that failed because the file system was full.
@@ -77,21 +69,14 @@ pub struct FileVolume {
     fence: Fence,
 }
 
-/// Makes writes fail while the file is not whole or does not have its name.
-#[derive(Default)]
-struct Fence {
-    /// Read by every write, so that `why` is locked only while the fence is up.
-    is_up: AtomicBool,
-    why: Mutex<String>,
-}
-
-impl Fence {
-    fn check(&self) -> Result<(), Error> {
-        if self.is_up.load(Ordering::Acquire) {
-            return Err(Error::Device(self.why.lock().as_str().into()));
-        }
-        Ok(())
-    }
+/// What the page cache can do without waiting for the disk.
+struct PageCache {
+    /// The file is in a file system that is memory.
+    in_memory: bool,
+    /// The page cache can return what it holds.
+    reads_at_once: AtomicBool,
+    /// The page cache can take data as far as it has room.
+    writes_at_once: AtomicBool,
 }
 
 /// Flushes share syncs: one that began after a flush was called covers it.
@@ -136,18 +121,17 @@ impl FileVolume {
             file: Arc::new(file),
             synced: Arc::new(syncs),
             geometry,
-            blocks: AtomicU64::new(geometry.blocks),
-            whole: AtomicU64::new(geometry.blocks),
-            cuts: AtomicU64::new(0),
-            preallocated: options.preallocate,
+            size: FileSize::new(geometry.blocks, options.preallocate),
             direct,
             engine,
             pool,
             ledger: FileOpLedger::default(),
             syncs: Syncs::default(),
-            in_memory,
-            reads_at_once: AtomicBool::new(in_memory || direct.is_none()),
-            writes_at_once: AtomicBool::new(in_memory || direct.is_none()),
+            page_cache: PageCache {
+                in_memory,
+                reads_at_once: AtomicBool::new(in_memory || direct.is_none()),
+                writes_at_once: AtomicBool::new(in_memory || direct.is_none()),
+            },
             zeros: zeros.freeze(),
             refusals: watch::Sender::new(0),
             path,
@@ -168,36 +152,14 @@ impl FileVolume {
         self.file.as_raw_fd()
     }
 
-    /// Returns the change of the file since it was opened, if there is one. Asks the file system, which may take
-    /// long to answer.
-    #[must_use]
-    pub fn change(&self) -> Option<OpenFileChange> {
-        let look = |bytes| OpenFileChange::of(&self.file, &self.path, bytes);
-        self.is_watched.then(|| self.change_by(look)).flatten()
-    }
-
-    /// Calls `look` with the size that the file must have, and returns the change that it finds. Ignores
-    /// [`OpenFileChange::CutShort`] if [`Self::shrink`] has cut the file while `look` ran; the next call judges the size.
-    fn change_by(
-        &self,
-        look: impl FnOnce(u64) -> Option<OpenFileChange>,
-    ) -> Option<OpenFileChange> {
-        let cuts = self.cuts.load(Ordering::Acquire);
-        let bytes = self.whole.load(Ordering::Acquire) * u64::from(self.geometry.block_size);
-        let was_cut = || self.cuts.load(Ordering::Acquire) != cuts;
-        look(bytes)
-            .filter(|change| !(matches!(change, OpenFileChange::CutShort { .. }) && was_cut()))
-    }
-
     /// Fails all writes, discards and flushes from now on, with this reason. Reads are still served.
     pub fn fence(&self, why: &str) {
-        why.clone_into(&mut self.fence.why.lock());
-        self.fence.is_up.store(true, Ordering::Release);
+        self.fence.raise(why);
     }
 
     /// Takes writes again. Call this when the file is whole and has its name back.
     pub fn unfence(&self) {
-        self.fence.is_up.store(false, Ordering::Release);
+        self.fence.lower();
     }
 
     /// Checks that a missing file could be created: its folder exists and has room. Changes nothing.
@@ -247,74 +209,6 @@ impl FileVolume {
         result
     }
 
-    /// Makes a file so large, or takes what a block device has got by now; returns the size in
-    /// bytes. What is there stays; new blocks read as zeros. Blocks; long, if the file is filled.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for less than before, a part of a block, a read-only volume
-    /// or a size asked of a device; otherwise the system's. The volume stays as it was.
-    pub fn grow(&self, bytes: Option<u64>) -> io::Result<u64> {
-        let block_size = u64::from(self.geometry.block_size);
-        let before = self.blocks.load(Ordering::Acquire) * block_size;
-        let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        let is_file = self.synced.metadata()?.is_file();
-        let size = match bytes {
-            Some(_) if !is_file => return wrong("a block device grows elsewhere".to_owned()),
-            Some(_) if self.geometry.read_only => return wrong("it is read-only".to_owned()),
-            Some(size) if !size.is_multiple_of(block_size) => {
-                return wrong(format!("{size} bytes are not a whole number of blocks"));
-            }
-            Some(size) => size,
-            None => {
-                let found = rustix::fs::seek(&self.synced, rustix::fs::SeekFrom::End(0))?;
-                found - found % block_size
-            }
-        };
-        if size < before {
-            return wrong(format!("it has {before} bytes, and cannot shrink to {size}"));
-        }
-        if size > before && bytes.is_some() {
-            self.synced.set_len(size)?;
-            let filled = if self.preallocated {
-                prefill::prefill(&self.synced, size, &mut |_, _| ())
-            } else {
-                // Hosts are told the new size, so it must survive a power cut.
-                self.synced.sync_all()
-            };
-            if let Err(error) = filled {
-                // The kernel reports a lost write once, and the next flush must still fail for it.
-                self.ledger.note_sync_failure(&error);
-                // The new size was never reported, so the file gets its old size back. A refresh may have raised
-                // `whole` in the meantime.
-                self.whole.fetch_min(before / block_size, Ordering::AcqRel);
-                self.cuts.fetch_add(1, Ordering::AcqRel);
-                let _ = self.synced.set_len(before);
-                return Err(error);
-            }
-        }
-        self.whole.fetch_max(size / block_size, Ordering::AcqRel);
-        self.blocks.fetch_max(size / block_size, Ordering::AcqRel);
-        Ok(size)
-    }
-
-    /// Makes a file smaller, whatever is beyond; a block device is left as it is. Blocks. What is being
-    /// written beyond the new end must have ended.
-    ///
-    /// # Errors
-    /// The system's. The volume has the new size all the same.
-    pub fn shrink(&self, bytes: u64) -> io::Result<()> {
-        if !self.synced.metadata()?.is_file() {
-            return Ok(());
-        }
-        let blocks = bytes / u64::from(self.geometry.block_size);
-        self.blocks.fetch_min(blocks, Ordering::AcqRel);
-        self.whole.fetch_min(blocks, Ordering::AcqRel);
-        self.cuts.fetch_add(1, Ordering::AcqRel);
-        self.synced.set_len(bytes)?;
-        // After a power cut the file must have the size that the log's superblock and the settings say.
-        self.synced.sync_all()
-    }
-
     async fn read_blocks(&self, extent: Extent) -> Result<Data, Error> {
         self.geometry().check_extent(extent)?;
         let range = self.bytes(extent);
@@ -340,7 +234,7 @@ impl FileVolume {
 
     /// What the page cache has of the first bytes, how many.
     fn read_at_once(&self, buffer: &mut IoBuffer, offset: u64) -> usize {
-        if !self.reads_at_once.load(Ordering::Relaxed) {
+        if !self.page_cache.reads_at_once.load(Ordering::Relaxed) {
             return 0;
         }
         let mut vectors = [io::IoSliceMut::new(buffer)];
@@ -348,7 +242,7 @@ impl FileVolume {
             Ok(bytes) => bytes,
             Err(error) => {
                 if error == Errno::OPNOTSUPP {
-                    self.reads_at_once.store(false, Ordering::Relaxed);
+                    self.page_cache.reads_at_once.store(false, Ordering::Relaxed);
                 }
                 0
             }
@@ -373,7 +267,7 @@ impl FileVolume {
     /// again, and the bytes that were lost would read as zeros without notice. After any other write the file is
     /// still too short, which [`Self::change`] finds.
     fn check_end(&self, extent: Extent) -> Result<(), Error> {
-        let whole = self.whole.load(Ordering::Acquire);
+        let whole = self.size.whole();
         if extent.end().0 < whole {
             return Ok(());
         }
@@ -391,7 +285,7 @@ impl FileVolume {
         mut data: Data,
         durability: Durability,
     ) -> Result<(), Error> {
-        let stable = durability == Durability::Stable && !self.in_memory;
+        let stable = durability == Durability::Stable && !self.page_cache.in_memory;
         let mut offset = range.start;
         let mut tries = TRIES;
         if !stable {
@@ -432,7 +326,9 @@ impl FileVolume {
 
     /// Gives the page cache what it takes of the first bytes; how many.
     fn write_at_once(&self, data: &Data, offset: u64) -> usize {
-        if !self.writes_at_once.load(Ordering::Relaxed) || data.parts().len() > MAX_PIECES {
+        if !self.page_cache.writes_at_once.load(Ordering::Relaxed)
+            || data.parts().len() > MAX_PIECES
+        {
             return 0;
         }
         let pieces: smallvec::SmallVec<[io::IoSlice<'_>; 16]> =
@@ -441,7 +337,7 @@ impl FileVolume {
             Ok(bytes) => bytes,
             Err(error) => {
                 if error == Errno::OPNOTSUPP {
-                    self.writes_at_once.store(false, Ordering::Relaxed);
+                    self.page_cache.writes_at_once.store(false, Ordering::Relaxed);
                 }
                 0
             }
@@ -450,7 +346,7 @@ impl FileVolume {
 
     /// How to ask for no more than can be done without waiting.
     fn at_once(&self) -> ReadWriteFlags {
-        if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
+        if self.page_cache.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
     /// Whether the kernel takes these pieces as they are.
@@ -560,7 +456,7 @@ impl AsFd for FileVolume {
 
 impl Volume for FileVolume {
     fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
+        Geometry { blocks: self.size.blocks(), ..self.geometry }
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
@@ -588,26 +484,6 @@ impl Volume for FileVolume {
     }
 }
 
-/// Lets the caller try again after an error that passes, so many times; else gives the error, of
-/// these blocks if they are known.
-fn again(error: io::Error, extent: Option<Extent>, tries: &mut u32) -> Result<(), Error> {
-    *tries -= 1;
-    if is_passing(&error) && *tries > 0 {
-        return Ok(());
-    }
-    if is_no_space(&error) {
-        return Err(Error::NoSpace);
-    }
-    Err(match (error.raw_os_error(), extent) {
-        (Some(libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO), Some(extent)) => {
-            Error::Medium { extent, reason: error.to_string().into() }
-        }
-        _ => Error::Device(error.to_string().into()),
-    })
-}
-
-/// How often an operation is tried when the system says "try again".
-const TRIES: u32 = 100;
 /// How many bytes of zeros are written at once.
 const ZEROS: usize = 1 << 20;
 
@@ -643,60 +519,6 @@ mod tests {
             }
         });
         opened.await.expect("nobody keeps it").flush().await.expect("flushed");
-    }
-
-    #[test]
-    fn a_file_that_is_made_smaller_while_its_size_is_looked_at_was_not_cut_short() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let options = FileVolumeOptions {
-            create: Some(1 << 20),
-            ..FileVolumeOptions::new(directory.path().join("volume"))
-        };
-        let volume = FileVolume::open(&options).expect("opened");
-        let look = |bytes| OpenFileChange::of(&volume.file, &volume.path, bytes);
-        let seen = volume.change_by(|bytes| {
-            volume.shrink(1 << 19).expect("made smaller");
-            look(bytes)
-        });
-        assert_eq!(seen, None);
-        assert_eq!(volume.change(), None);
-        // Another process makes the file smaller.
-        let other = File::options().write(true).open(volume.path()).expect("opened");
-        other.set_len(1 << 18).expect("cut");
-        let cut = Some(OpenFileChange::CutShort { found: 1 << 18, expected: 1 << 19 });
-        assert_eq!(volume.change(), cut);
-        assert_eq!(volume.change_by(look), cut);
-    }
-
-    /// A write beyond the end of a file makes the kernel fill the gap with zeros.
-    #[tokio::test]
-    async fn a_file_that_was_cut_short_is_not_made_whole_again_by_a_write_or_a_look_at_its_size() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let options = FileVolumeOptions {
-            create: Some(1 << 20),
-            ..FileVolumeOptions::new(directory.path().join("volume"))
-        };
-        let volume = FileVolume::open(&options).expect("opened");
-        let other = File::options().write(true).open(volume.path()).expect("opened");
-        other.set_len(1 << 19).expect("cut");
-        let last = volume.write(Lba(2047), vec![1; 512].into(), Durability::Volatile).await;
-        assert!(matches!(last, Err(Error::Device(_))), "{last:?}");
-        volume.write(Lba(2046), vec![1; 512].into(), Durability::Volatile).await.expect("taken");
-        let cut = |found| Some(OpenFileChange::CutShort { found, expected: 1 << 20 });
-        assert_eq!(volume.change(), cut((1 << 20) - 512));
-        other.set_len(1 << 19).expect("cut");
-        volume.extensions().refresh();
-        assert_eq!(volume.geometry().bytes(), 1 << 19);
-        assert_eq!(volume.change(), cut(1 << 19));
-        // After another process has made the file larger, the file must keep that size.
-        other.set_len(1 << 21).expect("grown");
-        volume.extensions().refresh();
-        assert_eq!(volume.change(), None);
-        other.set_len(1 << 20).expect("cut");
-        assert_eq!(
-            volume.change(),
-            Some(OpenFileChange::CutShort { found: 1 << 20, expected: 1 << 21 })
-        );
     }
 
     /// What fails in a stable write is its sync, which speaks for earlier writes too.
@@ -767,27 +589,5 @@ mod tests {
         let output = std::process::Command::new(program).args(arguments).output().ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| text.trim().to_owned())
-    }
-
-    #[test]
-    fn errors_of_the_system_become_errors_of_the_volume() {
-        let extent = Extent { lba: Lba(7), blocks: 2 };
-        let error = |code| {
-            again(io::Error::from_raw_os_error(code), Some(extent), &mut { TRIES })
-                .expect_err("final")
-        };
-        assert!(matches!(error(libc::ENOSPC), Error::NoSpace));
-        assert!(matches!(error(libc::EDQUOT), Error::NoSpace));
-        assert!(matches!(error(libc::EIO), Error::Medium { extent: e, .. } if e == extent));
-        assert!(matches!(error(libc::ENXIO), Error::Device(_)));
-    }
-
-    #[test]
-    fn errors_that_pass_are_tried_again_but_not_for_ever() {
-        let mut tries = TRIES;
-        let mut results =
-            (0..TRIES).map(|_| again(io::Error::from_raw_os_error(libc::EAGAIN), None, &mut tries));
-        assert!(results.by_ref().take(TRIES as usize - 1).all(|result| result.is_ok()));
-        assert!(results.next().expect("the last").is_err());
     }
 }

@@ -1,0 +1,39 @@
+//! Refuses writes to a file that changed behind our back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::Error;
+
+/// Makes writes fail while the file is not whole or does not have its name.
+#[derive(Default)]
+pub(super) struct Fence {
+    /// Read by every write, so that `why` is locked only while the fence is up.
+    is_up: AtomicBool,
+    why: Mutex<String>,
+}
+
+impl Fence {
+    /// Makes writes fail from now on, with this reason.
+    pub(super) fn raise(&self, why: &str) {
+        why.clone_into(&mut self.why.lock());
+        self.is_up.store(true, Ordering::Release);
+    }
+
+    /// Allows writes again.
+    pub(super) fn lower(&self) {
+        self.is_up.store(false, Ordering::Release);
+    }
+
+    /// Checks that writes are allowed.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the reason while the fence is up.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.is_up.load(Ordering::Acquire) {
+            return Err(Error::Device(self.why.lock().as_str().into()));
+        }
+        Ok(())
+    }
+}
