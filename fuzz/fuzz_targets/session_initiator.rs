@@ -169,106 +169,136 @@ impl Scene<'_> {
     fn pdu(&mut self) -> Pdu {
         let kind = self.choices.byte();
         match kind & 7 {
-            0 => {
-                let response = if kind & 0x80 != 0 { 1 } else { 0 };
-                Pdu::ScsiResponse(ScsiResponse {
-                    itt: self.itt(),
-                    response,
-                    status: self.choices.byte() & 0x0a,
-                    snack_tag: 0,
-                    numbers: self.numbers(true),
-                    exp_data_sn: self.choices.number_near(0),
-                    residual: if response == 0 { self.residual() } else { Residual::None },
-                    bidirectional_read_residual: Residual::None,
-                    sense: vec![0x70; usize::from(kind >> 3)].into(),
-                })
-            }
-            1 | 2 => {
-                let status = (kind & 0x80 != 0)
-                    .then(|| DataInStatus { status: 0, residual: self.residual() });
-                let length = self.choices.length().min(SEGMENT) as usize;
-                Pdu::DataIn(DataIn {
-                    is_final: status.is_some() || kind & 0x40 != 0,
-                    acknowledge: kind & 0x38 == 0x38,
-                    status,
-                    lun: Lun(0),
-                    itt: self.itt(),
-                    ttt: Ttt(1),
-                    numbers: self.numbers(status.is_some()),
-                    data_sn: self.choices.number_near(0),
-                    buffer_offset: self.choices.length(),
-                    data: [Bytes::from(vec![3; length])].into(),
-                })
-            }
-            3 => Pdu::ReadyToTransfer(ReadyToTransfer {
-                lun: Lun(0),
-                itt: self.itt(),
-                ttt: Ttt(u32::from(kind)),
-                numbers: self.numbers(false),
-                r2t_sn: self.choices.number_near(0),
-                buffer_offset: self.choices.length(),
-                desired_data_transfer_length: self.choices.length().max(1),
-            }),
-            4 => Pdu::NopIn(NopIn {
-                lun: Lun(0),
-                itt: if kind & 8 != 0 { Itt::NONE } else { self.itt() },
-                ttt: if kind & 16 != 0 { Ttt::NONE } else { Ttt(self.choices.word()) },
-                numbers: self.numbers(kind & 8 == 0),
-                data: vec![1; usize::from(kind)].into(),
-            }),
-            5 => {
-                let itt = self.itt();
-                let numbers = self.numbers(true);
-                if kind & 8 != 0 {
-                    let result = TaskFunctionResult::Complete;
-                    Pdu::TaskResponse(TaskResponse { result, itt, numbers })
-                } else {
-                    Pdu::TextResponse(TextResponse {
-                        is_final: kind & 16 != 0,
-                        continues: kind & 32 != 0,
-                        lun: Lun(0),
-                        itt,
-                        ttt: if kind & 64 != 0 { Ttt::NONE } else { Ttt(2) },
-                        numbers,
-                        text: Bytes::from_static(b"TargetName=t\0"),
-                    })
-                }
-            }
-            6 => {
-                let event = match kind >> 3 & 7 {
-                    0 => AsyncEvent::Scsi,
-                    1 => AsyncEvent::LogoutRequested { time: self.choices.short() },
-                    2 => AsyncEvent::NegotiationRequested { time: 1 },
-                    3 => AsyncEvent::TasksTerminated,
-                    _ => AsyncEvent::Other(255),
-                };
-                let numbers = self.numbers(true);
-                let data = vec![0x70; usize::from(kind & 31)].into();
-                Pdu::Async(AsyncMessage { lun: Lun(0), event, numbers, data })
-            }
-            _ if kind & 8 != 0 => {
-                let choice = usize::from(self.choices.byte());
-                let index = self.headers.len().checked_sub(1 + choice % 8);
-                let header = index.map(|index| self.headers[index].clone()).unwrap_or_default();
-                let reason = match kind >> 4 & 3 {
-                    0 => RejectReason::InvalidPduField,
-                    1 => RejectReason::ImmediateCommandReject,
-                    2 => RejectReason::CommandNotSupported,
-                    _ => RejectReason::DataDigestError,
-                };
-                Pdu::Reject(Reject { reason, numbers: self.numbers(true), data_sn: 0, header })
-            }
-            _ => Pdu::LogoutResponse(LogoutResponse {
-                result: LogoutResult::Closed,
-                itt: self.itt(),
-                numbers: self.numbers(true),
-                time2wait: 0,
-                time2retain: 0,
-            }),
+            0 => self.response(kind),
+            1 | 2 => self.data_in(kind),
+            3 => self.r2t(kind),
+            4 => self.nop_in(kind),
+            5 => self.task_or_text(kind),
+            6 => self.message(kind),
+            _ if kind & 8 != 0 => self.rejection(kind),
+            _ => self.logged_out(),
         }
     }
 
-    /// What the initiator sends, and what it tells the application.
+    /// A SCSI response.
+    fn response(&mut self, kind: u8) -> Pdu {
+        let response = if kind & 0x80 != 0 { 1 } else { 0 };
+        Pdu::ScsiResponse(ScsiResponse {
+            itt: self.itt(),
+            response,
+            status: self.choices.byte() & 0x0a,
+            snack_tag: 0,
+            numbers: self.numbers(true),
+            exp_data_sn: self.choices.number_near(0),
+            residual: if response == 0 { self.residual() } else { Residual::None },
+            bidirectional_read_residual: Residual::None,
+            sense: vec![0x70; usize::from(kind >> 3)].into(),
+        })
+    }
+
+    /// Data-In, with or without a status.
+    fn data_in(&mut self, kind: u8) -> Pdu {
+        let status = (kind & 0x80 != 0)
+            .then(|| DataInStatus { status: 0, residual: self.residual() });
+        let length = self.choices.length().min(SEGMENT) as usize;
+        Pdu::DataIn(DataIn {
+            is_final: status.is_some() || kind & 0x40 != 0,
+            acknowledge: kind & 0x38 == 0x38,
+            status,
+            lun: Lun(0),
+            itt: self.itt(),
+            ttt: Ttt(1),
+            numbers: self.numbers(status.is_some()),
+            data_sn: self.choices.number_near(0),
+            buffer_offset: self.choices.length(),
+            data: [Bytes::from(vec![3; length])].into(),
+        })
+    }
+
+    /// An R2T.
+    fn r2t(&mut self, kind: u8) -> Pdu {
+        Pdu::ReadyToTransfer(ReadyToTransfer {
+            lun: Lun(0),
+            itt: self.itt(),
+            ttt: Ttt(u32::from(kind)),
+            numbers: self.numbers(false),
+            r2t_sn: self.choices.number_near(0),
+            buffer_offset: self.choices.length(),
+            desired_data_transfer_length: self.choices.length().max(1),
+        })
+    }
+
+    /// A NOP-In: a ping, or the answer to one.
+    fn nop_in(&mut self, kind: u8) -> Pdu {
+        Pdu::NopIn(NopIn {
+            lun: Lun(0),
+            itt: if kind & 8 != 0 { Itt::NONE } else { self.itt() },
+            ttt: if kind & 16 != 0 { Ttt::NONE } else { Ttt(self.choices.word()) },
+            numbers: self.numbers(kind & 8 == 0),
+            data: vec![1; usize::from(kind)].into(),
+        })
+    }
+
+    /// The response to a task management function or to a text request.
+    fn task_or_text(&mut self, kind: u8) -> Pdu {
+        let itt = self.itt();
+        let numbers = self.numbers(true);
+        if kind & 8 != 0 {
+            let result = TaskFunctionResult::Complete;
+            Pdu::TaskResponse(TaskResponse { result, itt, numbers })
+        } else {
+            Pdu::TextResponse(TextResponse {
+                is_final: kind & 16 != 0,
+                continues: kind & 32 != 0,
+                lun: Lun(0),
+                itt,
+                ttt: if kind & 64 != 0 { Ttt::NONE } else { Ttt(2) },
+                numbers,
+                text: Bytes::from_static(b"TargetName=t\0"),
+            })
+        }
+    }
+
+    /// An asynchronous message.
+    fn message(&mut self, kind: u8) -> Pdu {
+        let event = match kind >> 3 & 7 {
+            0 => AsyncEvent::Scsi,
+            1 => AsyncEvent::LogoutRequested { time: self.choices.short() },
+            2 => AsyncEvent::NegotiationRequested { time: 1 },
+            3 => AsyncEvent::TasksTerminated,
+            _ => AsyncEvent::Other(255),
+        };
+        let numbers = self.numbers(true);
+        let data = vec![0x70; usize::from(kind & 31)].into();
+        Pdu::Async(AsyncMessage { lun: Lun(0), event, numbers, data })
+    }
+
+    /// A reject of a header that was seen on the wire.
+    fn rejection(&mut self, kind: u8) -> Pdu {
+        let choice = usize::from(self.choices.byte());
+        let index = self.headers.len().checked_sub(1 + choice % 8);
+        let header = index.map(|index| self.headers[index].clone()).unwrap_or_default();
+        let reason = match kind >> 4 & 3 {
+            0 => RejectReason::InvalidPduField,
+            1 => RejectReason::ImmediateCommandReject,
+            2 => RejectReason::CommandNotSupported,
+            _ => RejectReason::DataDigestError,
+        };
+        Pdu::Reject(Reject { reason, numbers: self.numbers(true), data_sn: 0, header })
+    }
+
+    /// The response to a logout.
+    fn logged_out(&mut self) -> Pdu {
+        Pdu::LogoutResponse(LogoutResponse {
+            result: LogoutResult::Closed,
+            itt: self.itt(),
+            numbers: self.numbers(true),
+            time2wait: 0,
+            time2retain: 0,
+        })
+    }
+
+    /// Takes what the initiator sends, and the events for the application.
     fn collect(&mut self) {
         self.session.transmit();
         let output =

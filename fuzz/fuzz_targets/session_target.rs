@@ -227,124 +227,154 @@ impl Scene<'_> {
 
     fn pdu(&mut self) -> Pdu {
         let kind = self.choices.byte();
-        let immediate = kind & 0x80 != 0;
-        let exp_stat_sn = Serial(0);
         match kind & 7 {
-            0 | 1 => {
-                let flags = self.choices.byte();
-                let itt = self.itt();
-                let write = flags & 1 != 0;
-                Pdu::ScsiCommand(ScsiCommand {
-                    immediate,
-                    is_final: flags & 2 == 0,
-                    read: flags & 4 != 0,
-                    write,
-                    attribute: flags >> 3 & 7,
-                    lun: Lun(u64::from(flags >> 6) << 48),
-                    itt,
-                    expected_data_transfer_length: self.choices.length(),
-                    bidirectional_read_length: (flags & 7 == 5).then(|| self.choices.length()),
-                    cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
-                    exp_stat_sn,
-                    cdb: Cdb::new(&[0; 16]),
-                    data: if write { self.data(SEGMENT) } else { Bytes::new() },
-                })
-            }
-            2 | 3 => {
-                let (itt, ttt, offset) = self.r2t;
-                let unsolicited = kind & 8 != 0;
-                let data = self.data(SEGMENT);
-                self.r2t.2 = offset.wrapping_add(data.len() as u32);
-                let itt = if unsolicited { self.itt() } else { itt };
-                Pdu::DataOut(DataOut {
-                    is_final: kind & 16 != 0,
-                    lun: Lun(0),
-                    itt,
-                    ttt: if unsolicited { Ttt::NONE } else { ttt },
-                    exp_stat_sn,
-                    data_sn: self.choices.number_near(0),
-                    buffer_offset: self.choices.number_near(offset),
-                    data,
-                })
-            }
-            4 => {
-                use TaskFunction::*;
-                let all = [
-                    AbortTask,
-                    AbortTaskSet,
-                    ClearTaskSet,
-                    LogicalUnitReset,
-                    TargetWarmReset,
-                    TaskReassign,
-                ];
-                let choice = usize::from(self.choices.byte());
-                Pdu::TaskRequest(TaskRequest {
-                    immediate,
-                    function: all.get(choice % 7).copied().ok_or(99),
-                    lun: Lun(0),
-                    itt: Itt(0x100 + u32::from(self.choices.byte() & 3)),
-                    referenced_itt: self.itt(),
-                    cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
-                    exp_stat_sn,
-                    ref_cmd_sn: Serial(self.choices.number_near(self.cmd_sn)),
-                    exp_data_sn: self.choices.number_near(0),
-                })
-            }
-            5 => {
-                let length = usize::from(self.choices.byte() & 31);
-                let mut text: Vec<u8> = (0..length).map(|_| self.choices.byte()).collect();
-                if kind & 32 != 0 {
-                    text = b"SendTargets=All\0".to_vec();
-                }
-                Pdu::TextRequest(TextRequest {
-                    immediate,
-                    is_final: kind & 8 != 0,
-                    continues: kind & 16 != 0,
-                    lun: Lun(0),
-                    itt: Itt(0x200),
-                    ttt: if kind & 64 != 0 { Ttt(self.choices.number_near(0)) } else { Ttt::NONE },
-                    cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
-                    exp_stat_sn,
-                    text: text.into(),
-                })
-            }
-            6 => Pdu::NopOut(NopOut {
-                immediate,
-                lun: Lun(0),
-                itt: if kind & 8 != 0 { Itt::NONE } else { Itt(0x300) },
-                ttt: Ttt(self.choices.number_near(0)),
-                cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
-                exp_stat_sn,
-                data: self.data(SEGMENT),
-            }),
-            _ if kind & 8 != 0 => Pdu::Snack(Snack {
-                kind: [
-                    Ok(SnackKind::Status),
-                    Ok(SnackKind::DataOrR2t),
-                    Ok(SnackKind::DataAck),
-                    Ok(SnackKind::RData),
-                    Err(9),
-                ][usize::from(kind >> 4) % 5],
-                lun: Lun(0),
-                itt: if kind & 128 != 0 { Itt::NONE } else { self.itt() },
-                ttt: Ttt(self.choices.number_near(u32::MAX)),
-                exp_stat_sn,
-                begin: self.choices.number_near(0),
-                run_length: self.choices.number_near(0),
-            }),
-            _ => Pdu::LogoutRequest(LogoutRequest {
-                immediate,
-                reason: [Ok(LogoutReason::CloseConnection), Ok(LogoutReason::CloseSession), Err(9)]
-                    [usize::from(kind >> 4) % 3],
-                itt: Itt(0x400),
-                cid: Cid(self.choices.short()),
-                cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
-                exp_stat_sn,
-            }),
+            0 | 1 => self.command(kind),
+            2 | 3 => self.data_out(kind),
+            4 => self.function(kind),
+            5 => self.text(kind),
+            6 => self.nop_out(kind),
+            _ if kind & 8 != 0 => self.snack(kind),
+            _ => self.logout(kind),
         }
     }
 
-    /// The units do some of what they were told.
+    /// The CmdSN of a PDU. An immediate one takes the next number and does not use it up.
+    fn cmd_sn_of(&mut self, kind: u8) -> Serial {
+        if is_immediate(kind) { Serial(self.cmd_sn) } else { self.cmd_sn() }
+    }
+
+    /// A SCSI command.
+    fn command(&mut self, kind: u8) -> Pdu {
+        let flags = self.choices.byte();
+        let itt = self.itt();
+        let write = flags & 1 != 0;
+        Pdu::ScsiCommand(ScsiCommand {
+            immediate: is_immediate(kind),
+            is_final: flags & 2 == 0,
+            read: flags & 4 != 0,
+            write,
+            attribute: flags >> 3 & 7,
+            lun: Lun(u64::from(flags >> 6) << 48),
+            itt,
+            expected_data_transfer_length: self.choices.length(),
+            bidirectional_read_length: (flags & 7 == 5).then(|| self.choices.length()),
+            cmd_sn: self.cmd_sn_of(kind),
+            exp_stat_sn: Serial(0),
+            cdb: Cdb::new(&[0; 16]),
+            data: if write { self.data(SEGMENT) } else { Bytes::new() },
+        })
+    }
+
+    /// Data-Out, unsolicited or for the last R2T.
+    fn data_out(&mut self, kind: u8) -> Pdu {
+        let (itt, ttt, offset) = self.r2t;
+        let unsolicited = kind & 8 != 0;
+        let data = self.data(SEGMENT);
+        self.r2t.2 = offset.wrapping_add(data.len() as u32);
+        let itt = if unsolicited { self.itt() } else { itt };
+        Pdu::DataOut(DataOut {
+            is_final: kind & 16 != 0,
+            lun: Lun(0),
+            itt,
+            ttt: if unsolicited { Ttt::NONE } else { ttt },
+            exp_stat_sn: Serial(0),
+            data_sn: self.choices.number_near(0),
+            buffer_offset: self.choices.number_near(offset),
+            data,
+        })
+    }
+
+    /// A task management function.
+    fn function(&mut self, kind: u8) -> Pdu {
+        use TaskFunction::*;
+        let all = [
+            AbortTask,
+            AbortTaskSet,
+            ClearTaskSet,
+            LogicalUnitReset,
+            TargetWarmReset,
+            TaskReassign,
+        ];
+        let choice = usize::from(self.choices.byte());
+        Pdu::TaskRequest(TaskRequest {
+            immediate: is_immediate(kind),
+            function: all.get(choice % 7).copied().ok_or(99),
+            lun: Lun(0),
+            itt: Itt(0x100 + u32::from(self.choices.byte() & 3)),
+            referenced_itt: self.itt(),
+            cmd_sn: self.cmd_sn_of(kind),
+            exp_stat_sn: Serial(0),
+            ref_cmd_sn: Serial(self.choices.number_near(self.cmd_sn)),
+            exp_data_sn: self.choices.number_near(0),
+        })
+    }
+
+    /// A text request.
+    fn text(&mut self, kind: u8) -> Pdu {
+        let length = usize::from(self.choices.byte() & 31);
+        let mut text: Vec<u8> = (0..length).map(|_| self.choices.byte()).collect();
+        if kind & 32 != 0 {
+            text = b"SendTargets=All\0".to_vec();
+        }
+        Pdu::TextRequest(TextRequest {
+            immediate: is_immediate(kind),
+            is_final: kind & 8 != 0,
+            continues: kind & 16 != 0,
+            lun: Lun(0),
+            itt: Itt(0x200),
+            ttt: if kind & 64 != 0 { Ttt(self.choices.number_near(0)) } else { Ttt::NONE },
+            cmd_sn: self.cmd_sn_of(kind),
+            exp_stat_sn: Serial(0),
+            text: text.into(),
+        })
+    }
+
+    /// A NOP-Out: a ping, or the answer to one.
+    fn nop_out(&mut self, kind: u8) -> Pdu {
+        Pdu::NopOut(NopOut {
+            immediate: is_immediate(kind),
+            lun: Lun(0),
+            itt: if kind & 8 != 0 { Itt::NONE } else { Itt(0x300) },
+            ttt: Ttt(self.choices.number_near(0)),
+            cmd_sn: self.cmd_sn_of(kind),
+            exp_stat_sn: Serial(0),
+            data: self.data(SEGMENT),
+        })
+    }
+
+    /// A SNACK.
+    fn snack(&mut self, kind: u8) -> Pdu {
+        Pdu::Snack(Snack {
+            kind: [
+                Ok(SnackKind::Status),
+                Ok(SnackKind::DataOrR2t),
+                Ok(SnackKind::DataAck),
+                Ok(SnackKind::RData),
+                Err(9),
+            ][usize::from(kind >> 4) % 5],
+            lun: Lun(0),
+            itt: if kind & 128 != 0 { Itt::NONE } else { self.itt() },
+            ttt: Ttt(self.choices.number_near(u32::MAX)),
+            exp_stat_sn: Serial(0),
+            begin: self.choices.number_near(0),
+            run_length: self.choices.number_near(0),
+        })
+    }
+
+    /// A logout request.
+    fn logout(&mut self, kind: u8) -> Pdu {
+        Pdu::LogoutRequest(LogoutRequest {
+            immediate: is_immediate(kind),
+            reason: [Ok(LogoutReason::CloseConnection), Ok(LogoutReason::CloseSession), Err(9)]
+                [usize::from(kind >> 4) % 3],
+            itt: Itt(0x400),
+            cid: Cid(self.choices.short()),
+            cmd_sn: self.cmd_sn_of(kind),
+            exp_stat_sn: Serial(0),
+        })
+    }
+
+    /// The units perform some of their commands.
     fn answer(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match &event {
@@ -452,4 +482,9 @@ impl Scene<'_> {
         let open = self.open.get_mut(&itt.0).expect("an answer to a command");
         *open = open.checked_sub(1).expect("one answer to a command");
     }
+}
+
+/// Returns the I bit of a PDU.
+fn is_immediate(kind: u8) -> bool {
+    kind & 0x80 != 0
 }
