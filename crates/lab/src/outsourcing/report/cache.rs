@@ -54,77 +54,106 @@ pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
 /// The numbers in a paper's text about a figure that is a drawing.
 const WORDS: &str = "What the paper says in words";
 
-/// Figure 6.
-pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
-    let caches = [("none", "none"), ("small", "log of 8 MiB"), ("large", "log of 256 MiB")];
-    let point = |cache: &str, load: u32| format!("figure-6/{cache}/{load}");
-    let bound = FIGURE_6_BOUND_AT
+/// The name of a point of Figure 6: with this cache and background load in percent.
+fn figure_6_point(cache: &str, load: u32) -> String {
+    format!("figure-6/{cache}/{load}")
+}
+
+/// PostMark of Table 3 with Soft Updates: the paper's numbers without a cache.
+fn soft_updates(row: &PaperCongestion) -> Option<f64> {
+    row.postmark.map(|[_, soft, _]| soft)
+}
+
+/// The background loads from which on bandwidth limits each of the paper's caches.
+fn figure_6_bounds() -> String {
+    FIGURE_6_BOUND_AT
         .iter()
         .map(|(cache, load)| match *cache {
             "none" => format!("{load} % without a cache"),
             cache => format!("{load} % with {cache} %"),
         })
         .collect::<Vec<_>>()
-        .join(", ");
-    // Without a cache it is Table 3's PostMark with Soft Updates.
-    let soft = |row: &PaperCongestion| row.postmark.map(|[_, soft, _]| soft);
-    let kept = ReportTable::new("Without a cache: as a share of no load", "load, % of 155 Mbit/s")
+        .join(", ")
+}
+
+/// The rate of PostMark without a cache as a share of its rate without background load.
+fn figure_6_shares(measured: &MeasuredPoints<'_>) -> ReportTable {
+    let table = ReportTable::new("Without a cache: as a share of no load", "load, % of 155 Mbit/s")
         .column("PostMark", "of no load");
-    let kept = kept.rows(
+    table.rows(
         CONGESTION,
         |row| row.load.to_string(),
         |row| {
             let [of, whole] = [row.load, 0]
-                .map(|load| measured.cell(&point("none", load), "", TRANSACTIONS.unit));
-            let first = soft(&CONGESTION[0]);
-            let paper = soft(row).zip(first).map(|(paper, first)| paper / first);
+                .map(|load| measured.cell(&figure_6_point("none", load), "", TRANSACTIONS.unit));
+            let first = soft_updates(&CONGESTION[0]);
+            let paper = soft_updates(row).zip(first).map(|(paper, first)| paper / first);
             [share(&of, &whole).beside(paper)]
         },
-    );
+    )
+}
+
+/// The share of the writes that the large cache keeps from the link.
+fn figure_6_filtered(measured: &MeasuredPoints<'_>) -> Cell {
+    let point = figure_6_point("large", 0);
+    explanations::filtered(measured, &point).map_or_else(
+        || Cell::words(&measured.why_not(&point)),
+        |share| {
+            let taints = measured.cell(&point, "", TRANSACTIONS.unit).taints;
+            Cell::ours(share).tainted(&taints)
+        },
+    )
+}
+
+/// Why the large cache keeps more from the link than the paper's.
+fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
+    let point = figure_6_point("large", 0);
+    let of = |figure: &str| measured.value(&point, &format!("gateway cache {figure}"), "MiB");
+    let (written, sent) = (of("written_bytes")?, of("destaged_bytes")?);
+    Some(format!(
+        "Ours keeps what is written again before its turn comes: of {} MiB it sent {} MiB, in a log that is larger than all of it and is \
+         emptied when PostMark is done.",
+        number(written),
+        number(sent)
+    ))
+}
+
+/// Figure 6.
+pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
+    let caches = [("none", "none"), ("small", "log of 8 MiB"), ("large", "log of 256 MiB")];
+    let kept = figure_6_shares(measured);
     let mut deviations = farthest(&kept, TOLERANCE, |_, load| {
         let Ok(load) = load.parse::<u32>() else { return vec![] };
-        let own = measured.value(&point("none", 0), "", "1/s").zip(soft(&CONGESTION[0]));
+        let own =
+            measured.value(&figure_6_point("none", 0), "", "1/s").zip(soft_updates(&CONGESTION[0]));
         vec![
-            explanations::sent(measured, &point("none", load), BACKBONE_MBIT_S, load),
+            explanations::sent(measured, &figure_6_point("none", load), BACKBONE_MBIT_S, load),
             own.and_then(|(ours, paper)| explanations::own_time(ours, paper)),
         ]
     });
-    let filtered = explanations::filtered(measured, &point("large", 0));
-    let filtered = filtered.map_or_else(
-        || Cell::words(&measured.why_not(&point("large", 0))),
-        |share| {
-            let taints = measured.cell(&point("large", 0), "", TRANSACTIONS.unit).taints;
-            Cell::ours(share).tainted(&taints)
-        },
-    );
-    let held = || {
-        let of = |figure: &str| {
-            measured.value(&point("large", 0), &format!("gateway cache {figure}"), "MiB")
-        };
-        let (written, sent) = (of("written_bytes")?, of("destaged_bytes")?);
-        Some(format!(
-            "Ours keeps what is written again before its turn comes: of {} MiB it sent {} MiB, in a log that is larger than all of it and is \
-             emptied when PostMark is done.",
-            number(written),
-            number(sent)
-        ))
-    };
-    deviations.extend(deviation(FIGURE_6_FILTERED.what, &filtered, &FIGURE_6_FILTERED, [held()]));
+    let filtered = figure_6_filtered(measured);
+    deviations.extend(deviation(
+        FIGURE_6_FILTERED.what,
+        &filtered,
+        &FIGURE_6_FILTERED,
+        [figure_6_held(measured)],
+    ));
     let words = ReportTable::new(WORDS, "claim")
         .column("share", "")
         .row(FIGURE_6_FILTERED.what, [filtered.beside_printed(FIGURE_6_FILTERED.printed())]);
     let mut section = Section::new("Figure 6: write caches under congestion")
         .text(&format!(
             "PostMark beside background traffic, with a cache at the host's end: ours as small as its log can be, and larger than all that is \
-             written; the paper's as large as a share of PostMark's set. Of the paper's drawing its text has these numbers: bandwidth binds from a background of {bound}; 10 % keeps {} of the \
+             written; the paper's as large as a share of PostMark's set. Of the paper's drawing its text has these numbers: bandwidth binds from a background of {}; 10 % keeps {} of the \
              writes from the link. Without a cache it is PostMark of Table 3, whose numbers stand beside. The paper's caption says Soft Updates; ours is on ext4 with sync and dirsync, where PostMark waits for its writes.",
+            figure_6_bounds(),
             FIGURE_6_FILTERED.printed().text()
         ))
         .text(&far_side(measured, "figure-6/"))
         .table(words)
         .table(kept)
-        .table(by_load(measured, TRANSACTIONS, &caches, point))
-        .plot(load_plot(measured, TRANSACTIONS, "PostMark with a write cache", &caches, point));
+        .table(by_load(measured, TRANSACTIONS, &caches, figure_6_point))
+        .plot(load_plot(measured, TRANSACTIONS, "PostMark with a write cache", &caches, figure_6_point));
     section.deviations = deviations;
     section.misprints.extend(MISPRINTS[2..3].iter().map(Misprint::text));
     section
