@@ -1,5 +1,5 @@
-//! What some units can do besides answering commands. A unit hands these abilities out, so that a node or a copy manager
-//! need not know which device type it has.
+//! What some units can do besides answering commands. A unit hands these abilities out, so that a node or a copy
+//! manager need not know which device type it has.
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -21,8 +21,8 @@ pub struct UnitAbilities<'a> {
     pub flushes: Option<&'a dyn FlushedUnit>,
 }
 
-/// A unit with commands that make earlier writes stable. A target with several connections must not perform such a command
-/// later than it came: writes that arrive meanwhile on other connections would be performed before it.
+/// A unit with commands that make earlier writes stable. A target with several connections must not perform such a
+/// command later than it came: writes that arrive meanwhile on other connections would be performed before it.
 pub trait FlushedUnit: Send + Sync {
     /// Returns true for a CDB that makes earlier writes stable and returns no data.
     fn is_flush(&self, cdb: &[u8]) -> bool;

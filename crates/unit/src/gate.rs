@@ -31,8 +31,8 @@ pub trait GatedDevice {
         Ok(())
     }
 
-    /// Checks that no work on the whole unit goes on or has failed that bars the command. `parsed` may be a CDB that the
-    /// unit cannot read: the work is reported first.
+    /// Checks that no work on the whole unit goes on or has failed that bars the command. `parsed` may be a CDB that
+    /// the unit cannot read: the work is reported first.
     ///
     /// # Errors
     /// The sense data of the command.
@@ -60,8 +60,8 @@ pub trait GatedDevice {
 /// One check of the gate. INQUIRY, REPORT LUNS and REQUEST SENSE pass all of them (SPC-4, 5.14).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum GateCheck {
-    /// Unit attention condition of a reset, the only one that comes before a reservation conflict (SAM-5, 5.3.3). A part
-    /// of another task skips it: that task has been told, or will be.
+    /// Unit attention condition of a reset, the only one that comes before a reservation conflict (SAM-5, 5.3.3). A
+    /// part of another task skips it: that task has been told, or will be.
     Reset,
     /// Reservations of other nexuses (SPC-4, 5.13.1; SPC-2, 5.5.1).
     Reservation,
@@ -81,8 +81,8 @@ impl GateCheck {
         [Self::Reset, Self::Reservation, Self::Writer, Self::Attention, Self::Work, Self::Medium];
 }
 
-/// Parses a command before its data is solicited, and checks that this nexus may perform it now. Takes the unit attention
-/// condition that it reports. Returns the command, and the result for [`Task::admitted`].
+/// Parses a command before its data is solicited, and checks that this nexus may perform it now. Takes the unit
+/// attention condition that it reports. Returns the command, and the result for [`Task::admitted`].
 ///
 /// # Errors
 /// The completion of a command that does not pass.
@@ -101,8 +101,8 @@ pub fn admit<D: GatedDevice>(
     Ok((command, admitted))
 }
 
-/// Returns the command of a task that begins now, with all its data. Checks that its nexus may perform it, unless this was
-/// checked by [`admit`] and cannot have changed since. Takes the unit attention condition that it reports.
+/// Returns the command of a task that begins now, with all its data. Checks that its nexus may perform it, unless
+/// this was checked by [`admit`] and cannot have changed since. Takes the unit attention condition that it reports.
 ///
 /// # Errors
 /// The completion of a task that does not pass.
@@ -128,8 +128,8 @@ pub fn begin<D: GatedDevice>(
     Ok(parsed?)
 }
 
-/// Returns the generation of all state that the checks depend on: it is equal at two times only if nothing has changed in
-/// between. Returns `None` if the checks have to be made each time.
+/// Returns the generation of all state that the checks depend on: it is equal at two times only if nothing has
+/// changed in between. Returns `None` if the checks have to be made each time.
 fn generation<D: GatedDevice>(primary: &PrimaryUnit, device: &D, nexus: u64) -> Option<u64> {
     // Neither number ever decreases, so their sum is the same only if both are.
     Some(primary.generation()?.wrapping_add(device.generation(nexus)?))

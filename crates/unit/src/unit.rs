@@ -60,16 +60,17 @@ pub enum AttentionChange {
     Withdraw,
 }
 
-/// The target of a nexus: the units that it reaches, and no others, and the ways to them.
+/// The target of a nexus: the units that the nexus reaches, and the ports through which it can reach them.
 pub trait Neighbours: Send + Sync + 'static {
-    /// The one of this NAA designator.
+    /// Returns the unit with this NAA designator.
     fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>>;
 
-    /// The relative identifiers of the target's ports, ascending: see [`Nexus::target_port`].
+    /// Returns the relative identifiers of the target's ports, ascending: see [`Nexus::target_port`].
     fn target_ports(&self) -> &[u16];
 }
 
-/// An initiator port together with a target port (SAM-5, I_T nexus). Equal numbers, same nexus.
+/// An initiator port together with a target port (SAM-5, I_T nexus). Two values with the same number are the same
+/// nexus.
 #[derive(Clone, Debug)]
 pub struct Nexus {
     /// Unique in the process while the nexus lives.
@@ -83,15 +84,15 @@ pub struct Nexus {
 /// One command from arrival to status.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Who asks.
+    /// The nexus that sent the command.
     pub nexus: Nexus,
-    /// Which unit is addressed, as the initiator wrote it.
+    /// The addressed unit, as the initiator wrote it.
     pub lun: Lun,
     /// The command.
     pub cdb: Cdb,
     /// Order relative to other tasks.
     pub attribute: TaskAttribute,
-    /// The data that came with it: all of it, in order.
+    /// All data that came with the command, in order.
     pub data_out: Data,
     /// How many bytes of Data-In the initiator has room for.
     pub data_in_capacity: u32,
@@ -110,8 +111,8 @@ pub enum TaskAttribute {
     Ordered,
     HeadOfQueue,
     Aca,
-    /// A part of another task of the same nexus, which waits for it: it waits for nobody, and is
-    /// told nothing that the nexus is to hear.
+    /// A part of another task of the same nexus, which waits for the part. The part waits for no other task, and
+    /// reports no unit attention condition.
     Nested,
 }
 
@@ -120,18 +121,18 @@ pub enum TaskAttribute {
 pub struct Completion {
     /// The status.
     pub status: ScsiStatus,
-    /// Why, with CHECK CONDITION.
+    /// The sense data, with CHECK CONDITION.
     pub sense: Option<Sense>,
-    /// What the command returns, already cut to its allocation length. The transport cuts it to
-    /// what the initiator has room for and reports the residual.
+    /// The Data-In of the command, already cut to its allocation length. The transport cuts it to the length that the
+    /// initiator has room for, and reports the residual.
     pub data_in: Data,
-    /// How many bytes of Data-Out the command takes by its CDB, or of Data-In it would return if
-    /// there were room; the transport reports the difference from what was announced. `None`: exactly what was announced.
+    /// How many bytes of Data-Out the command takes by its CDB, or of Data-In it would return if there were room; the
+    /// transport reports the difference from what was announced. `None`: exactly what was announced.
     pub data_out_length: Option<u32>,
 }
 
 impl Completion {
-    /// GOOD with this to return.
+    /// GOOD with this Data-In.
     #[must_use]
     pub fn good(data_in: Data) -> Self {
         Self { status: ScsiStatus::Good, sense: None, data_in, data_out_length: None }

@@ -1,4 +1,4 @@
-//! Checks a command before its data is solicited, so that nothing is sent that would be refused.
+//! Checks a command before its data is solicited, so that the initiator sends no data that would be refused.
 
 use scsi::{AdmittedCommand, BlockCommand, BlockTransfer, Cdb, Command, Sense};
 use volume::Geometry;
@@ -35,7 +35,8 @@ impl BlockUnit {
         Ok(admitted)
     }
 
-    /// How many bytes the volume must have room for; `None` for a command that writes no blocks, or not from its data.
+    /// Returns the bytes that the volume must have room for; `None` for a command that writes no blocks, or none from
+    /// its data.
     fn bytes_of(
         &self,
         command: &BlockCommand,

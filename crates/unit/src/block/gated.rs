@@ -41,8 +41,8 @@ impl GatedDevice for BlockUnit {
         self.medium.check(command)
     }
 
-    /// Neither the medium nor a SANITIZE bars a command while the medium is there and no SANITIZE runs or has failed, so
-    /// their changes need not be counted.
+    /// Neither the medium nor a SANITIZE bars a command while the medium is there and no SANITIZE runs or has failed,
+    /// so their changes need not be counted.
     fn generation(&self, nexus: u64) -> Option<u64> {
         if self.medium.is_present() && self.sanitizer.is_sound() {
             self.writers.generation(nexus)

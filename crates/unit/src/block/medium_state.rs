@@ -1,4 +1,4 @@
-//! The medium of a removable unit: taken out, put in, kept from being taken out.
+//! The medium of a removable unit: its presence, and the sessions that prevent its removal.
 
 use std::{
     collections::HashSet,
@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use scsi::{BlockCommand, Command, PrimaryCommand, Sense};
 
-/// Whether the medium is there, and who wants it to stay.
+/// The presence of the medium, and the sessions that prevent its removal.
 #[derive(Debug, Default)]
 pub(crate) struct Medium {
     absent: AtomicBool,
@@ -22,7 +22,10 @@ impl Medium {
         !self.absent.load(Ordering::Acquire)
     }
 
-    /// NOT READY for a command that needs the medium, if it is not there.
+    /// Checks that the medium is there if the command needs it.
+    ///
+    /// # Errors
+    /// NOT READY, MEDIUM NOT PRESENT.
     pub(crate) fn check(&self, command: &Command) -> Result<(), Sense> {
         if !self.is_present() && needs_medium(command) {
             return Err(Sense::MEDIUM_NOT_PRESENT);
@@ -40,18 +43,18 @@ impl Medium {
         }
     }
 
-    /// A reset: nobody keeps it any more.
+    /// A reset: no session prevents the removal any more.
     pub(crate) fn reset(&self) {
         self.kept_by.lock().clear();
     }
 
-    /// That it may be moved, in either direction.
+    /// Checks that the medium may be ejected or loaded.
     pub(crate) fn check_free(&self) -> Result<(), Sense> {
         let is_free = self.kept_by.lock().is_empty();
         if is_free { Ok(()) } else { Err(Sense::MEDIUM_REMOVAL_PREVENTED) }
     }
 
-    /// Puts it in or takes it out; true if that is a change.
+    /// Loads or ejects the medium. Returns true if that is a change.
     pub(crate) fn set_present(&self, present: bool) -> bool {
         self.absent.swap(!present, Ordering::AcqRel) == present
     }

@@ -52,14 +52,14 @@ use crate::{
     store::UnitStore, tokens::UnitRodTokens,
 };
 
-/// A block device whose blocks are a volume's.
+/// A block device whose blocks are those of a volume.
 ///
-/// Simple tasks run as they come, in no order among themselves.
+/// Simple tasks run as they come, in no particular order.
 pub struct BlockUnit {
     primary: PrimaryUnit,
     volume: Stack,
     settings: Settings,
-    /// The number of blocks when it was last compared with the volume's, to notice a change.
+    /// The number of blocks of the volume when it was last checked. A difference means that the capacity has changed.
     known_blocks: AtomicU64,
     medium: Medium,
     threshold: Threshold,
@@ -70,18 +70,18 @@ pub struct BlockUnit {
     sanitizer: Arc<Sanitizer>,
 }
 
-/// What a task brings besides its command.
+/// The parts of a task other than its command.
 struct BlockCommandInput<'a> {
     data: Data,
     geometry: Geometry,
     turn: TaskTurn<'a>,
-    /// The number of the nexus that the task came through.
+    /// The number of the nexus that sent the task.
     nexus: u64,
 }
 
 impl BlockUnit {
-    /// A unit of this name over `volume`, which forgets reservations and mode parameters with the
-    /// process, and says so.
+    /// Returns a unit with this name over `volume`. It loses reservations and mode parameters when the process ends,
+    /// and reports that it cannot save them.
     #[must_use]
     pub fn new(volume: Stack, identity: UnitIdentity, settings: Settings) -> Self {
         let writers = BlockWriters::default();
@@ -89,11 +89,11 @@ impl BlockUnit {
         Self::with(volume, PrimaryUnit::new(identity), settings, writers, sanitizer)
     }
 
-    /// A unit that goes on with what is in `store`: claims, reservations, mode parameters,
-    /// identifying information, and a sanitize that was not finished, for which it needs the runtime it is opened in.
+    /// Returns a unit with the claims, reservations, mode parameters and identifying information in `store`. It
+    /// continues a SANITIZE that was not finished, for which it needs the runtime in which it is opened.
     ///
     /// # Errors
-    /// What is there cannot be read, or was not written by a unit.
+    /// A record cannot be read, or was not written by a unit.
     pub fn open(
         volume: Stack,
         identity: UnitIdentity,
@@ -129,13 +129,13 @@ impl BlockUnit {
         }
     }
 
-    /// The unit's names.
+    /// Returns the unit's names.
     #[must_use]
     pub fn identity(&self) -> &UnitIdentity {
         self.primary.identity()
     }
 
-    /// The volume that holds its blocks.
+    /// Returns the volume that holds the blocks.
     #[must_use]
     pub fn volume(&self) -> &Stack {
         &self.volume
@@ -158,7 +158,8 @@ impl BlockUnit {
                 flushed
             });
         }
-        // A part of a copy must not wait: the copy itself has waited, and a flush may be waiting for the end of the copy.
+        // A part of a copy must not wait: the copy itself has waited, and a flush may be waiting for the end of the
+        // copy.
         let is_part = task.attribute == TaskAttribute::Nested;
         let changes = |command: &Command| {
             ownership::changes(command)

@@ -97,8 +97,8 @@ impl Ownership {
         self.known.lock().last.clone()
     }
 
-    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session. Returns `None` for a
-    /// session beside the claim's owner: whether it may read depends also on the owner's open epoch.
+    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session. Returns
+    /// `None` for a session beside the claim's owner: whether it may read depends also on the owner's open epoch.
     pub(crate) fn generation(&self, nexus: u64) -> Option<u64> {
         let generation = self.generation.load(Ordering::Acquire);
         (!self.any.load(Ordering::Acquire) || self.is_holder(nexus)).then_some(generation)

@@ -67,8 +67,9 @@ impl BlockWriters {
         }
     }
 
-    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session. Returns `None` if
-    /// the outcome depends on more: on coherence tokens of a shared unit, or on the open epoch of another session.
+    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session. Returns
+    /// `None` if the outcome depends on more: on coherence tokens of a shared unit, or on the open epoch of another
+    /// session.
     pub(super) fn generation(&self, nexus: u64) -> Option<u64> {
         match (&self.sharing, &self.ownership) {
             (Some(_), _) => None,

@@ -12,14 +12,13 @@ use smallvec::SmallVec;
 /// The conditions of all nexuses of one unit.
 #[derive(Debug, Default)]
 pub(crate) struct Attentions {
-    /// How many conditions wait in all, so that a command need not take the lock to learn that
-    /// none does. Written under the lock.
+    /// Number of conditions that wait in all. While it is 0, a command need not take the lock. Written under the lock.
     waiting: AtomicUsize,
     nexuses: Mutex<HashMap<u64, Conditions>>,
 }
 
-/// Oldest first. None is there twice and a reset drops the others, so there are never more than
-/// the kinds we raise: a reset, commands cleared, and some changes of unit and target.
+/// The conditions of one nexus, oldest first. No condition is in the list twice, and a reset drops the others. So there
+/// are never more than the kinds that units raise: a reset, commands cleared, and some changes of unit and target.
 type Conditions = SmallVec<[Sense; 3]>;
 
 impl Attentions {
@@ -28,7 +27,7 @@ impl Attentions {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// A nexus begins; its first condition is that the unit is new to it.
+    /// A nexus begins. Its first condition says that the unit is new to it.
     pub(crate) fn open(&self, nexus: u64) {
         self.change(|nexuses| {
             nexuses.insert(nexus, SmallVec::from_slice(&[Sense::POWER_ON_OCCURRED]));

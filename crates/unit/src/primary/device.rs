@@ -52,11 +52,11 @@ pub trait DeviceType {
     }
 }
 
-/// The mode parameters that depend on the device type. The Control mode page and the Informational Exceptions Control mode
-/// page belong to every device type and come from [`PrimaryUnit`](super::PrimaryUnit).
+/// The mode parameters that depend on the device type. The Control mode page and the Informational Exceptions Control
+/// mode page belong to every device type and come from [`PrimaryUnit`](super::PrimaryUnit).
 pub trait DeviceModes: Send + Sync {
-    /// Returns the mode parameters without pages. They have a block descriptor if the device type has one, in its long form
-    /// if `long_lba` is set.
+    /// Returns the mode parameters without pages. They have a block descriptor if the device type has one, in its
+    /// long form if `long_lba` is set.
     fn mode_header(&self, modes: Modes, long_lba: bool) -> ModeParameters;
 
     /// Returns true if MODE SELECT may bring this block descriptor.

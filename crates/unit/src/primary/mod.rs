@@ -58,13 +58,14 @@ pub struct PrimaryUnit {
 }
 
 impl PrimaryUnit {
-    /// A unit that forgets reservations and mode parameters with the process, and says so.
+    /// Returns the state of a unit that loses reservations and mode parameters when the process ends, and reports
+    /// that it cannot save them.
     #[must_use]
     pub fn new(identity: UnitIdentity) -> Self {
         Self::with(identity, Reservations::new(), ModeSettings::new(), None)
     }
 
-    /// A unit with the reservations, mode parameters and identifying information in `store`.
+    /// Returns the state of a unit with the reservations, mode parameters and identifying information in `store`.
     ///
     /// # Errors
     /// A record cannot be read, or a unit did not write it.
@@ -93,7 +94,7 @@ impl PrimaryUnit {
         }
     }
 
-    /// The unit's names.
+    /// Returns the unit's names.
     #[must_use]
     pub fn identity(&self) -> &UnitIdentity {
         &self.identity
@@ -111,7 +112,7 @@ impl PrimaryUnit {
         self.attentions.open(nexus.number);
     }
 
-    /// Other units and ports that this nexus reaches. See [`LogicalUnit::nexus_reaches`].
+    /// Sets the other units and ports that this nexus reaches. See [`LogicalUnit::nexus_reaches`].
     pub fn nexus_reaches(&self, nexus: &Nexus, neighbours: Arc<dyn Neighbours>) {
         self.reachable.lock().insert(nexus.number, neighbours);
     }
@@ -175,15 +176,15 @@ impl PrimaryUnit {
         }
     }
 
-    /// The record of the reservations in force, also if they would not outlast a loss of power here. The unit must keep
-    /// out the same nexuses where it moves to.
+    /// Returns the record of the reservations in force, also if they would not outlast a loss of power here. The unit
+    /// must keep out the same nexuses where it moves to.
     #[must_use]
     pub fn reservations_to_move(&self) -> Vec<u8> {
         self.reservations.to_move()
     }
 
-    /// Returns the generation of the reservations, which increases with each change. Returns `None` while a unit attention
-    /// condition waits for a nexus: then the gate has to look whether the command reports it.
+    /// Returns the generation of the reservations, which increases with each change. Returns `None` while a unit
+    /// attention condition waits for a nexus: then the gate has to look whether the command reports it.
     pub(crate) fn generation(&self) -> Option<u64> {
         (!self.attentions.is_any_waiting()).then(|| self.reservations.generation())
     }
@@ -193,7 +194,7 @@ impl PrimaryUnit {
         self.reservations.bar(nexus, command)
     }
 
-    /// Takes a reset that this nexus has yet to be told (SAM-5, 5.3.3).
+    /// Takes the condition of a reset, if it waits for this nexus (SAM-5, 5.3.3).
     pub(crate) fn take_reset(&self, nexus: u64) -> Option<Sense> {
         self.attentions.take_reset(nexus)
     }
@@ -203,14 +204,14 @@ impl PrimaryUnit {
         self.attentions.take(nexus)
     }
 
-    /// The unit of this NAA designator, if the nexus reaches it.
+    /// Returns the unit with this NAA designator, if the nexus reaches it.
     pub(crate) fn neighbour(&self, nexus: &Nexus, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
         let neighbours = self.reachable.lock().get(&nexus.number).cloned();
         neighbours?.unit(naa)
     }
 
-    /// The target ports through which the unit is reached, ascending. The port of the nexus is among them: a portal
-    /// group may have gone while its sessions stay.
+    /// Returns the target ports through which the unit is reached, ascending. The port of the nexus is among them: a
+    /// portal group may have gone while its sessions stay.
     pub(crate) fn target_ports(&self, nexus: &Nexus) -> SmallVec<[u16; 4]> {
         let reachable = self.reachable.lock();
         let target = reachable.get(&nexus.number);

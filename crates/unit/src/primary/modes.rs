@@ -1,5 +1,5 @@
-//! Mode parameters that an initiator can change, current and saved. The mode pages that show them depend on the device
-//! type.
+//! Mode parameters that an initiator can change: the current and the saved values. `mode_parameters` makes mode pages
+//! of them.
 
 use std::{
     io,
@@ -16,8 +16,8 @@ use crate::store::{UnitRecordKind, UnitStore, damaged};
 /// The mode parameters that an initiator can change. All are false by default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Modes {
-    /// WCE=0 in the Caching mode page of a block device: every write is stable before its status, though the volume has a
-    /// write cache.
+    /// WCE=0 in the Caching mode page of a block device: every write is stable before its status, though the volume
+    /// has a write cache.
     pub write_through: bool,
     /// SWP in the Control mode page: writes are refused.
     pub write_protect: bool,
@@ -25,7 +25,7 @@ pub struct Modes {
     pub descriptor_sense: bool,
 }
 
-/// The values in force, and those that are after a reset.
+/// The values in force, and the saved values, which a reset puts in force.
 pub(crate) struct ModeSettings {
     current: AtomicU8,
     saved: AtomicU8,
@@ -49,12 +49,12 @@ impl Modes {
 }
 
 impl ModeSettings {
-    /// Defaults, never saved.
+    /// Returns the default values, for a unit that saves none.
     pub(crate) fn new() -> Self {
         Self { current: AtomicU8::new(0), saved: AtomicU8::new(0), store: None }
     }
 
-    /// The values that were saved.
+    /// Loads the saved values from the store.
     pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
         let bits = match store.load(UnitRecordKind::Modes)?.as_deref() {
             None => 0,
@@ -68,23 +68,23 @@ impl ModeSettings {
         Modes::from_bits(self.current.load(Ordering::Acquire))
     }
 
-    /// `None` where nothing is ever saved.
+    /// Returns the saved values; `None` if the unit saves none.
     pub(crate) fn saved(&self) -> Option<Modes> {
         self.store.as_ref()?;
         Some(Modes::from_bits(self.saved.load(Ordering::Acquire)))
     }
 
-    /// A reset: the saved values are in force.
+    /// A reset: puts the saved values in force.
     pub(crate) fn reset(&self) {
         self.current.store(self.saved.load(Ordering::Acquire), Ordering::Release);
     }
 
-    /// Puts values in force; true if that is a change.
+    /// Puts values in force. Returns true if that is a change.
     pub(crate) fn set(&self, modes: Modes) -> bool {
         self.current.swap(modes.to_bits(), Ordering::AcqRel) != modes.to_bits()
     }
 
-    /// Saves values for after a reset.
+    /// Saves values, which the next reset puts in force.
     pub(crate) async fn save(&self, modes: Modes) -> Result<(), Sense> {
         let Some(store) = &self.store else { return Err(Sense::invalid_bit_in_cdb(1, 0)) };
         let kept = store.save(UnitRecordKind::Modes, vec![VERSION, modes.to_bits()]).await;
@@ -94,5 +94,5 @@ impl ModeSettings {
     }
 }
 
-/// Of the record: this, then a byte of flags. `docs/formats/state.md`.
+/// Version of the record, which has a byte of flags behind it: `docs/formats/state.md`.
 const VERSION: u8 = 1;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Completion, Nexus, UnitReply};
 
-/// What a task brings besides its command.
+/// The parts of a task other than its command.
 pub struct PrimaryCommandInput<'a> {
     /// The nexus that the task came through.
     pub nexus: Nexus,

@@ -407,8 +407,8 @@ fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come(
     assert_eq!(read.data_in.into_bytes(), before);
 }
 
-/// The unit does not look at the CDB of an admitted command again: with another CDB in the task, the admitted command is
-/// performed.
+/// The unit does not look at the CDB of an admitted command again: with another CDB in the task, the admitted command
+/// is performed.
 #[test]
 fn a_command_that_was_admitted_is_not_parsed_again() {
     let (host, [one, ..]) = three();

@@ -1,4 +1,4 @@
-//! SANITIZE: work on the whole unit that goes on whatever happens to who asked for it, also after
+//! SANITIZE: work on the whole unit that goes on whatever happens to the session that asked for it, also after
 //! a restart.
 
 mod method;
@@ -24,7 +24,7 @@ pub(crate) use self::method::Method;
 use self::record::Unfinished;
 use crate::store::{UnitRecordKind, UnitStore, damaged};
 
-/// What becomes of a unit's blocks.
+/// The state of a SANITIZE of a unit.
 ///
 /// ```text
 ///   Sound ──SANITIZE──▶ Running ──done──▶ Sound
@@ -34,14 +34,14 @@ use crate::store::{UnitRecordKind, UnitStore, damaged};
 ///                       Failed ──EXIT FAILURE MODE, if AUSE was set──▶ Sound
 /// ```
 ///
-/// The store, if there is one, hears of each step before it shows: that the work goes on before the
-/// first block is overwritten, that the blocks are sound before anybody can write to them. So a
-/// restart at any moment finds what is to be done, and never overwrites what came later.
+/// Each step is saved in the store, if there is one, before it has an effect: the begin of the work before the first
+/// block is overwritten, and the end of the work before any initiator can write again. So a restart at any moment
+/// finds the work that is to be done, and never overwrites later data.
 pub(crate) struct Sanitizer {
-    /// Not sound: so that a command need not take the lock to learn that all is well.
+    /// True in any state but `Sound`. While it is false, a command need not take the lock.
     holds: AtomicBool,
     state: Mutex<SanitizeState>,
-    /// Counts ends, for who waits for one.
+    /// Number of SANITIZEs that have ended, for those who wait for an end.
     ended: watch::Sender<u64>,
     store: Option<Arc<dyn UnitStore>>,
 }
@@ -61,16 +61,16 @@ enum SanitizeState {
 }
 
 impl Sanitizer {
-    /// Of a unit that forgets with the process what becomes of its blocks.
+    /// Returns the state of a unit without a store.
     pub(crate) fn new() -> Self {
         let (ended, _) = watch::channel(0);
         let state = Mutex::new(SanitizeState::Sound);
         Self { holds: AtomicBool::new(false), state, ended, store: None }
     }
 
-    /// Of a unit that goes on as the store says: with work that a restart ended, in a driver of
-    /// its own, from the first block on (SBC-3, 4.11: it is resumed after power on). Where that
-    /// cannot be, the work has failed.
+    /// Returns the state of a unit with this store. Work that a restart has interrupted begins again with the first
+    /// block, in a task of its own (SBC-3, 4.11: it is resumed after power on). If that is not possible, the work has
+    /// failed.
     pub(crate) fn load(store: Arc<dyn UnitStore>, volume: &Stack) -> io::Result<Arc<Self>> {
         let record = store.load(UnitRecordKind::Sanitize)?.unwrap_or_default();
         let this = Arc::new(Self { store: Some(store), ..Self::new() });
@@ -119,7 +119,7 @@ impl Sanitizer {
         }
     }
 
-    /// Whether one goes on; [`Sanitizer::sense`] is also there when one has failed.
+    /// Returns true while a SANITIZE runs. [`Sanitizer::sense`] also returns something when one has failed.
     pub(crate) fn is_running(&self) -> bool {
         self.holds.load(Ordering::Acquire)
             && matches!(*self.state.lock(), SanitizeState::Running { .. })
@@ -146,12 +146,11 @@ impl Sanitizer {
         }
     }
 
-    /// Begins the work in a driver of its own, while no other command of the unit is under way;
-    /// it has begun when the store knows of it. What comes back tells how it ended to whoever
-    /// waits. Dropping either changes nothing.
+    /// Begins the work in a task of its own. No other command of the unit may be in progress. The work has begun when
+    /// it is saved in the store. The returned future ends with the work. Dropping either future changes nothing.
     ///
     /// # Errors
-    /// One goes on already, or the store is broken: then nothing was overwritten.
+    /// A SANITIZE runs already, or the store cannot be written: then nothing was overwritten.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         volume: Stack,
@@ -191,16 +190,15 @@ impl Sanitizer {
         })
     }
 
-    /// Tells the store of the work. If it cannot, all is as it was `before`; but what the store
-    /// may show at the next start must not surprise anybody, so where that cannot be put back
-    /// either, the work counts as failed.
+    /// Saves the begin of the work. If that fails, restores the state `before`. The record in the store must then be
+    /// restored as well, because the next start acts on it; if that fails, too, the work counts as failed.
     async fn note(
         &self,
         method: &Method,
         unrestricted_exit: bool,
         before: SanitizeState,
     ) -> Result<(), Sense> {
-        // The runtime may end while the store is being told.
+        // The runtime may end while the record is being saved.
         let ending = SanitizeEndGuard(self);
         let record = |method| Unfinished { method, unrestricted_exit }.to_record();
         if self.save(record(Some(method.clone()))).await.is_ok() {
@@ -218,16 +216,16 @@ impl Sanitizer {
         Err(Sense::INTERNAL_TARGET_FAILURE)
     }
 
-    /// The work itself, which the store knows of.
+    /// Does the work, whose begin is saved.
     async fn work(self: Arc<Self>, volume: Stack, method: Method, unrestricted_exit: bool) {
-        // Should it panic, the unit is left as after a failure.
+        // If the work panics, the unit is left as after a failure.
         let ending = SanitizeEndGuard(&self);
         let done = method.run(&volume, || self.step()).await;
         let record = match done {
             Ok(()) => Vec::new(),
             Err(_) => Unfinished { method: None, unrestricted_exit }.to_record(),
         };
-        // Sound only when no restart can begin anew over what hosts write from here on.
+        // Report the end only when a restart can no longer begin again and overwrite new data of hosts.
         let saved = self.save(record).await;
         let well = done.is_ok() && saved.is_ok();
         ending.with(if well {
@@ -262,7 +260,7 @@ impl Sanitizer {
     }
 }
 
-/// The end of the work, whichever way it comes.
+/// Ends the work as failed when it is dropped, unless another end was set.
 struct SanitizeEndGuard<'a>(&'a Sanitizer);
 
 impl SanitizeEndGuard<'_> {

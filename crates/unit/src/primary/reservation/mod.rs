@@ -1,5 +1,5 @@
-//! Reservations of one unit: those of RESERVE (SPC-2) and persistent ones (SPC-4, 5.13), and which
-//! commands they bar from whom.
+//! Reservations of one unit: those of RESERVE (SPC-2) and persistent reservations (SPC-4, 5.13), and the commands of
+//! other nexuses that they refuse.
 //!
 //! Registrations belong to nexuses by name and last longer than sessions; a RESERVE belongs to a
 //! session and ends with it.
@@ -42,8 +42,8 @@ pub(crate) struct Reservations {
     /// Number of changes of `inner`. Written under the lock.
     generation: AtomicU64,
     inner: Mutex<ReservationTable>,
-    /// Held through a change until it is saved: changes happen one after the other. What the store
-    /// is known to hold; `None` while that is not sure.
+    /// The record that the store is known to hold; `None` while that is uncertain. Locked through a change until it is
+    /// saved, so that changes happen one after the other.
     saved: tokio::sync::Mutex<Option<Vec<u8>>>,
     store: Option<Arc<dyn UnitStore>>,
 }
@@ -53,15 +53,15 @@ struct ReservationTable {
     state: ReservationState,
     /// The session that holds a RESERVE.
     reserved: Option<u64>,
-    /// The sessions there are: which nexus each is, and what it is barred from.
+    /// The open sessions by number: the nexus of each, and the commands that it is barred from.
     sessions: HashMap<u64, (Path, Barred)>,
 }
 
-/// What others are to be told: a session, and its unit attention condition.
+/// A unit attention condition for the session with this number.
 pub(crate) type Attention = (u64, Sense);
 
 impl Reservations {
-    /// No reservations.
+    /// Returns the state of a unit without reservations that has no store.
     pub(crate) fn new() -> Self {
         Self {
             any: AtomicBool::new(false),
@@ -72,7 +72,7 @@ impl Reservations {
         }
     }
 
-    /// The reservations that were saved.
+    /// Loads the reservations from the store.
     pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
         let saved = store.load(UnitRecordKind::Reservations)?.unwrap_or_default();
         let state = ReservationState::from_record(&saved)
@@ -83,8 +83,8 @@ impl Reservations {
         Ok(reservations)
     }
 
-    /// The record of what holds now, whether or not it is to outlast a loss of power: where the unit moves to,
-    /// nobody is to be let in who is kept out here.
+    /// Returns the record of the reservations in force, whether or not they would outlast a loss of power here. The
+    /// unit must keep out the same nexuses where it moves to.
     pub(crate) fn to_move(&self) -> Vec<u8> {
         let state = self.inner.lock().state.clone();
         ReservationState { persist: true, ..state }.to_record()
@@ -110,8 +110,8 @@ impl Reservations {
         self.change_inner(|inner| inner.reserved = None);
     }
 
-    /// Returns the number of changes so far. While it stays the same, [`Self::bar`] has the same result for the same command
-    /// and session.
+    /// Returns the number of changes so far. While it stays the same, [`Self::bar`] has the same result for the same
+    /// command and session.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -128,7 +128,7 @@ impl Reservations {
         }
         let inner = self.inner.lock();
         match inner.reserved {
-            // Who uses one kind of reservation may not use the other (SPC-2, 5.5.1).
+            // A nexus that uses one kind of reservation may not use the other (SPC-2, 5.5.1).
             Some(holder) if holder == nexus => matches!(
                 primary,
                 Some(
@@ -160,7 +160,7 @@ impl Reservations {
         })
     }
 
-    /// RELEASE. That of somebody else changes nothing and ends well (SPC-2, 7.16).
+    /// RELEASE. From a session that does not hold the RESERVE it changes nothing and ends with GOOD (SPC-2, 7.16).
     pub(crate) fn release(&self, nexus: &Nexus) -> Result<(), UnitCommandFailure> {
         self.change_inner(|inner| {
             if !inner.is_beside_persistent(nexus)? {
@@ -188,8 +188,8 @@ impl Reservations {
         }
     }
 
-    /// PERSISTENT RESERVE OUT with its parameter list. `ports`: all target ports of the unit.
-    /// Nothing has changed when it fails. If it is dropped, it happened or not.
+    /// PERSISTENT RESERVE OUT with its parameter list. `ports`: all target ports of the unit. If it fails, nothing has
+    /// changed. If the future is dropped, the change may or may not have happened.
     pub(crate) async fn change(
         &self,
         nexus: &Nexus,
@@ -251,7 +251,7 @@ impl Reservations {
         }
     }
 
-    /// APTPL is refused where there is nowhere to save.
+    /// Checks APTPL: a unit without a store refuses it.
     fn check_persist(&self, persist: bool, byte: u16) -> Result<(), Sense> {
         if persist && self.store.is_none() {
             return Err(Sense::invalid_field_in_parameter_list(byte));
@@ -274,8 +274,8 @@ impl Reservations {
 }
 
 impl ReservationTable {
-    /// RESERVE and RELEASE while there are registrations (SPC-4, 5.13.3): true if the nexus has
-    /// already what RESERVE would give it, and nothing is to be done.
+    /// Checks RESERVE and RELEASE while there are registrations (SPC-4, 5.13.3). Returns true if the nexus already
+    /// has the access that RESERVE would give it, so that there is nothing to do.
     fn is_beside_persistent(&self, nexus: &Nexus) -> Result<bool, UnitCommandFailure> {
         let path = path(nexus);
         if self.state.registrants.is_empty() {
@@ -287,7 +287,8 @@ impl ReservationTable {
         }
     }
 
-    /// News for nexuses, as sessions; who has none now will be told of a reset when it comes back.
+    /// Returns the conditions for nexuses as conditions for their sessions. A nexus without a session is told of a
+    /// reset when it comes back.
     fn address(&self, news: &ReservationNotices) -> Vec<Attention> {
         let mut attentions = Vec::new();
         for (path, sense) in news {
