@@ -21,8 +21,8 @@ use super::{
     task::Instance,
 };
 
-/// One connection of a [`Session`](super::Session) after its login: what its driver reads and
-/// writes. Whatever comes in is the session's to handle.
+/// One connection of a [`Session`](super::Session) after its login: its statuses and its output. The session handles
+/// all input.
 #[derive(Debug)]
 pub struct Connection {
     cid: Cid,
@@ -30,13 +30,13 @@ pub struct Connection {
     pub(super) stat_sn: Serial,
     /// The initiator has all statuses before this one.
     pub(super) acknowledged: Serial,
-    /// What was sent since, if it is to be kept.
+    /// Statuses and data that were sent since, if they have to be kept.
     pub(super) retained: Retained,
-    /// So many bytes of Data-In are kept, from recovery level 1 on.
+    /// The limit of the Data-In that is kept, in bytes; `None` at recovery level 0, where nothing is kept.
     keeps: Option<usize>,
     pub(super) parameters: Parameters,
     output: PduOutput,
-    /// The last of the login that was in `output` at first, in bytes.
+    /// Bytes of the last login response, with which `output` begins.
     login_bytes: usize,
     pub(super) writes: ConnectionWrites,
     pub(super) text: Option<Exchange>,
@@ -78,22 +78,22 @@ pub(super) struct ConnectionLiveness {
 /// Why a connection must be dropped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TargetSessionError {
-    /// The byte stream makes no sense.
+    /// The byte stream cannot be decoded.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
-    /// A header field holds what it must not hold (RFC 7143, 7.7).
+    /// A header field has a value that is not allowed (RFC 7143, 7.7).
     #[error("format error: {0}")]
     Format(&'static str),
-    /// A PDU that may not come now.
+    /// A PDU that is not allowed in this state.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
-    /// The data digest of a PDU that cannot be done without.
+    /// A wrong data digest in a PDU that takes part in command order.
     #[error("data digest error in a PDU that takes part in command order")]
     DataDigest,
-    /// No answer to our NOP-In, and nothing else either.
+    /// The initiator has sent neither an answer to our NOP-In nor anything else.
     #[error("the initiator is silent")]
     Silent,
-    /// Statuses were sent and never acknowledged.
+    /// The initiator acknowledges no statuses.
     #[error("the initiator acknowledges nothing of what was sent")]
     Unacknowledged,
     /// The session holds memory for writes that make no progress: their data, or commands before them, do not come.
@@ -108,7 +108,7 @@ pub enum TargetSessionError {
 }
 
 impl TargetSessionError {
-    /// All connections of the session must be dropped: a format error shows that the two ends do
+    /// Returns true if all connections of the session must be dropped. A format error shows that the two ends do
     /// not understand each other (RFC 7143, 7.7).
     #[must_use]
     pub fn ends_session(&self) -> bool {
@@ -120,7 +120,7 @@ impl TargetSessionError {
     }
 }
 
-/// What a connection has seen so far.
+/// Counters of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TargetPduCounters {
     /// PDUs received.
@@ -139,9 +139,9 @@ pub struct TargetPduCounters {
     pub data_in_bytes: u64,
     /// PDUs rejected.
     pub rejects: u64,
-    /// Header or data digests that did not fit.
+    /// Wrong header or data digests.
     pub digest_errors: u64,
-    /// PDUs ignored as the standard asks: outside of the window, data for tasks that are gone.
+    /// PDUs ignored as the standard requires: commands outside of the window, data for tasks that have ended.
     pub ignored: u64,
 }
 
@@ -189,67 +189,67 @@ impl Connection {
         }
     }
 
-    /// The initiator's number for this connection.
+    /// Returns the number that the initiator has given to this connection.
     #[must_use]
     pub fn cid(&self) -> Cid {
         self.cid
     }
 
-    /// Digests in use.
+    /// Returns the digests in use.
     #[must_use]
     pub fn digests(&self) -> Digests {
         self.parameters.digests
     }
 
-    /// Compression of what follows the login, in both directions.
+    /// Returns the compression of both directions after the login.
     #[must_use]
     pub fn compression(&self) -> Option<Compression> {
         self.parameters.compression
     }
 
-    /// So many bytes of the output, of a connection that has written nothing yet, are the last of its
-    /// login: they go as they are.
+    /// Returns the bytes at the start of the output that belong to the login, of a connection that has written
+    /// nothing yet. They are sent without compression.
     #[must_use]
     pub fn login_bytes(&self) -> usize {
         self.login_bytes
     }
 
-    /// The longest data segment that the initiator may send us, in bytes.
+    /// Returns the length of the longest data segment that the initiator may send us, in bytes.
     #[must_use]
     pub fn max_recv_data_segment_length(&self) -> u32 {
         self.parameters.max_recv_data_segment_length
     }
 
-    /// What is to be sent.
+    /// Returns the output that is not sent.
     #[must_use]
     pub fn output(&self) -> &PduOutput {
         &self.output
     }
 
-    /// What is to be sent, for the driver to take from.
+    /// Returns the output, from which the driver takes what it sends.
     pub fn output_mut(&mut self) -> &mut PduOutput {
         &mut self.output
     }
 
-    /// Logged out: close when all output is written.
+    /// Returns true after a logout: close the connection when all output is written.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> TargetPduCounters {
         self.counters
     }
 
-    /// Logged out from another connection, or replaced: nothing more goes out.
+    /// Closes a connection that was logged out from another connection, or was replaced. Drops its output.
     pub(super) fn close_at_once(&mut self) {
         self.closing = true;
         self.output = PduOutput::default();
     }
 
-    /// Returns when this connection needs a look.
+    /// Returns when the session has to check this connection.
     pub(super) fn poll_timeout(&self, settings: &Settings) -> Instant {
         let ConnectionLiveness { last_received, ping } = self.liveness;
         match ping {
@@ -261,19 +261,19 @@ impl Connection {
         }
     }
 
-    /// Something came, whatever it is: the initiator is alive.
+    /// Notes that a PDU was received: the initiator is alive.
     pub(super) fn note_received(&mut self, length: usize, now: Instant) {
         self.counters.pdus_in += 1;
         self.counters.sizes_in.count(length);
         self.excuse_silence(now);
     }
 
-    /// Nothing could come up to now.
+    /// Notes that nothing could be received until now.
     pub(super) fn excuse_silence(&mut self, now: Instant) {
         self.liveness = ConnectionLiveness { last_received: now, ping: None };
     }
 
-    /// The initiator has all statuses before this one, it says. False if it had said so before.
+    /// Notes that the initiator has acknowledged all statuses before this one. Returns false if that was known.
     pub(super) fn note_acknowledged(&mut self, exp_stat_sn: Serial) -> bool {
         let is_new = self.acknowledged.is_before(exp_stat_sn);
         if !is_new || self.stat_sn.is_before(exp_stat_sn) {
@@ -290,14 +290,14 @@ impl Connection {
         self.counters.sizes_out.count(length);
     }
 
-    /// Asks for nothing, or with a tag for an answer.
+    /// Sends a NOP-In. With a valid `ttt` it asks for an answer.
     pub(super) fn send_nop(&mut self, window: Numbers, ttt: Ttt) {
         let numbers = Numbers { stat_sn: self.stat_sn, ..window };
         let (lun, itt) = (Lun(0), Itt::NONE);
         self.send(Pdu::NopIn(NopIn { lun, itt, ttt, numbers, data: Bytes::new() }));
     }
 
-    /// Sends a PDU that carries a StatSN, and keeps it if need be.
+    /// Sends a PDU that carries a StatSN, and keeps it from recovery level 1 on.
     pub(super) fn send_status(&mut self, window: Numbers, make: impl FnOnce(Numbers) -> Pdu) {
         let pdu = make(Numbers { stat_sn: self.stat_sn, ..window });
         self.stat_sn = self.stat_sn.next();
@@ -321,7 +321,7 @@ impl Connection {
         });
     }
 
-    /// Sends what a command returns, and its status. It is kept if need be.
+    /// Sends the Data-In and the status of a command, and keeps them from recovery level 1 on.
     pub(super) fn answer(&mut self, window: Numbers, mut response: CommandResponse) {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.next();
@@ -338,8 +338,8 @@ impl Connection {
         }
     }
 
-    /// Sends those PDUs of `data` that `is_wanted` names; the last one carries the status if it
-    /// collapses.
+    /// Sends those PDUs of `data` for which `is_wanted` returns true. The last one carries the status if the response
+    /// has no PDU of its own.
     pub(super) fn send_data(
         &mut self,
         numbers: Numbers,
@@ -360,8 +360,8 @@ impl Connection {
             }
             self.counters.data_in_bytes += u64::from(part.end - part.offset);
             let is_last = part.end == response.length;
-            // Asked for no more often than at the end of each burst (RFC 7143, 11.7.2); the last
-            // one is acknowledged with the status.
+            // Request an acknowledgment at the end of a burst only (RFC 7143, 11.7.2). The last burst is acknowledged
+            // with the status.
             let acknowledge = acknowledges && part.ends_burst && !is_last;
             let status = (is_last && response.collapses)
                 .then_some(DataInStatus { status: response.status, residual: response.residual });

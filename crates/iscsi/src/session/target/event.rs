@@ -1,24 +1,23 @@
-//! What the machine tells its driver, and what it gets back.
+//! Events of the session machine for its driver, and the outcomes that the driver returns.
 
 use scsi::{AdmittedCommand, Cdb, Lun, ScsiStatus, Sense};
 
 use crate::{Cid, DataSegment, Itt, pdu::TaskFunction};
 
-/// What the driver must do next. Events are to be taken in order.
+/// A request of the session machine to its driver. The driver must handle events in order.
 #[derive(Clone, Debug)]
 pub enum TargetEvent {
     /// Perform a command, then call `complete`.
     Command(ReceivedCommand),
-    /// Say whether the data of a write is wanted: `admit`, or `complete` to refuse.
+    /// Decide whether the data of a write is requested: call `admit`, or `complete` to refuse the write.
     Admission(WriteAdmission),
     /// Forget a command: no answer to it will be sent.
     Abort(Itt),
-    /// Commands for this unit ended with the connection that they came on: the initiator is to be
-    /// told at the next command there, SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT (RFC 7143,
-    /// 11.14.5). Comes after their aborts.
+    /// Commands for this unit ended with their connection. Raise the unit attention condition SOME COMMANDS CLEARED BY
+    /// ISCSI PROTOCOL EVENT (RFC 7143, 11.14.5) at the unit. Comes after the aborts of these commands.
     Terminated(Lun),
-    /// Tell the units, then call `answer_management`. Tasks of this session that are meant were
-    /// aborted by events before this one where no unit was named; see [`ManagementRequest`].
+    /// Perform the function at the units, then call `answer_management`. If the function is for the whole target,
+    /// events before this one have aborted the tasks of this session; see [`ManagementRequest`].
     Management(ManagementRequest),
     /// Call `answer_send_targets` for this connection.
     SendTargets(Cid, SendTargets),
@@ -27,7 +26,7 @@ pub enum TargetEvent {
 /// A command with all its data.
 #[derive(Clone, Debug)]
 pub struct ReceivedCommand {
-    /// Its tag.
+    /// The tag of the command.
     pub itt: Itt,
     /// The addressed unit, as the initiator wrote it.
     pub lun: Lun,
@@ -43,16 +42,16 @@ pub struct ReceivedCommand {
     pub admitted: Option<AdmittedCommand>,
 }
 
-/// A write whose data would have to be asked for.
+/// A write whose data has to be requested.
 #[derive(Clone, Debug)]
 pub struct WriteAdmission {
-    /// Its tag.
+    /// The tag of the command.
     pub itt: Itt,
     /// The addressed unit.
     pub lun: Lun,
     /// The command.
     pub cdb: Cdb,
-    /// Bytes announced.
+    /// The bytes of Data-Out that the initiator has announced.
     pub data_out_length: u32,
 }
 
@@ -69,7 +68,7 @@ pub struct ManagementRequest {
 }
 
 impl ManagementRequest {
-    /// The unit that it is about; `None`: all of them.
+    /// Returns the unit that the function is for; `None` if it is for all units.
     #[must_use]
     pub fn unit(&self) -> Option<Lun> {
         let is_for_target =
@@ -81,11 +80,11 @@ impl ManagementRequest {
 /// Which targets the initiator asks for (RFC 7143, Appendix C).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SendTargets {
-    /// All that it may see; only in a discovery session.
+    /// All targets that the initiator may see; only in a discovery session.
     All,
-    /// One, by name.
+    /// The target with this name.
     Named(String),
-    /// The one it is connected to.
+    /// The target of this session.
     Own,
 }
 
@@ -94,17 +93,17 @@ pub enum SendTargets {
 pub struct TargetCommandOutcome {
     /// The status.
     pub status: ScsiStatus,
-    /// Why, with CHECK CONDITION.
+    /// The sense data, with CHECK CONDITION.
     pub sense: Option<Sense>,
-    /// What the command returns, cut to its allocation length. It is cut here to what the
-    /// initiator has room for.
+    /// The Data-In of the command, cut to its allocation length. The session cuts it to the length that the initiator
+    /// has room for.
     pub data_in: DataSegment,
-    /// How many bytes of Data-Out the command takes by its CDB. `None`: what was announced.
+    /// The bytes of Data-Out that the command takes by its CDB. `None`: as many as were announced.
     pub data_out_length: Option<u32>,
 }
 
 impl TargetCommandOutcome {
-    /// GOOD, with this to return.
+    /// GOOD with this Data-In.
     #[must_use]
     pub fn good(data_in: DataSegment) -> Self {
         Self { status: ScsiStatus::Good, sense: None, data_in, data_out_length: None }

@@ -1,4 +1,4 @@
-//! What the connections of one session share, and the connections themselves.
+//! The state that the connections of one session share, and the connections themselves.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -24,7 +24,7 @@ use super::{
     writes::SessionWrites,
 };
 
-/// One session: command order, tasks, what was agreed on, and its connections.
+/// One session: command order, tasks, negotiated parameters, and its connections.
 ///
 /// ```text
 /// loop { handle_frame() for every frame of a connection, handle_timeout() when poll_timeout() is
@@ -33,9 +33,9 @@ use super::{
 /// until is_over()
 /// ```
 ///
-/// An `Err` of `handle_frame` ends the connection, or all of them: see
-/// [`Error::ends_session`](super::TargetSessionError::ends_session). Write what is in the output, close, and
-/// call `drop_connection`.
+/// An `Err` of `handle_frame` ends the connection or all connections: see
+/// [`Error::ends_session`](super::TargetSessionError::ends_session). Write the output, close the
+/// socket, and call `drop_connection`.
 #[derive(Debug)]
 pub struct Session {
     pub(super) settings: Settings,
@@ -52,7 +52,7 @@ pub struct Session {
     pub(super) events: VecDeque<TargetEvent>,
     /// The time of the last call that had one.
     pub(super) now: Instant,
-    /// Logged out as a whole.
+    /// The whole session is logged out.
     pub(super) ended: bool,
     pub(super) next_ttt: u32,
     next_instance: u32,
@@ -75,16 +75,16 @@ pub(super) struct SessionIdentity {
 pub(super) struct ReassignableConnection {
     pub(super) instance: Instance,
     pub(super) cid: Cid,
-    /// Its logout, which must come before any reassignment, has come.
+    /// The connection was logged out, which must happen before its tasks are reassigned.
     pub(super) is_logged_out: bool,
-    /// Then its tasks are terminated.
+    /// When its tasks are terminated.
     pub(super) deadline: Instant,
-    /// Answers that the initiator may not have received.
+    /// Responses that the initiator may not have received.
     pub(super) responses: Tasks<CommandResponse>,
 }
 
 impl Session {
-    /// With its leading connection.
+    /// Returns a session with its leading connection.
     pub(super) fn new(
         settings: Settings,
         login: &EstablishedLogin,
@@ -122,73 +122,73 @@ impl Session {
         session
     }
 
-    /// What was agreed on at the first login.
+    /// Returns the parameters that were negotiated at the first login.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Only SendTargets is served.
+    /// Returns true for a discovery session, which serves only SendTargets.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
         self.identity.discovery
     }
 
-    /// The initiator's iSCSI name.
+    /// Returns the initiator's iSCSI name.
     #[must_use]
     pub fn initiator_name(&self) -> &str {
         &self.identity.initiator_name
     }
 
-    /// The target's iSCSI name; a discovery session may have none.
+    /// Returns the target's iSCSI name; a discovery session may have none.
     #[must_use]
     pub fn target_name(&self) -> Option<&str> {
         self.identity.target_name.as_deref()
     }
 
-    /// The initiator's half of the session's name.
+    /// Returns the initiator's part of the session identifier.
     #[must_use]
     pub fn isid(&self) -> Isid {
         self.identity.isid
     }
 
-    /// Our half of it.
+    /// Returns our part of the session identifier.
     #[must_use]
     pub fn tsih(&self) -> Tsih {
         self.identity.tsih
     }
 
-    /// Tasks in progress: commands and task management functions.
+    /// Returns the number of tasks in progress: commands and task management functions.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.tasks.by_tag.len()
     }
 
-    /// Its connections, in the order in which they came.
+    /// Returns the connections, in the order in which they logged in.
     pub fn connections(&self) -> impl ExactSizeIterator<Item = &Connection> {
         self.connections.iter()
     }
 
-    /// The connection with this CID.
+    /// Returns the connection with this CID.
     #[must_use]
     pub fn connection(&self, cid: Cid) -> Option<&Connection> {
         self.connections.iter().find(|connection| connection.cid() == cid)
     }
 
-    /// The connection with this CID, for the driver to take its output.
+    /// Returns the connection with this CID, so that the driver can take its output.
     pub fn connection_mut(&mut self, cid: Cid) -> Option<&mut Connection> {
         self.connections.iter_mut().find(|connection| connection.cid() == cid)
     }
 
-    /// The connection on which this command is answered; `None` if that is lost, or the command is
-    /// over.
+    /// Returns the connection on which this command is answered; `None` if the connection is lost or the command has
+    /// ended.
     #[must_use]
     pub fn allegiance(&self, itt: Itt) -> Option<&Connection> {
         let task = self.tasks.by_tag.get(&itt)?;
         self.connections.iter().find(|connection| connection.instance == task.allegiance)
     }
 
-    /// Nothing is left of it: no connection, and none to be recovered.
+    /// Returns true if the session has no connection and none that can be recovered.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.connections.is_empty() && self.lost.is_empty()
@@ -202,7 +202,7 @@ impl Session {
         is_closing && !self.connections.is_empty() && self.lost.is_empty()
     }
 
-    /// What was counted so far, on all connections that there were.
+    /// Returns the counters of all connections that the session has had.
     #[must_use]
     pub fn counters(&self) -> TargetPduCounters {
         let mut counters = self.past;
@@ -210,12 +210,12 @@ impl Session {
         counters
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
     }
 
-    /// From this level on (RFC 7143, 7.1.5).
+    /// Returns true at this error recovery level or a higher one (RFC 7143, 7.1.5).
     pub(super) fn recovers(&self, level: u8) -> bool {
         self.parameters.error_recovery_level >= level
     }
@@ -224,7 +224,7 @@ impl Session {
         self.connections.iter().position(|connection| connection.cid() == cid)
     }
 
-    /// Where this connection is, unless it is gone or logged out: then nothing more goes out there.
+    /// Returns the index of a connection; `None` if it has ended or is logged out, so that nothing more is sent on it.
     pub(super) fn position(&self, instance: Instance) -> Option<usize> {
         self.connections.iter().position(|c| c.instance == instance && !c.closing)
     }
@@ -236,7 +236,7 @@ impl Session {
         output: PduOutput,
         now: Instant,
     ) {
-        // Digests, compression and segment lengths are the connection's, all else the session's
+        // Digests, compression and segment lengths belong to the connection, all other parameters to the session
         // (RFC 7143, 13).
         let parameters = Parameters {
             digests: login.parameters.digests,
@@ -281,8 +281,8 @@ impl Session {
         self.writes.memory.held()
     }
 
-    /// Returns whether a postponed function will end this task. No more data is requested for such a task, and it does not
-    /// begin.
+    /// Returns whether a postponed function will end this task. No more data is requested for such a task, and it
+    /// does not begin.
     pub(super) fn is_about_to_end(&self, itt: Itt) -> bool {
         !self.functions.postponed.is_empty()
             && self.tasks.by_tag.get(&itt).is_some_and(|task| {
@@ -342,7 +342,7 @@ impl Session {
     }
 }
 
-/// Tags count up; only NONE is left out.
+/// Returns the next tag. Tags count up and skip the reserved value.
 pub(super) fn new_ttt(next: &mut u32) -> Ttt {
     let ttt = Ttt(*next);
     *next = next.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! What a session knows of a task while it is in progress.
+//! The state of a task while it is in progress.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -15,20 +15,19 @@ use super::{
     waiting::{Charge, Stall},
 };
 
-/// One connection of a session, as long as it lasts. A CID may come back with another connection;
-/// this does not.
+/// Identifies one connection of a session. Another connection may have the same CID later, but never the same instance.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Instance(pub(super) u32);
 
 /// A task in progress: a command from its arrival to its status, or a task management function.
 #[derive(Clone, Debug)]
 pub(super) struct TargetTask {
-    /// The connection it came on, or was reassigned to; its data and status stay there (connection
-    /// allegiance). That connection may be lost: then the task waits for its reassignment.
+    /// The connection on which the task came or to which it was reassigned. Its data and status use this connection
+    /// (connection allegiance). If the connection is lost, the task waits for its reassignment.
     pub(super) allegiance: Instance,
     pub(super) lun: Lun,
     pub(super) cmd_sn: Serial,
-    /// It takes no place in the command window.
+    /// The task takes no place in the command window.
     pub(super) immediate: bool,
     pub(super) stage: TargetTaskStage,
     pub(super) read: bool,
@@ -38,21 +37,21 @@ pub(super) struct TargetTask {
     pub(super) bidirectional_read_length: Option<u32>,
     /// Bytes counted against `Settings::solicited_bytes`.
     pub(super) solicited: u64,
-    /// R2Ts that were sent for it.
+    /// Number of R2Ts that were sent for the task.
     pub(super) r2t_sn: u32,
     /// The tag of an R-Data SNACK that came before its data (RFC 7143, 11.16.3), else 0.
     pub(super) snack_tag: u32,
 }
 
 impl TargetTask {
-    /// Does a function with this CmdSN reach it (RFC 7143, 11.5.1)? The next command in order has
-    /// the number of an immediate function and comes after it; an immediate one with that number
-    /// uses none up and may have come before.
+    /// Returns true if a task management function with this CmdSN affects the task (RFC 7143, 11.5.1). The next
+    /// command in order has the CmdSN of an immediate function and comes after it. An immediate command with that
+    /// CmdSN does not use it up, and may have come before the function.
     pub(super) fn comes_before(&self, cmd_sn: Serial) -> bool {
         self.cmd_sn.is_before(cmd_sn) || self.immediate && self.cmd_sn == cmd_sn
     }
 
-    /// How many bytes of Data-In the initiator has room for.
+    /// Returns the bytes of Data-In that the initiator has room for.
     pub(super) fn data_in_capacity(&self) -> u32 {
         match (self.read, self.write) {
             (false, _) => 0,
@@ -116,15 +115,15 @@ impl SessionTasks {
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TargetTaskStage {
-    /// Its data is not complete; the driver does not have it.
+    /// The data of the task is not complete. The driver does not have the task.
     Gathering,
-    /// The driver has it.
+    /// The driver has the task.
     Executing,
     /// A task management function whose effects the driver brings about.
     Management,
 }
 
-/// A write on its way in.
+/// A write whose data is not complete.
 #[derive(Debug)]
 pub(super) struct IncomingWrite {
     pub(super) gather: DataOutGather,
@@ -133,9 +132,9 @@ pub(super) struct IncomingWrite {
     pub(super) admission: AdmissionState,
     /// The unit's result of checking the command, which goes back to the unit together with the data.
     pub(super) admitted: Option<AdmittedCommand>,
-    /// Refused by the driver; to be sent when no more data is on its way.
+    /// The outcome of a write that the driver has refused. It is sent when no more data is on its way.
     pub(super) refusal: Option<TargetCommandOutcome>,
-    /// When it last came further.
+    /// When data last came, or was last requested.
     pub(super) progress: Instant,
     /// The charge for data that has come and for data that was requested.
     pub(super) charge: Charge,
@@ -153,18 +152,18 @@ impl IncomingWrite {
     }
 }
 
-/// Whether the data of a write may be asked for.
+/// Says whether the data of a write may be requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AdmissionState {
-    /// Nothing has to be asked for, or the driver has not answered.
+    /// No data has to be requested, or the driver has not decided yet.
     Pending,
-    /// Waits for its share of the data that may be asked for.
+    /// The write waits for its share of the data that may be requested.
     Waiting,
     Granted,
 }
 
-/// Tasks by tag. At most `queue_commands + immediate_commands` of them, so a peer that picks tags
-/// which collide gains nothing, and a cheap hash will do.
+/// Tasks by tag. There are at most `queue_commands + immediate_commands`, so a peer gains nothing by choosing tags that
+/// collide, and a cheap hash is enough.
 pub(super) type Tasks<T> = HashMap<Itt, T, BuildHasherDefault<TagHasher>>;
 
 /// Fibonacci hashing of one 32-bit tag.
@@ -186,7 +185,7 @@ impl Hasher for TagHasher {
     }
 }
 
-/// Do two LUNs name one unit, whichever form an initiator wrote them in?
+/// Returns true if two LUNs name the same unit, in whichever form the initiator wrote them.
 pub(super) fn is_same_unit(a: Lun, b: Lun) -> bool {
     a == b || a.number().is_some_and(|number| b.number() == Some(number))
 }
