@@ -43,7 +43,7 @@ use size::FileSize;
 
 /// Blocks in a file, which is locked against every other user.
 ///
-/// Its futures run on a Tokio runtime with I/O enabled, or outside of any, where they block.
+/// Its futures run on a Tokio runtime with I/O enabled. Outside of a runtime they block the thread.
 pub struct FileVolume {
     file: Arc<File>,
     /// A second open file description, used for syncs alone: see [`OpenedVolumeFile::syncs`].
@@ -79,16 +79,16 @@ struct PageCache {
     writes_at_once: AtomicBool,
 }
 
-/// Flushes share syncs: one that began after a flush was called covers it.
+/// The syncs of flushes. A sync that began after a flush was called covers the flush, so that several flushes share it.
 #[derive(Default)]
 struct Syncs {
     called: AtomicU64,
-    /// One sync at a time; how many calls the last good one covers.
+    /// The number of calls that the last successful sync covers. Locked during a sync.
     covered: tokio::sync::Mutex<u64>,
 }
 
 impl FileVolume {
-    /// Opens or creates the file and locks it. Blocks; long, if the file is to be filled.
+    /// Opens or creates the file and locks it. Blocks the thread, for long if the file has to be filled.
     ///
     /// # Errors
     /// See [`FileVolumeOpenError`].
@@ -96,8 +96,8 @@ impl FileVolume {
         Self::open_with_progress(options, &mut |_, _| ())
     }
 
-    /// The same; while the file is filled ([`FileVolumeOptions::preallocate`]), `progress` hears of bytes
-    /// done and bytes in all.
+    /// Opens the file as [`Self::open`] does. While the file is filled ([`FileVolumeOptions::preallocate`]), calls
+    /// `progress` with the bytes that are filled and the bytes in all.
     ///
     /// # Errors
     /// See [`FileVolumeOpenError`].
@@ -170,19 +170,19 @@ impl FileVolume {
         open::can_be_made(options)
     }
 
-    /// Whether it goes past the page cache.
+    /// Returns true if I/O bypasses the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// How operations reach the kernel: never `Auto`.
+    /// Returns how operations reach the kernel: never `Auto`.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine.kind()
     }
 
-    /// Bytes that the file takes on its disk; 0 for a block device.
+    /// Returns the bytes that the file takes on its disk; 0 for a block device.
     ///
     /// # Errors
     /// [`Error::Device`] if the system does not say.
@@ -232,7 +232,7 @@ impl FileVolume {
         Ok(buffer.freeze().into())
     }
 
-    /// What the page cache has of the first bytes, how many.
+    /// Reads the first bytes as far as the page cache has them. Returns their number.
     fn read_at_once(&self, buffer: &mut IoBuffer, offset: u64) -> usize {
         if !self.page_cache.reads_at_once.load(Ordering::Relaxed) {
             return 0;
@@ -324,7 +324,7 @@ impl FileVolume {
         Ok(())
     }
 
-    /// Gives the page cache what it takes of the first bytes; how many.
+    /// Writes the first bytes as far as the page cache takes them without waiting. Returns their number.
     fn write_at_once(&self, data: &Data, offset: u64) -> usize {
         if !self.page_cache.writes_at_once.load(Ordering::Relaxed)
             || data.parts().len() > MAX_PIECES
@@ -344,12 +344,12 @@ impl FileVolume {
         }
     }
 
-    /// How to ask for no more than can be done without waiting.
+    /// Returns the flags of a call that must not wait for the disk.
     fn at_once(&self) -> ReadWriteFlags {
         if self.page_cache.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
-    /// Whether the kernel takes these pieces as they are.
+    /// Returns true if the kernel takes these pieces as they are.
     fn takes(&self, data: &Data) -> bool {
         data.parts().len() <= MAX_PIECES
             && self.direct.is_none_or(|direct| {
@@ -381,7 +381,7 @@ impl FileVolume {
                 }
             }
         }
-        // Noted meanwhile by a stable write.
+        // A stable write may have noted a loss in the meantime.
         self.check_for_loss()?;
         *covered = covers;
         Ok(())
@@ -418,7 +418,7 @@ impl FileVolume {
         self.ledger.settle(&self.engine, range.clone()).await;
         let (file, block_size) = (Arc::clone(&self.file), u64::from(self.geometry.block_size));
         let find = move || holes::find(&file, range, block_size);
-        // The file system may have to read what it asks of its own from disk.
+        // The file system may have to read its own metadata from disk.
         let found = match tokio::runtime::Handle::try_current() {
             Ok(runtime) => runtime.spawn_blocking(find).await.unwrap_or_else(|e| Err(e.into())),
             Err(_) => find(),
@@ -426,7 +426,7 @@ impl FileVolume {
         found.map_err(|error| Error::Device(error.to_string().into()))
     }
 
-    /// Makes a hole. False if this file system or device cannot after all.
+    /// Makes a hole. Returns false if this file system or device cannot make holes after all.
     async fn punch(&self, extent: Extent, range: &Range<u64>) -> Result<bool, Error> {
         let mut tries = TRIES;
         loop {
@@ -484,7 +484,7 @@ impl Volume for FileVolume {
     }
 }
 
-/// How many bytes of zeros are written at once.
+/// Number of zero bytes that are written at once.
 const ZEROS: usize = 1 << 20;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io;
 use super::ledger::{is_no_space, is_passing};
 use crate::{Error, Extent};
 
-/// How often an operation is tried when the system says "try again".
+/// Number of attempts of an operation that fails with an error that passes.
 pub(super) const TRIES: u32 = 100;
 
 /// Returns `Ok` after an error that passes, `tries` times: then the caller tries again. Otherwise returns the error,
