@@ -1,4 +1,4 @@
-//! One connection of a session, as the initiator runs it: commands and their data.
+//! One connection of a session at the initiator: commands and their data.
 
 use std::{
     collections::VecDeque,
@@ -26,22 +26,21 @@ use crate::{
 pub(super) struct InitiatorConnection {
     pub(super) cid: Cid,
     digests: Digests,
-    /// What the target takes in one data segment, on this connection.
+    /// The length of the longest data segment that the target takes on this connection.
     max_send_data_segment_length: u32,
     pub(super) timing: ConnectionTiming,
     pub(super) statuses: Statuses,
     pub(super) output: PduOutput,
-    /// Data being sent, first come first served: unsolicited data must follow the order of the
-    /// commands (RFC 7143, 4.2.4.2).
+    /// Data that is being sent, in the order of the commands, which unsolicited data must follow (RFC 7143, 4.2.4.2).
     pub(super) bursts: VecDeque<DataOutBurst>,
     pub(super) liveness: TargetLiveness,
     pub(super) losses: PduLosses,
     pub(super) requests: Vec<PendingTaskManagement>,
     pub(super) text: Option<TextExchange>,
     pub(super) logout: Logout,
-    /// Logouts that were sent here for connections that failed.
+    /// Logouts that were sent on this connection for connections that failed.
     pub(super) foreign_logouts: Vec<Itt>,
-    /// What the commands on this connection move.
+    /// The commands in flight on this connection, and their data.
     pub(super) load: ConnectionLoad,
     pub(super) counters: InitiatorPduCounters,
 }
@@ -69,7 +68,7 @@ pub(super) struct PduLosses {
     pub(super) missed: Option<(Serial, Instant)>,
 }
 
-/// PDUs of a connection, and payload bytes in them.
+/// Counters of the PDUs of a connection, and of the payload bytes in them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorPduCounters {
     /// PDUs sent.
@@ -86,11 +85,11 @@ pub struct InitiatorPduCounters {
     pub data_out_bytes: u64,
     /// Bytes of Data-In.
     pub data_in_bytes: u64,
-    /// Data segments that came damaged.
+    /// Data segments with a wrong digest.
     pub digest_errors: u64,
-    /// SNACKs that asked for something again.
+    /// SNACKs that were sent.
     pub snacks: u64,
-    /// Commands that the target did not get, sent again with their number.
+    /// Commands that the target had not received, sent again with their number.
     pub retries: u64,
     /// Tasks taken over from another connection.
     pub reassigned: u64,
@@ -101,13 +100,13 @@ pub(super) struct Ping {
     pub(super) sent: Instant,
     /// Commands on this connection with a number before this were sent before the ping.
     pub(super) cmd_sn: Serial,
-    /// Where it ends in the connection's output.
+    /// The position in the output of the connection where the ping ends.
     pub(super) end: u64,
-    /// It took so long that the other connections were asked, too.
+    /// The answer took so long that the other connections were pinged, too.
     pub(super) suspected: bool,
 }
 
-/// A task management function under way.
+/// A task management function that is not answered.
 pub(super) struct PendingTaskManagement {
     pub(super) itt: Itt,
     pub(super) task: Itt,
@@ -119,25 +118,25 @@ pub(super) enum Management {
     Reassign { deadline: Instant },
 }
 
-/// A text exchange under way.
+/// A text exchange that is not finished.
 pub(super) struct TextExchange {
     pub(super) itt: Itt,
     pub(super) answer: BytesMut,
     pub(super) deadline: Instant,
-    /// The application asked, so it is told.
+    /// The application has started the exchange, and gets its result.
     pub(super) wanted: bool,
 }
 
 pub(super) enum Logout {
-    /// Nobody wants one.
+    /// No logout was requested.
     No,
-    /// Somebody does: no new commands; at the latest then.
+    /// A logout was requested: no new commands are sent. The logout is sent at this time at the latest.
     Draining(Instant),
-    /// Sent: of this connection, of another one, or of the session.
+    /// The logout was sent, for this connection, another connection or the session.
     Sent { itt: Itt, deadline: Instant, scope: LogoutScope },
     /// Another connection is logging out the session.
     Ending,
-    /// Answered: so many seconds before the next login.
+    /// The logout was answered. The next login has to wait for `time2wait` seconds.
     Done { time2wait: u16, result: LogoutResult, scope: LogoutScope },
 }
 
