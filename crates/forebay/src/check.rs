@@ -351,10 +351,10 @@ async fn look_at_far_side(
         }
         _ => None,
     };
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
     let naming = Naming::guest(settings)?.map(Arc::new);
     let us = stack::Us { initiator_name, lasting: None };
-    let session = stack::session(remote, &us, naming.as_ref())?;
+    let session = stack::session(remote, &us, Naming::for_stacks(naming.as_ref()))?;
     let (lun, units) = match list(&session).await {
         Ok(found) => found,
         Err(error) if known.is_some() && stack::may_pass(&error) => {
@@ -403,10 +403,10 @@ async fn look_at_claim(
         true => stack::instance(cache, &stack::look_at_log(cache, open).await.ok()??).await.ok()?,
         false => None,
     };
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
     let naming = Naming::guest(settings).ok()?.map(Arc::new);
     let us = stack::Us { initiator_name, lasting: None };
-    let session = stack::session(remote, &us, naming.as_ref()).ok()?;
+    let session = stack::session(remote, &us, Naming::for_stacks(naming.as_ref())).ok()?;
     let mut claim = None;
     for place in session.places().await.ok()? {
         if let Ok(found) = initiator::claim_of(&place).await {

@@ -7,6 +7,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     event_queue::{EventWriter, QUEUE},
     failure::Failure,
+    node::EventLog,
     settings::LogLevel,
 };
 
@@ -49,20 +50,22 @@ pub fn show(
     Ok(EventFilter { fixed: log_level.is_some() || verbose > 0, usual, set })
 }
 
-impl EventFilter {
-    /// Uses the level of the settings, unless the command line has set one.
-    pub fn set(&self, level: Option<&LogLevel>) {
+impl EventLog for EventFilter {
+    fn set_level(&self, level: Option<&LogLevel>) {
         let level = level.map_or(self.usual, |level| level.0.as_str());
         // The level was checked when the settings were read.
         if let (false, Ok(filter)) = (self.fixed, EnvFilter::try_new(level)) {
             (self.set)(filter);
         }
     }
-}
 
-/// Events that were dropped since the start because the reader of stderr took no text.
-pub fn dropped() -> u64 {
-    QUEUE.dropped()
+    fn dropped(&self) -> u64 {
+        QUEUE.dropped()
+    }
+
+    fn flush(&self) {
+        flush();
+    }
 }
 
 /// Waits until stderr has taken all events, at most one second: a reader that takes nothing must not keep the

@@ -12,7 +12,7 @@ use crate::{
     node,
     output::{print, print_line},
     quantity::about,
-    settings::{CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit},
+    settings::{self, CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{self, OpenedStack},
 };
 
@@ -216,7 +216,7 @@ fn fragment(
         "# {name}, exported from {}: log {}, generation {}, {} not at the far side.\n\
          # Move {} to the other host, put this into its settings, correct paths and secrets, and\n\
          # there: forebay gateway adopt {name} --config FILE, then forebay serve --config FILE.\n",
-        stack::name_of_host(),
+        settings::name_of_host(),
         exported.log,
         exported.generation,
         about(exported.dirty_bytes),

@@ -68,7 +68,7 @@ async fn serve(
     let mut signals = ServeSignals::new()?;
     let path = control_socket::path(&settings)?;
     let mut control = ControlSocket::open(&path)?;
-    let node = Arc::new(Node::new(config.to_owned(), settings, server_settings, events)?);
+    let node = Arc::new(Node::new(config.to_owned(), settings, server_settings, Box::new(events))?);
     let asked = Arc::clone(&node);
     control
         .serve(move |request| answer(Arc::clone(&asked), request))

@@ -17,7 +17,9 @@ use crate::{
     node, plan,
     quantity::TimeSpan,
     records::Records,
-    settings::{FarVolumeAddress, File, IscsiName, Layer, RemoteLayerSettings, Settings, Unit},
+    settings::{
+        self, FarVolumeAddress, File, IscsiName, Layer, RemoteLayerSettings, Settings, Unit,
+    },
     stack::{self, OpenedStack},
 };
 
@@ -52,7 +54,7 @@ impl AttachmentSource {
     pub fn of(args: &Attach) -> Result<Self, Failure> {
         let mut source = match &args.config {
             Some(config) => Self::of_settings(args, config)?,
-            None => Self::far(args, Self::address(args)?, None, stack::name_of_host())?,
+            None => Self::far(args, Self::address(args)?, None, settings::name_of_host())?,
         };
         if args.read_only {
             source.unit.stack.push(Layer::ReadOnly);
@@ -67,7 +69,7 @@ impl AttachmentSource {
             tracing::warn!(%volume, %failure, "a volume that has come cannot be used");
         }
         let naming = Naming::guest(&settings)?.map(Arc::new);
-        let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+        let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
         if args.volume.parse().is_ok_and(|far| matches!(far, FarVolumeAddress::Named(_))) {
             return Self::far(args, args.volume.clone(), naming, initiator_name);
         }
@@ -137,13 +139,13 @@ impl AttachmentSource {
 
     /// Opens the stack.
     pub async fn open(&self) -> Result<OpenedStack, Failure> {
-        let naming = self.naming.as_ref();
+        let names = Naming::for_stacks(self.naming.as_ref());
         // The kernel is the only writer of the device, and flushes.
         let given =
             if self.is_shared { stack::StackInput::Nothing } else { stack::StackInput::OneWriter };
         let files = stack::SlicedFiles::default();
         let (target, us) = (&self.target, &self.initiator_name);
-        Ok(stack::open(target, &self.unit, us, naming, &files, given, &self.records).await?)
+        Ok(stack::open(target, &self.unit, us, names, &files, given, &self.records).await?)
     }
 
     /// Returns how long calls are repeated while the volume is busy.

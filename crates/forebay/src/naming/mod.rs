@@ -24,11 +24,12 @@ use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use zeroize::Zeroizing;
 
 pub use service::{cannot_listen, serve};
-pub use volume_finder::{Finder, usable};
+pub use volume_finder::usable;
 
 use crate::{
     failure::Failure,
     settings::{self, SecretWithSource, Settings},
+    stack::FindFarVolume,
 };
 
 /// The naming service as this process takes part in it.
@@ -126,6 +127,11 @@ impl Naming {
             silent: Mutex::default(),
             other: OnceLock::new(),
         })
+    }
+
+    /// Returns the naming service in the form in which a stack uses it.
+    pub fn for_stacks(naming: Option<&Arc<Self>>) -> Option<Arc<dyn FindFarVolume>> {
+        naming.map(|naming| Arc::clone(naming) as _)
     }
 
     /// Passes connections with other hellos to this handler.
@@ -303,15 +309,8 @@ fn secret(names: &settings::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>,
     }
 }
 
-/// Returns the host name, as far as it is valid in an iSCSI name; empty if there is none.
-pub fn host() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
-    host.chars().filter(|c| allowed(*c)).take(64).collect()
-}
-
 fn node_of_host() -> NodeName {
-    let host = host();
+    let host = settings::host_name();
     let host = host.trim_start_matches(['-', '.']);
     host.parse().unwrap_or_else(|_| "node".parse().expect("a name"))
 }

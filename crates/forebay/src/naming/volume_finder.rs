@@ -6,13 +6,20 @@ use ::names::{VolumeLocation, VolumeName};
 use initiator::{Locate, Locating};
 
 use super::Naming;
+use crate::stack::FindFarVolume;
 
 /// Finds a volume by its name.
-pub struct Finder {
-    pub naming: Arc<Naming>,
-    pub volume: VolumeName,
+struct Finder {
+    naming: Arc<Naming>,
+    volume: VolumeName,
     /// Whether connections use TLS: then only portals with TLS are usable, otherwise only those without.
-    pub tls: bool,
+    tls: bool,
+}
+
+impl FindFarVolume for Naming {
+    fn finder(self: Arc<Self>, volume: VolumeName, tls: bool) -> Arc<dyn Locate> {
+        Arc::new(Finder { naming: self, volume, tls })
+    }
 }
 
 impl fmt::Debug for Finder {

@@ -37,14 +37,13 @@ use tokio::task::JoinSet;
 use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
 use crate::{
-    events::EventFilter,
     failure::{Failure, NotOpened},
     login_rules,
     moves::Moves,
     naming::Naming,
     records::Records,
     settings::{
-        Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer,
+        self, Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer, LogLevel,
         PortalGroupSettings, PortalSettings, PortalTls, Settings, Unit,
     },
     stack::{self, OpenedStack, SlicedFiles, StackInput},
@@ -54,13 +53,26 @@ use crate::{
 /// The part of the stop time in which initiators may log out.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(1);
 
+/// The events of the process, as far as a node has to do with them.
+pub trait EventLog: Send + Sync {
+    /// Shows events of this level and of more important ones; `None` for the usual level. The command line takes
+    /// precedence.
+    fn set_level(&self, level: Option<&LogLevel>);
+
+    /// Returns the number of events that were dropped since the start because their reader took no text.
+    fn dropped(&self) -> u64;
+
+    /// Waits at most one second until the reader has taken all events.
+    fn flush(&self);
+}
+
 /// The node of a serving process.
 pub struct Node {
     since: Instant,
     /// The settings file.
     config: PathBuf,
     server: TargetServer,
-    events: EventFilter,
+    events: Box<dyn EventLog>,
     /// The naming service, if the node takes part in one.
     naming: Option<Arc<Naming>>,
     /// Files of which several units have slices.
@@ -155,7 +167,7 @@ impl Node {
         config: PathBuf,
         settings: Settings,
         iscsi: impl Fn(&Iscsi) -> target::Settings,
-        events: EventFilter,
+        events: Box<dyn EventLog>,
     ) -> Result<Self, Failure> {
         let security = login_rules::security(&settings);
         let server = target::Settings { security, ..iscsi(&settings.iscsi) };
@@ -347,10 +359,11 @@ async fn open_common(
     })?;
     let cache = CacheLayerSettings { takes_over, ..cache.clone() };
     let units = settings.units_of(name);
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
     let records = Records::of(settings);
+    let names = Naming::for_stacks(naming);
     let opened =
-        stack::open_common(&cache, &units, &initiator_name, naming, files, &records).await?;
+        stack::open_common(&cache, &units, &initiator_name, names, files, &records).await?;
     let names = units
         .iter()
         .map(|(target, unit)| UnitName { target: target.name.0.clone(), lun: unit.lun });
@@ -365,9 +378,10 @@ async fn open_with(
     files: &SlicedFiles,
     given: StackInput,
 ) -> Result<OpenedStack, NotOpened> {
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
     let records = Records::of(settings);
-    stack::open(&target.name, unit, &initiator_name, naming, files, given, &records).await
+    let names = Naming::for_stacks(naming);
+    stack::open(&target.name, unit, &initiator_name, names, files, given, &records).await
 }
 
 /// Returns the serial number that hosts see.

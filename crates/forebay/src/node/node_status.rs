@@ -12,7 +12,7 @@ use unit::LogicalUnit;
 
 use super::{Node, ServedTarget};
 use crate::{
-    events, figures,
+    figures,
     moves::{CopyStage, VolumeMoveRecord},
 };
 
@@ -64,7 +64,10 @@ impl Node {
             targets: targets.collect(),
             attached: None,
             sessions: statistics.sessions.iter().map(session).collect(),
-            counters: ProcessCounters::Serving(Box::new(counters(&statistics))),
+            counters: ProcessCounters::Serving(Box::new(counters(
+                &statistics,
+                self.events.dropped(),
+            ))),
         }
     }
 }
@@ -184,7 +187,7 @@ fn connection(connection: &target::TargetConnectionStats) -> ConnectionStatus {
 }
 
 /// Counters of all sessions since the start.
-fn counters(statistics: &target::TargetStatistics) -> ServingCounters {
+fn counters(statistics: &target::TargetStatistics, events_dropped: u64) -> ServingCounters {
     let total = &statistics.total;
     ServingCounters {
         logins: LoginCounters {
@@ -210,7 +213,7 @@ fn counters(statistics: &target::TargetStatistics) -> ServingCounters {
             ignored: total.ignored,
         },
         times: command_times(statistics),
-        events_dropped: events::dropped(),
+        events_dropped,
         ..ServingCounters::default()
     }
 }

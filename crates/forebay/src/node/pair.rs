@@ -15,6 +15,7 @@ use volume::{Mirror, MirrorLegStatus, Stack};
 use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
 use crate::{
     failure::Failure,
+    naming::Naming,
     quantity::TimeSpan,
     settings::{self, IscsiName, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{self, StackInput},
@@ -205,7 +206,7 @@ impl Node {
 
 impl PairMemberContext {
     fn initiator_name(&self) -> IscsiName {
-        self.settings.initiator_name.clone().unwrap_or_else(stack::name_of_host)
+        self.settings.initiator_name.clone().unwrap_or_else(settings::name_of_host)
     }
 }
 
@@ -226,7 +227,7 @@ impl PairMemberHost for PairMemberContext {
             let initiator_name = self.initiator_name();
             let lasting = Some(format!("{initiator_name} partner of {}", self.log));
             let us = stack::Us { initiator_name, lasting };
-            let session = stack::session(&remote, &us, node.naming.as_ref());
+            let session = stack::session(&remote, &us, Naming::for_stacks(node.naming.as_ref()));
             let session = session.map_err(|failure| Arc::<str>::from(failure.to_string()))?;
             let connected = self.link.begin(session).await;
             Ok(connected.map_err(|error| Arc::<str>::from(error.to_string()))? as Stack)
@@ -252,7 +253,7 @@ impl PairMemberHost for PairMemberContext {
                 ..remote.clone()
             };
             let us = stack::Us { initiator_name: self.initiator_name(), lasting: None };
-            let session = stack::session(&remote, &us, node.naming.as_ref());
+            let session = stack::session(&remote, &us, Naming::for_stacks(node.naming.as_ref()));
             let session = session.map_err(|failure| Arc::<str>::from(failure.to_string()))?;
             let connected = RemoteVolume::connect(session).await;
             let volume = connected.map_err(|error| Arc::<str>::from(error.to_string()))?;

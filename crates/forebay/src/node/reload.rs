@@ -263,7 +263,7 @@ impl Node {
             .collect();
         inner.settings = Arc::new(new.clone());
         drop(inner);
-        self.events.set(new.log_level.as_ref());
+        self.events.set_level(new.log_level.as_ref());
         removed
     }
 

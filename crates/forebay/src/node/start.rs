@@ -9,7 +9,6 @@ use super::{
     open_unit, shown_unit, stop_units,
 };
 use crate::{
-    events,
     failure::{FAILED, Failure, NotOpened},
     settings::{Address, IscsiTargetSettings, PortalGroupSettings, PortalSettings, Settings, Unit},
     stack::OpenedStack,
@@ -23,7 +22,7 @@ impl Node {
     /// to these: their units may be the remote volumes of other targets.
     pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
         let settings = self.settings();
-        self.events.set(settings.log_level.as_ref());
+        self.events.set_level(settings.log_level.as_ref());
         self.check_portals(&settings)?;
         self.open_naming(&settings).await?;
         if self.note_newer(true).await? {
@@ -188,7 +187,7 @@ impl Node {
             }
             name = signal => {
                 tracing::warn!(signal = name, "exiting immediately");
-                events::flush();
+                self.events.flush();
                 exit(FAILED.into());
             }
         }

@@ -2,6 +2,7 @@
 //! to objects.
 
 mod value_types;
+mod host_name;
 mod secret;
 mod access;
 mod tls;
@@ -29,6 +30,7 @@ use serde::Deserialize;
 pub use accept::Accept;
 pub use access::{Allow, ChapCredentialSettings, ChapHashSetting, Discovery};
 pub use byte_range::ByteRange;
+pub use host_name::{host_name, name_of_host};
 pub use layer::{
     CacheLayerSettings, CommonCache, EncryptLayerSettings, FaultLayerSettings, File, Layer,
     MemoryLayerSettings, PairPartnerSettings, RemoteLayerSettings, Slice,
@@ -45,8 +47,8 @@ pub use value_types::{
     NvramSurvivalSetting, OversizedEpochSetting, WriteModeSetting,
 };
 
-use crate::output::quoted;
 use crate::quantity::{Size, TimeSpan};
+use crate::shell_word::quoted;
 
 /// The settings of one process.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]

@@ -7,8 +7,8 @@ use volume::Claim;
 
 use crate::{
     failure::{Failure, NotOpened},
-    output::quoted,
     settings,
+    shell_word::quoted,
 };
 
 /// Decides how far an error reaches. An unusable log, NVRAM or far volume keeps only the units of this cache

@@ -7,13 +7,12 @@ use cache::CommonMember;
 use control::UnitName;
 
 use super::{
-    Building, Handle, OpenedStack, SlicedFiles, StackInput, StackLayer,
+    Building, FindFarVolume, Handle, OpenedStack, SlicedFiles, StackInput, StackLayer,
     cache_layer::{self, CacheLayer},
     keeps_size, known_as,
 };
 use crate::{
     failure::{Failure, NotOpened},
-    naming::Naming,
     records::Records,
     settings::{self, IscsiName, IscsiTargetSettings, Layer, Unit},
 };
@@ -23,7 +22,7 @@ pub async fn open_common(
     settings: &settings::CacheLayerSettings,
     units: &[(&IscsiTargetSettings, &Unit)],
     initiator_name: &IscsiName,
-    naming: Option<&Arc<Naming>>,
+    names: Option<Arc<dyn FindFarVolume>>,
     files: &SlicedFiles,
     records: &Records,
 ) -> Result<Vec<OpenedStack>, NotOpened> {
@@ -37,7 +36,7 @@ pub async fn open_common(
             &target.name,
             unit,
             initiator_name,
-            naming,
+            names.clone(),
             files,
             (StackInput::Nothing, recorder),
         );

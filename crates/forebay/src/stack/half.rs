@@ -6,7 +6,7 @@ use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramPromise, needs_buffer};
 use volume::{MirrorError, Stack};
 
 use super::{file, nvram, watch};
-use crate::{confirmed_writes, failure::Failure, output::quoted, settings::CacheLayerSettings};
+use crate::{confirmed_writes, failure::Failure, settings::CacheLayerSettings, shell_word::quoted};
 
 /// The half of a pair's log that is open at this gateway.
 #[derive(Clone)]

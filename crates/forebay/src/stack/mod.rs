@@ -41,7 +41,6 @@ use volume::{
 use crate::{
     failure::{Failure, NotOpened},
     key_file,
-    naming::Naming,
     records::{KeptVolume, Recorder, Records},
     settings::{self, FaultError, FaultOperationSetting, IscsiName, Layer, Unit},
 };
@@ -56,7 +55,7 @@ use parts::FilePart;
 pub use parts::SlicedFiles;
 use read_only::ReadOnly;
 pub use read_tier::{options as tier_options, refusal as refused_tier};
-pub use remote::{Us, digest, may_pass, name_of_host, refusal as refused_far_side, session};
+pub use remote::{FindFarVolume, Us, digest, may_pass, refusal as refused_far_side, session};
 use resend::Resend;
 use write_through::WriteThrough;
 
@@ -112,14 +111,13 @@ pub async fn open(
     target: &IscsiName,
     unit: &Unit,
     initiator_name: &IscsiName,
-    naming: Option<&Arc<Naming>>,
+    names: Option<Arc<dyn FindFarVolume>>,
     files: &SlicedFiles,
     given: StackInput,
     records: &Records,
 ) -> Result<OpenedStack, NotOpened> {
     let recorder = records.recorder(format!("{target}/{}", unit.lun));
-    let mut building =
-        Building::new(target, unit, initiator_name, naming, files, (given, recorder));
+    let mut building = Building::new(target, unit, initiator_name, names, files, (given, recorder));
     building.add(0..unit.stack.len()).await?;
     Ok(building.finish())
 }
@@ -129,7 +127,7 @@ struct Building<'a> {
     target: &'a IscsiName,
     unit: &'a Unit,
     us: &'a IscsiName,
-    naming: Option<&'a Arc<Naming>>,
+    names: Option<Arc<dyn FindFarVolume>>,
     files: &'a SlicedFiles,
     given: StackInput,
     recorder: Recorder,
@@ -149,7 +147,7 @@ impl<'a> Building<'a> {
         target: &'a IscsiName,
         unit: &'a Unit,
         us: &'a IscsiName,
-        naming: Option<&'a Arc<Naming>>,
+        names: Option<Arc<dyn FindFarVolume>>,
         files: &'a SlicedFiles,
         (given, recorder): (StackInput, Recorder),
     ) -> Self {
@@ -157,7 +155,7 @@ impl<'a> Building<'a> {
             target,
             unit,
             us,
-            naming,
+            names,
             files,
             given,
             recorder,
@@ -232,7 +230,7 @@ impl<'a> Building<'a> {
                                 // us.
                                 self.recorder.look_at_log(cache)?;
                                 let opened =
-                                    remote::open(&settings, &us, None, self.naming).await?;
+                                    remote::open(&settings, &us, None, self.names.clone()).await?;
                                 connected = Some(opened);
                             }
                             let opened =
@@ -245,7 +243,7 @@ impl<'a> Building<'a> {
                     let settings = &settings;
                     let volume = match connected {
                         Some(volume) => volume,
-                        None => remote::open(settings, &us, known, self.naming).await?,
+                        None => remote::open(settings, &us, known, self.names.clone()).await?,
                     };
                     volume.identity().clone_into(&mut self.identity);
                     let handle = Handle::Remote(Arc::clone(&volume));

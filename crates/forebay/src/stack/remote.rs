@@ -5,7 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use initiator::{Error, RemoteVolume};
+use ::names::VolumeName;
+use initiator::{Error, Locate, RemoteVolume};
 use iscsi::{
     keys::{DigestPolicy, NegotiationOffer},
     login::LoginFailure,
@@ -18,7 +19,6 @@ use crate::{
     congestion::congestion,
     failure::Failure,
     login_rules,
-    naming::{self, Finder, Naming},
     settings::{
         ChapCredentialSettings, Digest, FarVolumeAddress, IscsiName, RemoteLayerSettings, RemoteTls,
     },
@@ -45,33 +45,35 @@ pub struct Us {
     pub lasting: Option<String>,
 }
 
-/// A name for this host: from its own, as far as an iSCSI name takes it.
-pub fn name_of_host() -> IscsiName {
-    let host = naming::host();
-    IscsiName(format!(
-        "iqn.2026-11.io.forebay:{}",
-        if host.is_empty() { "initiator" } else { &host }
-    ))
+/// A naming service, as far as a stack needs it: it finds far volumes that the settings name without an address.
+pub trait FindFarVolume: Send + Sync {
+    /// Returns the object that an initiator asks for the location of `volume` before each connect. With `tls` it
+    /// returns portals with TLS only, else portals without TLS only.
+    fn finder(self: Arc<Self>, volume: VolumeName, tls: bool) -> Arc<dyn Locate>;
 }
 
-/// The session that a remote layer asks for; a volume that is named is found by way of `naming`.
+/// Returns the settings of the session that a remote layer asks for. `names` finds a volume that the layer names
+/// without an address.
+///
+/// # Errors
+/// The layer's `url` cannot be used, or it is a name and `names` is `None`.
 pub fn session(
     remote: &RemoteLayerSettings,
     us: &Us,
-    naming: Option<&Arc<Naming>>,
+    names: Option<Arc<dyn FindFarVolume>>,
 ) -> Result<initiator::Settings, Failure> {
     let mut session = match remote.url.parse().map_err(Failure::settings)? {
         FarVolumeAddress::At(url) => initiator::Settings::from_url(&url)
             .ok_or_else(|| Failure::settings(format!("{url} names no target")))?,
         FarVolumeAddress::Named(volume) => {
-            let naming = naming.cloned().ok_or_else(|| {
+            let names = names.ok_or_else(|| {
                 Failure::settings(format!("nobody is asked where {volume} is"))
                     .remedy("add a [names] table to the settings")
             })?;
-            let locate = Finder { naming, volume, tls: remote.tls.is_some() };
-            // Where it is, is known when it connects.
+            let locate = names.finder(volume, remote.tls.is_some());
+            // The initiator asks for the location each time it connects.
             let nowhere = initiator::Settings::new("", "", 0);
-            initiator::Settings { locate: Some(Arc::new(locate)), ..nowhere }
+            initiator::Settings { locate: Some(locate), ..nowhere }
         }
     };
     session.initiator_name.clone_from(&us.initiator_name.0);
@@ -106,9 +108,9 @@ pub async fn open(
     remote: &RemoteLayerSettings,
     us: &Us,
     known: Option<RecordedFarVolume>,
-    naming: Option<&Arc<Naming>>,
+    names: Option<Arc<dyn FindFarVolume>>,
 ) -> Result<Arc<RemoteVolume>, Failure> {
-    let session = session(remote, us, naming)?;
+    let session = session(remote, us, names)?;
     let begun = Instant::now();
     let mut is_told = false;
     loop {

@@ -14,7 +14,7 @@ use std::{
 use cache::{Cache, NvramWatch};
 use volume::{FileVolume, Holding, OpenFileChange};
 
-use crate::{atomic_file, output::quoted};
+use crate::{atomic_file, shell_word::quoted};
 
 /// Two checks a second: a file that is lost must be noticed within one second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

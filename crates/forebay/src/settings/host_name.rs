@@ -1,0 +1,20 @@
+//! Names that are made of the name of this host if the settings give none.
+
+use super::value_types::IscsiName;
+
+/// Returns the name of this host in lower case, without characters that an iSCSI name or a node name may not have, at
+/// most 64 characters long. It may be empty.
+pub fn host_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    host.chars().filter(|c| allowed(*c)).take(64).collect()
+}
+
+/// Returns the default of `initiator_name`.
+pub fn name_of_host() -> IscsiName {
+    let host = host_name();
+    IscsiName(format!(
+        "iqn.2026-11.io.forebay:{}",
+        if host.is_empty() { "initiator" } else { &host }
+    ))
+}
