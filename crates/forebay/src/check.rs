@@ -6,16 +6,14 @@ mod free_space;
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::{MappedFile, StableMemory as _};
-use control::{ClaimStatus, ControlRequest, ControlResponse, ServingStatus};
+use control::{ClaimStatus, ControlRequest, ControlResponse, FAILED, Failure, ServingStatus};
 use target::Listener;
 use transport::{CongestionControl, SocketOptions};
 use unit::UnitIdentity;
 use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
 use crate::{
-    control_socket,
-    failure::{FAILED, Failure},
-    figures, key_file,
+    control_socket, figures, key_file,
     naming::Naming,
     node,
     output::print_line,

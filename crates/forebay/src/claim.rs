@@ -1,8 +1,8 @@
 //! `forebay claim`: shows and drops the claim on a unit of the node.
 
-use control::{ClaimStatus, ControlRequest, ControlResponse};
+use control::{ClaimStatus, ControlRequest, ControlResponse, Failure};
 
-use crate::{cli::ClaimAct, control_socket, failure::Failure, output::print_line};
+use crate::{cli::ClaimAct, control_socket, output::print_line};
 
 /// Performs the command of the command line.
 pub fn run(act: ClaimAct) -> Result<(), Failure> {

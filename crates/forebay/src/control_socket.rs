@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use control::{ControlRequest, ControlResponse};
+use control::{ControlRequest, ControlResponse, Failure};
 use rustix::{
     fs::{Access, Mode},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{failure::Failure, settings::Settings};
+use crate::settings::Settings;
 
 /// Bytes of a request: one short line of JSON.
 const REQUEST_BYTES: u64 = 4096;

@@ -1,11 +1,11 @@
 //! Credentials from the command line, for commands without a settings file.
 
+use control::Failure;
 use initiator::chap::InitiatorChap;
 use transport::TlsClient;
 
 use crate::{
     cli::Credentials,
-    failure::Failure,
     login_rules,
     settings::{self, ChapCredentialSettings, RemoteLayerSettings, RemoteTls},
     tls::{self, FarSettingsOrigin},

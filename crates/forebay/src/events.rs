@@ -2,11 +2,11 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 
+use control::Failure;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
     event_queue::{EventWriter, QUEUE},
-    failure::Failure,
     node::EventLog,
     settings::LogLevel,
 };

@@ -6,12 +6,12 @@ use std::{
     path::Path,
 };
 
-use control::{ControlRequest, ControlResponse};
+use control::{ControlRequest, ControlResponse, Failure};
 
 use crate::{
     cli::Forget,
     control_socket,
-    failure::{Failure, NotOpened},
+    not_opened::NotOpened,
     output::print_line,
     records::{Records, StorageRecord, absolute},
     settings::{CacheLayerSettings, Layer, Settings, Unit},

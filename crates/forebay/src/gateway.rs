@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use control::{CacheControlCommand, CacheControlStatus, ControlRequest, ControlResponse, UnitName};
+use control::{
+    CacheControlCommand, CacheControlStatus, ControlRequest, ControlResponse, Failure, UnitName,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     cli::{ControlCallArgs, GatewayAct, OfCache, SendDown},
-    control_socket,
-    failure::Failure,
-    give_up, handover,
+    control_socket, give_up, handover,
     output::{self, print, print_line},
     quantity::{TimeSpan, about},
     status::pair_in_words,

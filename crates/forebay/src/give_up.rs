@@ -2,12 +2,11 @@
 //! and accepts it again if it returns. The log must not be in use.
 
 use cache::MemberRecord;
-use control::UnitName;
+use control::{Failure, UnitName};
 use serde_json::json;
 
 use crate::{
     cli::{GiveUp, OfLog},
-    failure::Failure,
     output::print_line,
     quantity::about,
     settings::{CacheLayerSettings, Settings},

@@ -2,14 +2,12 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use control::{ControlRequest, ControlResponse, Exported, UnitName};
+use control::{ControlRequest, ControlResponse, Exported, Failure, UnitName};
 use volume::Holding;
 
 use crate::{
     cli::{Adopt, Export},
-    control_socket,
-    failure::Failure,
-    node,
+    control_socket, node,
     output::{print, print_line},
     quantity::about,
     settings::{self, CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit},

@@ -9,6 +9,7 @@ use std::{
 };
 
 use aes_kw::{KeyInit, KwAes256};
+use control::Failure;
 use crc_fast::{CrcAlgorithm, checksum};
 use sha2::{Digest, Sha256};
 use volume::{Error, Io, Keyring, Renewed, VolumeKey};
@@ -16,7 +17,6 @@ use zeroize::Zeroizing;
 
 use crate::{
     atomic_file,
-    failure::Failure,
     private_file::{self, PrivateFileRule},
     settings::{EncryptLayerSettings, SecretWithSource, read_secret},
 };

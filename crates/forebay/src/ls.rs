@@ -1,14 +1,13 @@
 //! `forebay ls`: lists the targets of a portal or the units of a target.
 
 use ::names::VolumeName;
-use control::{ControlRequest, ControlResponse};
+use control::{ControlRequest, ControlResponse, Failure};
 use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
 
 use crate::{
     cli::{Credentials, Ls},
     control_socket, credentials,
-    failure::Failure,
     naming::{self, Naming},
     output::{print, tell},
     quantity::about,

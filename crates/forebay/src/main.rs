@@ -1,6 +1,6 @@
 //! The program: settings, stacks, roles, quickstart.
 
-mod failure;
+mod not_opened;
 mod private_file;
 mod tls;
 mod shell_word;
@@ -51,10 +51,9 @@ mod quickstart;
 use std::{process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
-use control::{ControlRequest, ControlResponse};
+use control::{ControlRequest, ControlResponse, Failure};
 
 use cli::{Cli, ForebayCommand};
-use failure::Failure;
 use output::{print, print_line};
 
 fn main() -> ExitCode {

@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 
 use ::names::NodeVolumeEntry;
-use control::{ControlRequest, ControlResponse, KnownNode, NamingStatus};
+use control::{ControlRequest, ControlResponse, Failure, KnownNode, NamingStatus};
 
 use crate::{
     cli::NamesArgs,
     control_socket,
-    failure::Failure,
     output::{print, print_line},
     table::table,
 };

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 
-use crate::failure::Failure;
+use control::Failure;
 
 /// Prints to stdout. If the reader has closed the pipe, this is not a failure.
 pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {

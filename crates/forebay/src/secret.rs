@@ -6,9 +6,10 @@ use std::{
     os::unix::fs::OpenOptionsExt,
 };
 
+use control::Failure;
 use zeroize::Zeroizing;
 
-use crate::{atomic_file, cli::SecretArgs, failure::Failure};
+use crate::{atomic_file, cli::SecretArgs};
 
 /// Characters of a secret with six bits each (base64), which every initiator accepts in its settings.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

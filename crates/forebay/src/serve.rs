@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Write, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use control::{ControlRequest, ControlResponse, ReloadChanges};
+use control::{ControlRequest, ControlResponse, Failure, ReloadChanges};
 use iscsi::keys::NegotiationOffer;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -14,7 +14,6 @@ use crate::{
     congestion::congestion,
     control_socket::{self, ControlSocket},
     events::EventFilter,
-    failure::Failure,
     memory_release,
     node::Node,
     open_file_limit,

@@ -7,10 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use control::Failure;
 use rustix::fs::Access;
 use volume::is_ours;
 
-use crate::{atomic_file, failure::Failure};
+use crate::atomic_file;
 
 /// Makes a folder of records if it is not there, with mode 0700, and refuses it as [`check`] does. Folders
 /// above it that are missing are made, too. All their names are stable when this returns: a record in a

@@ -2,14 +2,12 @@
 
 use std::path::Path;
 
+use control::Failure;
 use ring::digest::{SHA256, digest};
 use transport::{DistrustCause, TlsClient, TlsIdentity, TlsMaterial, TlsMaterialError, TlsServer};
 use zeroize::Zeroizing;
 
-use crate::{
-    failure::Failure,
-    private_file::{self, PrivateFileError, PrivateFileRule},
-};
+use crate::private_file::{self, PrivateFileError, PrivateFileRule};
 
 /// A file or a name that cannot be used.
 pub struct TlsInputError {

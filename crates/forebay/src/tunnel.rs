@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::Failure;
 use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
     net::{TcpListener, TcpStream},
@@ -21,7 +22,6 @@ use transport::{ConnectionQuota, ReportLimiter, SocketOptions};
 
 use crate::{
     cli::{Relay, Tunnel, TunnelEnd},
-    failure::Failure,
     output::print_line,
     tls,
 };

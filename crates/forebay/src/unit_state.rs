@@ -11,12 +11,13 @@ use std::{
     },
 };
 
+use control::Failure;
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
 use unit::{BlockUnit, LogicalUnit, MovableUnit, Saving, UnitIdentity, UnitRecordKind, UnitStore};
 use volume::Stack;
 
-use crate::{atomic_file, failure::Failure, settings::Unit, state_folder};
+use crate::{atomic_file, settings::Unit, state_folder};
 
 /// Opens the unit over an opened stack. With a folder, it goes on with the records in it.
 pub fn open_unit(

@@ -3,13 +3,14 @@
 use std::{path::Path, time::Duration};
 
 use ::names::VolumeName;
-use control::{ControlRequest, ControlResponse, MoveStage, VolumeMoveProgress, VolumeMoveStatus};
+use control::{
+    ControlRequest, ControlResponse, Failure, MoveStage, VolumeMoveProgress, VolumeMoveStatus,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     cli::{ControlCallArgs, VolumeAct},
     control_socket,
-    failure::Failure,
     output::{print, print_line},
     quantity::about,
     table::table,

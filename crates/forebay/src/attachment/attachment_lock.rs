@@ -9,15 +9,12 @@ use std::{
 };
 
 use attach::{FileName, HostProcess};
-use control::{AttachedVolumeStatus, ControlRequest, ControlResponse};
+use control::{AttachedVolumeStatus, ControlRequest, ControlResponse, Failure};
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
 use super::source::AttachmentSource;
-use crate::{
-    control_socket::{self, ControlSocket},
-    failure::Failure,
-};
+use crate::control_socket::{self, ControlSocket};
 
 /// The exclusive right to attach a volume; dropping it releases the right.
 pub struct AttachmentLock {

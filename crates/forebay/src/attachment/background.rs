@@ -7,7 +7,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{events, failure::Failure, output::print};
+use control::Failure;
+
+use crate::{events, output::print};
 
 /// Starts the background process. Waits until the device exists, or the process has failed.
 pub fn start() -> Result<(), Failure> {

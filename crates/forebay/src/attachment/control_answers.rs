@@ -12,14 +12,14 @@ use std::{
 };
 
 use control::{
-    AttachedVolumeStatus, CacheControlStatus, ControlRequest, ControlResponse, Detached, LogLeft,
-    ProcessCounters, ServingPhase, ServingStatus, TargetStatus, UnitName, UnitStatus,
+    AttachedVolumeStatus, CacheControlStatus, ControlRequest, ControlResponse, Detached, Failure,
+    LogLeft, ProcessCounters, ServingPhase, ServingStatus, TargetStatus, UnitName, UnitStatus,
 };
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::source::AttachmentSource;
-use crate::{failure::Failure, stack::OpenedStack};
+use crate::stack::OpenedStack;
 
 /// The ways to take a device away.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

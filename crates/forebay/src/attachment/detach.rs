@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::mpsc, time::Duration};
 
-use control::{AttachedVolumeStatus, ControlRequest, ControlResponse, Detached, LogLeft};
+use control::{AttachedVolumeStatus, ControlRequest, ControlResponse, Detached, Failure, LogLeft};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -10,7 +10,6 @@ use super::{attachment_lock, device::shell_word};
 use crate::{
     cli::Detach,
     control_socket,
-    failure::Failure,
     gateway::DrainProgressBar,
     output::print_line,
     quantity::{TimeSpan, about},

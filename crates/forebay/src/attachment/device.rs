@@ -6,7 +6,7 @@ use attach::{
     DeviceUser, FileName, LoopDevice, LoopOptions, LostWrites, ServedFile, VolumeContent,
     VolumeFile,
 };
-use control::{AttachedVolumeStatus, CacheControlCommand, CacheControlStatus, UnitName};
+use control::{AttachedVolumeStatus, CacheControlCommand, CacheControlStatus, Failure, UnitName};
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
@@ -14,7 +14,7 @@ use super::{
     attachment_lock::list, control_answers::Manner, file_system, host::refusal,
     source::AttachmentSource,
 };
-use crate::{cli::Attach, failure::Failure, stack::OpenedStack};
+use crate::{cli::Attach, stack::OpenedStack};
 
 /// A loop device on a file over a volume, perhaps with a file system that this process has mounted.
 pub struct AttachedDevice {

@@ -3,10 +3,11 @@
 use std::{path::Path, process::Stdio};
 
 use attach::VolumeContent;
+use control::Failure;
 use tokio::process::Command;
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
-use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach, failure::Failure};
+use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach};
 
 /// What has to be done when the device exists.
 #[derive(Debug, Eq, PartialEq)]

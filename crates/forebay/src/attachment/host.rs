@@ -8,9 +8,10 @@ use std::{
 };
 
 use attach::AttachStep;
+use control::Failure;
 use rustix::mm::MlockAllFlags;
 
-use crate::{cli::Attach, failure::Failure};
+use crate::cli::Attach;
 
 /// Checks that the host has everything that the command line needs.
 pub fn check(args: &Attach) -> Result<(), Failure> {

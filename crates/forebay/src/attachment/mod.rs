@@ -14,13 +14,13 @@ mod detach;
 
 use std::{io::Write as _, os::unix::net::UnixDatagram, sync::Arc, time::Duration};
 
-use control::{AttachedVolumeStatus, CacheControlStatus};
+use control::{AttachedVolumeStatus, CacheControlStatus, Failure};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot},
 };
 
-use crate::{cli::Attach, control_socket::ControlSocket, failure::Failure, output::print_line};
+use crate::{cli::Attach, control_socket::ControlSocket, output::print_line};
 use attachment_lock::AttachmentLock;
 use control_answers::{AttachmentResponder, DetachAnswer, DetachRequest, Manner};
 pub use detach::run as detach;

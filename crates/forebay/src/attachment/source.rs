@@ -5,13 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use control::UnitName;
+use control::{Failure, UnitName};
 
 use crate::{
     cli::Attach,
-    control_socket, credentials,
-    failure::Failure,
-    handover,
+    control_socket, credentials, handover,
     moves::Moves,
     naming::Naming,
     node, plan,

@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, os::unix::fs::MetadataExt};
 
+use control::Failure;
 use volume::FileVolumeOptions;
 
 use super::SettingsCheckReport;
 use crate::{
-    failure::Failure,
     settings::{self, Layer, Settings},
     stack,
 };

@@ -3,12 +3,11 @@
 
 use std::{io::ErrorKind, net::TcpListener};
 
-use control::{ControlRequest, ControlResponse, ServingStatus};
+use control::{ControlRequest, ControlResponse, Failure, ServingStatus};
 
 use super::SettingsCheckReport;
 use crate::{
     control_socket,
-    failure::Failure,
     moves::Moves,
     naming::{self, Naming},
     settings::{Layer, Settings},

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use control::Failure;
 
-use crate::{control_socket, failure::Failure, settings::Settings};
+use crate::{control_socket, settings::Settings};
 
 /// The serving process that a command addresses.
 #[derive(Args, Debug)]

@@ -3,12 +3,12 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use control::Failure;
 use lab::Experiment;
 use wan::{DirectionSettings, WanLinkEnd};
 use workload::{WorkloadLocation, WorkloadTask};
 
 use super::link_settings::LabLinkSetting;
-use crate::failure::Failure;
 
 /// Arguments of `lab`.
 #[derive(Args, Debug)]

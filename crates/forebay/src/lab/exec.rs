@@ -2,11 +2,11 @@
 
 use std::os::unix::process::CommandExt;
 
+use control::Failure;
 use wan::WanLinkEnd;
 
 use super::arguments::Exec;
 use super::link_failure::failed;
-use crate::failure::Failure;
 
 /// Replaces this process by the program. Returns only with an error.
 pub fn exec(args: &Exec) -> Result<(), Failure> {

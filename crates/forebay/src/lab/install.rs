@@ -7,15 +7,13 @@ use std::{
     time::Duration,
 };
 
+use control::Failure;
 use lab::ExperimentPoint;
 use program::RunningProgram;
 use rustix::process::Signal;
 use workload::{Tool, WorkloadTask};
 
-use crate::{
-    failure::Failure,
-    output::{print_line, tell},
-};
+use crate::output::{print_line, tell};
 
 /// Packages that start services, with the ports of these services (Debian's defaults).
 const SERVICES: [(&str, &str); 3] = [

@@ -1,8 +1,7 @@
 //! Converts errors of a link to failures with a remedy.
 
+use control::Failure;
 use wan::Error;
-
-use crate::failure::Failure;
 
 /// Converts an error to a failure.
 pub fn failed(error: Error) -> Failure {

@@ -11,9 +11,9 @@ mod run_workload;
 mod install;
 mod run_experiment;
 
-use crate::failure::Failure;
 pub use arguments::Lab;
 use arguments::{Act, LabSubcommand};
+use control::Failure;
 
 /// Performs the command of the command line.
 pub fn run(lab: &Lab) -> Result<(), Failure> {

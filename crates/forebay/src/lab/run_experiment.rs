@@ -12,6 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use control::{Failure, WRONG_SETTINGS};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::{
     Experiment, ExperimentPoint, ExperimentScale, LabStage, Lack, LeftOut, Means, MeasurementPlan,
@@ -20,10 +21,7 @@ use lab::{
 };
 
 use super::{arguments::Measure, install, signals};
-use crate::{
-    failure::{Failure, WRONG_SETTINGS},
-    output::{print, print_line, tell},
-};
+use crate::output::{print, print_line, tell};
 
 /// Measures the points that have no result yet, and writes the report.
 pub fn run(args: &Measure) -> Result<(), Failure> {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Subcommand;
+use control::Failure;
 use indicatif::{ProgressBar, ProgressStyle};
 use workload::{Error, Missing, WorkloadResult, WorkloadRun, WorkloadTask};
 
@@ -13,7 +14,7 @@ use super::{
     arguments::{LabFetchArgs, LabWorkloadArgs},
     workload_stop::WorkloadStopSignal,
 };
-use crate::{failure::Failure, output::print_line};
+use crate::output::print_line;
 
 /// The length of the progress bar.
 const PARTS: u64 = 1000;

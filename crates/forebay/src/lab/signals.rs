@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use control::Failure;
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::failure::Failure;
 
 /// Signals within this time of the first one count as the same request: timeout(1) signals a program and then its
 /// process group, to which the program belongs.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use control::{ControlRequest, ControlResponse, LinkEnd, Linked};
+use control::{ControlRequest, ControlResponse, Failure, LinkEnd, Linked};
 use parking_lot::Mutex;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -21,7 +21,6 @@ use super::{
 };
 use crate::{
     control_socket::{self, ControlSocket},
-    failure::Failure,
     linked::link_for_people,
     output::{print, print_line},
 };

@@ -13,10 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::Failure;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::signals;
-use crate::{failure::Failure, output::tell};
+use crate::output::tell;
 
 /// How often programs are told to end: a workload may be about to start another one.
 const AGAIN: Duration = Duration::from_millis(250);

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use control::Failure;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    failure::Failure,
-    settings::{Allow, IscsiTargetSettings, Settings},
-};
+use crate::settings::{Allow, IscsiTargetSettings, Settings};
 
 /// Who may log in to a target, and through which portals.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

@@ -2,10 +2,10 @@
 
 use ::names::{Gln, NodeName, VolumeName};
 use bytes::{Buf, BufMut, Bytes};
+use control::Failure;
 use serde::{Deserialize, Serialize};
 
 use super::{record::MoveId, volume_description::Described};
-use crate::failure::Failure;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq)]

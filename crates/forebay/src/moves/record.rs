@@ -10,13 +10,13 @@ use std::{
 };
 
 use ::names::{Gln, NodeName, VolumeName};
+use control::Failure;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::volume_description::Described;
 use crate::{
     atomic_file,
-    failure::Failure,
     settings::{HostPort, IscsiName, IscsiTargetSettings, Settings, Unit},
     state_folder, unit_state,
 };

@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 
 use ::names::{MOST_COUNT, VolumeName};
+use control::Failure;
 use serde::{Deserialize, Serialize};
 use unit::UnitIdentity;
 use volume::Volume;
 
 use super::access_rules::TargetAccessRules;
 use crate::{
-    failure::Failure,
     quantity::{Size, TimeSpan},
     settings::{Allow, File, IscsiName, IscsiTargetSettings, Layer, Unit},
 };

@@ -17,7 +17,7 @@ use ::names::{
     Gln, HELLO_BYTES, NamesTable, NamingProblem, NodeExpiryTimes, NodeName, NodeRecord,
     NodeRecordStamp, NodeVolumeEntry, Unresolved, VolumeLocation, VolumeName,
 };
-use control::{KnownNode, NamingStatus};
+use control::{Failure, KnownNode, NamingStatus};
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::{net::TcpStream, sync::Notify, time::timeout};
@@ -27,7 +27,6 @@ pub use service::{cannot_listen, serve};
 pub use volume_finder::usable;
 
 use crate::{
-    failure::Failure,
     settings::{self, SecretWithSource, Settings},
     stack::FindFarVolume,
 };

@@ -12,10 +12,10 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
+use control::Failure;
 use transport::{ConnectionQuota, ReportLimiter};
 
 use super::{Naming, conversation, conversation::NamingTalkError};
-use crate::failure::Failure;
 
 /// The interval of the signs of life. By default a node is stale after fifteen lost ones.
 const BEAT: Duration = Duration::from_secs(2);

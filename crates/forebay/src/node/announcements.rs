@@ -3,11 +3,10 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use ::names::{NodeVolumeEntry, VolumeLocation, VolumeName};
-use control::{NamingStatus, ServingPhase};
+use control::{Failure, NamingStatus, ServingPhase};
 
 use super::{Listening, Node, NodeLockedState};
 use crate::{
-    failure::Failure,
     naming,
     settings::{
         IscsiTargetSettings, NamingServiceSettings, PortalGroupSettings, Settings, with_port,

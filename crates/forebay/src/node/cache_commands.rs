@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use control::{CacheControlCommand, CacheControlStatus, Exported, UnitName};
+use control::{CacheControlCommand, CacheControlStatus, Exported, Failure, UnitName};
 
 use super::Node;
-use crate::failure::Failure;
 
 impl Node {
     /// Performs a command on the cache of a unit.

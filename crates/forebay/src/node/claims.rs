@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use control::{ClaimStatus, UnitName};
+use control::{ClaimStatus, Failure, UnitName};
 use unit::{LogicalUnit, NotDropped, Sharer};
 
 use super::Node;
-use crate::{failure::Failure, figures};
+use crate::figures;
 
 impl Node {
     /// Returns the last owner of a unit, or all gateways that share it.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use control::Failure;
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use volume::{Data, Durability, Error, Extent, FileVolume, Lba, Volume};
 
-use crate::{failure::Failure, moves::MoveChannelError};
+use crate::moves::MoveChannelError;
 
 /// Maximum number of writes in flight.
 const WRITES: usize = 8;

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
+use control::Failure;
 use volume::{ChangedRegions, Extent, Lba, Stack};
 
 use super::{
     Node,
     outgoing_move::{Leaving, Move},
 };
-use crate::{
-    failure::Failure,
-    moves::{self, Hears, MoveCopyPace, MoveFrame, MoveRequest, MoveResponse, Says},
-};
+use crate::moves::{self, Hears, MoveCopyPace, MoveFrame, MoveRequest, MoveResponse, Says};
 
 /// The channel to the destination node.
 pub(super) struct MoveOutChannel {

@@ -29,7 +29,7 @@ use std::{
 };
 
 use ::names::VolumeName;
-use control::{ServingPhase, UnitName};
+use control::{Failure, ServingPhase, UnitName};
 use parking_lot::Mutex;
 use scsi::ClaimReport;
 use target::{PortalGroup, Redirect, TargetServer};
@@ -37,10 +37,10 @@ use tokio::task::JoinSet;
 use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
 use crate::{
-    failure::{Failure, NotOpened},
     login_rules,
     moves::Moves,
     naming::Naming,
+    not_opened::NotOpened,
     records::Records,
     settings::{
         self, Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer, LogLevel,

@@ -3,12 +3,12 @@
 use std::{path::Path, sync::Arc};
 
 use ::names::{Gln, MOST_VOLUMES, NodeName, VolumeName};
+use control::Failure;
 use futures_util::stream::FuturesUnordered;
 
 use super::{Node, copy_in::Copy};
 use crate::{
     atomic_file,
-    failure::Failure,
     moves::{Come, CopyStage, Described, MoveId, MoveOutcome, TargetAccessRules, VolumeMoveRecord},
     quantity::{Size, about},
     records::Records,

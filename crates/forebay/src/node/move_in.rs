@@ -4,13 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use ::names::VolumeName;
+use control::Failure;
 use tokio::{net::TcpStream, time::timeout};
 use transport::ConnectionPermit;
 use volume::Data;
 
 use super::{Node, copy_in::Copy, move_accept::MoveOffer};
 use crate::{
-    failure::Failure,
     moves::{
         self, Come, CopyStage, HELLO_BYTES, Hears, MoveChannelError, MoveFrame, MoveOutcome,
         MoveRequest, MoveResponse, Says, VolumeMoveRecord,

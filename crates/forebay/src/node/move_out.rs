@@ -8,7 +8,7 @@ use std::{
 };
 
 use ::names::{Gln, NodeName, VolumeName};
-use control::{MoveStage, VolumeMoveProgress};
+use control::{Failure, MoveStage, VolumeMoveProgress};
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -18,10 +18,7 @@ use super::{
     move_switchover::{HOLD_WITHIN, Switch, busy},
     outgoing_move::{Leaving, Move, cancelled},
 };
-use crate::{
-    failure::Failure,
-    moves::{Described, MoveCopyPace, MoveId, TargetAccessRules},
-};
+use crate::moves::{Described, MoveCopyPace, MoveId, TargetAccessRules};
 
 /// How often hosts are made to wait for the switch: their commands may not end in time.
 const SWITCHES: u32 = 3;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ::names::VolumeName;
-use control::MoveStage;
+use control::{Failure, MoveStage};
 use target::Redirect;
 use tokio::time::{sleep, timeout};
 use volume::ChangedRegions;
@@ -20,7 +20,6 @@ use super::{
     reload::put_away,
 };
 use crate::{
-    failure::Failure,
     moves::{MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord},
     records::Records,
     unit_state,

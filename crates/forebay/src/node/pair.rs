@@ -8,13 +8,12 @@ use std::{
 use ::cache::{
     Cache, LogLeg, PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
 };
-use control::{PairNvram, PairStatus, UnitName};
+use control::{Failure, PairNvram, PairStatus, UnitName};
 use initiator::RemoteVolume;
 use volume::{Mirror, MirrorLegStatus, Stack};
 
 use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
 use crate::{
-    failure::Failure,
     naming::Naming,
     quantity::TimeSpan,
     settings::{self, IscsiName, IscsiTargetSettings, Layer, Settings, Unit},

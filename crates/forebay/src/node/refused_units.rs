@@ -3,13 +3,10 @@
 
 use std::sync::Arc;
 
-use control::{RefusedStatus, UnitName};
+use control::{Failure, RefusedStatus, UnitName};
 
 use super::Node;
-use crate::{
-    failure::Failure,
-    settings::{IscsiTargetSettings, Settings, Unit},
-};
+use crate::settings::{IscsiTargetSettings, Settings, Unit};
 
 /// A unit that is not served, with the reason.
 #[derive(Clone)]

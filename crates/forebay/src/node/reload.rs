@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
-use control::{ReloadChanges, ServingPhase};
+use control::{Failure, ReloadChanges, ServingPhase};
 use target::Listener;
 
 use super::{
@@ -11,9 +11,9 @@ use super::{
     stop_units,
 };
 use crate::{
-    failure::{Failure, NotOpened},
     login_rules,
     moves::Blocked,
+    not_opened::NotOpened,
     plan::{self, ReloadPlan},
     settings::{Address, File, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{OpenedStack, StackInput},

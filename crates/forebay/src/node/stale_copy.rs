@@ -4,12 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use ::names::NodeVolumeEntry;
+use control::Failure;
 
 use super::Node;
-use crate::{
-    failure::Failure,
-    moves::{MoveId, MoveOutRecord, VolumeMoveRecord},
-};
+use crate::moves::{MoveId, MoveOutRecord, VolumeMoveRecord};
 
 /// How often the announcements of other nodes are checked: as often as nodes give signs of life.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

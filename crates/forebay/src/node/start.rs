@@ -2,14 +2,14 @@
 
 use std::{future::Future, process::exit, sync::Arc, time::Duration};
 
-use control::{ServingPhase, UnitName};
+use control::{FAILED, Failure, ServingPhase, UnitName};
 
 use super::{
     LOGOUT_WITHIN, Listening, Node, ServedTarget, ServedUnit, cannot_listen, open_common,
     open_unit, shown_unit, stop_units,
 };
 use crate::{
-    failure::{FAILED, Failure, NotOpened},
+    not_opened::NotOpened,
     settings::{Address, IscsiTargetSettings, PortalGroupSettings, PortalSettings, Settings, Unit},
     stack::OpenedStack,
 };

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::failure::Failure;
+use control::Failure;
 
 /// A folder that is removed with its content when this is dropped.
 pub struct QuickstartFolder(PathBuf);

@@ -16,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use control::{CacheFigures, CacheHitFigures, ControlRequest, ControlResponse, ServingStatus};
+use control::{
+    CacheFigures, CacheHitFigures, ControlRequest, ControlResponse, Failure, ServingStatus,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use initiator::RemoteVolume;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,7 +26,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     cli::Quickstart,
     control_socket,
-    failure::Failure,
     output::print_line,
     relay_link::{RelayLink, RelayLinkSettings, RelayTraffic},
 };

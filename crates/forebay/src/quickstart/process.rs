@@ -10,10 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::Failure;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::sync::oneshot;
-
-use crate::failure::Failure;
 
 /// A running `forebay serve`. Dropping it kills the process.
 #[derive(Debug)]

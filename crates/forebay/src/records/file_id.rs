@@ -3,12 +3,11 @@
 
 use std::{io, os::fd::AsFd, path::Path};
 
+use control::Failure;
 use rustix::{
     fs::{XattrFlags, fgetxattr, fsetxattr, fsync, getxattr},
     io::Errno,
 };
-
-use crate::failure::Failure;
 
 /// Returns the id of an open file; `None` if it has none, or if its file system keeps none.
 pub(super) fn of(file: impl AsFd) -> Option<String> {

@@ -6,12 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use control::Failure;
 use sha2::{Digest as _, Sha256};
 
 use super::storage_record::{Storage, StorageRecord, now};
 use crate::{
     atomic_file,
-    failure::{Failure, NotOpened},
+    not_opened::NotOpened,
     settings::{self, Layer, Settings},
     state_folder, unit_state,
 };

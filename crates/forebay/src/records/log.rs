@@ -7,17 +7,14 @@ use std::{
     time::Duration,
 };
 
+use control::Failure;
 use parking_lot::Mutex;
 
 use super::{
     folder::{Recorder, Renewal, absolute, is_absent},
     storage_record::{LogIdentity, Storage, StorageRecord, now},
 };
-use crate::{
-    failure::{Failure, NotOpened},
-    quantity::about,
-    settings::CacheLayerSettings,
-};
+use crate::{not_opened::NotOpened, quantity::about, settings::CacheLayerSettings};
 
 /// The records of a log that is about to be opened: one for each file or device.
 pub struct LogRecords {

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use control::Failure;
 use parking_lot::Mutex;
 use volume::FileVolume;
 
@@ -20,10 +21,7 @@ use super::{
     folder::{Recorder, Renewal, absolute, is_absent},
     storage_record::{Storage, StorageRecord, VolumeIdentity},
 };
-use crate::{
-    failure::{Failure, NotOpened},
-    quantity::about,
-};
+use crate::{not_opened::NotOpened, quantity::about};
 
 /// The record of a volume that is about to be opened. The file or device at its path agrees with it.
 pub struct VolumeRecord {

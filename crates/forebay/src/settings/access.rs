@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use control::Failure;
 use iscsi::login::chap::{ChapAlgorithm, ChapSecret, Credential, SECRET_MAX, SECRET_MIN};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -12,7 +13,7 @@ use super::{
     secret::{self, SecretWithSource},
     value_types::ParsedTextVisitor,
 };
-use crate::{failure::Failure, quantity::REMEDY};
+use crate::quantity::REMEDY;
 
 /// A CHAP credential: a name, and the place of its secret.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]

@@ -7,12 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use control::Failure;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
-use crate::{failure::Failure, quantity::REMEDY};
+use crate::quantity::REMEDY;
 
 /// One step of the path to a value.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -3,14 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use control::Failure;
 use serde::Deserialize;
 use transport::{TlsClient, TlsMaterial, TlsServer};
 
 use super::{Layer, Settings, access::UnusableCredential, problem::KeyPath};
-use crate::{
-    failure::Failure,
-    tls::{self, TlsInputError},
-};
+use crate::tls::{self, TlsInputError};
 
 /// The certificate of a portal, and the authorities of initiators.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]

@@ -12,7 +12,7 @@ use cache::{
     WriteOrderMark,
 };
 use control::{
-    CacheControlCommand, CacheControlStatus, CacheFigures, CommonCacheFigures, Exported,
+    CacheControlCommand, CacheControlStatus, CacheFigures, CommonCacheFigures, Exported, Failure,
 };
 use initiator::RemoteVolume;
 use parking_lot::Mutex;
@@ -30,9 +30,8 @@ use super::{
     watch,
 };
 use crate::{
-    confirmed_writes,
-    failure::{Failure, NotOpened},
-    key_file,
+    confirmed_writes, key_file,
+    not_opened::NotOpened,
     quantity::{Size, about},
     records::{KeptLog, LogRecords, Recorder},
     settings::{self, LogErrorPolicySetting, OversizedEpochSetting, WriteModeSetting},

@@ -3,13 +3,10 @@
 use std::{os::unix::fs::FileTypeExt, path::Path};
 
 use cache::{CacheOpenError, KeyRefusal};
+use control::Failure;
 use volume::Claim;
 
-use crate::{
-    failure::{Failure, NotOpened},
-    settings,
-    shell_word::quoted,
-};
+use crate::{not_opened::NotOpened, settings, shell_word::quoted};
 
 /// Decides how far an error reaches. An unusable log, NVRAM or far volume keeps only the units of this cache
 /// from being served. A wrong setting ends the start, and so does a pair without a witness: it cannot tell

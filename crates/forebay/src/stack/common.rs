@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cache::CommonMember;
-use control::UnitName;
+use control::{Failure, UnitName};
 
 use super::{
     Building, FindFarVolume, Handle, OpenedStack, SlicedFiles, StackInput, StackLayer,
@@ -12,7 +12,7 @@ use super::{
     keeps_size, known_as,
 };
 use crate::{
-    failure::{Failure, NotOpened},
+    not_opened::NotOpened,
     records::Records,
     settings::{self, IscsiName, IscsiTargetSettings, Layer, Unit},
 };

@@ -2,12 +2,13 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use control::Failure;
 use tokio::time::Instant;
 use volume::{EngineKind, FileVolume, FileVolumeOpenError, FileVolumeOptions, UntrustedLink};
 
 use super::{space, watch};
 use crate::{
-    failure::{Failure, NotOpened},
+    not_opened::NotOpened,
     records::{KeptVolume, Recorder},
     settings::{CacheLayerSettings, File, FileEngineSetting},
 };

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramPromise, needs_buffer};
+use control::Failure;
 use volume::{MirrorError, Stack};
 
 use super::{file, nvram, watch};
-use crate::{confirmed_writes, failure::Failure, settings::CacheLayerSettings, shell_word::quoted};
+use crate::{confirmed_writes, settings::CacheLayerSettings, shell_word::quoted};
 
 /// The half of a pair's log that is open at this gateway.
 #[derive(Clone)]

@@ -6,17 +6,14 @@ use std::{
     time::Duration,
 };
 
-use control::LogMirrorFigures;
+use control::{Failure, LogMirrorFigures};
 use parking_lot::Mutex;
 use volume::{
     FileVolume, FileVolumeOptions, Holding, Mirror, MirrorError, MirrorLegStatus, Stack, Volume,
 };
 
 use super::{file, watch};
-use crate::{
-    failure::{Failure, NotOpened},
-    settings::CacheLayerSettings,
-};
+use crate::{not_opened::NotOpened, settings::CacheLayerSettings};
 
 /// The open file or device of a log; of a mirrored log, one entry for each leg, `None` for a missing one.
 type LogDiskFiles = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;

@@ -30,7 +30,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use control::{Exported, FileFigures, LayerFigures, LayerStatus, ObserveFigures};
+use control::{Exported, Failure, FileFigures, LayerFigures, LayerStatus, ObserveFigures};
 use initiator::RemoteVolume;
 use volume::{
     CheckedVolume, DelayVolume, DiskVolume, EncryptVolume, FaultCallKind, FaultRule, FaultVolume,
@@ -39,8 +39,8 @@ use volume::{
 };
 
 use crate::{
-    failure::{Failure, NotOpened},
     key_file,
+    not_opened::NotOpened,
     records::{KeptVolume, Recorder, Records},
     settings::{self, FaultError, FaultOperationSetting, IscsiName, Layer, Unit},
 };

@@ -1,10 +1,11 @@
 //! The NVRAM file of a cache, or of the half of a pair's log.
 
 use cache::{MappedFile, NvramWatch, StableMemory};
+use control::Failure;
 
 use super::file;
 use crate::{
-    failure::{Failure, NotOpened},
+    not_opened::NotOpened,
     settings::{self, NvramSurvivalSetting},
 };
 

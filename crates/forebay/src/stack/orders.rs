@@ -1,9 +1,8 @@
 //! Orders for the cache of a unit.
 
-use control::{CacheControlCommand, CacheControlStatus, UnitName};
+use control::{CacheControlCommand, CacheControlStatus, Failure, UnitName};
 
 use super::OpenedStack;
-use crate::failure::Failure;
 
 impl OpenedStack {
     /// Executes an order for the cache of this unit. `name` names the unit in messages.

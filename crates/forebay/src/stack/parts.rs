@@ -10,13 +10,14 @@ use std::{
     },
 };
 
+use control::Failure;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{Data, Durability, Error, Extensions, Extent, FileVolume, Geometry, Io, Lba, Volume};
 
 use super::file::{self, LOOK_EVERY, RELEASED_WITHIN};
 use crate::{
-    failure::{Failure, NotOpened},
+    not_opened::NotOpened,
     records::{KeptVolume, Recorder},
     settings::{self, ByteRange},
 };

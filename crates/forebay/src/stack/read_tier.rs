@@ -3,14 +3,11 @@
 use std::{path::Path, sync::Arc};
 
 use cache::{Cache, CacheStatistics, TierError};
-use control::ReadTierFigures;
+use control::{Failure, ReadTierFigures};
 use volume::{FileVolumeOpenError, FileVolumeOptions, Stack, UntrustedLink};
 
 use super::{file, watch};
-use crate::{
-    failure::{Failure, NotOpened},
-    settings,
-};
+use crate::{not_opened::NotOpened, settings};
 
 /// What a cache asks of the disk of its tier. One that is there has the size that it has. It is not filled:
 /// what was never written is never read.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use ::names::VolumeName;
+use control::Failure;
 use initiator::{Error, Locate, RemoteVolume};
 use iscsi::{
     keys::{DigestPolicy, NegotiationOffer},
@@ -17,7 +18,6 @@ use volume::Geometry;
 
 use crate::{
     congestion::congestion,
-    failure::Failure,
     login_rules,
     settings::{
         ChapCredentialSettings, Digest, FarVolumeAddress, IscsiName, RemoteLayerSettings, RemoteTls,

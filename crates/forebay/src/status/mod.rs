@@ -6,11 +6,11 @@ mod monitor;
 
 use std::{path::Path, process::ExitCode, time::Duration};
 
-use control::{ControlRequest, ControlResponse, ServingStatus};
+use control::{ControlRequest, ControlResponse, Failure, ServingStatus};
 
 pub use full::pair_in_words;
 
-use crate::{cli::StatusArgs, control_socket, failure::Failure, output::print};
+use crate::{cli::StatusArgs, control_socket, output::print};
 
 /// Does what the command line says.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {

@@ -1,6 +1,6 @@
-//! Why the program ends with an error, and why a unit's storage was not opened.
+//! Why the storage of a unit was not opened.
 
-pub use control::{FAILED, Failure, WRONG_SETTINGS};
+use control::Failure;
 
 /// The reason why a unit's storage was not opened.
 #[derive(Debug)]
