@@ -1,6 +1,7 @@
 //! Settings: one TOML file as data. Every default is in the `Default` of its table. `stack` and `serve` convert them
 //! to objects.
 
+mod problem;
 mod value_types;
 mod host_name;
 mod secret;
@@ -9,10 +10,10 @@ mod tls;
 mod schedule;
 mod byte_range;
 mod layer;
+mod certificate_loading;
 mod portal;
 mod names;
 mod accept;
-mod problem;
 mod rule;
 mod used_files;
 mod remote_rules;
