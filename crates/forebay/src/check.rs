@@ -6,6 +6,7 @@ mod free_space;
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::{MappedFile, StableMemory as _};
+use config::{FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit, quantity::about};
 use control::{ClaimStatus, ControlRequest, ControlResponse, FAILED, Failure, ServingStatus};
 use target::Listener;
 use transport::{CongestionControl, SocketOptions};
@@ -17,9 +18,7 @@ use crate::{
     naming::Naming,
     node,
     output::print_line,
-    quantity::about,
     records::{Recorder, Records},
-    settings::{self, FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit},
     stack, unit_state,
 };
 
@@ -143,14 +142,14 @@ fn portals(
 
 /// Returns the first address beyond this host at which a target admits every initiator, if there is one. A
 /// portal that requires certificates admits only their owners.
-fn open_to_all(settings: &Settings, target: &IscsiTargetSettings) -> Option<settings::Address> {
+fn open_to_all(settings: &Settings, target: &IscsiTargetSettings) -> Option<config::Address> {
     if target.allow.is_some() {
         return None;
     }
     let groups = settings.groups();
     let reached = groups.iter().filter(|group| target.is_reached_through(group));
     let portals = reached.flat_map(|group| &group.portals);
-    let is_open = |(address, portal): &&(settings::Address, settings::PortalSettings)| {
+    let is_open = |(address, portal): &&(config::Address, config::PortalSettings)| {
         !address.0.ip().is_loopback() && portal.tls.is_none()
     };
     portals.into_iter().find(is_open).map(|(address, _)| *address)
@@ -191,7 +190,7 @@ async fn look_at(
 }
 
 async fn look_at_cache(
-    cache: &settings::CacheLayerSettings,
+    cache: &config::CacheLayerSettings,
     place: &str,
     recorder: &Recorder,
     report: &mut SettingsCheckReport,
@@ -209,12 +208,12 @@ async fn look_at_cache(
     Ok(())
 }
 
-fn look_at_key(key: &settings::EncryptLayerSettings) -> Result<String, Failure> {
+fn look_at_key(key: &config::EncryptLayerSettings) -> Result<String, Failure> {
     let unlocked = key_file::open(key);
     unlocked.map(|_| format!("the key {} is unlocked by its secret", key.key.display()))
 }
 
-fn look_at_file(file: &settings::File, recorder: &Recorder) -> Result<String, Failure> {
+fn look_at_file(file: &config::File, recorder: &Recorder) -> Result<String, Failure> {
     recorder.look_at_volume(&file.path)?;
     let mut options = stack::options(file);
     if !file.path.exists() && file.size.is_some() {
@@ -227,7 +226,7 @@ fn look_at_file(file: &settings::File, recorder: &Recorder) -> Result<String, Fa
 }
 
 async fn look_at_log(
-    cache: &settings::CacheLayerSettings,
+    cache: &config::CacheLayerSettings,
     recorder: &Recorder,
 ) -> Result<String, Failure> {
     if cache.pair.is_some() && cache.log.exists() {
@@ -256,7 +255,7 @@ async fn look_at_log(
 }
 
 /// Checks the half of a pair's log.
-async fn look_at_half(cache: &settings::CacheLayerSettings) -> Result<String, Failure> {
+async fn look_at_half(cache: &config::CacheLayerSettings) -> Result<String, Failure> {
     let name = cache.log.display();
     let mut options = stack::log_options(cache, &cache.log);
     (options.preallocate, options.read_only) = (false, true);
@@ -280,10 +279,7 @@ async fn look_at_half(cache: &settings::CacheLayerSettings) -> Result<String, Fa
     })
 }
 
-async fn look_at_tier(
-    cache: &settings::CacheLayerSettings,
-    path: &Path,
-) -> Result<String, Failure> {
+async fn look_at_tier(cache: &config::CacheLayerSettings, path: &Path) -> Result<String, Failure> {
     let name = path.display();
     let mut options = stack::tier_options(cache, path);
     if options.create.is_some() {
@@ -334,8 +330,8 @@ fn would_be_made(options: &FileVolumeOptions, what: &str) -> Result<String, Fail
 async fn look_at_far_side(
     settings: &Settings,
     target: &IscsiTargetSettings,
-    remote: &settings::RemoteLayerSettings,
-    cache: Option<&settings::CacheLayerSettings>,
+    remote: &config::RemoteLayerSettings,
+    cache: Option<&config::CacheLayerSettings>,
 ) -> Result<String, Failure> {
     if is_own(settings, target, &remote.url.parse().map_err(Failure::settings)?) {
         return Ok(format!("{} is a target of these settings", remote.url));
@@ -349,7 +345,7 @@ async fn look_at_far_side(
         }
         _ => None,
     };
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);
     let naming = Naming::guest(settings)?.map(Arc::new);
     let us = stack::Us { initiator_name, lasting: None };
     let session = stack::session(remote, &us, Naming::for_stacks(naming.as_ref()))?;
@@ -388,8 +384,8 @@ async fn look_at_far_side(
 async fn look_at_claim(
     settings: &Settings,
     target: &IscsiTargetSettings,
-    remote: &settings::RemoteLayerSettings,
-    cache: &settings::CacheLayerSettings,
+    remote: &config::RemoteLayerSettings,
+    cache: &config::CacheLayerSettings,
 ) -> Option<Failure> {
     let far: FarVolumeAddress = remote.url.parse().ok()?;
     // Gateways that share a volume, and the two gateways of a pair, have one claim in common.
@@ -401,7 +397,7 @@ async fn look_at_claim(
         true => stack::instance(cache, &stack::look_at_log(cache, open).await.ok()??).await.ok()?,
         false => None,
     };
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);
     let naming = Naming::guest(settings).ok()?.map(Arc::new);
     let us = stack::Us { initiator_name, lasting: None };
     let session = stack::session(remote, &us, Naming::for_stacks(naming.as_ref())).ok()?;

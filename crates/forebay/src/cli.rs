@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
+use config::quantity::{Size, TimeSpan};
 
 pub use control_call::{ControlCallArgs, Whom};
 pub use gateway::{
@@ -19,10 +20,7 @@ pub use initiator::{Attach, Credentials, Detach, Ls};
 pub use tools::{KeyArgs, LinkArgs, Quickstart, Relay, SecretArgs, Tunnel, TunnelEnd};
 pub use volume::{NamesArgs, VolumeAct, VolumeArgs};
 
-use crate::{
-    lab::Lab,
-    quantity::{Size, TimeSpan},
-};
+use crate::lab::Lab;
 
 /// Storage over IP that makes far volumes feel near.
 #[derive(Debug, Parser)]

@@ -1,8 +1,7 @@
 //! Loads the congestion control that the settings request, as far as the host allows it.
 
+use config::CongestionSetting;
 use parking_lot::Mutex;
-
-use crate::settings::CongestionSetting;
 
 /// Returns the congestion control of the settings. If the kernel does not allow an ensemble, sessions have the
 /// kernel's default, and one event reports it.

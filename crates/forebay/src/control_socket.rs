@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use config::Settings;
 use control::{ControlRequest, ControlResponse, Failure};
 use rustix::{
     fs::{Access, Mode},
@@ -24,8 +25,6 @@ use tokio::{
     sync::Semaphore,
     time::timeout,
 };
-
-use crate::settings::Settings;
 
 /// Bytes of a request: one short line of JSON.
 const REQUEST_BYTES: u64 = 4096;

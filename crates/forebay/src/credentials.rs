@@ -1,27 +1,27 @@
 //! Credentials from the command line, for commands without a settings file.
 
+use config::{
+    ChapCredentialSettings, RemoteLayerSettings, RemoteTls,
+    certificates::{self, FarSettingsOrigin},
+    login_rules,
+};
 use control::Failure;
 use initiator::chap::InitiatorChap;
 use transport::TlsClient;
 
-use crate::{
-    cli::Credentials,
-    login_rules,
-    settings::{self, ChapCredentialSettings, RemoteLayerSettings, RemoteTls},
-    tls::{self, FarSettingsOrigin},
-};
+use crate::cli::Credentials;
 
 /// CHAP credentials.
 pub fn chap(args: &Credentials) -> Result<Option<InitiatorChap>, Failure> {
     let Some(user) = user(args)? else { return Ok(None) };
-    Ok(Some(login_rules::prove(&user, mutual(args)?.as_ref(), &settings::ChapHashSetting::ALL)))
+    Ok(Some(login_rules::prove(&user, mutual(args)?.as_ref(), &config::ChapHashSetting::ALL)))
 }
 
 /// TLS credentials.
 pub fn tls(args: &Credentials) -> Result<Option<TlsClient>, Failure> {
     let Some(ca) = &args.ca else { return Ok(None) };
     let own = args.certificate.as_deref().zip(args.key.as_deref());
-    Ok(Some(tls::client(own, ca, args.server_name.as_deref())?))
+    Ok(Some(certificates::client(own, ca, args.server_name.as_deref())?))
 }
 
 /// A remote layer with both.

@@ -2,13 +2,13 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 
+use config::LogLevel;
 use control::Failure;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
     event_queue::{EventWriter, QUEUE},
     node::EventLog,
-    settings::LogLevel,
 };
 
 /// Decides which events are shown.

@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use config::{CacheLayerSettings, Layer, Settings, Unit};
 use control::{ControlRequest, ControlResponse, Failure};
 
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
     not_opened::NotOpened,
     output::print_line,
     records::{Records, StorageRecord, absolute},
-    settings::{CacheLayerSettings, Layer, Settings, Unit},
 };
 
 /// Removes the record of a path. Fails if a process serves the storage there; fails without `--lose-data` if

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::quantity::{TimeSpan, about};
 use control::{
     CacheControlCommand, CacheControlStatus, ControlRequest, ControlResponse, Failure, UnitName,
 };
@@ -14,7 +15,6 @@ use crate::{
     cli::{ControlCallArgs, GatewayAct, OfCache, SendDown},
     control_socket, give_up, handover,
     output::{self, print, print_line},
-    quantity::{TimeSpan, about},
     status::pair_in_words,
 };
 

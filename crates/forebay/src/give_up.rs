@@ -2,14 +2,13 @@
 //! and accepts it again if it returns. The log must not be in use.
 
 use cache::MemberRecord;
+use config::{CacheLayerSettings, Settings, quantity::about};
 use control::{Failure, UnitName};
 use serde_json::json;
 
 use crate::{
     cli::{GiveUp, OfLog},
     output::print_line,
-    quantity::about,
-    settings::{CacheLayerSettings, Settings},
     stack::{self, UnopenedCacheLog},
 };
 
@@ -100,7 +99,7 @@ impl<'a> OfflineCommonLog<'a> {
                 .remedy("name a unit of a common cache"));
         }
         let is_asked =
-            |common: &&crate::settings::CommonCache| named.is_none_or(|named| named == common.name);
+            |common: &&config::CommonCache| named.is_none_or(|named| named == common.name);
         let key = stack::known_as_unit(name);
         for common in settings.common_cache.iter().filter(is_asked) {
             let cache = &common.cache;

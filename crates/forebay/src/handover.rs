@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, path::Path};
 
+use config::{CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit, quantity::about};
 use control::{ControlRequest, ControlResponse, Exported, Failure, UnitName};
 use volume::Holding;
 
@@ -9,8 +10,6 @@ use crate::{
     cli::{Adopt, Export},
     control_socket, node,
     output::{print, print_line},
-    quantity::about,
-    settings::{self, CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{self, OpenedStack},
 };
 
@@ -214,7 +213,7 @@ fn fragment(
         "# {name}, exported from {}: log {}, generation {}, {} not at the far side.\n\
          # Move {} to the other host, put this into its settings, correct paths and secrets, and\n\
          # there: forebay gateway adopt {name} --config FILE, then forebay serve --config FILE.\n",
-        settings::name_of_host(),
+        config::name_of_host(),
         exported.log,
         exported.generation,
         about(exported.dirty_bytes),

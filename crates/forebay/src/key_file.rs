@@ -9,17 +9,18 @@ use std::{
 };
 
 use aes_kw::{KeyInit, KwAes256};
+use config::{
+    EncryptLayerSettings, SecretWithSource,
+    private_file::{self, PrivateFileRule},
+    read_secret,
+};
 use control::Failure;
 use crc_fast::{CrcAlgorithm, checksum};
 use sha2::{Digest, Sha256};
 use volume::{Error, Io, Keyring, Renewed, VolumeKey};
 use zeroize::Zeroizing;
 
-use crate::{
-    atomic_file,
-    private_file::{self, PrivateFileRule},
-    settings::{EncryptLayerSettings, SecretWithSource, read_secret},
-};
+use crate::atomic_file;
 
 /// A file with a volume's key, and the secret that unwraps it.
 pub struct KeyFile(Arc<LockedKeyFile>);

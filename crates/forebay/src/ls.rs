@@ -1,6 +1,11 @@
 //! `forebay ls`: lists the targets of a portal or the units of a target.
 
 use ::names::VolumeName;
+use config::{
+    FarVolumeAddress, Settings,
+    certificates::{self, FarSettingsOrigin},
+    quantity::about,
+};
 use control::{ControlRequest, ControlResponse, Failure};
 use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
@@ -10,10 +15,7 @@ use crate::{
     control_socket, credentials,
     naming::{self, Naming},
     output::{print, tell},
-    quantity::about,
-    settings::{FarVolumeAddress, Settings},
     table::table,
-    tls::{self, FarSettingsOrigin},
 };
 
 /// A target and its units, or the reason why they cannot be listed.
@@ -111,7 +113,9 @@ fn refused(args: &Ls, error: &initiator::Error) -> Failure {
         initiator::Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
             authentication_remedy(&args.credentials)
         }
-        initiator::Error::Tls(distrust) => tls::remedy(distrust.cause, FarSettingsOrigin::Options),
+        initiator::Error::Tls(distrust) => {
+            certificates::remedy(distrust.cause, FarSettingsOrigin::Options)
+        }
         initiator::Error::Closed if args.credentials.ca.is_some() => {
             "see what the target's events say of this connection".to_owned()
         }

@@ -1,14 +1,9 @@
 //! The program: settings, stacks, roles, quickstart.
 
 mod not_opened;
-mod private_file;
-mod tls;
-mod shell_word;
 mod output;
-mod quantity;
 mod table;
 mod figures;
-mod settings;
 mod congestion;
 mod event_queue;
 mod memory_release;
@@ -22,7 +17,6 @@ mod records;
 mod moves;
 mod linked;
 mod control_socket;
-mod login_rules;
 mod key_file;
 mod stack;
 mod naming;

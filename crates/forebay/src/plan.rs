@@ -1,8 +1,7 @@
 //! The plan of a reload: what is added, changed and removed, and what cannot change while it is served.
 
+use config::{Address, IscsiTargetSettings, Layer, PortalSettings, Settings, Unit};
 use control::ReloadChanges;
-
-use crate::settings::{Address, IscsiTargetSettings, Layer, PortalSettings, Settings, Unit};
 
 /// What a reload does, as data.
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 
 use std::{fs::File, io::Write, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
+use config::{Iscsi, Settings, quantity::Size};
 use control::{ControlRequest, ControlResponse, Failure, ReloadChanges};
 use iscsi::keys::NegotiationOffer;
 use tokio::{
@@ -16,10 +17,7 @@ use crate::{
     events::EventFilter,
     memory_release,
     node::Node,
-    open_file_limit,
-    quantity::Size,
-    settings::{Iscsi, Settings},
-    stack,
+    open_file_limit, stack,
 };
 
 /// Serves until a signal ends it.

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::certificates;
 use control::Failure;
 use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
@@ -23,7 +24,6 @@ use transport::{ConnectionQuota, ReportLimiter, SocketOptions};
 use crate::{
     cli::{Relay, Tunnel, TunnelEnd},
     output::print_line,
-    tls,
 };
 
 /// Bytes that one direction of a connection may hold; more is not read until they are written.
@@ -65,12 +65,12 @@ struct TunnelEndpoint {
 pub async fn run(args: Tunnel) -> Result<(), Failure> {
     let (relay, side) = match args.end {
         TunnelEnd::Accept { relay, client_ca } => {
-            let server = tls::server(&relay.certificate, &relay.key, &client_ca)?;
+            let server = certificates::server(&relay.certificate, &relay.key, &client_ca)?;
             (relay, TunnelTlsSide::Near(server.config().into()))
         }
         TunnelEnd::Connect { relay, ca, server_name } => {
             let own = Some((&*relay.certificate, &*relay.key));
-            let client = tls::client(own, &ca, server_name.as_deref())?;
+            let client = certificates::client(own, &ca, server_name.as_deref())?;
             let name = client.name(host(&relay.to)).map_err(Failure::settings)?;
             (relay, TunnelTlsSide::Far(client.config().into(), name))
         }

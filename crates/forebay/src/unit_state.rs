@@ -11,13 +11,14 @@ use std::{
     },
 };
 
+use config::Unit;
 use control::Failure;
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
 use unit::{BlockUnit, LogicalUnit, MovableUnit, Saving, UnitIdentity, UnitRecordKind, UnitStore};
 use volume::Stack;
 
-use crate::{atomic_file, settings::Unit, state_folder};
+use crate::{atomic_file, state_folder};
 
 /// Opens the unit over an opened stack. With a folder, it goes on with the records in it.
 pub fn open_unit(

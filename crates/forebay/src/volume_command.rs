@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use ::names::VolumeName;
+use config::quantity::about;
 use control::{
     ControlRequest, ControlResponse, Failure, MoveStage, VolumeMoveProgress, VolumeMoveStatus,
 };
@@ -12,7 +13,6 @@ use crate::{
     cli::{ControlCallArgs, VolumeAct},
     control_socket,
     output::{print, print_line},
-    quantity::about,
     table::table,
 };
 

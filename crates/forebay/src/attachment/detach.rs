@@ -2,18 +2,13 @@
 
 use std::{path::Path, sync::mpsc, time::Duration};
 
+use config::quantity::{TimeSpan, about};
 use control::{AttachedVolumeStatus, ControlRequest, ControlResponse, Detached, Failure, LogLeft};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::{attachment_lock, device::shell_word};
-use crate::{
-    cli::Detach,
-    control_socket,
-    gateway::DrainProgressBar,
-    output::print_line,
-    quantity::{TimeSpan, about},
-};
+use crate::{cli::Detach, control_socket, gateway::DrainProgressBar, output::print_line};
 
 /// Detaches the volume that the command line names.
 pub fn run(args: &Detach) -> Result<(), Failure> {

@@ -5,6 +5,10 @@ use std::{
     sync::Arc,
 };
 
+use config::{
+    FarVolumeAddress, File, IscsiName, Layer, RemoteLayerSettings, Settings, Unit,
+    quantity::TimeSpan,
+};
 use control::{Failure, UnitName};
 
 use crate::{
@@ -13,11 +17,7 @@ use crate::{
     moves::Moves,
     naming::Naming,
     node, plan,
-    quantity::TimeSpan,
     records::Records,
-    settings::{
-        self, FarVolumeAddress, File, IscsiName, Layer, RemoteLayerSettings, Settings, Unit,
-    },
     stack::{self, OpenedStack},
 };
 
@@ -52,7 +52,7 @@ impl AttachmentSource {
     pub fn of(args: &Attach) -> Result<Self, Failure> {
         let mut source = match &args.config {
             Some(config) => Self::of_settings(args, config)?,
-            None => Self::far(args, Self::address(args)?, None, settings::name_of_host())?,
+            None => Self::far(args, Self::address(args)?, None, config::name_of_host())?,
         };
         if args.read_only {
             source.unit.stack.push(Layer::ReadOnly);
@@ -67,7 +67,7 @@ impl AttachmentSource {
             tracing::warn!(%volume, %failure, "a volume that has come cannot be used");
         }
         let naming = Naming::guest(&settings)?.map(Arc::new);
-        let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
+        let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);
         if args.volume.parse().is_ok_and(|far| matches!(far, FarVolumeAddress::Named(_))) {
             return Self::far(args, args.volume.clone(), naming, initiator_name);
         }

@@ -2,20 +2,18 @@
 
 use std::{collections::HashMap, os::unix::fs::MetadataExt};
 
+use config::{Layer, Settings};
 use control::Failure;
 use volume::FileVolumeOptions;
 
 use super::SettingsCheckReport;
-use crate::{
-    settings::{self, Layer, Settings},
-    stack,
-};
+use crate::stack;
 
 /// Adds up the files that would be made and filled, for each file system, since each file alone may fit.
 pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Result<(), Failure> {
     let units = settings.target.iter().flat_map(|target| &target.unit);
     let mut wanted = Vec::new();
-    let mut log = |cache: &settings::CacheLayerSettings| {
+    let mut log = |cache: &config::CacheLayerSettings| {
         let paths = [Some(&cache.log), cache.log_mirror.as_ref()];
         wanted.extend(paths.into_iter().flatten().map(|path| stack::log_options(cache, path)));
     };

@@ -3,6 +3,7 @@
 
 use std::{io::ErrorKind, net::TcpListener};
 
+use config::{Layer, Settings};
 use control::{ControlRequest, ControlResponse, Failure, ServingStatus};
 
 use super::SettingsCheckReport;
@@ -10,7 +11,6 @@ use crate::{
     control_socket,
     moves::Moves,
     naming::{self, Naming},
-    settings::{Layer, Settings},
     state_folder,
 };
 

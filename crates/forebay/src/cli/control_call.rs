@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use config::Settings;
 use control::Failure;
 
-use crate::{control_socket, settings::Settings};
+use crate::control_socket;
 
 /// The serving process that a command addresses.
 #[derive(Args, Debug)]

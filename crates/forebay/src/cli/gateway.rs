@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use config::quantity::{REMEDY, Size, TimeSpan};
 use control::{Rate, UnitName};
 
 use super::control_call::{ControlCallArgs, Whom};
-use crate::{
-    quantity::{REMEDY, Size, TimeSpan},
-    stack,
-};
+use crate::stack;
 
 /// Arguments of `gateway`.
 #[derive(Args, Debug)]

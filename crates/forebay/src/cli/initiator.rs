@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use config::{
+    CongestionSetting, LinkCompressionSetting, SOCKET_BUFFER,
+    quantity::{Size, TimeSpan},
+};
 
 use super::control_call::Whom;
-use crate::{
-    quantity::{Size, TimeSpan},
-    settings::{CongestionSetting, LinkCompressionSetting, SOCKET_BUFFER},
-};
 
 /// Arguments of `ls`.
 #[derive(Args, Debug)]

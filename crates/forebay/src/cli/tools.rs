@@ -3,8 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
-
-use crate::quantity::TimeSpan;
+use config::quantity::TimeSpan;
 
 /// Arguments of `tunnel`.
 #[derive(Args, Debug)]

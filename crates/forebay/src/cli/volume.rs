@@ -1,9 +1,9 @@
 //! `forebay volume` and `forebay names`.
 
 use clap::{Args, Subcommand};
+use config::quantity::{Size, TimeSpan};
 
 use super::control_call::{ControlCallArgs, Whom};
-use crate::quantity::{Size, TimeSpan};
 
 /// Arguments of `names`.
 #[derive(Args, Debug)]

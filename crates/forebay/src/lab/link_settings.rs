@@ -2,10 +2,9 @@
 
 use std::{str::FromStr, time::Duration};
 
+use config::quantity::{REMEDY, Size, TimeSpan};
 use control::LinkDirectionSettings;
 use wan::{BurstLossModel, DirectionSettings, PacketLossModel};
-
-use crate::quantity::{REMEDY, Size, TimeSpan};
 
 /// One setting, such as `delay=4ms`.
 #[derive(Clone, Debug, Eq, PartialEq)]

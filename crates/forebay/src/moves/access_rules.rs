@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use config::{Allow, IscsiTargetSettings, Settings};
 use control::Failure;
 use serde::{Deserialize, Serialize};
-
-use crate::settings::{Allow, IscsiTargetSettings, Settings};
 
 /// Who may log in to a target, and through which portals.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

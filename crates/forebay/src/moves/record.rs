@@ -10,16 +10,13 @@ use std::{
 };
 
 use ::names::{Gln, NodeName, VolumeName};
+use config::{HostPort, IscsiName, IscsiTargetSettings, Settings, Unit};
 use control::Failure;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::volume_description::Described;
-use crate::{
-    atomic_file,
-    settings::{HostPort, IscsiName, IscsiTargetSettings, Settings, Unit},
-    state_folder, unit_state,
-};
+use crate::{atomic_file, state_folder, unit_state};
 
 /// The random id of one move.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

@@ -4,16 +4,16 @@
 use std::path::PathBuf;
 
 use ::names::{MOST_COUNT, VolumeName};
+use config::{
+    Allow, File, IscsiName, IscsiTargetSettings, Layer, Unit,
+    quantity::{Size, TimeSpan},
+};
 use control::Failure;
 use serde::{Deserialize, Serialize};
 use unit::UnitIdentity;
 use volume::Volume;
 
 use super::access_rules::TargetAccessRules;
-use crate::{
-    quantity::{Size, TimeSpan},
-    settings::{Allow, File, IscsiName, IscsiTargetSettings, Layer, Unit},
-};
 
 /// The properties of a volume and its unit that are the same at every node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -17,6 +17,7 @@ use ::names::{
     Gln, HELLO_BYTES, NamesTable, NamingProblem, NodeExpiryTimes, NodeName, NodeRecord,
     NodeRecordStamp, NodeVolumeEntry, Unresolved, VolumeLocation, VolumeName,
 };
+use config::{SecretWithSource, Settings};
 use control::{Failure, KnownNode, NamingStatus};
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
@@ -26,10 +27,7 @@ use zeroize::Zeroizing;
 pub use service::{cannot_listen, serve};
 pub use volume_finder::usable;
 
-use crate::{
-    settings::{self, SecretWithSource, Settings},
-    stack::FindFarVolume,
-};
+use crate::stack::FindFarVolume;
 
 /// The naming service as this process takes part in it.
 pub struct Naming {
@@ -99,7 +97,7 @@ impl Naming {
     }
 
     fn new(
-        names: &settings::NamingServiceSettings,
+        names: &config::NamingServiceSettings,
         gln: Gln,
         version: u64,
         kept: Option<PathBuf>,
@@ -294,8 +292,8 @@ const GRACE: Duration = Duration::from_millis(200);
 const MOST_SILENT: usize = 256;
 
 /// The secret of all who take part.
-fn secret(names: &settings::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    let found = settings::read_secret(names.secret_file.as_deref(), names.secret_env.as_deref());
+fn secret(names: &config::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    let found = config::read_secret(names.secret_file.as_deref(), names.secret_env.as_deref());
     let found = found.map_err(|(message, remedy)| Failure::settings(message).remedy(remedy))?;
     match found {
         Some(SecretWithSource { secret, .. }) if (12..=255).contains(&secret.len()) => Ok(secret),
@@ -309,7 +307,7 @@ fn secret(names: &settings::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>,
 }
 
 fn node_of_host() -> NodeName {
-    let host = settings::host_name();
+    let host = config::host_name();
     let host = host.trim_start_matches(['-', '.']);
     host.parse().unwrap_or_else(|_| "node".parse().expect("a name"))
 }

@@ -3,15 +3,13 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use ::names::{NodeVolumeEntry, VolumeLocation, VolumeName};
+use config::{
+    IscsiTargetSettings, NamingServiceSettings, PortalGroupSettings, Settings, with_port,
+};
 use control::{Failure, NamingStatus, ServingPhase};
 
 use super::{Listening, Node, NodeLockedState};
-use crate::{
-    naming,
-    settings::{
-        IscsiTargetSettings, NamingServiceSettings, PortalGroupSettings, Settings, with_port,
-    },
-};
+use crate::naming;
 
 /// The iSCSI port (RFC 7143, 4.2.7.1).
 const PORT: u16 = 3260;

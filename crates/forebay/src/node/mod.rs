@@ -29,6 +29,10 @@ use std::{
 };
 
 use ::names::VolumeName;
+use config::{
+    Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer, LogLevel,
+    PortalGroupSettings, PortalSettings, PortalTls, Settings, Unit, login_rules,
+};
 use control::{Failure, ServingPhase, UnitName};
 use parking_lot::Mutex;
 use scsi::ClaimReport;
@@ -37,15 +41,10 @@ use tokio::task::JoinSet;
 use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
 use crate::{
-    login_rules,
     moves::Moves,
     naming::Naming,
     not_opened::NotOpened,
     records::Records,
-    settings::{
-        self, Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer, LogLevel,
-        PortalGroupSettings, PortalSettings, PortalTls, Settings, Unit,
-    },
     stack::{self, OpenedStack, SlicedFiles, StackInput},
     unit_state,
 };
@@ -359,7 +358,7 @@ async fn open_common(
     })?;
     let cache = CacheLayerSettings { takes_over, ..cache.clone() };
     let units = settings.units_of(name);
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);
     let records = Records::of(settings);
     let names = Naming::for_stacks(naming);
     let opened =
@@ -378,7 +377,7 @@ async fn open_with(
     files: &SlicedFiles,
     given: StackInput,
 ) -> Result<OpenedStack, NotOpened> {
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(settings::name_of_host);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);
     let records = Records::of(settings);
     let names = Naming::for_stacks(naming);
     stack::open(&target.name, unit, &initiator_name, names, files, given, &records).await

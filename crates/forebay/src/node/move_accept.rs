@@ -3,6 +3,10 @@
 use std::{path::Path, sync::Arc};
 
 use ::names::{Gln, MOST_VOLUMES, NodeName, VolumeName};
+use config::{
+    Accept, File, IscsiTargetSettings, Layer, Settings, Unit,
+    quantity::{Size, about},
+};
 use control::Failure;
 use futures_util::stream::FuturesUnordered;
 
@@ -10,9 +14,7 @@ use super::{Node, copy_in::Copy};
 use crate::{
     atomic_file,
     moves::{Come, CopyStage, Described, MoveId, MoveOutcome, TargetAccessRules, VolumeMoveRecord},
-    quantity::{Size, about},
     records::Records,
-    settings::{Accept, File, IscsiTargetSettings, Layer, Settings, Unit},
     stack, unit_state,
 };
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use ::names::MOST_COUNT;
+use config::{IscsiTargetSettings, Layer, Unit};
 use control::Failure;
 use volume::Watched;
 
 use super::{Node, ServedUnit, outgoing_move::Move};
-use crate::settings::{IscsiTargetSettings, Layer, Unit};
 
 impl Node {
     /// Finds the unit with this volume.

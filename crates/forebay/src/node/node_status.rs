@@ -30,7 +30,7 @@ impl Node {
         let portals = inner.portals.iter().filter_map(|listening| {
             let portal = portals.iter().find(|portal| portal.address == listening.bound)?;
             let groups = inner.settings.groups();
-            let is_its = |group: &&crate::settings::PortalGroupSettings| {
+            let is_its = |group: &&config::PortalGroupSettings| {
                 group.portals.iter().any(|(address, _)| *address == listening.wanted)
             };
             let group = groups.iter().find(is_its)?;

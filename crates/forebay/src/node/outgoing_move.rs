@@ -9,16 +9,14 @@ use std::{
 };
 
 use ::names::{Gln, NodeName, VolumeName};
+use config::{IscsiTargetSettings, Settings};
 use control::{MoveStage, VolumeMoveProgress};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::Watched;
 
 use super::ServedUnit;
-use crate::{
-    moves::{Described, MoveId},
-    settings::{IscsiTargetSettings, Settings},
-};
+use crate::moves::{Described, MoveId};
 
 /// A move in progress, or the last one of its volume.
 pub(super) struct Leaving {

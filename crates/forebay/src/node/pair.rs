@@ -8,6 +8,7 @@ use std::{
 use ::cache::{
     Cache, LogLeg, PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
 };
+use config::{IscsiName, IscsiTargetSettings, Layer, Settings, Unit, quantity::TimeSpan};
 use control::{Failure, PairNvram, PairStatus, UnitName};
 use initiator::RemoteVolume;
 use volume::{Mirror, MirrorLegStatus, Stack};
@@ -15,8 +16,6 @@ use volume::{Mirror, MirrorLegStatus, Stack};
 use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
 use crate::{
     naming::Naming,
-    quantity::TimeSpan,
-    settings::{self, IscsiName, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{self, StackInput},
 };
 
@@ -37,7 +36,7 @@ struct PairMemberContext {
     settings: Arc<Settings>,
     target: IscsiTargetSettings,
     unit: Unit,
-    pair: settings::PairPartnerSettings,
+    pair: config::PairPartnerSettings,
     log: String,
     link: PartnerLink,
 }
@@ -205,7 +204,7 @@ impl Node {
 
 impl PairMemberContext {
     fn initiator_name(&self) -> IscsiName {
-        self.settings.initiator_name.clone().unwrap_or_else(settings::name_of_host)
+        self.settings.initiator_name.clone().unwrap_or_else(config::name_of_host)
     }
 }
 
@@ -215,7 +214,7 @@ impl PairMemberHost for PairMemberContext {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let within = self.pair.dead_after;
             // A partner that takes longer counts as failed, and must not delay this member.
-            let remote = settings::RemoteLayerSettings {
+            let remote = config::RemoteLayerSettings {
                 connect_timeout: within,
                 login_timeout: within,
                 command_timeout: within,
@@ -246,7 +245,7 @@ impl PairMemberHost for PairMemberContext {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let Some(Layer::Remote(remote)) = self.unit.stack.first() else { return Ok(()) };
             let within = self.pair.dead_after;
-            let remote = settings::RemoteLayerSettings {
+            let remote = config::RemoteLayerSettings {
                 connect_timeout: within,
                 login_timeout: within,
                 ..remote.clone()

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use config::{IscsiTargetSettings, Settings, Unit};
 use control::{Failure, RefusedStatus, UnitName};
 
 use super::Node;
-use crate::settings::{IscsiTargetSettings, Settings, Unit};
 
 /// A unit that is not served, with the reason.
 #[derive(Clone)]

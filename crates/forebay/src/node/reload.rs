@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
+use config::{Address, File, IscsiTargetSettings, Layer, Settings, Unit, login_rules};
 use control::{Failure, ReloadChanges, ServingPhase};
 use target::Listener;
 
@@ -11,11 +12,9 @@ use super::{
     stop_units,
 };
 use crate::{
-    login_rules,
     moves::Blocked,
     not_opened::NotOpened,
     plan::{self, ReloadPlan},
-    settings::{Address, File, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{OpenedStack, StackInput},
 };
 

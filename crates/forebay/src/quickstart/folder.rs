@@ -96,7 +96,7 @@ fn quoted(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
+    use config::Settings;
 
     #[test]
     fn its_settings_are_right_wherever_it_is() {

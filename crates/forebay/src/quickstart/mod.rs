@@ -347,7 +347,7 @@ fn report(outcome: &QuickstartReport, args: &Quickstart) -> Result<(), Failure> 
          node did not have; listening again after {} ms.",
         outcome.delay_one_way_ms,
         outcome.rate_bits_per_second / 1_000_000,
-        crate::quantity::about(outcome.crash.dirty_bytes_at_kill),
+        config::quantity::about(outcome.crash.dirty_bytes_at_kill),
         outcome.crash.recovered_ms,
     ))?;
     if !outcome.crash.destaged {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::quickstart_report::{PartOutcome, QuickstartReport, time};
-use crate::quantity::about;
+use config::quantity::about;
 
 /// The colours of node and gateway.
 const NODE: &str = "#b4552d";

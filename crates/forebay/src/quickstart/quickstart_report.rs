@@ -1,10 +1,11 @@
 //! The report of quickstart: as data, as JSON and as a table.
 
 use comfy_table::{Cell, CellAlignment};
+use config::quantity::about;
 use serde::Serialize;
 
 use super::load::{QuickstartLoadKind, QuickstartLoadResult};
-use crate::{quantity::about, relay_link::RelayTraffic, table::table};
+use crate::{relay_link::RelayTraffic, table::table};
 
 /// All results.
 #[derive(Clone, Debug, Serialize)]

@@ -6,16 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use config::{Layer, Settings};
 use control::Failure;
 use sha2::{Digest as _, Sha256};
 
 use super::storage_record::{Storage, StorageRecord, now};
-use crate::{
-    atomic_file,
-    not_opened::NotOpened,
-    settings::{self, Layer, Settings},
-    state_folder, unit_state,
-};
+use crate::{atomic_file, not_opened::NotOpened, state_folder, unit_state};
 
 /// Access to the records of storage of one settings file.
 #[derive(Clone, Debug)]
@@ -137,7 +133,7 @@ impl Records {
 
     /// The command that removes the record of a path.
     pub fn forget_command(&self, path: &Path, loses_data: bool) -> String {
-        settings::forget_command(&self.config, path, loses_data)
+        config::forget_command(&self.config, path, loses_data)
     }
 
     /// The file name is a hash of the path, so that no text of a user's path becomes part of a file name.

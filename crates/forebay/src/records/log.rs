@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use config::{CacheLayerSettings, quantity::about};
 use control::Failure;
 use parking_lot::Mutex;
 
@@ -14,7 +15,7 @@ use super::{
     folder::{Recorder, Renewal, absolute, is_absent},
     storage_record::{LogIdentity, Storage, StorageRecord, now},
 };
-use crate::{not_opened::NotOpened, quantity::about, settings::CacheLayerSettings};
+use crate::not_opened::NotOpened;
 
 /// The records of a log that is about to be opened: one for each file or device.
 pub struct LogRecords {
@@ -347,7 +348,7 @@ const NOTE_EVERY: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::{super::Records, *};
-    use crate::settings::Settings;
+    use config::Settings;
 
     #[test]
     fn a_note_that_could_not_be_written_is_written_by_the_next_one() {

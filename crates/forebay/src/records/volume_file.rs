@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use config::quantity::about;
 use control::Failure;
 use parking_lot::Mutex;
 use volume::FileVolume;
@@ -21,7 +22,7 @@ use super::{
     folder::{Recorder, Renewal, absolute, is_absent},
     storage_record::{Storage, StorageRecord, VolumeIdentity},
 };
-use crate::{not_opened::NotOpened, quantity::about};
+use crate::not_opened::NotOpened;
 
 /// The record of a volume that is about to be opened. The file or device at its path agrees with it.
 pub struct VolumeRecord {

@@ -9,11 +9,10 @@ use std::{
 };
 
 use cache::{Cache, CacheStatistics};
+use config::quantity::about;
 use control::{LOG_FILLING_PERCENT, LOG_NEARLY_FULL_PERCENT};
 use initiator::RemoteVolume;
 use tokio::time::Instant;
-
-use crate::quantity::about;
 
 /// The highest fill level that the log has reached since it last had room.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]

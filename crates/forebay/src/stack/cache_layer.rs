@@ -11,6 +11,10 @@ use cache::{
     LogVolumeIdentity, MappedFile, MemberRecord, NvramWatch, Parts, ResizeError, StableMemory,
     WriteOrderMark,
 };
+use config::{
+    LogErrorPolicySetting, OversizedEpochSetting, WriteModeSetting,
+    quantity::{Size, about},
+};
 use control::{
     CacheControlCommand, CacheControlStatus, CacheFigures, CommonCacheFigures, Exported, Failure,
 };
@@ -32,9 +36,7 @@ use super::{
 use crate::{
     confirmed_writes, key_file,
     not_opened::NotOpened,
-    quantity::{Size, about},
     records::{KeptLog, LogRecords, Recorder},
-    settings::{self, LogErrorPolicySetting, OversizedEpochSetting, WriteModeSetting},
 };
 
 /// A cache at work.
@@ -109,7 +111,7 @@ fn owner(info: &LogInfo) -> RecordedFarVolume {
 
 /// Returns the volume whose data the log in `log` holds.
 pub async fn known(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     log: &Stack,
 ) -> Result<Option<RecordedFarVolume>, NotOpened> {
     Ok(look(settings, log).await?.as_ref().map(owner))
@@ -117,7 +119,7 @@ pub async fn known(
 
 /// Returns the instance id of the log in `log`; `None` if it was never used.
 pub async fn instance(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     log: &Stack,
 ) -> Result<Option<String>, NotOpened> {
     Ok(look(settings, log).await?.map(|info| info.instance.to_string()))
@@ -125,7 +127,7 @@ pub async fn instance(
 
 /// Opens or creates the log and reads its `LogInfo`.
 pub async fn open_log(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
 ) -> Result<UnopenedCacheLog, NotOpened> {
     let disk = LogDisk::open(settings).await?;
     let info = look(settings, &disk.volume()).await?;
@@ -134,7 +136,7 @@ pub async fn open_log(
 
 /// Opens or creates the log to serve from it. Fails if the log does not agree with its record.
 pub async fn open_recorded_log(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     recorder: &Recorder,
 ) -> Result<UnopenedCacheLog, NotOpened> {
     let records = recorder.look_at_log(settings)?;
@@ -146,7 +148,7 @@ pub async fn open_recorded_log(
 
 /// Returns the assembled log of a pair, with its `LogInfo`.
 pub async fn log_of_pair(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     mirror: Arc<Mirror>,
 ) -> Result<UnopenedCacheLog, NotOpened> {
     let info = look(settings, &(Arc::clone(&mirror) as Stack)).await?;
@@ -158,7 +160,7 @@ pub async fn log_of_pair(
 impl CacheLayer {
     /// Opens the cache over `lower` and starts its destage.
     pub async fn open(
-        settings: &settings::CacheLayerSettings,
+        settings: &config::CacheLayerSettings,
         lower: Stack,
         log: UnopenedCacheLog,
         identity: &str,
@@ -186,7 +188,7 @@ impl CacheLayer {
 
     /// Opens the cache of several volumes. Gives them as upper layers see them, in the same order.
     pub async fn open_common(
-        settings: &settings::CacheLayerSettings,
+        settings: &config::CacheLayerSettings,
         members: Vec<CommonMember>,
         log: UnopenedCacheLog,
         owner: &str,
@@ -216,7 +218,7 @@ impl CacheLayer {
     /// Starts what a cache does by itself.
     fn begin(
         cache: Arc<Cache>,
-        settings: &settings::CacheLayerSettings,
+        settings: &config::CacheLayerSettings,
         (disk, record): (LogDisk, Option<Arc<KeptLog>>),
         below: Stack,
     ) -> Self {
@@ -286,7 +288,7 @@ impl CacheLayer {
     }
 
     /// Keeps to what new settings say of the rate.
-    pub fn follow(&self, settings: &settings::CacheLayerSettings) {
+    pub fn follow(&self, settings: &config::CacheLayerSettings) {
         self.pacing.follow(settings.schedule());
     }
 
@@ -539,7 +541,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Starts the checks of the files under the cache: of its log and its NVRAM.
 fn watch_files(
     cache: &Arc<Cache>,
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     log: &LogDisk,
     nvram: Option<NvramWatch>,
 ) {
@@ -550,15 +552,15 @@ fn watch_files(
 }
 
 fn behaviour(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     owner: &str,
 ) -> Result<cache::Settings, NotOpened> {
     let key = settings.key().map(|key| key_file::open(&key)).transpose();
     let key = key.map_err(NotOpened::Refused)?;
-    let millis = |span: crate::quantity::TimeSpan| {
+    let millis = |span: config::quantity::TimeSpan| {
         u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1)
     };
-    let bytes = |size: crate::quantity::Size| u32::try_from(size.0).unwrap_or(u32::MAX);
+    let bytes = |size: config::quantity::Size| u32::try_from(size.0).unwrap_or(u32::MAX);
     Ok(cache::Settings {
         dram_bytes: settings.dram.0,
         nvram_bytes: settings.nvram_size.0,
@@ -577,8 +579,8 @@ fn behaviour(
         log_buffer: (settings.pair.is_some() && settings.report == WriteModeSetting::Immediate)
             .then(|| nvram::survives(settings)),
         order: match settings.order {
-            settings::DestageOrderSetting::Strict => cache::DestageOrder::Strict,
-            settings::DestageOrderSetting::Relaxed => cache::DestageOrder::Relaxed,
+            config::DestageOrderSetting::Strict => cache::DestageOrder::Strict,
+            config::DestageOrderSetting::Relaxed => cache::DestageOrder::Relaxed,
         },
         too_large: match settings.epoch_too_large {
             OversizedEpochSetting::Refuse => cache::OversizedEpoch::Refused,
@@ -610,7 +612,7 @@ fn behaviour(
 
 /// How many bytes the log alone has, or its NVRAM, of one of its volumes.
 pub async fn dirty_of(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     log: &UnopenedCacheLog,
     member: &MemberRecord,
 ) -> Result<u64, Failure> {
@@ -625,7 +627,7 @@ pub async fn dirty_of(
 
 /// What a log says of itself; nothing if it was never used.
 async fn look(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     log: &Stack,
 ) -> Result<Option<LogInfo>, NotOpened> {
     match cache::inspect(log).await {
@@ -637,7 +639,7 @@ async fn look(
 
 /// The same in words, for `forebay check`; an error if `serve` would refuse the log.
 pub async fn describe_log(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     log: &Stack,
 ) -> Result<String, Failure> {
     let path = settings.log.display();
@@ -694,7 +696,7 @@ pub async fn describe_log(
 
 /// Fails if `serve` would refuse the log as an older copy of itself.
 fn check_older(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     info: &LogInfo,
 ) -> Result<(), CacheOpenError> {
     let Some(folder) = &settings.state else { return Ok(()) };
@@ -709,7 +711,7 @@ fn check_older(
 /// Fails if `serve` would refuse the NVRAM beside this log, or the log beside it. `log` is `None` if the log is
 /// not there yet. Changes nothing.
 pub async fn check_nvram(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     log: Option<&Stack>,
 ) -> Result<(), Failure> {
     let memory: Option<Box<dyn StableMemory>> = match &settings.nvram {
@@ -731,7 +733,7 @@ pub async fn check_nvram(
 
 /// Refuses a log with dirty data that is encrypted although no key is given, or the reverse. A wrong key is
 /// found when the log is opened.
-fn key_refusal(settings: &settings::CacheLayerSettings, info: &LogInfo) -> Option<Failure> {
+fn key_refusal(settings: &config::CacheLayerSettings, info: &LogInfo) -> Option<Failure> {
     let how = match (&settings.log_key, info.encrypted) {
         _ if info.dirty_slots == 0 => return None,
         (None, true) => KeyRefusal::Missing,
@@ -744,7 +746,7 @@ fn key_refusal(settings: &settings::CacheLayerSettings, info: &LogInfo) -> Optio
 /// Records the log of a cache that is open, before it is served.
 async fn keep_record(
     records: Option<LogRecords>,
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     cache: &Cache,
 ) -> Result<Option<Arc<KeptLog>>, Failure> {
     let Some(records) = records else { return Ok(None) };

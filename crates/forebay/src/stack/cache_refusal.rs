@@ -3,15 +3,16 @@
 use std::{os::unix::fs::FileTypeExt, path::Path};
 
 use cache::{CacheOpenError, KeyRefusal};
+use config::quoted;
 use control::Failure;
 use volume::Claim;
 
-use crate::{not_opened::NotOpened, settings, shell_word::quoted};
+use crate::not_opened::NotOpened;
 
 /// Decides how far an error reaches. An unusable log, NVRAM or far volume keeps only the units of this cache
 /// from being served. A wrong setting ends the start, and so does a pair without a witness: it cannot tell
 /// which mirror leg is current.
-pub fn not_opened(settings: &settings::CacheLayerSettings, error: &CacheOpenError) -> NotOpened {
+pub fn not_opened(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> NotOpened {
     let failure = refusal(settings, error);
     match error {
         CacheOpenError::Settings(_) | CacheOpenError::Unwitnessed | CacheOpenError::NoWitness => {
@@ -42,14 +43,14 @@ pub fn not_opened(settings: &settings::CacheLayerSettings, error: &CacheOpenErro
 }
 
 /// Returns the message and the remedy for a log that cannot be used.
-pub fn refusal(settings: &settings::CacheLayerSettings, error: &CacheOpenError) -> Failure {
+pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> Failure {
     let path = quoted(&settings.log);
     let accept = "set `accept_loss = true` for one start to go on with what is whole, and check \
     what is on the volume then";
     let zero = format!(
         "{}, and give up its record (`{}`)",
         give_up_log(settings),
-        settings::forget_command(&settings.config, &settings.log, true)
+        config::forget_command(&settings.config, &settings.log, true)
     );
     let remedy = match error {
         CacheOpenError::Settings(_) => "change that setting of the cache".to_owned(),
@@ -153,7 +154,7 @@ pub fn refusal(settings: &settings::CacheLayerSettings, error: &CacheOpenError) 
 
 /// Returns the remedy for a log that is an older copy of itself. `first` is a step to take before the log is
 /// discarded.
-fn older_log(settings: &settings::CacheLayerSettings, first: &str) -> String {
+fn older_log(settings: &config::CacheLayerSettings, first: &str) -> String {
     let nvram = settings.nvram.as_ref();
     let nvram = nvram
         .map_or_else(String::new, |path| format!(", remove the NVRAM (`rm {}`)", quoted(path)));
@@ -163,12 +164,12 @@ fn older_log(settings: &settings::CacheLayerSettings, first: &str) -> String {
          log holds are lost. `accept_loss = true` does the opposite: it writes the older data of this copy over \
          newer data of the volume",
         give_up_log(settings),
-        settings::forget_command(&settings.config, &settings.log, true)
+        config::forget_command(&settings.config, &settings.log, true)
     )
 }
 
 /// Returns the instructions to discard the content of the log and of the other half of its mirror.
-fn give_up_log(settings: &settings::CacheLayerSettings) -> String {
+fn give_up_log(settings: &config::CacheLayerSettings) -> String {
     let paths = [Some(&settings.log), settings.log_mirror.as_ref()];
     let commands: Vec<_> = paths.into_iter().flatten().map(|path| give_up(path)).collect();
     commands.join(", ")
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn only_a_wrong_setting_or_an_undecided_pair_ends_the_start() {
-        let cache = settings::CacheLayerSettings {
+        let cache = config::CacheLayerSettings {
             log: "/srv/a b.log".into(),
             ..settings::CacheLayerSettings::default()
         };
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn commands_in_remedies_can_be_pasted() {
-        let cache = settings::CacheLayerSettings {
+        let cache = config::CacheLayerSettings {
             log: "/srv/a b.log".into(),
             nvram: Some("/srv/$x".into()),
             ..settings::CacheLayerSettings::default()
@@ -233,7 +234,7 @@ mod tests {
         let short = remedy(CacheOpenError::Truncated { recorded: 2, found: 1 });
         assert!(short.contains("`truncate -s 8192 '/srv/a b.log'`"), "{short}");
         let mirrored =
-            settings::CacheLayerSettings { log_mirror: Some("/srv/m.log".into()), ..cache };
+            config::CacheLayerSettings { log_mirror: Some("/srv/m.log".into()), ..cache };
         let both = refusal(&mirrored, &CacheOpenError::NotALog).remedy.expect("there is one");
         assert!(both.contains("(`rm '/srv/a b.log'`), remove it (`rm /srv/m.log`)"), "{both}");
     }

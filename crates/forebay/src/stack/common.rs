@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use cache::CommonMember;
+use config::{IscsiName, IscsiTargetSettings, Layer, Unit};
 use control::{Failure, UnitName};
 
 use super::{
@@ -11,15 +12,11 @@ use super::{
     cache_layer::{self, CacheLayer},
     keeps_size, known_as,
 };
-use crate::{
-    not_opened::NotOpened,
-    records::Records,
-    settings::{self, IscsiName, IscsiTargetSettings, Layer, Unit},
-};
+use crate::{not_opened::NotOpened, records::Records};
 
 /// Opens all units of a common cache, bottom first.
 pub async fn open_common(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     units: &[(&IscsiTargetSettings, &Unit)],
     initiator_name: &IscsiName,
     names: Option<Arc<dyn FindFarVolume>>,

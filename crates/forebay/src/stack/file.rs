@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use config::{CacheLayerSettings, File, FileEngineSetting};
 use control::Failure;
 use tokio::time::Instant;
 use volume::{EngineKind, FileVolume, FileVolumeOpenError, FileVolumeOptions, UntrustedLink};
@@ -10,7 +11,6 @@ use super::{space, watch};
 use crate::{
     not_opened::NotOpened,
     records::{KeptVolume, Recorder},
-    settings::{CacheLayerSettings, File, FileEngineSetting},
 };
 
 /// What a file layer asks for.
@@ -153,7 +153,7 @@ pub fn refusal(error: &FileVolumeOpenError) -> Failure {
         FileVolumeOpenError::WrongSize { found, .. } => format!(
             "leave `size` (or `log_size`) out to use it as it is, write \"{}\", or name another \
              file",
-            crate::quantity::Size(*found)
+            config::quantity::Size(*found)
         ),
     };
     Failure::new(error).remedy(remedy)

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramPromise, needs_buffer};
+use config::{CacheLayerSettings, quoted};
 use control::Failure;
 use volume::{MirrorError, Stack};
 
 use super::{file, nvram, watch};
-use crate::{confirmed_writes, settings::CacheLayerSettings, shell_word::quoted};
+use crate::confirmed_writes;
 
 /// The half of a pair's log that is open at this gateway.
 #[derive(Clone)]

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use config::CacheLayerSettings;
 use control::{Failure, LogMirrorFigures};
 use parking_lot::Mutex;
 use volume::{
@@ -13,7 +14,7 @@ use volume::{
 };
 
 use super::{file, watch};
-use crate::{not_opened::NotOpened, settings::CacheLayerSettings};
+use crate::not_opened::NotOpened;
 
 /// The open file or device of a log; of a mirrored log, one entry for each leg, `None` for a missing one.
 type LogDiskFiles = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;
@@ -365,7 +366,7 @@ mod tests {
     use volume::Geometry;
 
     use super::*;
-    use crate::quantity::Size;
+    use config::quantity::Size;
 
     fn settings(folder: &Path) -> CacheLayerSettings {
         let size = Some(Size::mib(8));

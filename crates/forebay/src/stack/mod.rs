@@ -30,6 +30,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use config::{FaultError, FaultOperationSetting, IscsiName, Layer, Unit};
 use control::{Exported, Failure, FileFigures, LayerFigures, LayerStatus, ObserveFigures};
 use initiator::RemoteVolume;
 use volume::{
@@ -42,7 +43,6 @@ use crate::{
     key_file,
     not_opened::NotOpened,
     records::{KeptVolume, Recorder, Records},
-    settings::{self, FaultError, FaultOperationSetting, IscsiName, Layer, Unit},
 };
 pub use cache_layer::{
     CacheLayer, UnopenedCacheLog, check_nvram, describe_log, dirty_of, instance, known, open_log,
@@ -218,7 +218,7 @@ impl<'a> Building<'a> {
                                 cache_layer::log_of_pair(cache, Arc::clone(mirror)).await?;
                             // A log that is alone is opened only if the node knows of it.
                             if mirror.alone().is_some() {
-                                settings.start_timeout = crate::quantity::TimeSpan::default();
+                                settings.start_timeout = config::quantity::TimeSpan::default();
                             } else {
                                 known = opened.known();
                             }
@@ -341,7 +341,7 @@ impl<'a> Building<'a> {
 
     /// Opens the file at the bottom: for this unit alone, or shared with the other units that have slices of
     /// it.
-    async fn file(&self, settings: &settings::File) -> Result<(Stack, Handle), NotOpened> {
+    async fn file(&self, settings: &config::File) -> Result<(Stack, Handle), NotOpened> {
         match self.unit.file_part() {
             None => {
                 let (volume, record) = file::open_recorded(settings, &self.recorder).await?;
@@ -411,7 +411,7 @@ fn beside_cache(volume: Arc<RemoteVolume>, given: &StackInput) -> Stack {
 }
 
 /// The cache that lies on a remote volume without anything between that changes its size.
-pub fn cache_over(above: &[Layer]) -> Option<&settings::CacheLayerSettings> {
+pub fn cache_over(above: &[Layer]) -> Option<&config::CacheLayerSettings> {
     match above.iter().find(|layer| !keeps_size(layer)) {
         Some(Layer::Cache(cache)) => Some(cache),
         _ => None,
@@ -451,7 +451,7 @@ fn lasting(
     }
 }
 
-fn geometry(memory: &settings::MemoryLayerSettings) -> Geometry {
+fn geometry(memory: &config::MemoryLayerSettings) -> Geometry {
     let block_size = u32::try_from(memory.block_size.0).unwrap_or(512);
     let bytes = memory.size.unwrap_or_default().0;
     let blocks = bytes / u64::from(block_size);
@@ -459,7 +459,7 @@ fn geometry(memory: &settings::MemoryLayerSettings) -> Geometry {
     Geometry { block_size, volatile_cache: false, ..Geometry::with_blocks(blocks) }
 }
 
-fn slice(slice: &settings::Slice, lower: Stack) -> Result<(Arc<SliceVolume>, String), Failure> {
+fn slice(slice: &config::Slice, lower: Stack) -> Result<(Arc<SliceVolume>, String), Failure> {
     let Geometry { block_size, blocks, .. } = lower.geometry();
     let per_block = u64::from(block_size);
     let refused = |what: &dyn std::fmt::Display| {
@@ -476,7 +476,7 @@ fn slice(slice: &settings::Slice, lower: Stack) -> Result<(Arc<SliceVolume>, Str
     Ok((Arc::new(volume), format!("{} bytes from {}", size, slice.start.0)))
 }
 
-fn rule(fault: &settings::FaultLayerSettings) -> FaultRule {
+fn rule(fault: &config::FaultLayerSettings) -> FaultRule {
     let call = match fault.operation {
         FaultOperationSetting::Any => FaultCallKind::Any,
         FaultOperationSetting::Read => FaultCallKind::Read,
@@ -554,7 +554,7 @@ impl OpenedStack {
             match (&part.handle, layer) {
                 (
                     handle @ (Handle::File(..) | Handle::FilePart(_)),
-                    Layer::File(settings::File { size: Some(size), .. }),
+                    Layer::File(config::File { size: Some(size), .. }),
                 ) => match handle.file() {
                     Some(file) if size.0 > file.geometry().bytes() => {
                         self.grow(Some(size.0)).await?;
@@ -562,10 +562,7 @@ impl OpenedStack {
                     // Another unit that has a slice of the file has grown it.
                     _ => self.grow_slices()?,
                 },
-                (
-                    Handle::Slice(slice, _),
-                    Layer::Slice(settings::Slice { size: Some(size), .. }),
-                ) => {
+                (Handle::Slice(slice, _), Layer::Slice(config::Slice { size: Some(size), .. })) => {
                     let block_size = u64::from(slice.geometry().block_size);
                     if !size.0.is_multiple_of(block_size) {
                         return Err(part.cannot_grow(&"it would not end with a block"));

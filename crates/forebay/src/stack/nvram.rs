@@ -1,19 +1,17 @@
 //! The NVRAM file of a cache, or of the half of a pair's log.
 
 use cache::{MappedFile, NvramWatch, StableMemory};
+use config::NvramSurvivalSetting;
 use control::Failure;
 
 use super::file;
-use crate::{
-    not_opened::NotOpened,
-    settings::{self, NvramSurvivalSetting},
-};
+use crate::not_opened::NotOpened;
 
 /// The memory of an NVRAM, and the check of its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
 /// Opens or creates the NVRAM of a cache or of a half of a pair's log, if it has one.
-pub fn open(settings: &settings::CacheLayerSettings) -> Result<Option<Nvram>, NotOpened> {
+pub fn open(settings: &config::CacheLayerSettings) -> Result<Option<Nvram>, NotOpened> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
     let opened = match settings.nvram_survives {
@@ -33,7 +31,7 @@ pub fn open(settings: &settings::CacheLayerSettings) -> Result<Option<Nvram>, No
 }
 
 /// Returns the failures that the NVRAM was declared to survive.
-pub fn survives(settings: &settings::CacheLayerSettings) -> cache::NvramSurvival {
+pub fn survives(settings: &config::CacheLayerSettings) -> cache::NvramSurvival {
     match settings.nvram_survives {
         NvramSurvivalSetting::Restart => cache::NvramSurvival::Restart,
         NvramSurvivalSetting::PowerLoss => cache::NvramSurvival::PowerLoss,
@@ -41,7 +39,7 @@ pub fn survives(settings: &settings::CacheLayerSettings) -> cache::NvramSurvival
 }
 
 /// Opens the NVRAM file without a change. Returns `None` if it does not exist yet or cannot be used.
-pub fn existing(settings: &settings::CacheLayerSettings) -> Option<MappedFile> {
+pub fn existing(settings: &config::CacheLayerSettings) -> Option<MappedFile> {
     let path = settings.nvram.as_ref()?;
     MappedFile::inspect(path, settings.nvram_size.0).ok().flatten()
 }

@@ -7,10 +7,9 @@ use std::{
 };
 
 use cache::Cache;
+use config::{Schedule, TimeOfDay};
 use control::Rate;
 use parking_lot::Mutex;
-
-use crate::settings::{Schedule, TimeOfDay};
 
 /// Tells a cache its rate, for as long as it lives.
 pub struct Pacing {

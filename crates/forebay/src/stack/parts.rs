@@ -10,6 +10,7 @@ use std::{
     },
 };
 
+use config::ByteRange;
 use control::Failure;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use super::file::{self, LOOK_EVERY, RELEASED_WITHIN};
 use crate::{
     not_opened::NotOpened,
     records::{KeptVolume, Recorder},
-    settings::{self, ByteRange},
 };
 
 /// The files of one process of which units have slices. The lock on a file keeps out other processes, and units
@@ -66,7 +66,7 @@ impl SlicedFiles {
     /// If another unit uses some of these bytes, or as [`file::open_recorded`].
     pub async fn open(
         &self,
-        settings: &settings::File,
+        settings: &config::File,
         recorder: &Recorder,
         range: ByteRange,
         unit: String,

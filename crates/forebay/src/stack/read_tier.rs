@@ -7,11 +7,11 @@ use control::{Failure, ReadTierFigures};
 use volume::{FileVolumeOpenError, FileVolumeOptions, Stack, UntrustedLink};
 
 use super::{file, watch};
-use crate::{not_opened::NotOpened, settings};
+use crate::not_opened::NotOpened;
 
 /// What a cache asks of the disk of its tier. One that is there has the size that it has. It is not filled:
 /// what was never written is never read.
-pub fn options(cache: &settings::CacheLayerSettings, path: &Path) -> FileVolumeOptions {
+pub fn options(cache: &config::CacheLayerSettings, path: &Path) -> FileVolumeOptions {
     let is_there = path.metadata().is_ok_and(|found| !found.is_file() || found.len() > 0);
     FileVolumeOptions {
         create: cache.read_tier_size.map(|size| size.0).filter(|_| !is_there),
@@ -25,7 +25,7 @@ pub fn options(cache: &settings::CacheLayerSettings, path: &Path) -> FileVolumeO
 /// so, and the cache serves without it. A file that holds something else keeps only the units of this cache
 /// from being served.
 pub async fn open(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     cache: &Arc<Cache>,
 ) -> Result<(), NotOpened> {
     let Some(path) = &settings.read_tier else { return Ok(()) };
@@ -67,7 +67,7 @@ pub fn refusal(path: &Path, error: &TierError) -> Failure {
 
 /// Counters and present values; `None` without a read tier.
 pub fn figures(
-    settings: &settings::CacheLayerSettings,
+    settings: &config::CacheLayerSettings,
     counted: &CacheStatistics,
 ) -> Option<ReadTierFigures> {
     settings.read_tier.as_ref()?;

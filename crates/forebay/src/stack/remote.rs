@@ -6,6 +6,11 @@ use std::{
 };
 
 use ::names::VolumeName;
+use config::{
+    ChapCredentialSettings, Digest, FarVolumeAddress, IscsiName, RemoteLayerSettings, RemoteTls,
+    certificates::{self, FarSettingsOrigin},
+    login_rules,
+};
 use control::Failure;
 use initiator::{Error, Locate, RemoteVolume};
 use iscsi::{
@@ -16,14 +21,7 @@ use iscsi::{
 use transport::SocketOptions;
 use volume::Geometry;
 
-use crate::{
-    congestion::congestion,
-    login_rules,
-    settings::{
-        ChapCredentialSettings, Digest, FarVolumeAddress, IscsiName, RemoteLayerSettings, RemoteTls,
-    },
-    tls::{self, FarSettingsOrigin},
-};
+use crate::congestion::congestion;
 
 /// What a log knows of the volume that it belongs to.
 #[derive(Clone, Debug)]
@@ -191,7 +189,7 @@ pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
             };
             format!("start the target there, or correct {address}")
         }
-        Error::Tls(distrust) => tls::remedy(distrust.cause, *named),
+        Error::Tls(distrust) => certificates::remedy(distrust.cause, *named),
         Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
             authentication_remedy(remote)
         }

@@ -12,9 +12,10 @@ use std::{
 };
 
 use cache::{Cache, NvramWatch};
+use config::quoted;
 use volume::{FileVolume, Holding, OpenFileChange};
 
-use crate::{atomic_file, shell_word::quoted};
+use crate::atomic_file;
 
 /// Two checks a second: a file that is lost must be noticed within one second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

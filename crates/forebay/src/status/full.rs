@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use comfy_table::{Cell, CellAlignment, Table};
+use config::quantity::about;
 use control::{
     AttachedVolumeStatus, CompressionStatus, LayerStatus, PairNvram, PairStatus, PortalStatus,
     RefusedStatus, ServingPhase, ServingStatus, SessionStatus, TargetStatus,
 };
 use serde_json::{Map, Value};
 
-use crate::{quantity::about, table::table};
+use crate::table::table;
 
 /// Portals, targets, every figure of every layer, sessions, connections and counters.
 pub fn for_people(status: &ServingStatus) -> String {

@@ -3,9 +3,10 @@
 
 use std::process::ExitCode;
 
+use config::quantity::about;
 use control::{Failure, HealthLevel, ServingStatus};
 
-use crate::{output::print_line, quantity::about};
+use crate::output::print_line;
 
 /// Hosts are served, and every reserve is there.
 const OK: u8 = 0;

@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use config::quantity::about;
 use control::{
     CacheClaim, CacheFigures, FarLinkState, HealthLevel, HealthProblem, RefusedStatus,
     ServingStatus, TargetStatus, UnitStatus,
 };
 
 use super::full::{attached_line, duration, first_line, pair_in_words};
-use crate::{quantity::about, table::plain_table};
+use crate::table::plain_table;
 
 const HEAD: [&str; 9] =
     ["volume", "health", "dirty", "oldest", "log", "lasts", "link", "claim", "last error"];

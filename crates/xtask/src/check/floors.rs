@@ -39,10 +39,11 @@ const PLACES: &[CrateFloor] = &[
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
     place("control", 3, &["names", "wan"]),
+    place("config", 4, &["control", "initiator", "iscsi", "names", "target", "transport", "unit", "volume"]),
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),
     place("bench", 5, &["program", "rawclient", "rig", "workload"]),
-    place("forebay", 6, &["attach", "cache", "control", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
+    place("forebay", 6, &["attach", "cache", "config", "control", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &["program", "rawclient", "rig"]),
 ];
 

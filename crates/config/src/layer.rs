@@ -16,8 +16,8 @@ use super::{
     },
 };
 use crate::{
+    certificates::FarSettingsOrigin,
     quantity::{Size, TimeSpan},
-    tls::FarSettingsOrigin,
 };
 
 /// One layer. The first four variants are bottom layers; the others are on top of the layers listed before them.

@@ -19,6 +19,7 @@ impl ByteRange {
         Self { start, end }
     }
 
+    /// Returns the first byte.
     pub fn start(&self) -> u64 {
         self.start
     }

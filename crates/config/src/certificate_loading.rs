@@ -10,7 +10,7 @@ use super::{
     problem::KeyPath,
     tls::{PortalTls, RemoteTls},
 };
-use crate::tls::TlsInputError;
+use crate::certificates::TlsInputError;
 
 impl Settings {
     /// Reads all certificates and keys that the settings name.

@@ -7,7 +7,7 @@ use control::Failure;
 use serde::Deserialize;
 use transport::{TlsClient, TlsServer};
 
-use crate::tls::{self, TlsInputError};
+use crate::certificates::{self, TlsInputError};
 
 /// The certificate of a portal, and the authorities of initiators.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
@@ -64,12 +64,12 @@ impl PortalTls {
 
     /// Returns a number that identifies the set of authorities in `client_ca`, on every machine.
     pub fn authorities(&self) -> Result<String, Failure> {
-        Ok(tls::fingerprint(&self.client_ca)?)
+        Ok(certificates::fingerprint(&self.client_ca)?)
     }
 
     /// Reads the files.
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
-        self.loaded = Some(tls::server(&self.certificate, &self.key, &self.client_ca)?);
+        self.loaded = Some(certificates::server(&self.certificate, &self.key, &self.client_ca)?);
         Ok(())
     }
 }
@@ -98,7 +98,7 @@ impl RemoteTls {
     /// Reads the files.
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
         let own = self.certificate.as_deref().zip(self.key.as_deref());
-        self.loaded = Some(tls::client(own, &self.ca, self.server_name.as_deref())?);
+        self.loaded = Some(certificates::client(own, &self.ca, self.server_name.as_deref())?);
         Ok(())
     }
 }

@@ -1,6 +1,11 @@
-//! Settings: one TOML file as data. Every default is in the `Default` of its table. `stack` and `serve` convert them
-//! to objects.
+//! The settings of a process: one TOML file as data. Every default is in the `Default` of its table. This crate also
+//! reads the secrets and certificates that a file names, and makes the CHAP and TLS configurations of sessions of them.
+//! It opens no storage: the crates above make objects of the settings.
 
+pub mod private_file;
+pub mod certificates;
+pub mod quantity;
+mod shell_word;
 mod problem;
 mod value_types;
 mod host_name;
@@ -20,6 +25,7 @@ mod remote_rules;
 mod cache_rules;
 mod rules;
 mod loading;
+pub mod login_rules;
 #[cfg(test)]
 mod example;
 
@@ -33,14 +39,16 @@ pub use access::{Allow, ChapCredentialSettings, ChapHashSetting, Discovery};
 pub use byte_range::ByteRange;
 pub use host_name::{host_name, name_of_host};
 pub use layer::{
-    CacheLayerSettings, CommonCache, EncryptLayerSettings, FaultLayerSettings, File, Layer,
-    MemoryLayerSettings, PairPartnerSettings, RemoteLayerSettings, Slice,
+    CacheLayerSettings, CommonCache, DelayLayerSettings, DiskLayerSettings, EncryptLayerSettings,
+    FaultLayerSettings, File, InCommon, Layer, MemoryLayerSettings, MirrorLegLayerSettings,
+    ObserveLayerSettings, PairPartnerSettings, RemoteLayerSettings, Slice,
 };
 pub use names::{FarVolumeAddress, NamingServiceSettings, with_port};
 pub use portal::{HostPort, PortalGroupSettings, PortalSettings};
 pub use remote_rules::SOCKET_BUFFER;
-pub use schedule::{Schedule, TimeOfDay};
+pub use schedule::{Hours, Schedule, TimeOfDay};
 pub use secret::{SecretWithSource, read as read_secret};
+pub use shell_word::quoted;
 pub use tls::{PortalTls, RemoteTls};
 pub use value_types::{
     Address, CongestionSetting, DestageOrderSetting, Digest, FaultError, FaultOperationSetting,
@@ -49,7 +57,6 @@ pub use value_types::{
 };
 
 use crate::quantity::{Size, TimeSpan};
-use crate::shell_word::quoted;
 
 /// The settings of one process.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]

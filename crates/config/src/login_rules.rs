@@ -3,9 +3,7 @@
 use iscsi::login::chap::{Credential, InitiatorChap};
 use target::{LoginAccess, LoginAccessRule, Security};
 
-use crate::settings::{
-    self, Allow, ChapCredentialSettings, Discovery, RemoteLayerSettings, Settings,
-};
+use crate::{Allow, ChapCredentialSettings, Discovery, RemoteLayerSettings, Settings};
 
 /// Returns the CHAP users and discovery rules of this process.
 pub fn security(settings: &Settings) -> Security {
@@ -18,7 +16,7 @@ pub fn security(settings: &Settings) -> Security {
 }
 
 /// Returns the access rules of a target.
-pub fn access(target: &settings::IscsiTargetSettings) -> LoginAccess {
+pub fn access(target: &crate::IscsiTargetSettings) -> LoginAccess {
     rules(target.allow.as_deref(), target.mutual.as_ref())
 }
 
@@ -31,7 +29,7 @@ pub fn chap(remote: &RemoteLayerSettings) -> Option<InitiatorChap> {
 pub fn prove(
     user: &ChapCredentialSettings,
     mutual: Option<&ChapCredentialSettings>,
-    hashes: &[settings::ChapHashSetting],
+    hashes: &[crate::ChapHashSetting],
 ) -> InitiatorChap {
     let algorithms = hashes.iter().map(|chap| chap.algorithm()).collect();
     InitiatorChap {
