@@ -8,19 +8,17 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 use cache::{MappedFile, StableMemory as _};
 use config::{FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit, quantity::about};
 use control::{ClaimStatus, ControlRequest, ControlResponse, FAILED, Failure, ServingStatus};
+use stack::{
+    figures, key_file,
+    records::{Recorder, Records},
+    unit_state,
+};
 use target::Listener;
 use transport::{CongestionControl, SocketOptions};
 use unit::UnitIdentity;
 use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
-use crate::{
-    control_socket, figures, key_file,
-    naming::Naming,
-    node,
-    output::print_line,
-    records::{Recorder, Records},
-    stack, unit_state,
-};
+use crate::{control_socket, naming::Naming, node, output::print_line};
 
 /// Prints a line for each check. Fails if one of them would stop `serve`, or a reload of the running process.
 pub async fn run(config: &Path) -> Result<(), Failure> {

@@ -8,14 +8,12 @@ use std::{
 
 use config::{CacheLayerSettings, Layer, Settings, Unit};
 use control::{ControlRequest, ControlResponse, Failure};
-
-use crate::{
-    cli::Forget,
-    control_socket,
-    not_opened::NotOpened,
-    output::print_line,
+use stack::{
+    NotOpened,
     records::{Records, StorageRecord, absolute},
 };
+
+use crate::{cli::Forget, control_socket, output::print_line};
 
 /// Removes the record of a path. Fails if a process serves the storage there; fails without `--lose-data` if
 /// the storage may hold data.

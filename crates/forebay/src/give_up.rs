@@ -5,11 +5,11 @@ use cache::MemberRecord;
 use config::{CacheLayerSettings, Settings, quantity::about};
 use control::{Failure, UnitName};
 use serde_json::json;
+use stack::UnopenedCacheLog;
 
 use crate::{
     cli::{GiveUp, OfLog},
     output::print_line,
-    stack::{self, UnopenedCacheLog},
 };
 
 /// Removes a volume from the log. Fails if this would lose data, unless the user has confirmed it.

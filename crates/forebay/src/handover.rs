@@ -4,13 +4,13 @@ use std::{fmt::Write as _, path::Path};
 
 use config::{CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit, quantity::about};
 use control::{ControlRequest, ControlResponse, Exported, Failure, UnitName};
+use stack::OpenedStack;
 use volume::Holding;
 
 use crate::{
     cli::{Adopt, Export},
     control_socket, node,
     output::{print, print_line},
-    stack::{self, OpenedStack},
 };
 
 /// Closes the log of a unit, in the process that serves it or directly. Prints what the other host needs.

@@ -1,24 +1,14 @@
 //! The program: settings, stacks, roles, quickstart.
 
-mod not_opened;
 mod output;
 mod table;
-mod figures;
-mod congestion;
 mod event_queue;
 mod memory_release;
 mod open_file_limit;
 mod plan;
-mod atomic_file;
-mod state_folder;
-mod confirmed_writes;
-mod unit_state;
-mod records;
 mod moves;
 mod linked;
 mod control_socket;
-mod key_file;
-mod stack;
 mod naming;
 mod node;
 mod events;
@@ -79,9 +69,11 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         // Its exit code may report a problem of the process without an error of this one.
         ForebayCommand::Status(args) => return status::run(&args),
         ForebayCommand::Secret(args) => secret::make(&args),
-        ForebayCommand::Key(args) => {
-            key_file::make(&args.file, args.secret_file.as_deref(), args.secret_env.as_deref())
-        }
+        ForebayCommand::Key(args) => stack::key_file::make(
+            &args.file,
+            args.secret_file.as_deref(),
+            args.secret_env.as_deref(),
+        ),
         ForebayCommand::Reload(args) => reload(&args),
         ForebayCommand::Resize(args) => resize(&args),
         ForebayCommand::Gateway(args) => in_runtime(gateway::run(args.act)),

@@ -7,9 +7,10 @@ use std::{
 };
 
 use control::Failure;
+use stack::atomic_file;
 use zeroize::Zeroizing;
 
-use crate::{atomic_file, cli::SecretArgs};
+use crate::cli::SecretArgs;
 
 /// Characters of a secret with six bits each (base64), which every initiator accepts in its settings.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -5,6 +5,7 @@ use std::{fs::File, io::Write, net::SocketAddr, path::Path, sync::Arc, time::Dur
 use config::{Iscsi, Settings, quantity::Size};
 use control::{ControlRequest, ControlResponse, Failure, ReloadChanges};
 use iscsi::keys::NegotiationOffer;
+use stack::congestion::congestion;
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
@@ -12,12 +13,11 @@ use tokio::{
 use transport::SocketOptions;
 
 use crate::{
-    congestion::congestion,
     control_socket::{self, ControlSocket},
     events::EventFilter,
     memory_release,
     node::Node,
-    open_file_limit, stack,
+    open_file_limit,
 };
 
 /// Serves until a signal ends it.

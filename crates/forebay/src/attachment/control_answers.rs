@@ -16,10 +16,10 @@ use control::{
     LogLeft, ProcessCounters, ServingPhase, ServingStatus, TargetStatus, UnitName, UnitStatus,
 };
 use parking_lot::Mutex;
+use stack::OpenedStack;
 use tokio::sync::{mpsc, oneshot};
 
 use super::source::AttachmentSource;
-use crate::stack::OpenedStack;
 
 /// The ways to take a device away.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

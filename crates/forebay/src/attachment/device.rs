@@ -7,6 +7,7 @@ use attach::{
     VolumeFile,
 };
 use control::{AttachedVolumeStatus, CacheControlCommand, CacheControlStatus, Failure, UnitName};
+use stack::OpenedStack;
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
@@ -14,7 +15,7 @@ use super::{
     attachment_lock::list, control_answers::Manner, file_system, host::refusal,
     source::AttachmentSource,
 };
-use crate::{cli::Attach, stack::OpenedStack};
+use crate::cli::Attach;
 
 /// A loop device on a file over a volume, perhaps with a file system that this process has mounted.
 pub struct AttachedDevice {

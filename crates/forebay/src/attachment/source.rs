@@ -10,15 +10,10 @@ use config::{
     quantity::TimeSpan,
 };
 use control::{Failure, UnitName};
+use stack::{OpenedStack, records::Records};
 
 use crate::{
-    cli::Attach,
-    control_socket, credentials, handover,
-    moves::Moves,
-    naming::Naming,
-    node, plan,
-    records::Records,
-    stack::{self, OpenedStack},
+    cli::Attach, control_socket, credentials, handover, moves::Moves, naming::Naming, node, plan,
 };
 
 /// A volume that is not open yet.

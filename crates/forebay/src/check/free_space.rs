@@ -7,7 +7,6 @@ use control::Failure;
 use volume::FileVolumeOptions;
 
 use super::SettingsCheckReport;
-use crate::stack;
 
 /// Adds up the files that would be made and filled, for each file system, since each file alone may fit.
 pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Result<(), Failure> {

@@ -5,13 +5,13 @@ use std::{io::ErrorKind, net::TcpListener};
 
 use config::{Layer, Settings};
 use control::{ControlRequest, ControlResponse, Failure, ServingStatus};
+use stack::state_folder;
 
 use super::SettingsCheckReport;
 use crate::{
     control_socket,
     moves::Moves,
     naming::{self, Naming},
-    state_folder,
 };
 
 /// Checks the folders of records: the `state` folder, or the one beside the settings file if any storage is

@@ -7,7 +7,6 @@ use config::quantity::{REMEDY, Size, TimeSpan};
 use control::{Rate, UnitName};
 
 use super::control_call::{ControlCallArgs, Whom};
-use crate::stack;
 
 /// Arguments of `gateway`.
 #[derive(Args, Debug)]

@@ -14,9 +14,9 @@ use config::{HostPort, IscsiName, IscsiTargetSettings, Settings, Unit};
 use control::Failure;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use stack::{atomic_file, state_folder, unit_state};
 
 use super::volume_description::Described;
-use crate::{atomic_file, state_folder, unit_state};
 
 /// The random id of one move.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

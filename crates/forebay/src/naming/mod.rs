@@ -21,13 +21,12 @@ use config::{SecretWithSource, Settings};
 use control::{Failure, KnownNode, NamingStatus};
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
+use stack::FindFarVolume;
 use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use zeroize::Zeroizing;
 
 pub use service::{cannot_listen, serve};
 pub use volume_finder::usable;
-
-use crate::stack::FindFarVolume;
 
 /// The naming service as this process takes part in it.
 pub struct Naming {
@@ -323,7 +322,7 @@ mod tests {
     /// Returns the settings of a process whose seed answers at this address.
     fn settings(folder: &std::path::Path, seed: SocketAddr) -> Settings {
         let secret = folder.join("secret");
-        crate::atomic_file::replace(&secret, b"a secret of all who take part\n").unwrap();
+        stack::atomic_file::replace(&secret, b"a secret of all who take part\n").unwrap();
         let text = format!(
             "state = \"{}\"\n[names]\nseeds = [\"{}\"]\nsecret_file = \"{}\"\n\
             [[target]]\nname = \"iqn.2026-11.test:a\"\n[[target.unit]]\n\

@@ -8,8 +8,7 @@ use std::{
 
 use ::names::{Gln, MOST_COUNT};
 use control::Failure;
-
-use crate::{atomic_file, state_folder};
+use stack::{atomic_file, state_folder};
 
 /// Returns the path of the file in a state folder.
 pub fn path(state: &Path) -> PathBuf {

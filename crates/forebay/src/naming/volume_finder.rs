@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc};
 
 use ::names::{VolumeLocation, VolumeName};
 use initiator::{Locate, Locating};
+use stack::FindFarVolume;
 
 use super::Naming;
-use crate::stack::FindFarVolume;
 
 /// Finds a volume by its name.
 struct Finder {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use control::{ClaimStatus, Failure, UnitName};
+use stack::figures;
 use unit::{LogicalUnit, NotDropped, Sharer};
 
 use super::Node;
-use crate::figures;
 
 impl Node {
     /// Returns the last owner of a unit, or all gateways that share it.

@@ -36,18 +36,12 @@ use config::{
 use control::{Failure, ServingPhase, UnitName};
 use parking_lot::Mutex;
 use scsi::ClaimReport;
+use stack::{NotOpened, OpenedStack, SlicedFiles, StackInput, records::Records, unit_state};
 use target::{PortalGroup, Redirect, TargetServer};
 use tokio::task::JoinSet;
 use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
-use crate::{
-    moves::Moves,
-    naming::Naming,
-    not_opened::NotOpened,
-    records::Records,
-    stack::{self, OpenedStack, SlicedFiles, StackInput},
-    unit_state,
-};
+use crate::{moves::Moves, naming::Naming};
 
 /// The part of the stop time in which initiators may log out.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(1);

@@ -9,13 +9,11 @@ use config::{
 };
 use control::Failure;
 use futures_util::stream::FuturesUnordered;
+use stack::{atomic_file, records::Records, unit_state};
 
 use super::{Node, copy_in::Copy};
-use crate::{
-    atomic_file,
-    moves::{Come, CopyStage, Described, MoveId, MoveOutcome, TargetAccessRules, VolumeMoveRecord},
-    records::Records,
-    stack, unit_state,
+use crate::moves::{
+    Come, CopyStage, Described, MoveId, MoveOutcome, TargetAccessRules, VolumeMoveRecord,
 };
 
 /// A request to accept a volume.

@@ -5,18 +5,15 @@ use std::{sync::Arc, time::Duration};
 
 use ::names::VolumeName;
 use control::Failure;
+use stack::{records::Records, unit_state};
 use tokio::{net::TcpStream, time::timeout};
 use transport::ConnectionPermit;
 use volume::Data;
 
 use super::{Node, copy_in::Copy, move_accept::MoveOffer};
-use crate::{
-    moves::{
-        self, Come, CopyStage, HELLO_BYTES, Hears, MoveChannelError, MoveFrame, MoveOutcome,
-        MoveRequest, MoveResponse, Says, VolumeMoveRecord,
-    },
-    records::Records,
-    unit_state,
+use crate::moves::{
+    self, Come, CopyStage, HELLO_BYTES, Hears, MoveChannelError, MoveFrame, MoveOutcome,
+    MoveRequest, MoveResponse, Says, VolumeMoveRecord,
 };
 
 /// Time-out of the first request. The peer may be a stranger, and uses one of the permits of all connections.

@@ -8,6 +8,7 @@ use std::{
 
 use ::names::VolumeName;
 use control::{Failure, MoveStage};
+use stack::{records::Records, unit_state};
 use target::Redirect;
 use tokio::time::{sleep, timeout};
 use volume::ChangedRegions;
@@ -19,10 +20,8 @@ use super::{
     outgoing_move::{Leaving, Move},
     reload::put_away,
 };
-use crate::{
-    moves::{MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord},
-    records::Records,
-    unit_state,
+use crate::moves::{
+    MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord,
 };
 
 /// How long commands that have begun may take to end: hosts give a command 30 s.

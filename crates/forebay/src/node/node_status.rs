@@ -7,14 +7,12 @@ use control::{
     PortalStatus, ProcessCounters, ServedTraffic, ServingCounters, ServingStatus, SessionStatus,
     TargetStatus, UnitStatus, VolumeMoveStatus,
 };
+use stack::figures;
 use target::CommandKind;
 use unit::LogicalUnit;
 
 use super::{Node, ServedTarget};
-use crate::{
-    figures,
-    moves::{CopyStage, VolumeMoveRecord},
-};
+use crate::moves::{CopyStage, VolumeMoveRecord};
 
 impl Node {
     /// Returns the number of initiator connections that have ended since the start.

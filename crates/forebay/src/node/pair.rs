@@ -11,13 +11,11 @@ use ::cache::{
 use config::{IscsiName, IscsiTargetSettings, Layer, Settings, Unit, quantity::TimeSpan};
 use control::{Failure, PairNvram, PairStatus, UnitName};
 use initiator::RemoteVolume;
+use stack::StackInput;
 use volume::{Mirror, MirrorLegStatus, Stack};
 
 use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
-use crate::{
-    naming::Naming,
-    stack::{self, StackInput},
-};
+use crate::naming::Naming;
 
 /// A pair at this node.
 #[derive(Clone)]

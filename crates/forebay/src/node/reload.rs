@@ -4,6 +4,7 @@ use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
 use config::{Address, File, IscsiTargetSettings, Layer, Settings, Unit, login_rules};
 use control::{Failure, ReloadChanges, ServingPhase};
+use stack::{NotOpened, OpenedStack, StackInput};
 use target::Listener;
 
 use super::{
@@ -13,9 +14,7 @@ use super::{
 };
 use crate::{
     moves::Blocked,
-    not_opened::NotOpened,
     plan::{self, ReloadPlan},
-    stack::{OpenedStack, StackInput},
 };
 
 /// What was opened for new settings. It is closed if they are not put in force.

@@ -4,12 +4,12 @@ use std::{future::Future, process::exit, sync::Arc, time::Duration};
 
 use config::{Address, IscsiTargetSettings, PortalGroupSettings, PortalSettings, Settings, Unit};
 use control::{FAILED, Failure, ServingPhase, UnitName};
+use stack::{NotOpened, OpenedStack};
 
 use super::{
     LOGOUT_WITHIN, Listening, Node, ServedTarget, ServedUnit, cannot_listen, open_common,
     open_unit, shown_unit, stop_units,
 };
-use crate::{not_opened::NotOpened, stack::OpenedStack};
 
 /// A stop takes at most this long. systemd waits longer, and a person about as long.
 const STOP_WITHIN: Duration = Duration::from_secs(5);

@@ -41,9 +41,10 @@ const PLACES: &[CrateFloor] = &[
     place("control", 3, &["names", "wan"]),
     place("config", 4, &["control", "initiator", "iscsi", "names", "target", "transport", "unit", "volume"]),
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
+    place("stack", 5, &["cache", "config", "control", "fairtcp", "initiator", "iscsi", "names", "scsi", "transport", "unit", "volume"]),
     place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),
     place("bench", 5, &["program", "rawclient", "rig", "workload"]),
-    place("forebay", 6, &["attach", "cache", "config", "control", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
+    place("forebay", 6, &["attach", "cache", "config", "control", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "stack", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &["program", "rawclient", "rig"]),
 ];
 

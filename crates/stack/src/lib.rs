@@ -1,10 +1,18 @@
 //! Settings to a stack of layers: one function, bottom first.
 
+pub mod atomic_file;
+pub mod state_folder;
+mod not_opened;
+pub mod confirmed_writes;
+pub mod unit_state;
+pub mod records;
+pub mod congestion;
+pub mod key_file;
+pub mod figures;
 mod pacing;
 mod cache_events;
 mod cache_refusal;
 mod cache_figures;
-mod cache_layer;
 mod watch;
 mod space;
 mod file;
@@ -16,6 +24,7 @@ mod read_tier;
 mod read_only;
 mod remote;
 mod remote_figures;
+mod cache_layer;
 mod unflushed;
 mod resend;
 mod write_through;
@@ -39,11 +48,7 @@ use volume::{
     Symptom, Volume, VolumeCallCounters, Watched,
 };
 
-use crate::{
-    key_file,
-    not_opened::NotOpened,
-    records::{KeptVolume, Recorder, Records},
-};
+use crate::records::{KeptVolume, Recorder, Records};
 pub use cache_layer::{
     CacheLayer, UnopenedCacheLog, check_nvram, describe_log, dirty_of, instance, known, open_log,
 };
@@ -51,6 +56,7 @@ pub use common::{known_as_unit, known_by, open_common};
 pub use file::{io_remedy, log_options, open as open_file, options, refusal};
 pub use half::{LocalHalf, check as check_half};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
+pub use not_opened::NotOpened;
 use parts::FilePart;
 pub use parts::SlicedFiles;
 use read_only::ReadOnly;

@@ -195,7 +195,7 @@ mod tests {
     fn only_a_wrong_setting_or_an_undecided_pair_ends_the_start() {
         let cache = config::CacheLayerSettings {
             log: "/srv/a b.log".into(),
-            ..settings::CacheLayerSettings::default()
+            ..config::CacheLayerSettings::default()
         };
         let is_refused =
             |error: &CacheOpenError| matches!(not_opened(&cache, error), NotOpened::Refused(_));
@@ -221,7 +221,7 @@ mod tests {
         let cache = config::CacheLayerSettings {
             log: "/srv/a b.log".into(),
             nvram: Some("/srv/$x".into()),
-            ..settings::CacheLayerSettings::default()
+            ..config::CacheLayerSettings::default()
         };
         let remedy = |error| refusal(&cache, &error).remedy.expect("there is one");
         let behind = remedy(CacheOpenError::Behind { ends: 1, confirmed: 2 });
