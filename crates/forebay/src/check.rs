@@ -8,6 +8,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 use cache::{MappedFile, StableMemory as _};
 use config::{FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit, quantity::about};
 use control::{ClaimStatus, ControlRequest, ControlResponse, FAILED, Failure, ServingStatus};
+use node::naming::Naming;
 use stack::{
     figures, key_file,
     records::{Recorder, Records},
@@ -18,7 +19,7 @@ use transport::{CongestionControl, SocketOptions};
 use unit::UnitIdentity;
 use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
-use crate::{control_socket, naming::Naming, node, output::print_line};
+use crate::{control_socket, output::print_line};
 
 /// Prints a line for each check. Fails if one of them would stop `serve`, or a reload of the running process.
 pub async fn run(config: &Path) -> Result<(), Failure> {

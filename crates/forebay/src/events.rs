@@ -4,12 +4,10 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 
 use config::LogLevel;
 use control::Failure;
+use node::EventLog;
 use tracing_subscriber::EnvFilter;
 
-use crate::{
-    event_queue::{EventWriter, QUEUE},
-    node::EventLog,
-};
+use crate::event_queue::{EventWriter, QUEUE};
 
 /// Decides which events are shown.
 pub struct EventFilter {

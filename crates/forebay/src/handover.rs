@@ -9,7 +9,7 @@ use volume::Holding;
 
 use crate::{
     cli::{Adopt, Export},
-    control_socket, node,
+    control_socket,
     output::{print, print_line},
 };
 

@@ -8,12 +8,12 @@ use config::{
 };
 use control::{ControlRequest, ControlResponse, Failure};
 use iscsi::{login::LoginFailure, pdu::LoginStatus};
+use node::naming::{self, Naming};
 use serde_json::json;
 
 use crate::{
     cli::{Credentials, Ls},
     control_socket, credentials,
-    naming::{self, Naming},
     output::{print, tell},
     table::table,
 };

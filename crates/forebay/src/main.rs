@@ -1,16 +1,12 @@
-//! The program: settings, stacks, roles, quickstart.
+//! The program: the command line and its commands, quickstart, attached volumes and the laboratory.
 
 mod output;
 mod table;
 mod event_queue;
 mod memory_release;
 mod open_file_limit;
-mod plan;
-mod moves;
 mod linked;
 mod control_socket;
-mod naming;
-mod node;
 mod events;
 mod serve;
 mod check;

@@ -5,6 +5,7 @@ use std::{fs::File, io::Write, net::SocketAddr, path::Path, sync::Arc, time::Dur
 use config::{Iscsi, Settings, quantity::Size};
 use control::{ControlRequest, ControlResponse, Failure, ReloadChanges};
 use iscsi::keys::NegotiationOffer;
+use node::Node;
 use stack::congestion::congestion;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -15,9 +16,7 @@ use transport::SocketOptions;
 use crate::{
     control_socket::{self, ControlSocket},
     events::EventFilter,
-    memory_release,
-    node::Node,
-    open_file_limit,
+    memory_release, open_file_limit,
 };
 
 /// Serves until a signal ends it.

@@ -10,11 +10,10 @@ use config::{
     quantity::TimeSpan,
 };
 use control::{Failure, UnitName};
+use node::{moves::Moves, naming::Naming, plan};
 use stack::{OpenedStack, records::Records};
 
-use crate::{
-    cli::Attach, control_socket, credentials, handover, moves::Moves, naming::Naming, node, plan,
-};
+use crate::{cli::Attach, control_socket, credentials, handover};
 
 /// A volume that is not open yet.
 pub struct AttachmentSource {

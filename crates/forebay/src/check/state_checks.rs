@@ -5,14 +5,14 @@ use std::{io::ErrorKind, net::TcpListener};
 
 use config::{Layer, Settings};
 use control::{ControlRequest, ControlResponse, Failure, ServingStatus};
-use stack::state_folder;
-
-use super::SettingsCheckReport;
-use crate::{
-    control_socket,
+use node::{
     moves::Moves,
     naming::{self, Naming},
 };
+use stack::state_folder;
+
+use super::SettingsCheckReport;
+use crate::control_socket;
 
 /// Checks the folders of records: the `state` folder, or the one beside the settings file if any storage is
 /// recorded.

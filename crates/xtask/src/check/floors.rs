@@ -44,8 +44,9 @@ const PLACES: &[CrateFloor] = &[
     place("stack", 5, &["cache", "config", "control", "fairtcp", "initiator", "iscsi", "names", "scsi", "transport", "unit", "volume"]),
     place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),
     place("bench", 5, &["program", "rawclient", "rig", "workload"]),
-    place("forebay", 6, &["attach", "cache", "config", "control", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "stack", "target", "transport", "unit", "volume", "wan", "workload"]),
-    place("xtask", 7, &["program", "rawclient", "rig"]),
+    place("node", 6, &["cache", "config", "control", "initiator", "names", "scsi", "stack", "target", "transport", "unit", "volume"]),
+    place("forebay", 7, &["attach", "cache", "config", "control", "initiator", "iscsi", "lab", "names", "node", "program", "stack", "target", "transport", "unit", "volume", "wan", "workload"]),
+    place("xtask", 8, &["program", "rawclient", "rig"]),
 ];
 
 /// One arrow: a crate and what it depends on.

@@ -29,8 +29,10 @@ pub struct MoveCopyPace {
 /// The reason why a pass has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MovePassError {
+    /// The volume cannot be read.
     #[error("the volume cannot be read: {0}")]
     Volume(#[from] Error),
+    /// The channel to the other node ended.
     #[error("the connection to the other node: {0}")]
     Line(#[from] MoveChannelError),
 }

@@ -15,11 +15,26 @@ pub enum MoveFrame {
     /// An answer of the other node.
     Answer(MoveResponse),
     /// Blocks of the volume.
-    Write { lba: u64, data: Bytes },
+    Write {
+        /// The first block.
+        lba: u64,
+        /// Their content.
+        data: Bytes,
+    },
     /// Blocks that are all zeros.
-    Zeros { lba: u64, blocks: u32 },
+    Zeros {
+        /// The first block.
+        lba: u64,
+        /// Their number.
+        blocks: u32,
+    },
     /// A record of the unit's state.
-    Record { name: String, bytes: Bytes },
+    Record {
+        /// The name of the record.
+        name: String,
+        /// Its content.
+        bytes: Bytes,
+    },
 }
 
 /// A request: `Ask` comes from the destination node, all others from the source node.

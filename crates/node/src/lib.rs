@@ -1,8 +1,12 @@
 //! A node: the targets, units and portals that one process serves.
 
+pub mod plan;
+pub mod naming;
+pub mod moves;
 mod cache_commands;
 mod claims;
 mod announcements;
+mod refused_units;
 mod reload;
 mod partner_link;
 mod pair;
@@ -16,7 +20,6 @@ mod copy_out;
 mod move_switchover;
 mod move_out;
 mod stale_copy;
-mod refused_units;
 mod start;
 mod node_status;
 

@@ -41,14 +41,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The reason why a channel ends.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveChannelError {
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The peer did not answer in time.
     #[error("it timed out")]
     TimedOut,
+    /// The hello of the peer is that of another protocol or version.
     #[error("the peer uses another protocol, or a newer version of it")]
     Hello,
+    /// A frame does not have the seal of the secret.
     #[error("the peer has another secret, or its messages were changed on the way")]
     Seal,
+    /// A frame has an invalid content.
     #[error("the peer sent an invalid message")]
     Payload,
 }
