@@ -11,7 +11,9 @@ const FILE_BYTES: u64 = 4096;
 
 /// A secret, and a description of its source.
 pub struct SecretWithSource {
+    /// The secret.
     pub secret: Zeroizing<Vec<u8>>,
+    /// The file or environment variable that it was read from, for messages.
     pub place: String,
 }
 
