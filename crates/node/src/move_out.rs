@@ -8,7 +8,7 @@ use std::{
 };
 
 use ::names::{Gln, NodeName, VolumeName};
-use control::{Failure, MoveStage, VolumeMoveProgress};
+use control::{Failure, KnownNode, MoveStage, VolumeMoveProgress};
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -37,14 +37,7 @@ impl Node {
         pause: Duration,
     ) -> Result<VolumeMoveProgress, Failure> {
         let _one_at_a_time = self.changing.lock().await;
-        let naming = self.naming()?;
-        let nodes = naming.find(to).await;
-        let [node] = &nodes[..] else {
-            let what = if nodes.is_empty() { "no node is" } else { "several nodes are" };
-            return Err(Failure::new(format!("{what} known as {to}")).remedy(
-                "`forebay names` shows the nodes that are known; name one by its number (GLN)",
-            ));
-        };
+        let node = self.destination(to).await?;
         let (target, unit, served) = self.find_volume(volume).await?;
         let name = unit.volume.clone().ok_or_else(|| unnamed(&target))?;
         // The volume may still be open if the settings without it could not be put in force.
@@ -61,14 +54,7 @@ impl Node {
             return Err(Failure::new(format!("{name} is being moved to {} already", progress.to))
                 .remedy(format!("wait for it, or `forebay volume cancel {name}`")));
         }
-        let me = naming.gln();
-        if node.gln == me {
-            return Err(Failure::new(format!("{name} is on that node already")));
-        }
-        if node.stale || node.twins || node.addresses.is_empty() {
-            let message = format!("the node {} is stale, or has no address for queries", node.node);
-            return Err(Failure::new(message).remedy("`forebay names` shows what is known of it"));
-        }
+        self.can_receive(&node, &name)?;
         let watched = movable(&target, &unit, &served)?;
         let access = TargetAccessRules::of(&self.settings(), &target)?;
         let lower = &**watched.below();
@@ -77,23 +63,7 @@ impl Node {
         let to = describe(&node.node, node.gln);
         let leaving =
             Arc::new(Leaving::new(MoveId::random()?, name.clone(), to, described.bytes()));
-        let under_way = {
-            let mut moving = self.moving.lock();
-            let others = moving.leaving.values().filter(|other| other.under_way().is_some());
-            let under_way = others.count();
-            if under_way < MOST_LEAVING {
-                moving.leaving.insert(name, Arc::clone(&leaving));
-            }
-            under_way
-        };
-        if under_way >= MOST_LEAVING {
-            return Err(Failure::new(format!(
-                "{MOST_LEAVING} volumes are being moved from here already"
-            ))
-            .remedy(
-                "wait until one of them has moved: `forebay volume list` shows how far they are",
-            ));
-        }
+        self.begin_leaving(name, &leaving)?;
         let moved = Move {
             settings: self.settings(),
             target,
@@ -110,6 +80,45 @@ impl Node {
         let node = Arc::clone(self);
         tokio::spawn(async move { node.leave(&leaving, moved).await });
         Ok(progress)
+    }
+
+    /// Returns the node with this number or name.
+    async fn destination(&self, to: &str) -> Result<KnownNode, Failure> {
+        let nodes = match <[KnownNode; 1]>::try_from(self.naming()?.find(to).await) {
+            Ok([node]) => return Ok(node),
+            Err(nodes) => nodes,
+        };
+        let what = if nodes.is_empty() { "no node is" } else { "several nodes are" };
+        Err(Failure::new(format!("{what} known as {to}"))
+            .remedy("`forebay names` shows the nodes that are known; name one by its number (GLN)"))
+    }
+
+    /// Fails if the node is this one, or if it cannot be asked.
+    fn can_receive(&self, node: &KnownNode, volume: &VolumeName) -> Result<(), Failure> {
+        if node.gln == self.naming()?.gln() {
+            return Err(Failure::new(format!("{volume} is on that node already")));
+        }
+        if node.stale || node.twins || node.addresses.is_empty() {
+            let message = format!("the node {} is stale, or has no address for queries", node.node);
+            return Err(Failure::new(message).remedy("`forebay names` shows what is known of it"));
+        }
+        Ok(())
+    }
+
+    /// Notes that the volume is being moved, unless too many are.
+    fn begin_leaving(&self, volume: VolumeName, leaving: &Arc<Leaving>) -> Result<(), Failure> {
+        let mut moving = self.moving.lock();
+        let others = moving.leaving.values().filter(|other| other.under_way().is_some());
+        if others.count() >= MOST_LEAVING {
+            return Err(Failure::new(format!(
+                "{MOST_LEAVING} volumes are being moved from here already"
+            ))
+            .remedy(
+                "wait until one of them has moved: `forebay volume list` shows how far they are",
+            ));
+        }
+        moving.leaving.insert(volume, Arc::clone(leaving));
+        Ok(())
     }
 
     /// Returns the progress of a volume's move, or the result of the last one.

@@ -71,33 +71,14 @@ impl Node {
         // Commands that wait continue when `held` is dropped.
         let last = timeout(moved.pause.saturating_sub(begun.elapsed()), last).await;
         last.map_err(|_| Switch::Never(slow(moved)))?.map_err(Switch::Never)?;
-        // From here on hosts cannot log in, and try again; commands that arrive before that wait with the others.
-        leaving.is_decided.store(true, Ordering::Release);
-        let away =
-            target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };
-        let prepared = match self.server.turn_away(away).await {
-            Ok(true) if changes.is_still() => {
-                let prepared = timeout(PREPARE_WITHIN, self.prepare_other(moved, line)).await;
-                prepared.unwrap_or_else(|_| Err(broken(&"it timed out")))
-            }
-            Ok(_) => Err(busy(&moved.described.volume)),
-            Err(error) => Err(Failure::new(error)),
-        };
-        let decided = match prepared {
-            Ok(redirect) => self.decide(leaving, moved, redirect).await,
-            Err(failure) => Err(failure),
-        };
-        let shown = self.shown(&moved.settings, &moved.target);
-        let redirect = match decided {
-            Ok(redirect) => Redirect { address: redirect, permanent: false },
+        let redirect = match self.hand_over(leaving, moved, changes, line).await {
+            Ok(address) => Redirect { address, permanent: false },
             Err(failure) => {
-                // Serve the volume here again.
-                if let Err(error) = self.server.change(shown).await {
-                    tracing::error!(%error, "a target is invalid, although the settings were accepted");
-                }
+                self.serve_again(moved).await;
                 return Err(Switch::Never(failure));
             }
         };
+        let shown = self.shown(&moved.settings, &moved.target);
         // Order: end the sessions here with a redirect before the other node serves the volume.
         let gone = target::Target { units: Vec::new(), redirect: Some(redirect), ..shown };
         if let Err(error) = self.server.turn_away(gone).await {
@@ -123,6 +104,38 @@ impl Node {
             Some(_) => self.remove_left_later(moved.described.volume.clone()),
         }
         Ok(failure)
+    }
+
+    /// Lets nobody log in any more, has the other node prepare, and makes the record of the move stable. Returns the
+    /// address to which initiators are redirected.
+    async fn hand_over(
+        &self,
+        leaving: &Leaving,
+        moved: &Move,
+        changes: &ChangedRegions,
+        line: &mut MoveOutChannel,
+    ) -> Result<String, Failure> {
+        // From here on hosts cannot log in, and try again; commands that arrive before that wait with the others.
+        leaving.is_decided.store(true, Ordering::Release);
+        let away =
+            target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };
+        let redirect = match self.server.turn_away(away).await {
+            Ok(true) if changes.is_still() => {
+                let prepared = timeout(PREPARE_WITHIN, self.prepare_other(moved, line)).await;
+                prepared.unwrap_or_else(|_| Err(broken(&"it timed out")))?
+            }
+            Ok(_) => return Err(busy(&moved.described.volume)),
+            Err(error) => return Err(Failure::new(error)),
+        };
+        self.decide(leaving, moved, redirect).await
+    }
+
+    /// Serves the volume here again.
+    async fn serve_again(&self, moved: &Move) {
+        let shown = self.shown(&moved.settings, &moved.target);
+        if let Err(error) = self.server.change(shown).await {
+            tracing::error!(%error, "a target is invalid, although the settings were accepted");
+        }
     }
 
     /// Sends the records of the unit. Returns the address to which initiators are redirected.
