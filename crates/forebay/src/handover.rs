@@ -151,23 +151,12 @@ fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
         .remedy("bring the log of the other host there first, or correct `log`"))
 }
 
-/// Prints the target with this unit as settings, with the serial number that hosts know; for a common cache, with all
-/// of its units and the common cache.
-fn fragment(
-    config: &Path,
-    served: &Settings,
-    name: &UnitName,
-    cache: &CacheLayerSettings,
-    exported: &Exported,
-) -> Result<String, Failure> {
-    let text = std::fs::read_to_string(config).map_err(Failure::new)?;
-    let mut settings: toml::Table = toml::from_str(&text).map_err(Failure::new)?;
-    let targets = settings.remove("target").unwrap_or(toml::Value::Array(Vec::new()));
-    let (target, unit) = find(served, name)?;
-    let units = match unit.in_common() {
-        Some(common) => served.units_of(common),
-        None => vec![(target, unit)],
-    };
+/// Returns the tables of these units, each below the table of its target, with the serial numbers that hosts know.
+fn kept_targets(
+    targets: &toml::Value,
+    units: &[(&IscsiTargetSettings, &Unit)],
+    serial: impl Fn(&IscsiTargetSettings, &Unit) -> String,
+) -> Vec<toml::Value> {
     let mut kept = Vec::new();
     for target in targets.as_array().into_iter().flatten().filter_map(toml::Value::as_table) {
         let mut target = target.clone();
@@ -187,18 +176,38 @@ fn fragment(
             if let Some((target, unit)) = of(table)
                 && let Some(table) = table.as_table_mut()
             {
-                let is_named = (&target.name.0, unit.lun) == (&name.target, name.lun);
-                let serial = match is_named {
-                    true => exported.serial.clone(),
-                    false => node::serial(target, unit),
-                };
-                table.insert("serial".to_owned(), serial.into());
+                table.insert("serial".to_owned(), serial(target, unit).into());
             }
         }
         if !tables.is_empty() {
             kept.push(target.into());
         }
     }
+    kept
+}
+
+/// Prints the target with this unit as settings, with the serial number that hosts know; for a common cache, with all
+/// of its units and the common cache.
+fn fragment(
+    config: &Path,
+    served: &Settings,
+    name: &UnitName,
+    cache: &CacheLayerSettings,
+    exported: &Exported,
+) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(config).map_err(Failure::new)?;
+    let mut settings: toml::Table = toml::from_str(&text).map_err(Failure::new)?;
+    let targets = settings.remove("target").unwrap_or(toml::Value::Array(Vec::new()));
+    let (target, unit) = find(served, name)?;
+    let units = match unit.in_common() {
+        Some(common) => served.units_of(common),
+        None => vec![(target, unit)],
+    };
+    let serial = |target: &IscsiTargetSettings, unit: &Unit| {
+        let is_named = (&target.name.0, unit.lun) == (&name.target, name.lun);
+        if is_named { exported.serial.clone() } else { node::serial(target, unit) }
+    };
+    let kept = kept_targets(&targets, &units, serial);
     let mut whole = toml::Table::new();
     if let Some(common) = unit.in_common()
         && let Some(tables) = settings.get_mut("common_cache").and_then(toml::Value::as_array_mut)

@@ -196,30 +196,9 @@ impl AttachedDevice {
             return Err(self.in_use(&users));
         }
         if let Some(folder) = self.attached.mount.clone() {
-            // Not for a drain, which is requested repeatedly.
-            if manner == Manner::Usual {
-                tracing::info!(mount = %folder.display(), "writing back and unmounting");
-            }
-            let place = folder.clone();
-            // Data that could not be written back is lost once the file system is unmounted.
-            match apart(move || Ok(attach::sync(&place))).await? {
-                Ok(()) => {}
-                // The file system has stopped writing after an error: it can only be unmounted.
-                Err(error) if error.error.raw_os_error() == Some(libc::EROFS) => {
-                    self.has_stopped = true;
-                }
-                Err(error) => return Err(self.not_stable(&error).await),
-            }
-            // Drain while it is still mounted: a user who gives up during the drain finds everything as before.
-            if manner == Manner::Drained
-                && let Some(standing) = self.drain().await?
-            {
+            if let Some(standing) = self.leave_mount(&folder, manner).await? {
                 return Ok(Some(standing));
             }
-            if manner == Manner::Drained {
-                tracing::info!(mount = %folder.display(), "the cache is drained; unmounting");
-            }
-            self.unmount(&folder).await?;
             self.attached.mount = None;
         }
         let device = self.device;
@@ -253,6 +232,40 @@ impl AttachedDevice {
             }
         };
         self.outcome(problem).map(|()| None)
+    }
+
+    /// Writes back the file system in `folder`, drains the cache if that is wanted, and unmounts. Returns the state of
+    /// the cache if it is not drained yet; the file system is still mounted then.
+    async fn leave_mount(
+        &mut self,
+        folder: &Path,
+        manner: Manner,
+    ) -> Result<Option<CacheControlStatus>, Failure> {
+        // Not for a drain, which is requested repeatedly.
+        if manner == Manner::Usual {
+            tracing::info!(mount = %folder.display(), "writing back and unmounting");
+        }
+        let place = folder.to_owned();
+        // Data that could not be written back is lost once the file system is unmounted.
+        match apart(move || Ok(attach::sync(&place))).await? {
+            Ok(()) => {}
+            // The file system has stopped writing after an error: it can only be unmounted.
+            Err(error) if error.error.raw_os_error() == Some(libc::EROFS) => {
+                self.has_stopped = true;
+            }
+            Err(error) => return Err(self.not_stable(&error).await),
+        }
+        // Drain while it is still mounted: a user who gives up during the drain finds everything as before.
+        if manner == Manner::Drained
+            && let Some(standing) = self.drain().await?
+        {
+            return Ok(Some(standing));
+        }
+        if manner == Manner::Drained {
+            tracing::info!(mount = %folder.display(), "the cache is drained; unmounting");
+        }
+        self.unmount(folder).await?;
+        Ok(None)
     }
 
     /// Destages for a moment at most. Returns the state of the cache if dirty data is left.
