@@ -1,12 +1,15 @@
 //! Sizes, thresholds and when a write is reported: data, with documented defaults.
 
+use serde::Deserialize;
+
 use crate::{
     confirmed::{BootId, ConfirmedIn},
     log::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, seal::LogKey},
 };
 
 /// When the host is told that a write is done (STICS 5.1).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
 pub enum WriteMode {
     /// When it is on the log disk, stable.
     #[default]
@@ -16,11 +19,11 @@ pub enum WriteMode {
     Immediate,
     /// When it is on the lower volume, stable: the log takes nothing new.
     Through,
+    /// As [`WriteMode::Through`], and what is written is not kept in memory.
+    Around,
     /// At once, and safe with the next flush: all that is between two flushes is there after a
     /// crash, or nothing of it. A stable write is a write and a flush.
     AtFlush,
-    /// As [`WriteMode::Through`], and what is written is not kept in memory.
-    Around,
 }
 
 impl WriteMode {
@@ -31,7 +34,8 @@ impl WriteMode {
 }
 
 /// What the NVRAM keeps its bytes over.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
 pub enum NvramSurvival {
     /// The end of the process, however it ends.
     #[default]
@@ -41,7 +45,8 @@ pub enum NvramSurvival {
 }
 
 /// What the lower volume gets in which order.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
 pub enum DestageOrder {
     /// In the order of writes, epoch by epoch: a full log makes writes wait for the next round.
     #[default]
@@ -52,17 +57,20 @@ pub enum DestageOrder {
 
 /// With [`WriteMode::AtFlush`]: what becomes of a write for which the log has no room before the next
 /// flush.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
 pub enum OversizedEpoch {
     /// It is refused.
     #[default]
+    #[serde(rename = "refuse")]
     Refused,
     /// What is there counts from now on, without the rest.
     Split,
 }
 
 /// What becomes of writes while the log disk fails.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
 pub enum LogErrorPolicy {
     /// They fail, with the log disk's error, until it takes writes again.
     #[default]
@@ -97,8 +105,8 @@ pub struct Settings {
     pub order: DestageOrder,
     /// What becomes of more data between two flushes than fits into the log. Default refused.
     pub too_large: OversizedEpoch,
-    /// Part of the log (0 to 1) above which level 2 destage no longer waits for an idle period.
-    /// Default 0.5.
+    /// Share of the log above which level 2 destage no longer waits for an idle period. Default 0.5. Users choose 0.05 to
+    /// 0.9 (crate `config`). Tests also use 0, at which destage never waits, and 1, at which it always does.
     pub destage_threshold: f64,
     /// Without requests for this long, in milliseconds, the host is idle. Default 20.
     pub idle_ms: u64,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Settings, layer};
+use super::{Settings, layers};
 
 const EXAMPLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml"));
@@ -56,20 +56,20 @@ fn every_key_is_in_the_example() {
         keys_of::<super::RemoteTls>(),
         keys_of::<super::IscsiTargetSettings>(),
         keys_of::<super::Unit>(),
-        keys_of::<layer::MemoryLayerSettings>(),
-        keys_of::<layer::File>(),
-        keys_of::<layer::RemoteLayerSettings>(),
-        keys_of::<layer::Slice>(),
-        keys_of::<layer::EncryptLayerSettings>(),
-        keys_of::<layer::DelayLayerSettings>(),
-        keys_of::<layer::DiskLayerSettings>(),
-        keys_of::<layer::ObserveLayerSettings>(),
-        keys_of::<layer::FaultLayerSettings>(),
-        keys_of::<layer::CacheLayerSettings>(),
-        keys_of::<layer::PairPartnerSettings>(),
-        keys_of::<layer::MirrorLegLayerSettings>(),
-        keys_of::<layer::CommonCache>(),
-        keys_of::<layer::InCommon>(),
+        keys_of::<layers::MemoryLayerSettings>(),
+        keys_of::<layers::File>(),
+        keys_of::<layers::RemoteLayerSettings>(),
+        keys_of::<layers::Slice>(),
+        keys_of::<layers::EncryptLayerSettings>(),
+        keys_of::<layers::DelayLayerSettings>(),
+        keys_of::<layers::DiskLayerSettings>(),
+        keys_of::<layers::ObserveLayerSettings>(),
+        keys_of::<layers::FaultLayerSettings>(),
+        keys_of::<layers::CacheLayerSettings>(),
+        keys_of::<layers::PairPartnerSettings>(),
+        keys_of::<layers::MirrorLegLayerSettings>(),
+        keys_of::<layers::CommonCache>(),
+        keys_of::<layers::InCommon>(),
     ] {
         assert!(!keys.is_empty());
         for key in keys {
@@ -95,7 +95,7 @@ fn every_layer_is_in_the_example() {
     #[derive(Debug, serde::Deserialize)]
     struct Any {
         #[serde(rename = "layer")]
-        _layer: layer::Layer,
+        _layer: layers::Layer,
     }
     let error = toml::from_str::<Any>("layer = 'none'").expect_err("layers are fixed");
     let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
@@ -166,41 +166,44 @@ fn a_problem_names_line_column_key_and_remedy() {
             "f.toml:6:5: target[0].unit[1].lun: LUN 0 is already that of unit[0]",
         ),
         (unit("[{memory={size=4096}}]") + "[iscsi]\nfirst_burst_length='2MiB'", "RFC 7143, 13.14"),
-        ("[[user]]\nname='a'".into(), "user[0]: there is no secret | add secret_file = \"FILE\""),
-        ("[[user]]\nsecret_env='A'".into(), "user[0].name: `name` is missing"),
-        ("[[user]]\nname='a'\nsecret_env='A'\nsecret_file='a'".into(), "there are two secrets"),
-        (
-            "[[user]]\nname='a'\nsecret_env='A'\n".repeat(2),
-            "user a is already used at user[0].name",
-        ),
-        ("[[user]]\nname='a'\nsecret='x'".into(), "unknown field `secret`"),
-        (
-            "[[discovery.allow]]\nuser='bob'".into(),
-            "f.toml:2:6: discovery.allow[0].user: there is no user \"bob\" | add a [[user]]",
-        ),
-        ("[[discovery.allow]]".into(), "discovery.allow[0]: this lets everybody in"),
-        (
-            "[[discovery.allow]]\nnetwork='10.0.0.1/8'".into(),
-            "bits are set after the prefix | write one",
-        ),
-        ("[[discovery.allow]]\ninitiator='iqn.*:x'".into(), "`iqn.*:x` is no initiator name"),
-        ("[iscsi]\nchap=[]".into(), "iscsi.chap: no hash, or one of them twice"),
-        ("[iscsi]\nchap=['sha1']".into(), "iscsi.chap[0]: unknown variant `sha1`"),
-        ("[iscsi]\nmax_logins=8".into(), "max_logins_per_address: 64 is not between 1 and 8"),
-        (
-            "[iscsi]\nmax_discovery_sessions=8".into(),
-            "max_discovery_sessions_per_address: 16 is not between 1 and 8",
-        ),
-        (
-            "[iscsi]\ndiscovery_timeout='0s'".into(),
-            "discovery_timeout: 0s is not between 1s and 1h",
-        ),
         (
             unit("[{remote={url='iscsi://h/iqn.a:b/0',mutual={name='a',secret_env='A'}}}]"),
             "remote.mutual: the target authenticates itself only to authenticated initiators",
         ),
     ] {
         let found = problem(&text);
+        assert!(found.contains(expected), "expected {expected}\n   found {found}\n{text}");
+    }
+}
+
+#[test]
+fn a_problem_of_users_access_and_limits_names_its_key_and_remedy() {
+    for (text, expected) in [
+        ("[[user]]\nname='a'", "user[0]: there is no secret | add secret_file = \"FILE\""),
+        ("[[user]]\nsecret_env='A'", "user[0].name: `name` is missing"),
+        ("[[user]]\nname='a'\nsecret_env='A'\nsecret_file='a'", "there are two secrets"),
+        (
+            "[[user]]\nname='a'\nsecret_env='A'\n[[user]]\nname='a'\nsecret_env='A'\n",
+            "user a is already used at user[0].name",
+        ),
+        ("[[user]]\nname='a'\nsecret='x'", "unknown field `secret`"),
+        (
+            "[[discovery.allow]]\nuser='bob'",
+            "f.toml:2:6: discovery.allow[0].user: there is no user \"bob\" | add a [[user]]",
+        ),
+        ("[[discovery.allow]]", "discovery.allow[0]: this lets everybody in"),
+        ("[[discovery.allow]]\nnetwork='10.0.0.1/8'", "bits are set after the prefix | write one"),
+        ("[[discovery.allow]]\ninitiator='iqn.*:x'", "`iqn.*:x` is no initiator name"),
+        ("[iscsi]\nchap=[]", "iscsi.chap: no hash, or one of them twice"),
+        ("[iscsi]\nchap=['sha1']", "iscsi.chap[0]: unknown variant `sha1`"),
+        ("[iscsi]\nmax_logins=8", "max_logins_per_address: 64 is not between 1 and 8"),
+        (
+            "[iscsi]\nmax_discovery_sessions=8",
+            "max_discovery_sessions_per_address: 16 is not between 1 and 8",
+        ),
+        ("[iscsi]\ndiscovery_timeout='0s'", "discovery_timeout: 0s is not between 1s and 1h"),
+    ] {
+        let found = problem(text);
         assert!(found.contains(expected), "expected {expected}\n   found {found}\n{text}");
     }
 }

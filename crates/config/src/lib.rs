@@ -14,15 +14,14 @@ mod access;
 mod tls;
 mod schedule;
 mod byte_range;
-mod layer;
-mod certificate_loading;
 mod portal;
 mod names;
 mod accept;
 mod rule;
 mod used_files;
-mod remote_rules;
-mod cache_rules;
+mod connection_rules;
+mod layers;
+mod certificate_loading;
 mod rules;
 mod loading;
 pub mod login_rules;
@@ -37,23 +36,23 @@ use serde::Deserialize;
 pub use accept::Accept;
 pub use access::{Allow, ChapCredentialSettings, ChapHashSetting, Discovery};
 pub use byte_range::ByteRange;
+pub use connection_rules::SOCKET_BUFFER;
 pub use host_name::{host_name, name_of_host};
-pub use layer::{
+pub use layers::{
     CacheLayerSettings, CommonCache, DelayLayerSettings, DiskLayerSettings, EncryptLayerSettings,
-    FaultLayerSettings, File, InCommon, Layer, MemoryLayerSettings, MirrorLegLayerSettings,
-    ObserveLayerSettings, PairPartnerSettings, RemoteLayerSettings, Slice,
+    FaultError, FaultLayerSettings, FaultOperationSetting, File, InCommon, Layer, LayerChange,
+    MemoryLayerSettings, MirrorLegLayerSettings, ObserveLayerSettings, PairPartnerSettings,
+    RemoteLayerSettings, Slice,
 };
 pub use names::{FarVolumeAddress, NamingServiceSettings, with_port};
 pub use portal::{HostPort, PortalGroupSettings, PortalSettings};
-pub use remote_rules::SOCKET_BUFFER;
 pub use schedule::{Hours, Schedule, TimeOfDay};
 pub use secret::{SecretWithSource, read as read_secret};
 pub use shell_word::quoted;
 pub use tls::{PortalTls, RemoteTls};
 pub use value_types::{
-    Address, CongestionSetting, DestageOrderSetting, Digest, FaultError, FaultOperationSetting,
-    FileEngineSetting, IscsiName, LinkCompressionSetting, LogErrorPolicySetting, LogLevel,
-    NvramSurvivalSetting, OversizedEpochSetting, WriteModeSetting,
+    Address, CongestionSetting, Digest, FileEngineSetting, IscsiName, LinkCompressionSetting,
+    LogLevel,
 };
 
 use crate::quantity::{Size, TimeSpan};
@@ -209,6 +208,15 @@ impl Unit {
             Layer::CommonCache(common) => Some(&*common.name),
             _ => None,
         })
+    }
+
+    /// Returns the file at the bottom and the slice directly above it, if the unit begins with these. Several
+    /// units may have slices of such a file.
+    pub fn file_part(&self) -> Option<(&File, &Slice)> {
+        match &self.stack[..] {
+            [Layer::File(file), Layer::Slice(slice), ..] => Some((file, slice)),
+            _ => None,
+        }
     }
 
     /// Returns the pair of the unit's cache, if it has one.

@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use super::{
-    CacheLayerSettings, Layer, Settings, access, problem::SettingsFileProblem, records_folder,
-    rule, rules,
-};
+use super::{Layer, Settings, access, problem::SettingsFileProblem, records_folder, rule, rules};
 
 impl Settings {
     /// Reads and checks a file, and the secrets and certificates that it names. Relative paths in it are relative
@@ -53,15 +50,7 @@ impl Settings {
         self.common_cache.iter_mut().for_each(|common| common.cache.resolve(folder));
         let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
         for layer in units.flat_map(|unit| &mut unit.stack) {
-            match layer {
-                Layer::File(file) => file.path = folder.join(&file.path),
-                Layer::Encrypt(encrypt) => {
-                    encrypt.key = folder.join(&encrypt.key);
-                    encrypt.secret_file = encrypt.secret_file.take().map(|path| folder.join(path));
-                }
-                Layer::Cache(cache) => cache.resolve(folder),
-                _ => {}
-            }
+            layer.resolve(folder);
         }
         if let Some(names) = &mut self.names {
             names.secret_file = names.secret_file.take().map(|path| folder.join(path));
@@ -81,21 +70,6 @@ impl Settings {
         for cache in caches.chain(common) {
             cache.state = Some(state.clone());
             cache.config.clone_from(&self.file);
-        }
-    }
-}
-
-impl CacheLayerSettings {
-    fn resolve(&mut self, folder: &Path) {
-        self.log = folder.join(&self.log);
-        for path in [
-            &mut self.log_mirror,
-            &mut self.read_tier,
-            &mut self.nvram,
-            &mut self.log_key,
-            &mut self.log_secret_file,
-        ] {
-            *path = path.take().map(|path| folder.join(path));
         }
     }
 }

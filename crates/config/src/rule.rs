@@ -34,6 +34,14 @@ pub(super) fn whole(
     }
 }
 
+/// Checks a logical block size.
+pub(super) fn block_size(at: &KeyPath, size: Size) -> SettingsRuleResult {
+    match size.0 {
+        512 | 4096 => Ok(()),
+        _ => wrong(at.key("block_size"), format!("{size} is no block size"), "write 512 or 4096"),
+    }
+}
+
 pub(super) fn range<T>(at: &KeyPath, name: &str, value: T, least: T, most: T) -> SettingsRuleResult
 where
     T: PartialOrd + std::fmt::Display,

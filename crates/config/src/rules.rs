@@ -2,24 +2,22 @@
 
 use std::{collections::HashMap, path::Path};
 
-use volume::Profile;
+use cache::WriteMode;
+use volume::JoinedVolume;
 
 use super::{
-    Address, FarVolumeAddress, File, Iscsi, IscsiTargetSettings, Layer, PortalSettings, Settings,
-    Slice, Unit,
+    Address, CommonCache, FarVolumeAddress, Iscsi, IscsiTargetSettings, Layer, PortalSettings,
+    Settings, Unit,
     access::Allow,
-    cache_rules::{cache, common_cache, shared_cache},
-    layer::DiskLayerSettings,
+    connection_rules::{chap, one_secret, proof, socket_buffer},
+    layers::UsedFiles,
     names::has_port,
     portal::COMMON_TAG,
     problem::KeyPath,
-    remote_rules::{chap, one_secret, proof, remote_unit, socket_buffer},
     rule::{
         BrokenSettingsRule, SettingsRuleResult, UniqueSettingValues, range, required, whole, wrong,
     },
     tls::PortalTls,
-    used_files::{UsedFiles, path},
-    value_types::WriteModeSetting,
 };
 use crate::quantity::{Size, TimeSpan};
 
@@ -95,6 +93,29 @@ fn in_common(settings: &Settings) -> SettingsRuleResult {
         }
     }
     Ok(())
+}
+
+/// Checks a common cache: some units have it, no more than a log has room for, and its keys fit together.
+fn common_cache<'a>(
+    settings: &Settings,
+    common: &'a CommonCache,
+    at: &KeyPath,
+    files: &mut UsedFiles<'a>,
+) -> SettingsRuleResult {
+    let units = settings.units_of(&common.name).len();
+    let name = &common.name;
+    if units == 0 {
+        let message = format!("no unit has {name} in its stack");
+        let remedy = format!(
+            "put {{ common-cache = {{ name = \"{name}\" }} }} into the stacks of its units"
+        );
+        return wrong(at.key("name"), message, remedy);
+    }
+    if units > JoinedVolume::PLACES {
+        let message = format!("{units} units are more than {}", JoinedVolume::PLACES);
+        return wrong(at.key("name"), message, "give some of them another common cache");
+    }
+    common.check(&at.key("cache"), files)
 }
 
 /// Checks halves: each belongs to a pair, whose unit is on a remote volume.
@@ -420,7 +441,7 @@ fn share(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     if let Some(grain) = unit.share_grain {
         range(at, "share_grain", grain, Size::kib(64), Size(1 << 30))?;
         whole(at, "share_grain", Some(grain), Size(4096))?;
-        let by_flush = |layer: &Layer| matches!(layer, Layer::Cache(cache) if cache.report == WriteModeSetting::AtFlush);
+        let by_flush = |layer: &Layer| matches!(layer, Layer::Cache(cache) if cache.report == WriteMode::AtFlush);
         if unit.stack.iter().any(by_flush) {
             let message = "a flush of one gateway would end the epoch of another in the middle";
             let remedy = "leave that cache out, or `share_grain`";
@@ -432,7 +453,8 @@ fn share(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
         if let Layer::Cache(cache) = layer
             && cache.share
         {
-            shared_cache(unit, index, cache, &at.key("stack").index(index).key("cache"))?;
+            let at = at.key("stack").index(index).key("cache");
+            cache.check_share(&unit.stack[..index], &at)?;
         }
     }
     Ok(())
@@ -474,91 +496,9 @@ fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut UsedFiles<'a>) -> Setting
             );
         }
         match (index, unit.file_part()) {
-            (0, Some(part)) => file_part(part, &at.key("file"), files)?,
-            _ => one_layer(layer, &at, files)?,
+            (0, Some((file, slice))) => file.check_part(slice, &at.key("file"), files)?,
+            _ => layer.check(&at, files)?,
         }
-    }
-    Ok(())
-}
-
-/// Checks a file of which the unit has a slice; other units may have other slices.
-fn file_part<'a>(
-    (file, slice): (&'a File, &Slice),
-    at: &KeyPath,
-    files: &mut UsedFiles<'a>,
-) -> SettingsRuleResult {
-    required(at, "path", file.path.as_os_str().is_empty(), "a path")?;
-    if let Some(text) = file.path.to_str() {
-        files.part(text, (file, slice), &at.key("path"))?;
-    }
-    file_size(at, file)
-}
-
-fn file_size(at: &KeyPath, file: &File) -> SettingsRuleResult {
-    block_size(at, file.block_size)?;
-    whole(at, "size", file.size, file.block_size)
-}
-
-fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
-    match layer {
-        Layer::Memory(memory) => {
-            let at = at.key("memory");
-            required(&at, "size", memory.size.is_none(), "\"1GiB\"")?;
-            block_size(&at, memory.block_size)?;
-            whole(&at, "size", memory.size, memory.block_size)
-        }
-        Layer::File(file) => {
-            let at = at.key("file");
-            path(&at, "path", &file.path, files)?;
-            file_size(&at, file)
-        }
-        Layer::Half(half) => {
-            let named = "\"iqn.2026-11.com.example:disk1\"";
-            required(&at.key("half"), "of", half.of.0.is_empty(), named)
-        }
-        Layer::Remote(remote) => remote_unit(remote, &at.key("remote")),
-        Layer::Slice(slice) => {
-            let at = at.key("slice");
-            whole(&at, "start", Some(Size(slice.start.0.max(512))), Size(512))?;
-            whole(&at, "size", slice.size, Size(512))
-        }
-        Layer::Observe(observe) => {
-            required(&at.key("observe"), "name", observe.name.is_empty(), "\"below the cache\"")
-        }
-        Layer::Cache(settings) => cache(settings, &at.key("cache"), files),
-        Layer::Encrypt(encrypt) => {
-            let at = at.key("encrypt");
-            path(&at, "key", &encrypt.key, files)?;
-            one_secret(encrypt.secret_file.as_deref(), encrypt.secret_env.as_deref(), &at)
-        }
-        Layer::Disk(settings) => disk(settings, &at.key("disk")),
-        Layer::CommonCache(_) | Layer::Delay(_) | Layer::Fault(_) | Layer::ReadOnly => Ok(()),
-    }
-}
-
-fn disk(disk: &DiskLayerSettings, at: &KeyPath) -> SettingsRuleResult {
-    required(at, "model", disk.model.is_empty(), "\"ibm-dnes\"")?;
-    if disk.profile().is_none() {
-        let message = format!("there is no model {:?}", disk.model);
-        let remedy = format!("write one of {}", Profile::NAMES.join(", "));
-        return wrong(at.key("model"), message, &remedy);
-    }
-    // Upper bounds: no disk has more, and no caller could wait longer.
-    let longest = TimeSpan::seconds(10);
-    for (key, span) in
-        [("read_position", disk.read_position), ("write_position", disk.write_position)]
-    {
-        range(at, key, span.unwrap_or_default(), TimeSpan::default(), longest)?;
-    }
-    // The smallest allowed rate sends a frame of 16 MiB, the largest one, within minutes.
-    let slowest = Size::kib(100);
-    for (key, rate) in [("media_rate", disk.media_rate), ("bus_rate", disk.bus_rate)] {
-        range(at, key, rate.unwrap_or(slowest), slowest, Size(1 << 40))?;
-    }
-    range(at, "arms", disk.arms.unwrap_or(1), 1, 64)?;
-    range(at, "cache", disk.cache.unwrap_or_default(), Size(0), Size(1 << 40))?;
-    if !(0.0..=1.0).contains(&disk.spread) {
-        return wrong(at.key("spread"), "not between 0 and 1", "write a share such as 0.5");
     }
     Ok(())
 }
@@ -576,11 +516,4 @@ fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> SettingsRuleRes
     }
     let message = format!("{size} is not a power of two from {least} to 4KiB");
     wrong(at.key("physical_block_size"), message, "leave it out, or write 512 or 4096")
-}
-
-fn block_size(at: &KeyPath, size: Size) -> SettingsRuleResult {
-    match size.0 {
-        512 | 4096 => Ok(()),
-        _ => wrong(at.key("block_size"), format!("{size} is no block size"), "write 512 or 4096"),
-    }
 }

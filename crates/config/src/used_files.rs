@@ -4,22 +4,28 @@
 use std::{collections::HashMap, path::Path};
 
 use super::{
-    ByteRange, File, Layer, Slice, Unit,
+    ByteRange,
     problem::KeyPath,
     rule::{SettingsRuleResult, required, wrong},
 };
 
-/// The used files of one settings file, with the keys that name them.
-#[derive(Default)]
-pub(super) struct UsedFiles<'a>(HashMap<&'a str, Vec<StorageFileUse<'a>>>);
+/// The used files of one settings file, with the keys that name them. `L` is the settings of a file of which several
+/// units have slices: they must be the same in each of these units.
+pub(super) struct UsedFiles<'a, L>(HashMap<&'a str, Vec<StorageFileUse<'a, L>>>);
 
-struct StorageFileUse<'a> {
+struct StorageFileUse<'a, L> {
     at: KeyPath,
-    /// The bytes of the slice; `None` for the whole file.
-    part: Option<(&'a File, ByteRange)>,
+    /// The settings of the file and the bytes of the slice; `None` for the whole file.
+    part: Option<(&'a L, ByteRange)>,
 }
 
-impl<'a> UsedFiles<'a> {
+impl<L> Default for UsedFiles<'_, L> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<'a, L: PartialEq> UsedFiles<'a, L> {
     /// Notes that the whole of `path` is used.
     pub(super) fn whole(&mut self, path: &'a str, at: &KeyPath) -> SettingsRuleResult {
         let uses = self.0.entry(path).or_default();
@@ -35,10 +41,9 @@ impl<'a> UsedFiles<'a> {
     pub(super) fn part(
         &mut self,
         path: &'a str,
-        (file, slice): (&'a File, &Slice),
+        (file, range): (&'a L, ByteRange),
         at: &KeyPath,
     ) -> SettingsRuleResult {
-        let range = slice.range();
         let uses = self.0.entry(path).or_default();
         for StorageFileUse { at: other, part } in &*uses {
             let Some((other_file, other_range)) = part else {
@@ -65,30 +70,12 @@ impl<'a> UsedFiles<'a> {
 }
 
 /// Requires a path, and that nothing else uses its file.
-pub(super) fn path<'a>(
+pub(super) fn path<'a, L: PartialEq>(
     at: &KeyPath,
     name: &str,
     path: &'a Path,
-    files: &mut UsedFiles<'a>,
+    files: &mut UsedFiles<'a, L>,
 ) -> SettingsRuleResult {
     required(at, name, path.as_os_str().is_empty(), "a path")?;
     path.to_str().map_or(Ok(()), |text| files.whole(text, &at.key(name)))
-}
-
-impl Slice {
-    /// Returns the bytes of the layer below that the slice covers.
-    pub fn range(&self) -> ByteRange {
-        ByteRange::new(self.start.0, self.size.map(|size| size.0))
-    }
-}
-
-impl Unit {
-    /// Returns the file at the bottom and the slice directly above it, if the unit begins with these. Several
-    /// units may have slices of such a file.
-    pub fn file_part(&self) -> Option<(&File, &Slice)> {
-        match &self.stack[..] {
-            [Layer::File(file), Layer::Slice(slice), ..] => Some((file, slice)),
-            _ => None,
-        }
-    }
 }

@@ -65,32 +65,8 @@ pub(super) fn movable(
             "give it another name (`volume`), with a `generation` of 0",
         );
     }
-    for layer in &unit.stack {
-        match layer {
-            Layer::File(file) if file.read_only => {
-                return refused("it is read-only", "make it writable before the move");
-            }
-            Layer::Memory(_) | Layer::File(_) | Layer::Slice(_) | Layer::Delay(_) => {}
-            Layer::Disk(_) | Layer::Observe(_) | Layer::Fault(_) => {}
-            Layer::ReadOnly => {
-                return refused("it is read-only", "make it writable before the move");
-            }
-            Layer::Encrypt(_) => {
-                return refused(
-                    "it is encrypted, and its key does not leave the node",
-                    "copy it at a host to an encrypted volume of the other node",
-                );
-            }
-            Layer::Cache(_) | Layer::CommonCache(_) => {
-                return refused(
-                    "it has a cache",
-                    "stop it, and serve it without; or move the volume below",
-                );
-            }
-            Layer::Remote(_) | Layer::Half(_) => {
-                return refused("its data is on another node", "move it from there");
-            }
-        }
+    if let Some((what, remedy)) = unit.stack.iter().find_map(Layer::prevents_move) {
+        return refused(what, remedy);
     }
     if served.unit.abilities().claims.is_some_and(|unit| !unit.sharers().is_empty()) {
         return refused(

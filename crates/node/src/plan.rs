@@ -1,6 +1,6 @@
 //! The plan of a reload: what is added, changed and removed, and what cannot change while it is served.
 
-use config::{Address, IscsiTargetSettings, Layer, PortalSettings, Settings, Unit};
+use config::{Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit};
 use control::ReloadChanges;
 
 /// What a reload does, as data.
@@ -204,27 +204,13 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
         paced.push("the name of its volume".to_owned());
     }
     for (was, is) in same.stack.iter_mut().zip(&new.stack) {
-        let (what, was, is) = match (was, is) {
-            (Layer::File(was), Layer::File(is)) if is.size.is_some() => {
-                ("file", &mut was.size, is.size)
+        match was.reload(is) {
+            LayerChange::None => {}
+            LayerChange::Grows(what) => grown.push(what),
+            LayerChange::Other(what) => paced.push(what),
+            LayerChange::Shrinks => {
+                return refused("a volume cannot shrink: what is at its end would be lost");
             }
-            (Layer::Slice(was), Layer::Slice(is)) if was.size.is_some() && is.size.is_some() => {
-                ("slice", &mut was.size, is.size)
-            }
-            (Layer::Cache(was), Layer::Cache(is)) if was.schedule() != is.schedule() => {
-                was.destage_rate = is.destage_rate;
-                was.destage_rates.clone_from(&is.destage_rates);
-                paced.push("the rate of its destage".to_owned());
-                continue;
-            }
-            _ => continue,
-        };
-        let before = std::mem::replace(was, is);
-        if is < before {
-            return refused("a volume cannot shrink: what is at its end would be lost");
-        }
-        if let Some(size) = is.filter(|_| is != before) {
-            grown.push(format!("its {what} grows to {size}"));
         }
     }
     if same != *new || (grown.is_empty() && paced.is_empty()) {

@@ -9,12 +9,9 @@ use std::{
 use cache::{
     Cache, CacheOpenError, Coherent, CommonMember, InspectError, KeyRefusal, LogInfo, LogKey,
     LogVolumeIdentity, MappedFile, MemberRecord, NvramWatch, Parts, ResizeError, StableMemory,
-    WriteOrderMark,
+    WriteMode, WriteOrderMark,
 };
-use config::{
-    LogErrorPolicySetting, OversizedEpochSetting, WriteModeSetting,
-    quantity::{Size, about},
-};
+use config::quantity::{Size, about};
 use control::{
     CacheControlCommand, CacheControlStatus, CacheFigures, CommonCacheFigures, Exported, Failure,
 };
@@ -565,31 +562,16 @@ fn behaviour(
         dram_bytes: settings.dram.0,
         nvram_bytes: settings.nvram_size.0,
         report: match settings.report {
-            WriteModeSetting::AfterComplete => cache::WriteMode::AfterComplete,
             // To the cache of a pair, a write is in the log when the NVRAMs in front of both halves hold it.
-            WriteModeSetting::Immediate if settings.pair.is_some() => {
-                cache::WriteMode::AfterComplete
-            }
-            WriteModeSetting::Immediate => cache::WriteMode::Immediate,
-            WriteModeSetting::Through => cache::WriteMode::Through,
-            WriteModeSetting::Around => cache::WriteMode::Around,
-            WriteModeSetting::AtFlush => cache::WriteMode::AtFlush,
+            WriteMode::Immediate if settings.pair.is_some() => WriteMode::AfterComplete,
+            report => report,
         },
-        nvram_survives: nvram::survives(settings),
-        log_buffer: (settings.pair.is_some() && settings.report == WriteModeSetting::Immediate)
-            .then(|| nvram::survives(settings)),
-        order: match settings.order {
-            config::DestageOrderSetting::Strict => cache::DestageOrder::Strict,
-            config::DestageOrderSetting::Relaxed => cache::DestageOrder::Relaxed,
-        },
-        too_large: match settings.epoch_too_large {
-            OversizedEpochSetting::Refuse => cache::OversizedEpoch::Refused,
-            OversizedEpochSetting::Split => cache::OversizedEpoch::Split,
-        },
-        on_log_error: match settings.on_log_error {
-            LogErrorPolicySetting::StopWrites => cache::LogErrorPolicy::StopWrites,
-            LogErrorPolicySetting::WriteThrough => cache::LogErrorPolicy::WriteThrough,
-        },
+        nvram_survives: settings.nvram_survives,
+        log_buffer: (settings.pair.is_some() && settings.report == WriteMode::Immediate)
+            .then_some(settings.nvram_survives),
+        order: settings.order,
+        too_large: settings.epoch_too_large,
+        on_log_error: settings.on_log_error,
         scrub_rate: settings.log_scrub.0,
         destage_threshold: settings.destage_threshold,
         idle_ms: millis(settings.destage_idle),
@@ -751,8 +733,7 @@ async fn keep_record(
 ) -> Result<Option<Arc<KeptLog>>, Failure> {
     let Some(records) = records else { return Ok(None) };
     let (instance, _) = cache.instance().await;
-    let writes_back =
-        !matches!(settings.report, WriteModeSetting::Through | WriteModeSetting::Around);
+    let writes_back = !matches!(settings.report, WriteMode::Through | WriteMode::Around);
     let dirty_bytes = cache.statistics().dirty_bytes;
     records.keep(instance.to_string(), dirty_bytes, writes_back).map(Some)
 }

@@ -10,7 +10,7 @@ use control::{Failure, UnitName};
 use super::{
     Building, FindFarVolume, Handle, OpenedStack, SlicedFiles, StackInput, StackLayer,
     cache_layer::{self, CacheLayer},
-    keeps_size, known_as,
+    known_as,
 };
 use crate::{not_opened::NotOpened, records::Records};
 
@@ -39,7 +39,7 @@ pub async fn open_common(
         );
         building.common_log = Some(&settings.log);
         let below = below(unit);
-        if below.iter().skip(1).all(keeps_size) {
+        if below.iter().skip(1).all(Layer::keeps_size) {
             building.known = log.known_by(known_by(target, unit));
         }
         building.add(0..below.len()).await?;

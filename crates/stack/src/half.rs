@@ -35,7 +35,7 @@ impl LocalHalf {
             return Ok(Self { volume: disk, buffer: None });
         };
         let promise =
-            NvramPromise { survives: nvram::survives(settings), boot: confirmed_writes::boot_id() };
+            NvramPromise { survives: settings.nvram_survives, boot: confirmed_writes::boot_id() };
         let refused = |error| refusal(settings, &error);
         let found = FoundBuffer::open(disk as Stack, memory, promise).await.map_err(refused)?;
         if let Some(loss) = found.loss() {

@@ -418,18 +418,10 @@ fn beside_cache(volume: Arc<RemoteVolume>, given: &StackInput) -> Stack {
 
 /// The cache that lies on a remote volume without anything between that changes its size.
 pub fn cache_over(above: &[Layer]) -> Option<&config::CacheLayerSettings> {
-    match above.iter().find(|layer| !keeps_size(layer)) {
+    match above.iter().find(|layer| !layer.keeps_size()) {
         Some(Layer::Cache(cache)) => Some(cache),
         _ => None,
     }
-}
-
-/// Whether the volume above the layer has the size of the one below it.
-fn keeps_size(layer: &Layer) -> bool {
-    matches!(
-        layer,
-        Layer::Delay(_) | Layer::Disk(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_)
-    )
 }
 
 /// What a session gets to log out whose volume is somebody else's.

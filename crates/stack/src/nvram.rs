@@ -1,7 +1,6 @@
 //! The NVRAM file of a cache, or of the half of a pair's log.
 
-use cache::{MappedFile, NvramWatch, StableMemory};
-use config::NvramSurvivalSetting;
+use cache::{MappedFile, NvramSurvival, NvramWatch, StableMemory};
 use control::Failure;
 
 use super::file;
@@ -15,8 +14,8 @@ pub fn open(settings: &config::CacheLayerSettings) -> Result<Option<Nvram>, NotO
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
     let opened = match settings.nvram_survives {
-        NvramSurvivalSetting::Restart => opened,
-        NvramSurvivalSetting::PowerLoss => opened.and_then(MappedFile::synced),
+        NvramSurvival::Restart => opened,
+        NvramSurvival::PowerLoss => opened.and_then(MappedFile::synced),
     };
     let watched = opened.and_then(|opened| {
         let watch = opened.watch(path)?;
@@ -28,14 +27,6 @@ pub fn open(settings: &config::CacheLayerSettings) -> Result<Option<Nvram>, NotO
         NotOpened::Refused(failure.remedy(file::io_remedy(&error, path)))
     })?;
     Ok(Some(watched))
-}
-
-/// Returns the failures that the NVRAM was declared to survive.
-pub fn survives(settings: &config::CacheLayerSettings) -> cache::NvramSurvival {
-    match settings.nvram_survives {
-        NvramSurvivalSetting::Restart => cache::NvramSurvival::Restart,
-        NvramSurvivalSetting::PowerLoss => cache::NvramSurvival::PowerLoss,
-    }
 }
 
 /// Opens the NVRAM file without a change. Returns `None` if it does not exist yet or cannot be used.

@@ -39,7 +39,7 @@ const PLACES: &[CrateFloor] = &[
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
     place("control", 3, &["names", "wan"]),
-    place("config", 4, &["control", "initiator", "iscsi", "names", "target", "transport", "unit", "volume"]),
+    place("config", 4, &["cache", "control", "initiator", "iscsi", "names", "target", "transport", "unit", "volume"]),
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("stack", 5, &["cache", "config", "control", "fairtcp", "initiator", "iscsi", "names", "scsi", "transport", "unit", "volume"]),
     place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),

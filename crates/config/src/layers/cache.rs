@@ -1,0 +1,403 @@
+//! The layer `cache`: the write-back cache of a gateway, or of a storage node.
+
+use std::path::{Path, PathBuf};
+
+use ::cache::{DestageOrder, LogErrorPolicy, NvramSurvival, OversizedEpoch, WriteMode};
+use serde::Deserialize;
+
+use super::{
+    EncryptLayerSettings, Layer, RemoteLayerSettings, file::UsedFiles, reload::LayerChange,
+};
+use crate::{
+    problem::KeyPath,
+    quantity::{Size, TimeSpan},
+    rule::{SettingsRuleResult, range, whole, wrong},
+    schedule::{Hours, Schedule},
+    used_files::path,
+    value_types::FileEngineSetting,
+};
+
+/// Settings of a cache layer.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheLayerSettings {
+    /// The log disk: a file or block device; required.
+    pub log: PathBuf,
+    /// Size of the log in bytes; the file is created with it if it does not exist.
+    pub log_size: Option<Size>,
+    /// A second file or device of the same size for a mirror of the log.
+    pub log_mirror: Option<PathBuf>,
+    /// Whether one leg of a mirrored log is used although the other may be newer.
+    pub log_degraded: bool,
+    /// Bytes of dirty data in the log that are read and verified each second; 0 for none.
+    pub log_scrub: Size,
+    /// The file with the key that encrypts the log and the NVRAM, which a secret wraps.
+    pub log_key: Option<PathBuf>,
+    /// The file of the secret, which only its owner may read.
+    pub log_secret_file: Option<PathBuf>,
+    /// The partner gateway, which has the other half of the log.
+    pub pair: Option<Box<PairPartnerSettings>>,
+    /// The I/O engine of the log.
+    pub log_engine: FileEngineSetting,
+    /// Whether the log bypasses the page cache (O_DIRECT), if the file system supports it.
+    pub log_direct: bool,
+    /// The NVRAM file. Its file system decides which failures it survives.
+    pub nvram: Option<PathBuf>,
+    /// The failures that the NVRAM file survives: whether a flush may rely on it.
+    pub nvram_survives: NvramSurvival,
+    /// Size of the NVRAM in bytes.
+    pub nvram_size: Size,
+    /// Size of the DRAM read cache in bytes.
+    pub dram: Size,
+    /// When a write is acknowledged.
+    pub report: WriteMode,
+    /// Whether writes may reach the lower volume in another order than that of the log.
+    pub order: DestageOrder,
+    /// What is done with more data between two flushes than the log can hold.
+    pub epoch_too_large: OversizedEpoch,
+    /// What is done with writes while the log disk fails.
+    pub on_log_error: LogErrorPolicy,
+    /// The share of the log above which destage no longer gives way to requests.
+    pub destage_threshold: f64,
+    /// The time without requests after which destage runs.
+    pub destage_idle: TimeSpan,
+    /// Maximum length of a destage write in bytes.
+    pub destage_run: Size,
+    /// Maximum number of destage writes of full length in flight.
+    pub destage_in_flight: u16,
+    /// Maximum destage rate in bytes per second; if left out, as fast as the link.
+    pub destage_rate: Option<Size>,
+    /// Times of the day with another rate.
+    pub destage_rates: Vec<Hours>,
+    /// The age at which dirty data is destaged even if requests never pause.
+    pub dirty_age: TimeSpan,
+    /// How long a write waits for room in a full log before it ends in BUSY; 0: it ends at once.
+    pub busy_after: TimeSpan,
+    /// The second read tier: a file or block device for data that leaves memory.
+    pub read_tier: Option<PathBuf>,
+    /// Size of the read tier in bytes; the file is created with it if it does not exist.
+    pub read_tier_size: Option<Size>,
+    /// Maximum read-ahead for a sequential reader in bytes; 0 for none.
+    pub read_ahead: Size,
+    /// Whether other gateways change the volume as well, and all of them use coherence tokens.
+    pub share: bool,
+    /// Whether a damaged log is used although acknowledged writes are missing in it.
+    pub accept_loss: bool,
+    /// The log was brought here on purpose, and its former gateway is fenced. This cannot be set in a file, because
+    /// it applies only once.
+    #[serde(skip)]
+    pub takes_over: bool,
+    /// The folder of the log's confirmed writes. The program sets it, not the file.
+    #[serde(skip)]
+    pub state: Option<PathBuf>,
+    /// The settings file, for the commands in messages. The program sets it, not the file.
+    #[serde(skip)]
+    pub config: PathBuf,
+}
+
+/// The other gateway of a pair.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct PairPartnerSettings {
+    /// The partner's half of the log, named as in a remote layer; required.
+    pub partner: RemoteLayerSettings,
+    /// The partner counts as failed if it does not answer for this time.
+    pub dead_after: TimeSpan,
+    /// Whether this gateway serves if both could.
+    pub first: bool,
+}
+
+impl Default for CacheLayerSettings {
+    /// Returns the defaults of the crate `cache` where it has the key, too.
+    fn default() -> Self {
+        let usual = ::cache::Settings::default();
+        Self {
+            log: PathBuf::new(),
+            log_size: None,
+            log_mirror: None,
+            log_degraded: false,
+            log_scrub: Size(usual.scrub_rate),
+            pair: None,
+            log_key: None,
+            log_secret_file: None,
+            log_engine: FileEngineSetting::default(),
+            log_direct: true,
+            nvram: None,
+            nvram_survives: usual.nvram_survives,
+            nvram_size: Size(usual.nvram_bytes),
+            dram: Size(usual.dram_bytes),
+            report: usual.report,
+            order: usual.order,
+            epoch_too_large: usual.too_large,
+            on_log_error: usual.on_log_error,
+            destage_threshold: usual.destage_threshold,
+            destage_idle: TimeSpan::millis(usual.idle_ms),
+            destage_run: Size(usual.destage_run_bytes.into()),
+            destage_in_flight: u16::try_from(usual.destage_in_flight).expect("it is at most 2048"),
+            destage_rate: None,
+            destage_rates: Vec::new(),
+            dirty_age: TimeSpan::millis(usual.max_dirty_age_ms),
+            busy_after: TimeSpan::millis(usual.busy_after_ms),
+            read_tier: None,
+            read_tier_size: None,
+            read_ahead: Size(usual.read_ahead_bytes.into()),
+            share: false,
+            accept_loss: false,
+            takes_over: false,
+            state: None,
+            config: PathBuf::new(),
+        }
+    }
+}
+
+impl Default for PairPartnerSettings {
+    fn default() -> Self {
+        Self {
+            partner: RemoteLayerSettings::default(),
+            dead_after: TimeSpan::seconds(3),
+            first: false,
+        }
+    }
+}
+
+impl CacheLayerSettings {
+    /// Returns the layer of the log's key, if the log is encrypted.
+    pub fn key(&self) -> Option<EncryptLayerSettings> {
+        let key = self.log_key.clone()?;
+        Some(EncryptLayerSettings {
+            key,
+            secret_file: self.log_secret_file.clone(),
+            secret_env: None,
+        })
+    }
+
+    /// Returns the rates of destage over the day.
+    pub fn schedule(&self) -> Schedule {
+        let otherwise = self.destage_rate.map(|rate| rate.0);
+        Schedule { hours: self.destage_rates.clone(), otherwise }
+    }
+
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        self.log = folder.join(&self.log);
+        for path in [
+            &mut self.log_mirror,
+            &mut self.read_tier,
+            &mut self.nvram,
+            &mut self.log_key,
+            &mut self.log_secret_file,
+        ] {
+            *path = path.take().map(|path| folder.join(path));
+        }
+    }
+
+    /// A reload may change the rates of destage.
+    pub(super) fn reload(&mut self, new: &Self) -> LayerChange {
+        if self.schedule() == new.schedule() {
+            return LayerChange::None;
+        }
+        self.destage_rate = new.destage_rate;
+        self.destage_rates.clone_from(&new.destage_rates);
+        LayerChange::Other("the rate of its destage".to_owned())
+    }
+
+    /// Checks the keys at `at`.
+    pub(crate) fn check<'a>(
+        &'a self,
+        at: &KeyPath,
+        files: &mut UsedFiles<'a>,
+    ) -> SettingsRuleResult {
+        self.check_log(at, files)?;
+        self.check_nvram(at, files)?;
+        self.check_read_tier(at, files)?;
+        if self.report == WriteMode::AtFlush {
+            self.check_at_flush(at)?;
+        }
+        if let Some(pair) = &self.pair {
+            pair.check(self, at)?;
+        }
+        self.check_ranges(at)
+    }
+
+    fn check_log<'a>(&'a self, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
+        path(at, "log", &self.log, files)?;
+        if let Some(mirror) = &self.log_mirror {
+            path(at, "log_mirror", mirror, files)?;
+        }
+        if let Some(key) = &self.log_key {
+            path(at, "log_key", key, files)?;
+            let remedy =
+                "add log_secret_file = \"FILE\", made with `forebay secret FILE --characters 64`";
+            if self.log_secret_file.is_none() {
+                return wrong(at.key("log_key"), "there is no secret that unlocks it", remedy);
+            }
+        } else if self.log_secret_file.is_some() {
+            let message = "a secret, and no key that it unlocks";
+            return wrong(
+                at.key("log_secret_file"),
+                message,
+                "add log_key = \"FILE\", made with `forebay key FILE`",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_nvram<'a>(&'a self, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
+        if let Some(nvram) = &self.nvram {
+            path(at, "nvram", nvram, files)?;
+        } else if self.report == WriteMode::Immediate {
+            return wrong(
+                at.key("report"),
+                "immediate report needs NVRAM, and there is none",
+                "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \
+                 \"after-complete\"",
+            );
+        }
+        if self.nvram_survives == NvramSurvival::PowerLoss && self.nvram.is_none() {
+            let message = "there is no NVRAM that could survive a loss of power";
+            return wrong(at.key("nvram_survives"), message, "add `nvram = \"FILE\"`");
+        }
+        Ok(())
+    }
+
+    fn check_read_tier<'a>(
+        &'a self,
+        at: &KeyPath,
+        files: &mut UsedFiles<'a>,
+    ) -> SettingsRuleResult {
+        if let Some(tier) = &self.read_tier {
+            path(at, "read_tier", tier, files)?;
+        } else if self.read_tier_size.is_some() {
+            let message = "the size of a read tier, and there is none";
+            return wrong(at.key("read_tier_size"), message, "add read_tier = \"FILE\"");
+        }
+        whole(at, "read_tier_size", self.read_tier_size, Size(4096))?;
+        if let Some(size) = self.read_tier_size {
+            range(at, "read_tier_size", size, Size::mib(1), Size(1 << 44))?;
+        }
+        Ok(())
+    }
+
+    fn check_ranges(&self, at: &KeyPath) -> SettingsRuleResult {
+        let least = Size::mib(1);
+        whole(at, "log_size", self.log_size, Size(4096))?;
+        if let Some(size) = self.log_size {
+            range(at, "log_size", size, Size::mib(8), Size(1 << 44))?;
+        }
+        range(at, "log_scrub", self.log_scrub, Size(0), Size(1 << 40))?;
+        range(at, "dram", self.dram, least, Size(1 << 42))?;
+        range(at, "nvram_size", self.nvram_size, Size::kib(64), Size(self.dram.0 / 2))?;
+        range(at, "destage_run", self.destage_run, Size(4096), least)?;
+        range(at, "destage_in_flight", self.destage_in_flight, 1, 2048)?;
+        if let Some(rate) = self.destage_rate {
+            range(at, "destage_rate", rate, Size::kib(4), Size(1 << 40))?;
+        }
+        rates(at, &self.destage_rates)?;
+        range(at, "destage_idle", self.destage_idle, TimeSpan::millis(1), TimeSpan::seconds(60))?;
+        range(at, "dirty_age", self.dirty_age, TimeSpan::millis(1), TimeSpan::seconds(86_400))?;
+        range(at, "busy_after", self.busy_after, TimeSpan::default(), TimeSpan::seconds(25))?;
+        range(at, "read_ahead", self.read_ahead, Size(0), Size::mib(512))?;
+        if !(0.05..=0.9).contains(&self.destage_threshold) {
+            return wrong(
+                at.key("destage_threshold"),
+                "not between 0.05 and 0.9",
+                "write a share of the log such as 0.5",
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the keys that depend on writes that become stable with a flush.
+    fn check_at_flush(&self, at: &KeyPath) -> SettingsRuleResult {
+        if self.order != DestageOrder::Strict {
+            return wrong(
+                at.key("order"),
+                "what overtakes the log breaks what is between two flushes",
+                "leave `order` out, or use another `report`",
+            );
+        }
+        if self.on_log_error != LogErrorPolicy::StopWrites {
+            return wrong(
+                at.key("on_log_error"),
+                "what goes past the log breaks what is between two flushes",
+                "leave `on_log_error` out, or use another `report`",
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the keys of a cache whose volume other gateways change, too. `below` has the layers under it.
+    pub(crate) fn check_share(&self, below: &[Layer], at: &KeyPath) -> SettingsRuleResult {
+        if !matches!(below.first(), Some(Layer::Remote(_)))
+            || !below[1..].iter().all(Layer::keeps_size)
+        {
+            let message = "only the volume of a node is shared, as a whole";
+            return wrong(at.key("share"), message, "put the cache right above `remote`");
+        }
+        if !matches!(self.report, WriteMode::AfterComplete | WriteMode::Immediate) {
+            let message = "there is nothing to share in this way of reporting";
+            return wrong(at.key("report"), message, "use \"after-complete\" or \"immediate\"");
+        }
+        if self.order != DestageOrder::Strict {
+            let message =
+                "writes that overtake the log could reach the volume after its token is released";
+            return wrong(at.key("order"), message, "leave `order` out");
+        }
+        if self.on_log_error != LogErrorPolicy::StopWrites {
+            let message =
+                "writes that bypass the log could reach the volume after its token is released";
+            return wrong(at.key("on_log_error"), message, "leave `on_log_error` out");
+        }
+        Ok(())
+    }
+}
+
+impl PairPartnerSettings {
+    /// Checks the keys that depend on a pair: those of `cache`, at `at`, and those of the pair itself.
+    fn check(&self, cache: &CacheLayerSettings, at: &KeyPath) -> SettingsRuleResult {
+        let only = |name: &str, holds: bool, message: &str| match holds {
+            true => Ok(()),
+            false => wrong(at.key(name), message, format!("leave `{name}` out, or `pair`")),
+        };
+        only(
+            "report",
+            matches!(cache.report, WriteMode::AfterComplete | WriteMode::Immediate),
+            "the partner has only what is in the log",
+        )?;
+        only(
+            "nvram",
+            cache.report == WriteMode::Immediate || cache.nvram.is_none(),
+            "a pair uses it with report = \"immediate\" alone",
+        )?;
+        only(
+            "order",
+            cache.order == DestageOrder::Strict,
+            "what overtakes the log is not known to the partner",
+        )?;
+        let stops = cache.on_log_error == LogErrorPolicy::StopWrites;
+        only("on_log_error", stops, "what goes past the log is not known to the partner")?;
+        only("share", !cache.share, "the partner does not know what others are granted")?;
+        only(
+            "log_mirror",
+            cache.log_mirror.is_none(),
+            "the other half of the log is with the partner",
+        )?;
+        let at = at.key("pair");
+        self.partner.check(&at.key("partner"))?;
+        range(&at, "dead_after", self.dead_after, TimeSpan::seconds(1), TimeSpan::seconds(60))
+    }
+}
+
+/// Checks the times of the day with other destage rates: each has an end, and a rate that is not too small.
+fn rates(at: &KeyPath, rates: &[Hours]) -> SettingsRuleResult {
+    for (index, hours) in rates.iter().enumerate() {
+        let at = at.key("destage_rates").index(index);
+        if hours.from == hours.to {
+            let message = format!("it ends when it begins, at {}", hours.to);
+            return wrong(at.key("to"), message, "write \"00:00\" to \"24:00\" for a whole day");
+        }
+        if hours.rate.0 > 0 {
+            range(&at, "rate", hours.rate, Size::kib(4), Size(1 << 40))?;
+        }
+    }
+    Ok(())
+}

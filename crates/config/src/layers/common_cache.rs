@@ -1,0 +1,68 @@
+//! The layer `common-cache`: a unit's share of a cache of several volumes with one log, and the table of that cache.
+
+use ::cache::{DestageOrder, LogErrorPolicy, WriteMode};
+use serde::Deserialize;
+
+use super::{CacheLayerSettings, file::UsedFiles};
+use crate::{
+    problem::KeyPath,
+    rule::{SettingsRuleResult, wrong},
+};
+
+/// Settings of a common-cache layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct InCommon {
+    /// The name of the `common_cache`; required.
+    pub name: String,
+}
+
+/// A common cache: a cache of several volumes with one log.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct CommonCache {
+    /// The name by which the layers of its units refer to it; required.
+    pub name: String,
+    /// The keys of a cache layer.
+    pub cache: CacheLayerSettings,
+}
+
+impl CommonCache {
+    /// Checks the keys of the cache at `at`.
+    pub(crate) fn check<'a>(
+        &'a self,
+        at: &KeyPath,
+        files: &mut UsedFiles<'a>,
+    ) -> SettingsRuleResult {
+        let cache = &self.cache;
+        cache.check(at, files)?;
+        let only = |name: &str, holds: bool, message: &str| match holds {
+            true => Ok(()),
+            false => wrong(
+                at.key(name),
+                message,
+                format!("leave `{name}` out, or give each unit a cache"),
+            ),
+        };
+        let is_logged = matches!(cache.report, WriteMode::AfterComplete | WriteMode::Immediate);
+        only(
+            "report",
+            is_logged,
+            "the order of all volumes is that of the log, and all writes go there",
+        )?;
+        let is_strict = cache.order == DestageOrder::Strict;
+        only(
+            "order",
+            is_strict,
+            "writes that overtake the log have no order with the other volumes",
+        )?;
+        let stops = cache.on_log_error == LogErrorPolicy::StopWrites;
+        only(
+            "on_log_error",
+            stops,
+            "writes that bypass the log have no order with the other volumes",
+        )?;
+        only("share", !cache.share, "the tokens of a node are for one volume alone")?;
+        only("pair", cache.pair.is_none(), "a pair hands over the log of one target alone")
+    }
+}

@@ -1,0 +1,39 @@
+//! The layer `encrypt`: encryption of the volume below.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::file::UsedFiles;
+use crate::{
+    connection_rules::one_secret, problem::KeyPath, rule::SettingsRuleResult, used_files::path,
+};
+
+/// Settings of an encrypt layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct EncryptLayerSettings {
+    /// The file with the volume's key, which a secret wraps; required.
+    pub key: PathBuf,
+    /// The file of the secret, which only its owner may read.
+    pub secret_file: Option<PathBuf>,
+    /// The environment variable of the secret.
+    pub secret_env: Option<String>,
+}
+
+impl EncryptLayerSettings {
+    /// Checks the keys at `at`.
+    pub(crate) fn check<'a>(
+        &'a self,
+        at: &KeyPath,
+        files: &mut UsedFiles<'a>,
+    ) -> SettingsRuleResult {
+        path(at, "key", &self.key, files)?;
+        one_secret(self.secret_file.as_deref(), self.secret_env.as_deref(), at)
+    }
+
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        self.key = folder.join(&self.key);
+        self.secret_file = self.secret_file.take().map(|path| folder.join(path));
+    }
+}

@@ -1,0 +1,166 @@
+//! The layers of a stack. The file of a layer has its keys, their defaults, the rules between them and what a reload may
+//! change. `stack::layers` opens them.
+
+mod reload;
+mod slice;
+mod file;
+mod memory;
+mod remote;
+mod half;
+mod encrypt;
+mod delay;
+mod disk;
+mod observe;
+mod fault;
+mod cache;
+mod common_cache;
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::{problem::KeyPath, rule::SettingsRuleResult};
+pub use cache::{CacheLayerSettings, PairPartnerSettings};
+pub use common_cache::{CommonCache, InCommon};
+pub use delay::DelayLayerSettings;
+pub use disk::DiskLayerSettings;
+pub use encrypt::EncryptLayerSettings;
+pub use fault::{FaultError, FaultLayerSettings, FaultOperationSetting};
+pub use file::File;
+pub(crate) use file::UsedFiles;
+pub use half::MirrorLegLayerSettings;
+pub use memory::MemoryLayerSettings;
+pub use observe::ObserveLayerSettings;
+pub use reload::LayerChange;
+pub use remote::RemoteLayerSettings;
+pub use slice::Slice;
+
+/// One layer. The first four variants are bottom layers; the others are on top of the layers listed before them.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layer {
+    /// Blocks in memory, which are lost when the process ends.
+    Memory(MemoryLayerSettings),
+    /// A file or a block device.
+    File(File),
+    /// A logical unit of another iSCSI target.
+    Remote(RemoteLayerSettings),
+    /// This gateway's half of the log of a pair, for the partner.
+    Half(MirrorLegLayerSettings),
+    /// A part of the volume below.
+    Slice(Slice),
+    /// Encryption of the volume below.
+    Encrypt(EncryptLayerSettings),
+    /// Delays of calls, for trials.
+    Delay(DelayLayerSettings),
+    /// The service times of a disk, for trials.
+    Disk(DiskLayerSettings),
+    /// Counters, shown by `forebay status`.
+    Observe(ObserveLayerSettings),
+    /// Errors, for trials.
+    Fault(FaultLayerSettings),
+    /// The write-back cache of a gateway.
+    Cache(CacheLayerSettings),
+    /// The cache of a unit whose log is common to several units.
+    CommonCache(InCommon),
+    /// Refuses writes.
+    ReadOnly,
+}
+
+impl Layer {
+    /// Returns true for a cache of a volume that other gateways change.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Cache(cache) if cache.share)
+    }
+
+    /// Returns true for a bottom layer.
+    pub fn is_bottom(&self) -> bool {
+        matches!(self, Self::Memory(_) | Self::File(_) | Self::Half(_) | Self::Remote(_))
+    }
+
+    /// Returns true if the volume above the layer has the size and the blocks of the volume below it.
+    pub fn keeps_size(&self) -> bool {
+        matches!(
+            self,
+            Self::Delay(_) | Self::Disk(_) | Self::Observe(_) | Self::Fault(_) | Self::Encrypt(_)
+        )
+    }
+
+    /// Returns why a volume with this layer cannot move to another node, and the remedy.
+    pub fn prevents_move(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::File(file) if file.read_only => {
+                Some(("it is read-only", "make it writable before the move"))
+            }
+            Self::ReadOnly => Some(("it is read-only", "make it writable before the move")),
+            Self::Encrypt(_) => Some((
+                "it is encrypted, and its key does not leave the node",
+                "copy it at a host to an encrypted volume of the other node",
+            )),
+            Self::Cache(_) | Self::CommonCache(_) => {
+                Some(("it has a cache", "stop it, and serve it without; or move the volume below"))
+            }
+            Self::Remote(_) | Self::Half(_) => {
+                Some(("its data is on another node", "move it from there"))
+            }
+            Self::Memory(_)
+            | Self::File(_)
+            | Self::Slice(_)
+            | Self::Delay(_)
+            | Self::Disk(_)
+            | Self::Observe(_)
+            | Self::Fault(_) => None,
+        }
+    }
+
+    /// Takes from `new` what a reload may change while the layer is in use, and says what that is.
+    pub fn reload(&mut self, new: &Self) -> LayerChange {
+        match (self, new) {
+            (Self::File(old), Self::File(new)) => old.reload(new),
+            (Self::Slice(old), Self::Slice(new)) => old.reload(new),
+            (Self::Cache(old), Self::Cache(new)) => old.reload(new),
+            _ => LayerChange::None,
+        }
+    }
+
+    /// Checks the keys of the layer, which is at `at`.
+    pub(crate) fn check<'a>(
+        &'a self,
+        at: &KeyPath,
+        files: &mut UsedFiles<'a>,
+    ) -> SettingsRuleResult {
+        match self {
+            Self::Memory(memory) => memory.check(&at.key("memory")),
+            Self::File(file) => file.check(&at.key("file"), files),
+            Self::Half(half) => half.check(&at.key("half")),
+            Self::Remote(remote) => remote.check(&at.key("remote")),
+            Self::Slice(slice) => slice.check(&at.key("slice")),
+            Self::Observe(observe) => observe.check(&at.key("observe")),
+            Self::Cache(cache) => cache.check(&at.key("cache"), files),
+            Self::Encrypt(encrypt) => encrypt.check(&at.key("encrypt"), files),
+            Self::Disk(disk) => disk.check(&at.key("disk")),
+            Self::CommonCache(_) | Self::Delay(_) | Self::Fault(_) | Self::ReadOnly => Ok(()),
+        }
+    }
+
+    /// Makes relative paths relative to `folder`.
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        match self {
+            Self::File(file) => file.resolve(folder),
+            Self::Encrypt(encrypt) => encrypt.resolve(folder),
+            Self::Cache(cache) => cache.resolve(folder),
+            _ => {}
+        }
+    }
+
+    /// Returns the remote unit that the layer needs, with the keys that name it.
+    pub fn remote_mut(&mut self) -> Option<(&'static [&'static str], &mut RemoteLayerSettings)> {
+        match self {
+            Self::Remote(remote) => Some((&["remote"], remote)),
+            Self::Cache(cache) => {
+                Some((&["cache", "pair", "partner"], &mut cache.pair.as_deref_mut()?.partner))
+            }
+            _ => None,
+        }
+    }
+}

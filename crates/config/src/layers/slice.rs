@@ -1,0 +1,42 @@
+//! The layer `slice`: a part of the volume below.
+
+use serde::Deserialize;
+
+use super::reload::LayerChange;
+use crate::{
+    byte_range::ByteRange,
+    problem::KeyPath,
+    quantity::Size,
+    rule::{SettingsRuleResult, whole},
+};
+
+/// Settings of a slice layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Slice {
+    /// The first byte.
+    pub start: Size,
+    /// Length in bytes; if left out, up to the end.
+    pub size: Option<Size>,
+}
+
+impl Slice {
+    /// Checks the keys at `at`.
+    pub(crate) fn check(&self, at: &KeyPath) -> SettingsRuleResult {
+        whole(at, "start", Some(Size(self.start.0.max(512))), Size(512))?;
+        whole(at, "size", self.size, Size(512))
+    }
+
+    /// Returns the bytes of the layer below that the slice covers.
+    pub fn range(&self) -> ByteRange {
+        ByteRange::new(self.start.0, self.size.map(|size| size.0))
+    }
+
+    /// A reload may let a slice grow whose size the settings say.
+    pub(super) fn reload(&mut self, new: &Self) -> LayerChange {
+        match (self.size, new.size) {
+            (Some(_), Some(_)) => LayerChange::of_size("slice", &mut self.size, new.size),
+            _ => LayerChange::None,
+        }
+    }
+}
