@@ -39,7 +39,9 @@ use config::{
 use control::{Failure, ServingPhase, UnitName};
 use parking_lot::Mutex;
 use scsi::ClaimReport;
-use stack::{NotOpened, OpenedStack, SlicedFiles, StackInput, records::Records, unit_state};
+use stack::{
+    NotOpened, OpenedStack, SlicedFiles, StackContext, StackInput, records::Records, unit_state,
+};
 use target::{PortalGroup, Redirect, TargetServer};
 use tokio::task::JoinSet;
 use unit::{LogicalUnit, MovableUnit, UnitIdentity};
@@ -357,9 +359,13 @@ async fn open_common(
     let units = settings.units_of(name);
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);
     let records = Records::of(settings);
-    let names = Naming::for_stacks(naming);
-    let opened =
-        stack::open_common(&cache, &units, &initiator_name, names, files, &records).await?;
+    let context = StackContext {
+        initiator_name: &initiator_name,
+        names: Naming::for_stacks(naming),
+        files,
+        records: &records,
+    };
+    let opened = stack::open_common(&cache, &units, &context).await?;
     let names = units
         .iter()
         .map(|(target, unit)| UnitName { target: target.name.0.clone(), lun: unit.lun });
@@ -376,8 +382,13 @@ async fn open_with(
 ) -> Result<OpenedStack, NotOpened> {
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);
     let records = Records::of(settings);
-    let names = Naming::for_stacks(naming);
-    stack::open(&target.name, unit, &initiator_name, names, files, given, &records).await
+    let context = StackContext {
+        initiator_name: &initiator_name,
+        names: Naming::for_stacks(naming),
+        files,
+        records: &records,
+    };
+    stack::open(&target.name, unit, &context, given).await
 }
 
 /// Returns the serial number that hosts see.

@@ -44,17 +44,63 @@ pub fn not_opened(settings: &config::CacheLayerSettings, error: &CacheOpenError)
 
 /// Returns the message and the remedy for a log that cannot be used.
 pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> Failure {
-    let path = quoted(&settings.log);
-    let accept = "set `accept_loss = true` for one start to go on with what is whole, and check \
-    what is on the volume then";
-    let zero = format!(
+    let remedy = match error {
+        CacheOpenError::Settings(_) => "change that setting of the cache".to_owned(),
+        CacheOpenError::Log(_)
+        | CacheOpenError::NotALog
+        | CacheOpenError::Version { .. }
+        | CacheOpenError::Size(_)
+        | CacheOpenError::Truncated { .. }
+        | CacheOpenError::OtherVolume { .. }
+        | CacheOpenError::Geometry { .. }
+        | CacheOpenError::Missing(_)
+        | CacheOpenError::LogMissing { .. }
+        | CacheOpenError::Dirty { .. } => log_remedy(settings, error),
+        CacheOpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
+            "name the key file that it was encrypted with as `log_key`; a log gets another key when it \
+             is opened with nothing in it"
+                .into()
+        }
+        CacheOpenError::Key(KeyRefusal::Needless) => {
+            "start without `log_key`, drain it (`forebay gateway drain`) and stop; with `log_key` it is \
+             encrypted from then on"
+                .into()
+        }
+        CacheOpenError::Nvram(_)
+        | CacheOpenError::NvramMissing(_)
+        | CacheOpenError::OtherNvram { .. }
+        | CacheOpenError::NvramBehind { .. } => nvram_remedy(error),
+        CacheOpenError::Behind { .. } | CacheOpenError::Confirmed(_) => copy_remedy(settings, error),
+        CacheOpenError::Absent { .. }
+        | CacheOpenError::GivenUp { .. }
+        | CacheOpenError::Beyond { .. } => member_remedy(settings, error),
+        CacheOpenError::Claim(reason) => claim_remedy(settings, reason),
+        CacheOpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
+             cache on the remote layer itself; or take `pair` away from the cache"
+            .into(),
+        CacheOpenError::Unwitnessed => "bring the partner or the node back".into(),
+    };
+    Failure::new(format!("cannot use the log {}: {error}", settings.log.display())).remedy(remedy)
+}
+
+/// The end of remedies for a log or an NVRAM from which acknowledged writes are missing.
+const ACCEPT_LOSS: &str = "set `accept_loss = true` for one start to go on with what is whole, and check what is on the \
+                           volume then";
+
+/// Returns the instructions to discard the log together with its record.
+fn give_up_with_record(settings: &config::CacheLayerSettings) -> String {
+    format!(
         "{}, and give up its record (`{}`)",
         give_up_log(settings),
         config::forget_command(&settings.config, &settings.log, true)
-    );
-    let remedy = match error {
-        CacheOpenError::Settings(_) => "change that setting of the cache".to_owned(),
-        CacheOpenError::Log(_) => "see to the log's disk; what it holds may be needed".into(),
+    )
+}
+
+/// Returns the remedy for a log disk with the wrong content or size.
+fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> String {
+    let path = quoted(&settings.log);
+    let zero = give_up_with_record(settings);
+    match error {
         CacheOpenError::NotALog => {
             format!("name the right file or device; to give up what this one holds, {zero}")
         }
@@ -68,7 +114,7 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
         CacheOpenError::Size(_) => "give it another `log_size`, or another device".into(),
         CacheOpenError::Truncated { recorded, .. } => format!(
             "bring back the whole log; if it is gone for good, give the file its former length (`truncate -s {} \
-             {path}`) and start; if acknowledged writes are missing from it then, {accept}",
+             {path}`) and start; if acknowledged writes are missing from it then, {ACCEPT_LOSS}",
             recorded.saturating_mul(4096)
         ),
         CacheOpenError::OtherVolume { .. } => format!(
@@ -79,22 +125,32 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
             "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
              `forebay status`), then {zero}"
         ),
-        CacheOpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
-            "name the key file that it was encrypted with as `log_key`; a log gets another key when it \
-             is opened with nothing in it"
-                .into()
-        }
-        CacheOpenError::Key(KeyRefusal::Needless) => {
-            "start without `log_key`, drain it (`forebay gateway drain`) and stop; with `log_key` it is \
-             encrypted from then on"
-                .into()
-        }
-        CacheOpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
-        CacheOpenError::Nvram(_) => "see to where the NVRAM file lies; what it holds is needed".into(),
+        CacheOpenError::Missing(_) => format!("bring back the undamaged log, or {ACCEPT_LOSS}"),
+        CacheOpenError::LogMissing { .. } => format!(
+            "put the log back under {path}; to go on with a new one, and lose what that log had, set \
+             `accept_loss = true` for one start"
+        ),
+        CacheOpenError::Dirty { .. } => format!("let it drain, or {zero}"),
+        _ => "see to the log's disk; what it holds may be needed".into(),
+    }
+}
+
+/// Returns the remedy for an NVRAM that is missing, behind, or not that of the log.
+fn nvram_remedy(error: &CacheOpenError) -> String {
+    match error {
         CacheOpenError::NvramMissing(_) | CacheOpenError::OtherNvram { .. } => {
-            format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
+            format!("name the NVRAM file that belongs to it with `nvram`, or {ACCEPT_LOSS}")
         }
-        CacheOpenError::NvramBehind { .. } => format!("bring back the newest NVRAM file, or {accept}"),
+        CacheOpenError::NvramBehind { .. } => {
+            format!("bring back the newest NVRAM file, or {ACCEPT_LOSS}")
+        }
+        _ => "see to where the NVRAM file lies; what it holds is needed".into(),
+    }
+}
+
+/// Returns the remedy for a log that is an older copy, or for which that cannot be decided.
+fn copy_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> String {
+    match error {
         CacheOpenError::Behind { .. } if settings.pair.is_some() => {
             "start its partner first: it serves, and fills this log again; if the partner is gone for good, see \
              docs/operation.md, \"Pairs\""
@@ -105,51 +161,56 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
             "if the far volume is at a Forebay node, end the claim there (`forebay claim drop TARGET/LUN \
              --lose-dirty-data`), ",
         ),
-        CacheOpenError::Confirmed(_) => "let the user who serves read and write that file, or restore it; or, if \
-             log and NVRAM were not put back from a copy, delete it"
+        _ => "let the user who serves read and write that file, or restore it; or, if log and NVRAM were not put back \
+              from a copy, delete it"
             .into(),
+    }
+}
+
+/// Returns the remedy for a log of several volumes of which one is missing, or was given up.
+fn member_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> String {
+    let zero = give_up_with_record(settings);
+    match error {
         CacheOpenError::Absent { .. } => format!(
             "serve that volume with this common cache again until the log is drained (`forebay gateway \
              drain`), and take it out then; if it is gone for good, `forebay gateway give-up` it; to give \
              up what the log holds of all of them, {zero}"
         ),
-        CacheOpenError::GivenUp { .. } => "take its unit out of the settings; or have it taken in anew as it is \
+        CacheOpenError::GivenUp { .. } => {
+            "take its unit out of the settings; or have it taken in anew as it is \
              at its far side: `forebay gateway take-in`"
-            .into(),
-        CacheOpenError::Beyond { .. } => {
+                .into()
+        }
+        _ => {
             format!("bring back the undamaged log; to give up what it holds of all of them, {zero}")
         }
-        CacheOpenError::LogMissing { .. } => format!(
-            "put the log back under {path}; to go on with a new one, and lose what that log had, set \
-             `accept_loss = true` for one start"
-        ),
-        CacheOpenError::Claim(reason) if reason.contains(initiator::OURSELVES) => format!(
+    }
+}
+
+/// Returns the remedy for a far volume that another log has claimed. `reason` is the node's answer.
+fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
+    if reason.contains(initiator::OURSELVES) {
+        let path = quoted(&settings.log);
+        return format!(
             "the log of this gateway that has the claim is missing, or another gateway has the same \
              `initiator_name`: put that log back under {path}; if it is gone for good, at the node: \
              `forebay claim drop TARGET/LUN --lose-dirty-data`"
-        ),
-        CacheOpenError::Claim(reason) if reason.contains(Claim::OLDER_LOG) => older_log(
+        );
+    }
+    if reason.contains(Claim::OLDER_LOG) {
+        return older_log(
             settings,
             "end the claim at the node (`forebay claim drop TARGET/LUN --lose-dirty-data` there), ",
-        ),
-        CacheOpenError::Claim(reason) if reason.contains(initiator::NODE_IS_OLDER) => {
-            "bring back the node's newest `state` folder and volume; if they are gone for good, set `accept_loss = \
-             true` for one start, and check what is on the volume then"
-                .to_owned()
-        }
-        CacheOpenError::Claim(_) => {
-            "see `forebay claim show` at the node for who has it; if this log is to \
-             be taken up here in place of its former owner, `forebay gateway adopt`; see \
-             docs/operation.md, \"Take a log elsewhere\""
-                .to_owned()
-        }
-        CacheOpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
-             cache on the remote layer itself; or take `pair` away from the cache"
-            .into(),
-        CacheOpenError::Unwitnessed => "bring the partner or the node back".into(),
-        CacheOpenError::Dirty { .. } => format!("let it drain, or {zero}"),
-    };
-    Failure::new(format!("cannot use the log {}: {error}", settings.log.display())).remedy(remedy)
+        );
+    }
+    if reason.contains(initiator::NODE_IS_OLDER) {
+        return "bring back the node's newest `state` folder and volume; if they are gone for good, set `accept_loss = \
+                true` for one start, and check what is on the volume then"
+            .to_owned();
+    }
+    "see `forebay claim show` at the node for who has it; if this log is to be taken up here in place of its former \
+     owner, `forebay gateway adopt`; see docs/operation.md, \"Take a log elsewhere\""
+        .to_owned()
 }
 
 /// Returns the remedy for a log that is an older copy of itself. `first` is a step to take before the log is

@@ -1,104 +1,79 @@
-//! The units of a common cache, opened together: their lower layers, one cache over all of them, and
-//! what lies on that in each.
+//! The units of a common cache, which are opened together: the layers below the cache in each unit, one cache over all
+//! of them, and the layers above it in each unit.
 
 use std::sync::Arc;
 
 use cache::CommonMember;
-use config::{IscsiName, IscsiTargetSettings, Layer, Unit};
-use control::{Failure, UnitName};
+use config::{CacheLayerSettings, IscsiTargetSettings, Layer, Unit};
+use control::Failure;
 
-use super::{
-    Building, FindFarVolume, Handle, OpenedStack, SlicedFiles, StackInput, StackLayer,
-    cache_layer::{self, CacheLayer},
-    known_as,
+use crate::{
+    cache_log::open_recorded_log,
+    layers::CacheLayer,
+    not_opened::NotOpened,
+    opened_stack::OpenedStack,
+    opening::{OpeningStack, StackContext, StackInput},
+    plan::{StackPlan, known_as, known_by},
 };
-use crate::{not_opened::NotOpened, records::Records};
 
-/// Opens all units of a common cache, bottom first.
+/// Opens all units of a common cache, bottom first. The stacks are in the order of `units`.
+///
+/// # Errors
+/// A layer cannot be opened, or two units have the same volume.
 pub async fn open_common(
-    settings: &config::CacheLayerSettings,
+    settings: &CacheLayerSettings,
     units: &[(&IscsiTargetSettings, &Unit)],
-    initiator_name: &IscsiName,
-    names: Option<Arc<dyn FindFarVolume>>,
-    files: &SlicedFiles,
-    records: &Records,
+    context: &StackContext<'_>,
 ) -> Result<Vec<OpenedStack>, NotOpened> {
     let name = units.iter().find_map(|(_, unit)| unit.in_common()).unwrap_or_default();
-    let recorder = records.recorder(format!("common cache {name}")).in_common();
-    let log = cache_layer::open_recorded_log(settings, &recorder).await?;
-    let mut buildings = Vec::new();
+    let recorder = context.records.recorder(format!("common cache {name}")).in_common();
+    let log = open_recorded_log(settings, &recorder).await?;
+    let mut stacks = Vec::new();
     for (target, unit) in units {
-        let recorder = records.recorder(format!("{}/{}", target.name, unit.lun)).in_common();
-        let mut building = Building::new(
-            &target.name,
-            unit,
-            initiator_name,
-            names.clone(),
-            files,
-            (StackInput::Nothing, recorder),
-        );
-        building.common_log = Some(&settings.log);
-        let below = below(unit);
-        if below.iter().skip(1).all(Layer::keeps_size) {
-            building.known = log.known_by(known_by(target, unit));
-        }
-        building.add(0..below.len()).await?;
-        building.identity = known_as(&building.identity, log.names());
-        buildings.push(building);
+        let plan = StackPlan::of(&target.name, unit, context.initiator_name, Some(&settings.log));
+        let recorder =
+            context.records.recorder(format!("{}/{}", target.name, unit.lun)).in_common();
+        let keeps_size = plan.below_cache.iter().all(Layer::keeps_size);
+        let known = keeps_size.then(|| log.known_by(known_by(target, unit))).flatten();
+        let mut stack = OpeningStack::in_common(&target.name, unit, context, recorder, known);
+        stack.open_bottom(plan.bottom, StackInput::Nothing).await?;
+        stack.add_filters(plan.below_cache)?;
+        stack.identity = known_as(&stack.identity, log.names());
+        stacks.push(stack);
     }
-    for (at, building) in buildings.iter().enumerate() {
-        let same = buildings[..at].iter().find(|other| other.identity == building.identity);
-        if let Some(same) = same {
-            let name = |b: &Building| format!("{}/{}", b.target, b.unit.lun);
-            let (one, other) = (name(same), name(building));
-            let what = format!("{one} and {other} are the same volume ({})", building.identity);
-            let failure = Failure::new(what);
-            return Err(failure.remedy("take one of them out of the common cache").into());
-        }
-    }
-    let members = buildings.iter().zip(units).map(|(building, (target, unit))| CommonMember {
-        name: building.identity.clone(),
+    refuse_twins(&stacks)?;
+    let members = stacks.iter().zip(units).map(|(stack, (target, unit))| CommonMember {
+        name: stack.identity.clone(),
         key: known_by(target, unit),
-        lower: building.below.clone().expect("settings put a bottom first"),
+        lower: stack.top(),
     });
-    let opened = CacheLayer::open_common(settings, members.collect(), log, &initiator_name.0);
-    let (cache, above) = opened.await?;
+    let owner = &context.initiator_name.0;
+    let (cache, above) = CacheLayer::open_common(settings, members.collect(), log, owner).await?;
     let cache = Arc::new(cache);
-    let names: Vec<_> = buildings.iter().map(|building| building.identity.as_str()).collect();
-    cache.watch(names.join(", "), buildings.iter().flat_map(Building::links).collect());
+    let names: Vec<_> = stacks.iter().map(|stack| stack.identity.as_str()).collect();
+    cache.watch(names.join(", "), stacks.iter().flat_map(OpeningStack::links).collect());
     let mut opened = Vec::new();
-    for (mut building, stack) in buildings.into_iter().zip(above) {
-        let name = building.unit.in_common().unwrap_or_default();
+    for (mut stack, volume) in stacks.into_iter().zip(above) {
+        let name = stack.unit.in_common().unwrap_or_default();
         let on = format!("{} (common cache {name})", settings.log.display());
-        building.put(
-            stack,
-            StackLayer { layer: "cache", on, handle: Handle::Cache(Arc::clone(&cache)) },
-        );
-        let next = below(building.unit).len() + 1;
-        building.add(next..building.unit.stack.len()).await?;
-        opened.push(building.finish());
+        stack.put_cache(Arc::clone(&cache), volume, on);
+        let plan =
+            StackPlan::of(stack.target, stack.unit, context.initiator_name, Some(&settings.log));
+        stack.add_caches(plan.from_cache.get(1..).unwrap_or_default(), None).await?;
+        opened.push(stack.finish());
     }
     Ok(opened)
 }
 
-/// The layers below the common cache.
-fn below(unit: &Unit) -> &[Layer] {
-    let is_common = |layer: &Layer| matches!(layer, Layer::CommonCache(_));
-    let end = unit.stack.iter().position(is_common).unwrap_or(unit.stack.len());
-    &unit.stack[..end]
-}
-
-/// By what a log for several units knows one before its far side has answered: a number that lasts as
-/// long as the target's name and the unit's.
-pub fn known_by(target: &IscsiTargetSettings, unit: &Unit) -> u64 {
-    known_as_unit(&UnitName { target: target.name.0.clone(), lun: unit.lun })
-}
-
-/// The same of a unit that the settings may not have any more.
-pub fn known_as_unit(name: &UnitName) -> u64 {
-    // FNV-1a: the same with every compiler.
-    let name = name.to_string();
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+/// Refuses two units with the same volume.
+fn refuse_twins(stacks: &[OpeningStack<'_>]) -> Result<(), Failure> {
+    for (at, stack) in stacks.iter().enumerate() {
+        if let Some(same) = stacks[..at].iter().find(|other| other.identity == stack.identity) {
+            let name = |stack: &OpeningStack<'_>| format!("{}/{}", stack.target, stack.unit.lun);
+            let (one, other) = (name(same), name(stack));
+            let what = format!("{one} and {other} are the same volume ({})", stack.identity);
+            return Err(Failure::new(what).remedy("take one of them out of the common cache"));
+        }
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use control::{CacheControlCommand, CacheControlStatus, Failure, UnitName};
 
-use super::OpenedStack;
+use crate::opened_stack::OpenedStack;
 
 impl OpenedStack {
     /// Executes an order for the cache of this unit. `name` names the unit in messages.

@@ -11,7 +11,7 @@ use config::{
 };
 use control::{Failure, UnitName};
 use node::{moves::Moves, naming::Naming, plan};
-use stack::{OpenedStack, records::Records};
+use stack::{OpenedStack, StackContext, records::Records};
 
 use crate::{cli::Attach, control_socket, credentials, handover};
 
@@ -131,13 +131,16 @@ impl AttachmentSource {
 
     /// Opens the stack.
     pub async fn open(&self) -> Result<OpenedStack, Failure> {
-        let names = Naming::for_stacks(self.naming.as_ref());
         // The kernel is the only writer of the device, and flushes.
         let given =
             if self.is_shared { stack::StackInput::Nothing } else { stack::StackInput::OneWriter };
-        let files = stack::SlicedFiles::default();
-        let (target, us) = (&self.target, &self.initiator_name);
-        Ok(stack::open(target, &self.unit, us, names, &files, given, &self.records).await?)
+        let context = StackContext {
+            initiator_name: &self.initiator_name,
+            names: Naming::for_stacks(self.naming.as_ref()),
+            files: &stack::SlicedFiles::default(),
+            records: &self.records,
+        };
+        Ok(stack::open(&self.target, &self.unit, &context, given).await?)
     }
 
     /// Returns how long calls are repeated while the volume is busy.

@@ -1,15 +1,24 @@
-//! A volume that may be read by all and written by none.
+//! The layer `read-only`: a volume that everybody may read and nobody may write.
+
+use std::sync::Arc;
 
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
+use super::running::OpenedLayer;
+
+/// Protects `lower` from writes.
+pub fn open(lower: Stack) -> OpenedLayer {
+    OpenedLayer::plain("read-only", String::new(), Arc::new(ReadOnly::new(lower)))
+}
+
 /// `lower`, without its writes.
-pub struct ReadOnly {
+struct ReadOnly {
     lower: Stack,
 }
 
 impl ReadOnly {
     /// Protects `lower`.
-    pub fn new(lower: Stack) -> Self {
+    fn new(lower: Stack) -> Self {
         Self { lower }
     }
 }

@@ -1,0 +1,146 @@
+//! Commands for a cache from the control socket: pause, rate, flush, drain, and the size and the mirror of its log.
+
+use std::time::Duration;
+
+use ::cache::{ResizeError, WriteOrderMark};
+use ::control::{CacheControlCommand, CacheControlStatus, Failure};
+use config::quantity::Size;
+use volume::Holding;
+
+use super::CacheLayer;
+use crate::cache_figures;
+
+impl CacheLayer {
+    /// Opens a half of the log's mirror anew and fills it.
+    pub async fn renew(&self, half: u8) -> Result<(), Failure> {
+        self.disk.renew(half.into()).await
+    }
+
+    /// Does what is asked, or for a second at most works at it.
+    pub async fn obey(
+        &self,
+        order: CacheControlCommand,
+    ) -> Result<CacheControlStatus, volume::Error> {
+        let (mut done, mut reached) = (true, None);
+        if let (
+            CacheControlCommand::Flush { .. } | CacheControlCommand::Drain,
+            Holding::Refused(reason),
+        ) = (order, self.cache.holding())
+        {
+            return Err(volume::Error::Fenced(reason));
+        }
+        match order {
+            // Done before.
+            CacheControlCommand::Renew { .. } | CacheControlCommand::LogResize { .. } => {}
+            CacheControlCommand::Pause => self.cache.pause(),
+            CacheControlCommand::Resume => self.cache.resume(),
+            CacheControlCommand::Rate(rate) => self.pacing.tell(rate),
+            CacheControlCommand::Flush { mark } => {
+                reached = mark;
+                let flush = self.flush(&mut reached);
+                done = tokio::time::timeout(WORK_AT_ONCE, flush).await.unwrap_or(Ok(false))?;
+            }
+            CacheControlCommand::Drain => {
+                let drain = self.drain();
+                done = tokio::time::timeout(WORK_AT_ONCE, drain).await.unwrap_or(Ok(false))?;
+            }
+        }
+        Ok(self.standing(done, reached).await)
+    }
+
+    async fn standing(&self, done: bool, mark: Option<u64>) -> CacheControlStatus {
+        let counted = self.cache.statistics();
+        CacheControlStatus {
+            done,
+            dirty_bytes: counted.dirty_bytes,
+            sent_bytes: counted.round_sent_bytes,
+            paused_since: counted.paused_ms.map(cache_figures::since),
+            rate_limit: counted.destage_rate_limit,
+            rate: counted.destage_rate,
+            lower_error: counted.lower_error,
+            mark,
+            log_bytes: self.cache.log_blocks().await * 4096,
+        }
+    }
+
+    /// Gives the log so many bytes, or as many as its device has; or for a second at most works at
+    /// it.
+    pub async fn resize(&self, bytes: Option<u64>) -> Result<CacheControlStatus, Failure> {
+        let _turn = self.resizing.lock().await;
+        self.disk.can_be_resized()?;
+        let wrong = |bytes: &u64| {
+            !bytes.is_multiple_of(4096) || !(LEAST_LOG..=MOST_LOG).contains(&Size(*bytes))
+        };
+        if let Some(bytes) = bytes.filter(wrong) {
+            let asked = Size(bytes);
+            let message = format!("a log of {asked} is not between {LEAST_LOG} and {MOST_LOG}");
+            return Err(Failure::new(message).remedy("name another size, a multiple of 4KiB"));
+        }
+        // As `log_size` it is that of the file, or of each of two.
+        let beside = self.disk.bytes_beside();
+        let now = self.cache.log_blocks().await * 4096 + beside;
+        let blocks = match bytes {
+            Some(bytes) if bytes < now => (bytes - beside) / 4096,
+            bytes => {
+                let there = self.disk.grow(bytes).await?;
+                bytes.map_or(there, |bytes| (bytes - beside) / 4096)
+            }
+        };
+        let resized = tokio::time::timeout(WORK_AT_ONCE, self.cache.resize(blocks)).await;
+        let done = match resized {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => return Err(self.not_resized(error).await),
+            Err(_) => false,
+        };
+        if done {
+            self.disk.shrink(blocks * 4096).await?;
+            tracing::info!(log = %self.log.display(), bytes = blocks * 4096, "the log has another size");
+        }
+        Ok(self.standing(done, None).await)
+    }
+
+    /// Gives back what its file has got in vain.
+    async fn not_resized(&self, error: ResizeError) -> Failure {
+        let remedy = match &error {
+            ResizeError::Size { .. } => "name another size",
+            ResizeError::TooOften => "`forebay gateway drain` it, then say it again",
+            ResizeError::AtFlush => "stop, and make a new log while nothing is in it",
+            ResizeError::Volume(_) => "see what `forebay status` says, then say it again",
+        };
+        let mut text = format!("the log {} does not get another size: {error}", self.log.display());
+        // As it is now: what was asked before and given up may have been done meanwhile.
+        if let Err(shrunk) = self.disk.shrink(self.cache.log_blocks().await * 4096).await {
+            text += &format!("; {shrunk}");
+        }
+        Failure::new(text).remedy(remedy)
+    }
+
+    async fn flush(&self, mark: &mut Option<u64>) -> Result<bool, volume::Error> {
+        let to = match *mark {
+            Some(number) => WriteOrderMark(number),
+            None => self.cache.mark().await?,
+        };
+        *mark = Some(to.0);
+        self.cache.drain_to(to).await?;
+        Ok(true)
+    }
+
+    async fn drain(&self) -> Result<bool, volume::Error> {
+        loop {
+            self.cache.drain().await?;
+            if self.cache.is_drained() {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// As for `log_size`.
+const LEAST_LOG: Size = Size::mib(8);
+
+/// Blocks are counted in 31 bits.
+const MOST_LOG: Size = Size(1 << 42);
+
+/// How long a question on the control socket works at a flush or drain: whoever asks tells how far
+/// it is and asks again, and one that is gone keeps destage hurrying no longer than this.
+const WORK_AT_ONCE: Duration = Duration::from_millis(500);

@@ -1,0 +1,144 @@
+//! The layer `file`: a file or block device of one unit, or one of which several units have slices.
+
+use std::{os::unix::fs::FileTypeExt, sync::Arc};
+
+use config::{File, Layer, Slice};
+use control::{Failure, FileFigures, LayerFigures};
+use volume::{FileVolume, Stack, Volume};
+
+use super::running::{LayerFuture, OpenedLayer, RunningLayer, StackLayer};
+use crate::{
+    file,
+    not_opened::NotOpened,
+    parts::{FilePart, SlicedFiles},
+    records::{KeptVolume, Recorder},
+};
+
+/// A unit's use of a file.
+pub struct FileUse<'a> {
+    /// The settings of the file.
+    pub settings: &'a File,
+    /// The slice directly above; `None` if the unit has the whole file.
+    pub slice: Option<&'a Slice>,
+    /// The unit, for messages.
+    pub unit: String,
+    /// True if the file is under a common cache.
+    pub is_common: bool,
+}
+
+/// Opens the file, or shares it with the other units that have slices of it.
+///
+/// # Errors
+/// The file cannot be used, does not agree with its record, or another unit uses some of its bytes.
+pub async fn open(
+    wanted: FileUse<'_>,
+    files: &SlicedFiles,
+    recorder: &Recorder,
+) -> Result<(OpenedLayer, Arc<FileLayer>), NotOpened> {
+    let FileUse { settings, slice, unit, is_common } = wanted;
+    let path = settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
+    let described =
+        |file: &FileVolume| format!("{} ({:?})", path.display(), file.engine()).to_lowercase();
+    let (volume, running): (Stack, FileLayer) = match slice {
+        None => {
+            let (file, record) = file::open_recorded(settings, recorder).await?;
+            let on = described(&file);
+            (Arc::clone(&file) as Stack, FileLayer { file, record, part: None, on })
+        }
+        Some(slice) => {
+            let part = files.open(settings, recorder, slice.range(), unit).await?;
+            let part = Arc::new(part);
+            let (file, record) = (Arc::clone(part.file()), part.record().cloned());
+            let on = described(&file);
+            (Arc::clone(&part) as Stack, FileLayer { file, record, part: Some(part), on })
+        }
+    };
+    // Devices get other numbers with every start. Under a common cache, a device that is named by a link keeps the name
+    // of the link, so that it is not taken for another device of the same log.
+    let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+    let name = if is_common && is_device { &settings.path } else { &path };
+    let identity = Some(format!("file {}", name.display()));
+    let running = Arc::new(running);
+    let layer = StackLayer::new("file", running.on.clone(), Arc::clone(&running) as _);
+    Ok((OpenedLayer { volume, layer, identity }, running))
+}
+
+/// A file as it runs.
+pub struct FileLayer {
+    file: Arc<FileVolume>,
+    /// The record of the file; `None` if the file is only read.
+    record: Option<Arc<KeptVolume>>,
+    /// This unit's part of the file, if other units may have slices of it, too.
+    part: Option<Arc<FilePart>>,
+    /// The text of its status.
+    on: String,
+}
+
+impl FileLayer {
+    /// Lets the file grow to `bytes`, or to what its device has by now if `bytes` is `None`.
+    ///
+    /// # Errors
+    /// The file cannot grow.
+    pub async fn grow(&self, bytes: Option<u64>) -> Result<(), Failure> {
+        let file = Arc::clone(&self.file);
+        // A preallocated file is filled, which takes its time.
+        let grown = tokio::task::spawn_blocking(move || file.grow(bytes)).await;
+        grown.map_err(Failure::new)?.map_err(|error| {
+            Failure::new(format!("{} cannot grow: {error}", self.on))
+                .remedy("ask for more than it has, in whole blocks, and have room for it")
+        })?;
+        // An outdated record does no harm: a volume may be larger than recorded.
+        self.note().await;
+        Ok(())
+    }
+
+    /// Brings the record of the file up to date.
+    async fn note(&self) {
+        let Some(record) = self.record.clone() else { return };
+        if let Ok(Err(failure)) = tokio::task::spawn_blocking(move || record.note()).await {
+            tracing::warn!(%failure, "a volume's record is not renewed");
+        }
+    }
+}
+
+impl RunningLayer for FileLayer {
+    fn figures(&self) -> LayerFigures {
+        // A block device has no usage: all its space is allocated.
+        let usage = self.file.extensions().usage();
+        LayerFigures::File(FileFigures {
+            refused_no_space: *self.file.refusals().borrow(),
+            allocated_bytes: usage.map(|usage| usage.used),
+            free_bytes: usage.map(|usage| usage.available),
+            ..FileFigures::default()
+        })
+    }
+
+    fn follow<'a>(
+        &'a self,
+        settings: &'a Layer,
+        _below: Option<&'a dyn RunningLayer>,
+    ) -> LayerFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            match settings {
+                // Another unit that has a slice of the file may have let it grow already.
+                Layer::File(File { size: Some(size), .. })
+                    if size.0 > self.file.geometry().bytes() =>
+                {
+                    self.grow(Some(size.0)).await
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn reserve_for_slice(&self, bytes: u64) -> Result<(), Failure> {
+        self.part.as_ref().map_or(Ok(()), |part| part.extend(bytes))
+    }
+
+    fn stop(&self) -> LayerFuture<'_, Result<(), Failure>> {
+        Box::pin(async {
+            self.note().await;
+            Ok(())
+        })
+    }
+}

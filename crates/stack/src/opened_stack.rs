@@ -1,0 +1,128 @@
+//! The open stack of a unit: its volumes, and what can be asked of its layers apart from reads and writes.
+
+use std::sync::Arc;
+
+use config::{File, Layer, Unit};
+use control::{Exported, Failure, LayerStatus};
+use initiator::RemoteVolume;
+use volume::{Stack, Watched};
+
+use crate::layers::{CacheLayer, FileLayer, StackLayer};
+
+/// A unit's volumes, and what is to be asked and stopped apart from them.
+pub struct OpenedStack {
+    /// The volume that hosts see.
+    pub top: Stack,
+    /// The name that the volume below all layers gives itself, whatever way leads to it; `None` if it is in this process
+    /// only.
+    pub identity: Option<String>,
+    /// The layer under the top that tells others of changes, if the volume has a name: such a volume may be moved to
+    /// another node while it is used.
+    pub watched: Option<Arc<Watched>>,
+    /// The layers, bottom first.
+    pub(crate) layers: Vec<StackLayer>,
+    /// The layers that are used directly.
+    pub(crate) parts: StackParts,
+}
+
+/// The layers of a stack that are used directly, as far as it has them.
+#[derive(Clone, Default)]
+pub(crate) struct StackParts {
+    /// The file or block device at the bottom.
+    pub file: Option<Arc<FileLayer>>,
+    /// The volume of another target at the bottom.
+    pub session: Option<Arc<RemoteVolume>>,
+    /// The topmost cache.
+    pub cache: Option<Arc<CacheLayer>>,
+}
+
+impl OpenedStack {
+    /// Returns the status of the layers, bottom first.
+    pub fn status(&self) -> Vec<LayerStatus> {
+        self.layers.iter().map(StackLayer::status).collect()
+    }
+
+    /// Returns the topmost cache.
+    pub fn cache(&self) -> Option<&CacheLayer> {
+        self.parts.cache.as_deref()
+    }
+
+    /// Lets the file or device at the bottom grow to `bytes`, or to what the device has by now if `bytes` is `None`.
+    /// Returns the size of the unit in bytes.
+    ///
+    /// # Errors
+    /// There is no file at the bottom, or it or a slice of it cannot grow.
+    pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
+        let Some(file) = &self.parts.file else {
+            return Err(Failure::new("only a file or a block device can grow"));
+        };
+        file.grow(bytes).await?;
+        self.grow_with_bottom()?;
+        Ok(self.top.geometry().bytes())
+    }
+
+    /// Grows the layers that reach to the end of the layer below them.
+    fn grow_with_bottom(&self) -> Result<(), Failure> {
+        self.layers.iter().try_for_each(|layer| layer.running().grow_with_lower())
+    }
+
+    /// Takes over what a reload may change, bottom first: files and slices grow, and caches destage at another rate.
+    ///
+    /// # Errors
+    /// A file or a slice cannot grow.
+    pub async fn follow(&self, unit: &Unit) -> Result<(), Failure> {
+        for (at, (layer, settings)) in self.layers.iter().zip(&unit.stack).enumerate() {
+            let below = at.checked_sub(1).map(|below| self.layers[below].running());
+            layer.running().follow(settings, below).await?;
+            if matches!(settings, Layer::File(File { size: Some(_), .. })) {
+                self.grow_with_bottom()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends without another write to what is below, because the log has another owner now. `reason` says why.
+    pub async fn abandon(&self, reason: &str) {
+        for layer in self.layers.iter().rev() {
+            layer.running().abandon(reason).await;
+        }
+    }
+
+    /// Returns true if both are units of one cache.
+    pub fn shares_cache_with(&self, other: &Self) -> bool {
+        let of = |opened: &Self| opened.cache().map(std::ptr::from_ref);
+        of(self).is_some() && of(self) == of(other)
+    }
+
+    /// Closes the log for another host, with everything in it, and ends the session below the cache. `serial` is the
+    /// serial number that hosts see.
+    ///
+    /// # Errors
+    /// The unit has no cache, or the log could not be closed.
+    pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
+        let cache = self.cache().ok_or_else(|| Failure::new("there is no cache"))?;
+        let exported = cache.export(serial).await?;
+        self.close().await;
+        Ok(exported)
+    }
+
+    /// Ends the session with the far side.
+    pub async fn close(&self) {
+        if let Some(session) = &self.parts.session {
+            session.close().await;
+        }
+    }
+
+    /// Puts away what must not be lost: caches first, as they use what is below, then sessions. Returns the first failure
+    /// after all layers were asked.
+    ///
+    /// # Errors
+    /// The log of a cache could not be left in order.
+    pub async fn stop(&self) -> Result<(), Failure> {
+        let mut result = Ok(());
+        for layer in self.layers.iter().rev() {
+            result = result.and(layer.running().stop().await);
+        }
+        result
+    }
+}
