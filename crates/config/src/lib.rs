@@ -52,7 +52,7 @@ pub use shell_word::quoted;
 pub use tls::{PortalTls, RemoteTls};
 pub use value_types::{
     Address, CongestionSetting, Digest, FileEngineSetting, IscsiName, LinkCompressionSetting,
-    LogLevel,
+    LogLevel, UnitKind,
 };
 
 use crate::quantity::{Size, TimeSpan};
@@ -234,6 +234,8 @@ impl Unit {
 pub struct Unit {
     /// The LUN.
     pub lun: u16,
+    /// What the unit serves.
+    pub kind: UnitKind,
     /// The name of its volume in the naming service; if left out, the volume is not announced.
     #[serde(deserialize_with = "names::volume")]
     pub volume: Option<VolumeName>,
@@ -298,6 +300,7 @@ impl Default for Unit {
     fn default() -> Self {
         Self {
             lun: 0,
+            kind: UnitKind::default(),
             volume: None,
             generation: 0,
             serial: None,

@@ -18,6 +18,7 @@ use super::{
         BrokenSettingsRule, SettingsRuleResult, UniqueSettingValues, range, required, whole, wrong,
     },
     tls::PortalTls,
+    value_types::UnitKind,
 };
 use crate::quantity::{Size, TimeSpan};
 
@@ -430,7 +431,9 @@ fn units<'a>(
         if let Some(size) = unit.physical_block_size {
             physical_block_size(unit, &at, size)?;
         }
-        stack(unit, &at.key("stack"), files)?;
+        match unit.kind {
+            UnitKind::Block => stack(unit, &at.key("stack"), files)?,
+        }
         share(unit, &at)?;
     }
     Ok(())

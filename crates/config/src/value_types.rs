@@ -174,6 +174,15 @@ impl<'de> Deserialize<'de> for CongestionSetting {
     }
 }
 
+/// What a unit serves.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnitKind {
+    /// A disk: blocks in a stack of layers.
+    #[default]
+    Block,
+}
+
 /// The I/O engine of a file.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]

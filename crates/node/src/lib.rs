@@ -34,7 +34,7 @@ use std::{
 use ::names::VolumeName;
 use config::{
     Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer, LogLevel,
-    PortalGroupSettings, PortalSettings, PortalTls, Settings, Unit, login_rules,
+    PortalGroupSettings, PortalSettings, PortalTls, Settings, Unit, UnitKind, login_rules,
 };
 use control::{Failure, ServingPhase, UnitName};
 use parking_lot::Mutex;
@@ -268,7 +268,7 @@ impl NodeLockedState {
     }
 }
 
-/// Opens the stack of a unit.
+/// Opens what a unit serves.
 async fn open_unit(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -277,8 +277,12 @@ async fn open_unit(
     files: &SlicedFiles,
     given: StackInput,
 ) -> Result<ServedUnit, NotOpened> {
-    let opened = open_with(settings, target, unit, naming, files, given).await?;
-    Ok(shown_unit(settings, target, unit, opened)?)
+    match unit.kind {
+        UnitKind::Block => {
+            let opened = open_with(settings, target, unit, naming, files, given).await?;
+            Ok(shown_unit(settings, target, unit, opened)?)
+        }
+    }
 }
 
 /// Makes the unit on top of an opened stack.

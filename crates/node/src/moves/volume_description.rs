@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ::names::{MOST_COUNT, VolumeName};
 use config::{
-    Allow, File, IscsiName, IscsiTargetSettings, Layer, Unit,
+    Allow, File, IscsiName, IscsiTargetSettings, Layer, Unit, UnitKind,
     quantity::{Size, TimeSpan},
 };
 use control::Failure;
@@ -127,6 +127,8 @@ impl Described {
         let block_size = Size(u64::from(self.block_size));
         Unit {
             lun: self.lun,
+            // Only block volumes move.
+            kind: UnitKind::Block,
             volume: Some(self.volume.clone()),
             generation: self.generation,
             serial: Some(self.serial.clone()),
