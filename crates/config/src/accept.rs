@@ -11,10 +11,11 @@ use crate::quantity::Size;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accept {
-    /// The folder of their files; required.
+    /// The folder in which each volume gets a file. Required.
     pub folder: PathBuf,
-    /// Maximum number of bytes of all of them; required.
+    /// Number of bytes that all of these volumes together may have. Required.
     pub size: Size,
-    /// Who may log in to their targets; if left out, every initiator.
+    /// Who may log in to their targets, as of a target. A volume is refused if more initiators would reach it here
+    /// than where it comes from. If left out: everybody.
     pub allow: Option<Vec<Allow>>,
 }

@@ -19,11 +19,12 @@ use crate::quantity::REMEDY;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChapCredentialSettings {
-    /// The CHAP name; required.
+    /// The CHAP name, which is not an iSCSI name. Required.
     pub name: String,
-    /// The file of the secret, which only its owner may read.
+    /// The file with the secret: 12 to 255 bytes without the line end. Windows accepts 16 at most. Only its owner may
+    /// be able to read the file.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable of the secret.
+    /// The environment variable with the secret, in place of a file.
     pub secret_env: Option<String>,
     #[serde(skip)]
     secret: Option<ChapSecret>,
@@ -33,11 +34,11 @@ pub struct ChapCredentialSettings {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allow {
-    /// The initiator's iSCSI name; with `*` at the end, all names that begin with the text before it.
+    /// The iSCSI name of the initiator; with a * at its end, all names that begin so.
     pub initiator: Option<InitiatorNamePattern>,
-    /// The network of its address.
+    /// The network that the initiator comes from, or one address.
     pub network: Option<AccessNetworkSetting>,
-    /// The CHAP user as which it has to authenticate.
+    /// The CHAP user that the initiator has to authenticate as.
     pub user: Option<String>,
 }
 
@@ -45,9 +46,11 @@ pub struct Allow {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Discovery {
-    /// An initiator is admitted if one of these rules matches; if left out, every initiator is admitted.
+    /// Who may ask which targets there are, as `allow` of a target. Each initiator is told of the targets that it may
+    /// log in to as the user that it has proved to be. If left out: everybody may ask.
     pub allow: Option<Vec<Allow>>,
-    /// The credential with which portals authenticate themselves, if requested.
+    /// The credential with which the portals authenticate themselves to initiators that ask for it (mutual CHAP), as
+    /// of a target.
     pub mutual: Option<ChapCredentialSettings>,
 }
 

@@ -61,33 +61,44 @@ use crate::quantity::{Size, TimeSpan};
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Addresses of the portals of group 1; if left out, loopback, or none if there are `portal` tables.
+    /// Addresses on which targets listen: IP addresses, IPv4 or IPv6, with ports (3260 if left out). Whoever reaches
+    /// an address can read and write every volume whose target has no `allow`. These portals are in group 1. If left
+    /// out: this machine only, ["127.0.0.1:3260"], or none if there is a `[[portal]]`.
     pub listen: Option<Vec<Address>>,
-    /// Portals with more settings than an address.
+    /// Portals with more settings than an address: `[[portal]]`.
     pub portal: Vec<PortalSettings>,
-    /// The control socket; if left out, `forebay/control.sock` in `$XDG_RUNTIME_DIR` or `/run`.
+    /// The control socket, which `forebay status`, `forebay reload` and other commands ask. Only the user of the
+    /// process can open it (mode 0600). `forebay attach --config` listens on it, too, so two processes of one host
+    /// need a socket each. If left out: forebay/control.sock in $XDG_RUNTIME_DIR, or in /run for root.
     pub control: Option<PathBuf>,
-    /// The folder for the units' reservations and mode parameters; if left out, these are lost when the process ends.
+    /// The folder in which units keep what outlasts the process: persistent reservations (APTPL), saved mode
+    /// parameters, identifying information, an unfinished SANITIZE, and how far the log of a gateway has confirmed
+    /// its writes. Records of storage (which volume file or log was in use at a path) lie in it, too. It is created
+    /// with mode 0700 if it is missing, and refused if group or others may write to it. It belongs on a disk of this
+    /// machine. If left out: units report that they cannot keep anything, and the records of storage lie in the
+    /// folder forebay-state beside this file.
     pub state: Option<PathBuf>,
-    /// Which events are shown; if left out, `info`.
+    /// The events that are shown on stderr: off, error, warn, info, debug, trace, or a filter such as
+    /// "info,cache=debug". The command line (--log-level, -v) takes precedence. If left out: info.
     pub log_level: Option<LogLevel>,
-    /// Number of threads; 0 for one per CPU.
+    /// Number of threads that serve; 0 for one per CPU. One thread uses the least CPU time for each operation.
     pub threads: u16,
-    /// The iSCSI name for logins to remote volumes; if left out, it is made of the host name.
+    /// The iSCSI name for logins to remote volumes. If left out: a name made of the host's name, as here for a host
+    /// called `attic`.
     pub initiator_name: Option<IscsiName>,
-    /// CHAP users: initiators that can authenticate themselves.
+    /// CHAP users: `[[user]]`.
     pub user: Vec<ChapCredentialSettings>,
-    /// The naming service; if left out, this process does not take part in one.
+    /// The naming service: `[names]`. If left out: this process takes no part in one.
     pub names: Option<NamingServiceSettings>,
-    /// Room for volumes that other nodes move here; if left out, none are accepted.
+    /// Room for volumes that other nodes move here: `[accept]`. If left out: none are accepted.
     pub accept: Option<Accept>,
-    /// Access to discovery sessions.
+    /// Access to discovery sessions: `[discovery]`.
     pub discovery: Discovery,
-    /// The parameters and limits of all targets.
+    /// The parameters and limits of all targets: `[iscsi]`.
     pub iscsi: Iscsi,
-    /// Common caches.
+    /// Caches of several volumes with one log: `[[common_cache]]`.
     pub common_cache: Vec<CommonCache>,
-    /// The targets.
+    /// The targets: `[[target]]`.
     pub target: Vec<IscsiTargetSettings>,
     /// The file from which the settings were read.
     #[serde(skip)]
@@ -98,54 +109,72 @@ pub struct Settings {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Iscsi {
-    /// Maximum number of connections of normal sessions.
+    /// Maximum number of connections of all initiators together, without those of discovery sessions. If there are
+    /// users, a quarter of the places is kept for initiators that have proved to be one of them, or that came through
+    /// TLS. A login beyond the limit is refused with status 0302. At recovery level 2, a quarter as many sessions may
+    /// wait for their initiators to come back.
     pub max_connections: u32,
-    /// Maximum number of connections that have not logged in.
+    /// Maximum number of connections that have not logged in yet. Each may hold 64 KiB. Beyond the limit, the
+    /// connection is closed that has waited longest of the address that has most.
     pub max_logins: u32,
-    /// Maximum number of connections of one address that have not logged in.
+    /// Maximum number of such connections from one address (for IPv6, from one /64 network).
     pub max_logins_per_address: u32,
-    /// Maximum number of discovery sessions.
+    /// Maximum number of discovery sessions of all initiators together. Beyond the limit, the oldest one of the
+    /// address that has most is closed.
     pub max_discovery_sessions: u32,
-    /// Maximum number of discovery sessions of one address.
+    /// Maximum number of discovery sessions of one address (for IPv6, of one /64 network).
     pub max_discovery_sessions_per_address: u32,
-    /// A discovery session is closed after this time without a request.
+    /// Time without a request after which a discovery session is closed, 1s to 1h.
     pub discovery_timeout: TimeSpan,
-    /// Maximum number of bytes of write data, over all sessions, that waits for earlier commands or for the rest of
-    /// its data.
+    /// Memory for write data of all sessions that waits: for earlier commands, for the rest of its data, or for data
+    /// that was requested. At least 128MiB. Each of `max_connections` connections has a share of its own (256 KiB if
+    /// that fits), and 64 MiB or more are divided among those that need more. A write that has waited 5s for room
+    /// ends in BUSY.
     pub waiting_data: Size,
-    /// The accepted CHAP algorithms, the preferred one first.
+    /// The CHAP hashes that initiators may use; the first one that both ends know is used. iPXE, Windows and ESXi
+    /// know MD5 only.
     pub chap: Vec<ChapHashSetting>,
-    /// Time-out from the connect to the end of the login.
+    /// Maximum time from the connect to the end of the login.
     pub login_timeout: TimeSpan,
-    /// Maximum number of outstanding commands of a session.
+    /// Maximum number of outstanding commands of a session (the command window), 1 to 1024.
     pub queue_depth: u16,
-    /// `MaxRecvDataSegmentLength`: maximum number of data bytes in a PDU.
+    /// MaxRecvDataSegmentLength: maximum number of data bytes in one PDU.
     pub max_recv_data_segment_length: Size,
-    /// `MaxBurstLength`: maximum number of bytes in a solicited burst.
+    /// MaxBurstLength: maximum number of bytes that are requested at once.
     pub max_burst_length: Size,
-    /// `FirstBurstLength`: maximum number of unsolicited bytes of a command.
+    /// FirstBurstLength: maximum number of bytes of a write that may come without a request.
     pub first_burst_length: Size,
-    /// `MaxOutstandingR2T`: maximum number of outstanding R2Ts of a command.
+    /// MaxOutstandingR2T: maximum number of outstanding requests for data of a command.
     pub max_outstanding_r2t: u16,
-    /// `InitialR2T`: whether unsolicited data must wait for an R2T.
+    /// InitialR2T: whether data of a write beyond the immediate data waits for a request.
     pub initial_r2t: bool,
-    /// `ImmediateData`: whether a command may carry data.
+    /// ImmediateData: whether a command may carry data.
     pub immediate_data: bool,
-    /// `HeaderDigest`.
+    /// HeaderDigest, CRC32C: "never", "accept" (if the initiator wants it), "prefer" or "require".
     pub header_digest: Digest,
-    /// `DataDigest`.
+    /// DataDigest, CRC32C: the same four values.
     pub data_digest: Digest,
-    /// The compression methods that are accepted.
+    /// The compression methods that Forebay's own initiators may use on the link: "lz4" and "zstd". They use CPU time
+    /// and memory of this process (up to half a MiB for a connection, with "zstd" one MiB). If left out: none.
     pub compression: Vec<LinkCompressionSetting>,
-    /// The congestion control of a session's connections.
+    /// The congestion control of TCP towards initiators. "kernel default"; "ensemble": all connections of a session
+    /// share one congestion window; "ensemble by model": they share a model of the path and are paced by it, as by
+    /// BBR; or a name in /proc/sys/net/ipv4/tcp_available_congestion_control, such as "cubic". For comparison there
+    /// are "ensemble per connection" (a window for each connection), "ensemble per ack" and "ensemble per connection
+    /// per ack" (growth by acknowledgment, as in Linux 2.4). An ensemble needs Linux 6.4 and root, or CAP_BPF and
+    /// CAP_PERFMON; without these, sessions use the kernel's default, and one event reports it.
     pub congestion: CongestionSetting,
-    /// Send and receive buffer of each connection's socket; if left out, the kernel tunes them.
+    /// Send and receive buffer of each connection's socket, "16KiB" to "256MiB". Without CAP_NET_ADMIN,
+    /// net.core.wmem_max and net.core.rmem_max limit it. If left out: the kernel tunes the buffers, which is usually
+    /// better.
     pub socket_buffer: Option<Size>,
-    /// Idle time after which an initiator is pinged; 0 for never.
+    /// Time without a sign of life after which an initiator is pinged, 1s or more; 0 for never.
     pub ping_interval: TimeSpan,
-    /// Number of commands whose responses leave with one write, unless the input is used up before.
+    /// Number of commands whose responses leave with one write, unless all received commands are answered before.
+    /// Fewer means less time for each command, more means less CPU time.
     pub batch_commands: u32,
-    /// How long a connection is polled after its last input instead of sleeping; 0 for never.
+    /// How long an active connection is polled before its thread sleeps, such as "50us"; 0 for never. This uses a CPU
+    /// to lower the latency.
     pub busy_poll: TimeSpan,
 }
 
@@ -153,23 +182,24 @@ pub struct Iscsi {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct IscsiTargetSettings {
-    /// Its iSCSI name; required.
+    /// The iSCSI name of the target. Required.
     pub name: IscsiName,
-    /// A name for people.
+    /// The name of the target for people.
     pub alias: Option<String>,
-    /// Portals of its own, instead of the common ones.
+    /// Portals of the target's own, in place of the common ones. Targets with the same list share them. Such a target
+    /// has no `groups`.
     pub listen: Option<Vec<Address>>,
-    /// The tags of the portal groups through which it can be reached; if left out, all of them.
+    /// The portal groups through which the target is reached. If left out: all groups.
     pub groups: Option<Vec<u16>>,
-    /// The address to which every login is redirected.
+    /// The address to which every login is redirected. Such a target needs no unit.
     pub redirect: Option<HostPort>,
-    /// Whether the redirect is permanent.
+    /// Whether that redirect is permanent.
     pub redirect_permanently: bool,
-    /// Who may log in to it; if left out, every initiator.
+    /// Who may log in: `[[target.allow]]`. If left out: everybody who can reach the target.
     pub allow: Option<Vec<Allow>>,
-    /// The credential with which it authenticates itself, if an initiator requests it.
+    /// The credential with which the target authenticates itself: `[target.mutual]`.
     pub mutual: Option<ChapCredentialSettings>,
-    /// Its logical units.
+    /// The logical units: `[[target.unit]]`.
     pub unit: Vec<Unit>,
 }
 
@@ -232,36 +262,48 @@ impl Unit {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Unit {
-    /// The LUN.
+    /// The logical unit number, 0 to 16383.
     pub lun: u16,
-    /// What the unit serves.
+    /// What the unit serves: "block", a disk whose blocks are in a stack of layers.
     pub kind: UnitKind,
-    /// The name of its volume in the naming service; if left out, the volume is not announced.
+    /// The name of the volume in the naming service (`[names]`), which is the same wherever the volume is: a-z, 0-9,
+    /// `.`, `-`, `_`. If left out: the volume is not announced.
     #[serde(deserialize_with = "names::volume")]
     pub volume: Option<VolumeName>,
-    /// The generation: how often the volume has moved. If two nodes have the volume, the higher number is right.
+    /// How often the volume has moved from node to node. If two nodes announce the volume, the one with the higher
+    /// number is right. `forebay volume move` counts. At most 4503599627370495 (2^52 - 1).
     pub generation: u64,
-    /// Its serial number; if left out, it is made of the target's name and the LUN.
+    /// The serial number, at most 36 characters. If left out: a number made of the target's name and the LUN, which
+    /// stays the same as long as these do.
     pub serial: Option<String>,
     /// The product name in INQUIRY data, at most 16 characters.
     pub product: String,
-    /// Whether its medium can be ejected (RMB).
+    /// Whether the medium is removable, so that START STOP UNIT ejects and loads it.
     pub removable: bool,
-    /// The share of a thin volume's space above which initiators are notified; if left out, never.
+    /// Share of the space below a thin volume, 0.01 to 1, above which initiators are notified that space runs out
+    /// (38/07). It works over a sparse file without a slice or a cache above it. If left out: initiators are told
+    /// only when there is no space left.
     pub soft_threshold: Option<f64>,
-    /// The physical block size that initiators see, in bytes; if left out, that of the volume.
+    /// Bytes of a physical block as initiators see it: a power of two from the logical block size to 4KiB, over a
+    /// remote layer 4KiB. Some old systems need 512B. If left out: the size that the storage has, mostly 4KiB.
     pub physical_block_size: Option<Size>,
-    /// Whether a WRITE SAME of 0 blocks extends to the end of the unit.
+    /// Whether a WRITE SAME of no blocks extends to the end of the unit, if that is at most 16MiB away. Otherwise it
+    /// is refused (WSNZ).
     pub write_same_to_end: bool,
-    /// The version of SPC in INQUIRY data: 3 or 4.
+    /// The version of SPC in INQUIRY data: 4, or 3 for initiators that know no newer one.
     pub spc: u8,
-    /// Whether other initiators may read the unit while a cache elsewhere has claimed it.
+    /// Whether other initiators may read the unit while the cache of a gateway has claimed it. They see it as of a
+    /// flush of the gateway; without a cache with `report = "at-flush"` on this node, reads are refused while the
+    /// gateway destages a round. They may not write in any case.
     pub reads_beside_claim: bool,
-    /// Size of a coherence range in bytes, if several gateways share the volume; if left out, it is not shared.
+    /// Number of bytes that a gateway has at a time of a volume that several gateways share, 64KiB to 1GiB. Each of
+    /// these gateways has `share = true` in its cache, and this node has `state`. If left out: one gateway has the
+    /// whole volume.
     pub share_grain: Option<Size>,
-    /// The lease of shared coherence tokens: a gateway that does not answer for this time loses them.
+    /// Time without a sign of life of such a gateway after which the others no longer wait for what it only reads, 1s
+    /// to 1h. What it wrote is waited for until it comes back, or until `forebay claim drop`.
     pub share_lease: TimeSpan,
-    /// Its layers, the bottom layer first; required.
+    /// The layers of the unit, the bottom layer first. Required.
     pub stack: Vec<Layer>,
 }
 

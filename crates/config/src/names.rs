@@ -15,20 +15,22 @@ pub const NAMING_PORT: u16 = 3299;
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamingServiceSettings {
-    /// The name of this node for people; if left out, it is made of the host name.
+    /// The name of this node for people: a-z, 0-9, `.`, `-`, `_`. If left out: a name made of the host's name.
     #[serde(deserialize_with = "node")]
     pub node: Option<NodeName>,
-    /// Addresses on which this node answers; if left out, none: it only asks other nodes.
+    /// Addresses on which other nodes may ask and tell: IP addresses with ports (3299 if left out). If left out:
+    /// none, and this process only asks.
     pub listen: Vec<NamingAddress>,
-    /// The host that is announced for an address that stands for all interfaces.
+    /// The host that others are told in place of an address that stands for all interfaces, such as 0.0.0.0.
     pub host: Option<HostPort>,
-    /// Addresses of other nodes.
+    /// Naming addresses of other nodes. Each tells of all that it knows. The address of this node may be among them.
     pub seeds: Vec<HostPort>,
-    /// The file of the common secret, which only its owner may read.
+    /// The file with the secret that all nodes of the naming service have in common, as of a user. Whoever has it can
+    /// send gateways to other nodes.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable of the secret.
+    /// The environment variable with that secret, in place of a file.
     pub secret_env: Option<String>,
-    /// The time without a sign of life after which a node's volumes are shown as stale.
+    /// Time without a sign of life of a node after which its volumes are shown as stale, 5s to 1h. If left out: 30s.
     pub stale_after: TimeSpan,
 }
 

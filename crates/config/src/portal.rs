@@ -15,17 +15,19 @@ use crate::quantity::REMEDY;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortalSettings {
-    /// The address on which it listens; required.
+    /// The address on which the portal listens, as in `listen`. Required.
     pub address: Option<Address>,
-    /// The tag of its portal group.
+    /// The tag of its portal group, 1 to 65535, which initiators see as TargetPortalGroupTag. A target is reached
+    /// through the groups that it names, by default through all. Sessions through one group are one path, through two
+    /// groups two paths.
     pub group: u16,
-    /// The address that discovery reports instead.
+    /// The address that discovery reports instead, for initiators behind an address translation.
     pub advertise: Option<HostPort>,
-    /// The address to which every login is redirected.
+    /// The address to which every login at this portal is redirected.
     pub redirect: Option<HostPort>,
-    /// Whether the redirect is permanent.
+    /// Whether that redirect is permanent.
     pub redirect_permanently: bool,
-    /// TLS: every connection begins with a handshake.
+    /// TLS 1.3 with a certificate at both ends: `[portal.tls]`.
     pub tls: Option<PortalTls>,
 }
 

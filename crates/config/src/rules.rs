@@ -10,7 +10,7 @@ use super::{
     Settings, Unit,
     access::Allow,
     connection_rules::{chap, one_secret, proof, socket_buffer},
-    layers::UsedFiles,
+    layers::LayerFiles,
     names::has_port,
     portal::COMMON_TAG,
     problem::KeyPath,
@@ -40,7 +40,7 @@ fn check(settings: &Settings) -> SettingsRuleResult {
     }
     each_portal(settings)?;
     let mut names = UniqueSettingValues::default();
-    let mut files = UsedFiles::default();
+    let mut files = LayerFiles::default();
     let mut common_names = UniqueSettingValues::default();
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index);
@@ -101,7 +101,7 @@ fn common_cache<'a>(
     settings: &Settings,
     common: &'a CommonCache,
     at: &KeyPath,
-    files: &mut UsedFiles<'a>,
+    files: &mut LayerFiles<'a>,
 ) -> SettingsRuleResult {
     let units = settings.units_of(&common.name).len();
     let name = &common.name;
@@ -400,7 +400,7 @@ fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Settin
 fn units<'a>(
     target: &'a IscsiTargetSettings,
     at: &KeyPath,
-    files: &mut UsedFiles<'a>,
+    files: &mut LayerFiles<'a>,
 ) -> SettingsRuleResult {
     if target.unit.is_empty() && target.redirect.is_none() {
         return wrong(at.clone(), "the target has no unit", "add a [[target.unit]] table below it");
@@ -477,7 +477,7 @@ fn names_of(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     }
 }
 
-fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
+fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut LayerFiles<'a>) -> SettingsRuleResult {
     if unit.stack.is_empty() {
         return wrong(
             at.clone(),

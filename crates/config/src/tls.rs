@@ -13,11 +13,11 @@ use crate::certificates::{self, TlsInputError};
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortalTls {
-    /// Its certificate, followed by intermediate ones; required.
+    /// The certificate of the portal, followed by the intermediate ones up to its authority: a PEM file. Required.
     pub certificate: PathBuf,
-    /// Its key, which only its owner may read; required.
+    /// The key of the certificate: a PEM file that only its owner may be able to read. Required.
     pub key: PathBuf,
-    /// The authorities that issue the certificates of initiators; required.
+    /// The authorities that issue the certificates of initiators. Required.
     pub client_ca: PathBuf,
     #[serde(skip)]
     loaded: Option<TlsServer>,
@@ -27,13 +27,13 @@ pub struct PortalTls {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTls {
-    /// The authorities that issue the target's certificate; required.
+    /// The authorities that issue the certificate of the portal. Required.
     pub ca: PathBuf,
-    /// The name in its certificate; if left out, the host to which the layer connects.
+    /// The host name or IP address in that certificate. If left out: the host of the connection.
     pub server_name: Option<String>,
-    /// Our certificate.
+    /// Our certificate. A portal of Forebay requires one.
     pub certificate: Option<PathBuf>,
-    /// Its key, which only its owner may read.
+    /// The key of our certificate, which only its owner may be able to read.
     pub key: Option<PathBuf>,
     /// The configuration of sessions.
     #[serde(skip)]

@@ -2,6 +2,7 @@
 
 mod steps;
 mod check;
+mod reference;
 mod packages;
 mod powercut;
 mod suite;
@@ -41,6 +42,9 @@ enum XtaskCommand {
         #[arg(long, value_name = "WORD")]
         filter: Option<String>,
     },
+    /// Write `forebay.example.toml` and the tables of keys in `docs/configuration.md`. They are made of the doc comments of
+    /// the settings; a test fails if they differ.
+    Reference,
     /// Run everything: the checks, the tests of every crate, the program against foreign tools
     /// (libiscsi, QEMU, tgt; as root on Debian their packages are installed) and `kill -9` rounds.
     Test(TestArgs),
@@ -211,6 +215,7 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
+        XtaskCommand::Reference => report(reference::write().map(|()| true)),
         XtaskCommand::Test(test) => test.run(),
         XtaskCommand::Bench(arguments) => report(arguments.run("bench")),
         XtaskCommand::VmTest { list: true, .. } => {

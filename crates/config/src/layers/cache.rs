@@ -6,7 +6,7 @@ use ::cache::{DestageOrder, LogErrorPolicy, NvramSurvival, OversizedEpoch, Write
 use serde::Deserialize;
 
 use super::{
-    EncryptLayerSettings, Layer, RemoteLayerSettings, file::UsedFiles, reload::LayerChange,
+    EncryptLayerSettings, Layer, RemoteLayerSettings, file::LayerFiles, reload::LayerChange,
 };
 use crate::{
     problem::KeyPath,
@@ -21,67 +21,92 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheLayerSettings {
-    /// The log disk: a file or block device; required.
+    /// The log disk: a file or a block device of its own. Acknowledged data that has not reached the far side is only
+    /// here. Required.
     pub log: PathBuf,
-    /// Size of the log in bytes; the file is created with it if it does not exist.
+    /// Size of the log in bytes, at least 8 MiB. The file is created with it if it does not exist. An existing log
+    /// keeps its size (`forebay gateway log-resize` changes it).
     pub log_size: Option<Size>,
-    /// A second file or device of the same size for a mirror of the log.
+    /// A second file or device of the same size with the same content: either of the two may be lost.
     pub log_mirror: Option<PathBuf>,
-    /// Whether one leg of a mirrored log is used although the other may be newer.
+    /// Whether a mirrored log is used with one half although the other half may have newer writes. Set it for one
+    /// start, when the other half is gone for good.
     pub log_degraded: bool,
-    /// Bytes of dirty data in the log that are read and verified each second; 0 for none.
+    /// Number of bytes of dirty data in the log that are read and verified each second, to find damage in time; 0 for
+    /// none.
     pub log_scrub: Size,
-    /// The file with the key that encrypts the log and the NVRAM, which a secret wraps.
+    /// Encrypts what the log and the NVRAM hold of the volume (AES-256-GCM): the file with the key, made with
+    /// `forebay key FILE --secret-file SECRET`. Without the key, dirty data is lost: keep a copy.
     pub log_key: Option<PathBuf>,
-    /// The file of the secret, which only its owner may read.
+    /// The file with the secret that unwraps the key of the log.
     pub log_secret_file: Option<PathBuf>,
-    /// The partner gateway, which has the other half of the log.
+    /// The other gateway of a pair: `[target.unit.stack.cache.pair]`.
     pub pair: Option<Box<PairPartnerSettings>>,
-    /// The I/O engine of the log.
+    /// The I/O engine of the log, as `engine` of a file.
     pub log_engine: FileEngineSetting,
-    /// Whether the log bypasses the page cache (O_DIRECT), if the file system supports it.
+    /// Whether the log bypasses the page cache, as `direct` of a file.
     pub log_direct: bool,
-    /// The NVRAM file. Its file system decides which failures it survives.
+    /// The NVRAM file, which immediate report needs. Its place decides which failures acknowledged writes survive: on
+    /// tmpfs or on the file system of a disk, a killed process; on persistent memory (DAX), also a power failure, if
+    /// `nvram_survives` says so.
     pub nvram: Option<PathBuf>,
-    /// The failures that the NVRAM file survives: whether a flush may rely on it.
+    /// The failures that the NVRAM survives: "restart" (of the process) or "power-loss". With "power-loss", its
+    /// content counts as stable, and with immediate report neither a flush nor a write with FUA waits for the log
+    /// disk. This is right only on storage that keeps its bytes without power: persistent memory (DAX), or memory
+    /// with a battery.
     pub nvram_survives: NvramSurvival,
-    /// Size of the NVRAM in bytes.
+    /// Number of bytes that may wait for the log disk, and size of the NVRAM: at most half of `dram`.
     pub nvram_size: Size,
-    /// Size of the DRAM read cache in bytes.
+    /// Size of the read cache in memory, in bytes.
     pub dram: Size,
-    /// When a write is acknowledged.
+    /// When a write is acknowledged: "after-complete" (stable on the log disk), "immediate" (in NVRAM), "through"
+    /// (stable at the far side; the log takes nothing new) or "around" (as "through", and the data is not kept in
+    /// memory). For a cache at a storage node, over its file or device, there is "at-flush": at once, and stable with
+    /// the next flush; the writes between two flushes count as a whole or not at all.
     pub report: WriteMode,
-    /// Whether writes may reach the lower volume in another order than that of the log.
+    /// Whether anything may overtake the log on its way down: "strict" (nothing: a full log makes writes wait) or
+    /// "relaxed" (writes while the log is full, and long discards: the far side alone is then no consistent prefix).
     pub order: DestageOrder,
-    /// What is done with more data between two flushes than the log can hold.
+    /// For report at flush: what is done with more data between two flushes than about half the log. "refuse": writes
+    /// fail. "split": the data so far counts without the rest, and `split_epochs` in the status counts that.
     pub epoch_too_large: OversizedEpoch,
-    /// What is done with writes while the log disk fails.
+    /// What is done with writes while the log disk fails: "stop-writes" (they fail) or "write-through" (they go to
+    /// the far side, stable, if the log has no data of their blocks; otherwise they fail).
     pub on_log_error: LogErrorPolicy,
-    /// The share of the log above which destage no longer gives way to requests.
+    /// Share of the log above which destage no longer waits for an idle moment, 0.05 to 0.9.
     pub destage_threshold: f64,
-    /// The time without requests after which destage runs.
+    /// Time without requests that counts as idle.
     pub destage_idle: TimeSpan,
-    /// Maximum length of a destage write in bytes.
+    /// Maximum length of a destage write in bytes, 4 KiB to 1 MiB.
     pub destage_run: Size,
-    /// Maximum number of destage writes of full length in flight.
+    /// Maximum number of destage writes of full length in flight, 1 to 2048; with 1, always one. The actual number
+    /// follows from the link.
     pub destage_in_flight: u16,
-    /// Maximum destage rate in bytes per second; if left out, as fast as the link.
+    /// Maximum destage rate in bytes per second, 4 KiB or more. Writes that bypass a full log are not limited. If
+    /// left out: as fast as the link.
     pub destage_rate: Option<Size>,
-    /// Times of the day with another rate.
+    /// Times of the day with another rate, in local time (TZ, /etc/localtime). The first one that fits applies. If
+    /// `to` is before `from`, it is on the next day. A rate of 0 sends nothing.
     pub destage_rates: Vec<Hours>,
-    /// The age at which dirty data is destaged even if requests never pause.
+    /// Age at which data goes to the far side even if requests never pause.
     pub dirty_age: TimeSpan,
-    /// How long a write waits for room in a full log before it ends in BUSY; 0: it ends at once.
+    /// How long a write waits for room in a full log, with nothing done, before the host gets BUSY: 0s (at once) to
+    /// 25s.
     pub busy_after: TimeSpan,
-    /// The second read tier: a file or block device for data that leaves memory.
+    /// A second read tier on a local disk: a file or block device of its own, for data that leaves memory. It never
+    /// has the only copy of anything.
     pub read_tier: Option<PathBuf>,
-    /// Size of the read tier in bytes; the file is created with it if it does not exist.
+    /// Size of the read tier in bytes, at least 1 MiB. The file is created with it if it does not exist. It uses 20
+    /// bytes of memory for each 4 KiB, 32 with `log_key`.
     pub read_tier_size: Option<Size>,
-    /// Maximum read-ahead for a sequential reader in bytes; 0 for none.
+    /// Maximum number of bytes that are read ahead of a sequential reader, at most 512 MiB; 0 for none. The cache
+    /// reads ahead as much as the reader reads in the time of two fetches.
     pub read_ahead: Size,
-    /// Whether other gateways change the volume as well, and all of them use coherence tokens.
+    /// Whether other gateways change the volume, too, and all of them have tokens for what they read and write. Its
+    /// unit at the node has `share_grain`.
     pub share: bool,
-    /// Whether a damaged log is used although acknowledged writes are missing in it.
+    /// Whether a damaged log is used although acknowledged writes are missing from it. Set it for one start, after
+    /// `forebay check` has reported what is missing, and remove it again.
     pub accept_loss: bool,
     /// The log was brought here on purpose, and its former gateway is fenced. This cannot be set in a file, because
     /// it applies only once.
@@ -99,11 +124,11 @@ pub struct CacheLayerSettings {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PairPartnerSettings {
-    /// The partner's half of the log, named as in a remote layer; required.
+    /// The unit under which the partner shows its half of the log, with the keys of a remote layer. Required.
     pub partner: RemoteLayerSettings,
-    /// The partner counts as failed if it does not answer for this time.
+    /// Time without an answer after which the partner counts as failed, 1s to 60s. If left out: 3s.
     pub dead_after: TimeSpan,
-    /// Whether this gateway serves if both could.
+    /// Whether this gateway serves if both could. Set it at one of the two. If left out: no.
     pub first: bool,
 }
 
@@ -204,7 +229,7 @@ impl CacheLayerSettings {
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
-        files: &mut UsedFiles<'a>,
+        files: &mut LayerFiles<'a>,
     ) -> SettingsRuleResult {
         self.check_log(at, files)?;
         self.check_nvram(at, files)?;
@@ -218,7 +243,7 @@ impl CacheLayerSettings {
         self.check_ranges(at)
     }
 
-    fn check_log<'a>(&'a self, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
+    fn check_log<'a>(&'a self, at: &KeyPath, files: &mut LayerFiles<'a>) -> SettingsRuleResult {
         path(at, "log", &self.log, files)?;
         if let Some(mirror) = &self.log_mirror {
             path(at, "log_mirror", mirror, files)?;
@@ -241,7 +266,7 @@ impl CacheLayerSettings {
         Ok(())
     }
 
-    fn check_nvram<'a>(&'a self, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
+    fn check_nvram<'a>(&'a self, at: &KeyPath, files: &mut LayerFiles<'a>) -> SettingsRuleResult {
         if let Some(nvram) = &self.nvram {
             path(at, "nvram", nvram, files)?;
         } else if self.report == WriteMode::Immediate {
@@ -262,7 +287,7 @@ impl CacheLayerSettings {
     fn check_read_tier<'a>(
         &'a self,
         at: &KeyPath,
-        files: &mut UsedFiles<'a>,
+        files: &mut LayerFiles<'a>,
     ) -> SettingsRuleResult {
         if let Some(tier) = &self.read_tier {
             path(at, "read_tier", tier, files)?;

@@ -3,7 +3,7 @@
 use ::cache::{DestageOrder, LogErrorPolicy, WriteMode};
 use serde::Deserialize;
 
-use super::{CacheLayerSettings, file::UsedFiles};
+use super::{CacheLayerSettings, file::LayerFiles};
 use crate::{
     problem::KeyPath,
     rule::{SettingsRuleResult, wrong},
@@ -13,7 +13,7 @@ use crate::{
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct InCommon {
-    /// The name of the `common_cache`; required.
+    /// The name of the `[[common_cache]]`. Required.
     pub name: String,
 }
 
@@ -21,9 +21,9 @@ pub struct InCommon {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommonCache {
-    /// The name by which the layers of its units refer to it; required.
+    /// The name by which the layers of its units refer to it. Required.
     pub name: String,
-    /// The keys of a cache layer.
+    /// The keys of a cache layer. Required.
     pub cache: CacheLayerSettings,
 }
 
@@ -32,7 +32,7 @@ impl CommonCache {
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
-        files: &mut UsedFiles<'a>,
+        files: &mut LayerFiles<'a>,
     ) -> SettingsRuleResult {
         let cache = &self.cache;
         cache.check(at, files)?;

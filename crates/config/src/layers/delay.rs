@@ -16,6 +16,6 @@ pub struct DelayLayerSettings {
     pub write: TimeSpan,
     /// The delay of each flush.
     pub flush: TimeSpan,
-    /// One of this number of calls is delayed. By default all calls are.
+    /// Delays one of this number of calls only. If left out: every call is delayed.
     pub every: Option<NonZeroU64>,
 }

@@ -13,21 +13,23 @@ use crate::{
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskLayerSettings {
-    /// The model of the disk; required.
+    /// The model of the disk: "null" (no time), "ibm-dnes", "ibm-ddys", "array", "ibm-07n3200", "maxtor-as010a1" or
+    /// "sun18g". Keys that are left out have the value of the model. Required.
     pub model: String,
-    /// Size of its cache in bytes; 0 for none.
+    /// Size of its cache in bytes, which acknowledges writes while it has room; 0 for none: writes wait for the
+    /// medium.
     pub cache: Option<Size>,
-    /// Whether the cache keeps its data without power, so that a flush need not wait for the medium.
+    /// Whether the cache keeps its data without power. Otherwise a flush and FUA wait for the medium.
     pub cache_protected: Option<bool>,
-    /// Number of concurrent accesses.
+    /// Number of concurrent accesses, 1 to 64.
     pub arms: Option<u16>,
     /// Time of seek and rotation before a read.
     pub read_position: Option<TimeSpan>,
     /// Time of seek and rotation before a write.
     pub write_position: Option<TimeSpan>,
-    /// The random variation of this time, as a share of it.
+    /// Maximum share by which this time is longer or shorter at random, 0 to 1.
     pub spread: f64,
-    /// The seed of the variation.
+    /// The seed of the random variation.
     pub seed: u64,
     /// Media rate in bytes per second.
     pub media_rate: Option<Size>,

@@ -6,13 +6,13 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultLayerSettings {
-    /// The kind of calls that fail.
+    /// The calls that fail: "any", "read", "write", "flush" or "discard".
     pub operation: FaultOperationSetting,
-    /// The error.
+    /// The error: "medium", "no-space", "busy", "unreachable", "device" or "hang".
     pub error: FaultError,
     /// Number of such calls that succeed first.
     pub after: u64,
-    /// Number of calls that fail then; 0 for all.
+    /// Number of such calls that fail then; 0 for all.
     pub count: u64,
 }
 

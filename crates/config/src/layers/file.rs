@@ -14,21 +14,23 @@ use crate::{
 };
 
 /// The files that the layers of one settings file use. Units with slices of one file write the same keys for the file.
-pub(crate) type UsedFiles<'a> = used_files::UsedFiles<'a, File>;
+pub(crate) type LayerFiles<'a> = used_files::UsedFiles<'a, File>;
 
 /// Settings of a file layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// The file or block device; required.
+    /// The file or block device. Required.
     pub path: PathBuf,
-    /// Length in bytes; the file is created with it if it does not exist.
+    /// Length in bytes. The file is created with it if it does not exist, and checked against it if it does. Not
+    /// needed for a file that exists.
     pub size: Option<Size>,
-    /// Whether a new file is filled with zeros first.
+    /// Whether all holes of the file are filled with zeros at the start; it is not thin then, and has no UNMAP.
+    /// Otherwise it is sparse, uses space as it fills, and frees space at UNMAP.
     pub preallocate: bool,
-    /// Whether the page cache is bypassed (O_DIRECT).
+    /// Whether the page cache is bypassed (O_DIRECT), if the file system supports it.
     pub direct: bool,
-    /// The I/O engine.
+    /// The I/O engine: "auto" (io_uring if the kernel allows it, otherwise threads), "uring" or "threads".
     pub engine: FileEngineSetting,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -55,7 +57,7 @@ impl File {
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
-        files: &mut UsedFiles<'a>,
+        files: &mut LayerFiles<'a>,
     ) -> SettingsRuleResult {
         path(at, "path", &self.path, files)?;
         self.check_size(at)
@@ -66,7 +68,7 @@ impl File {
         &'a self,
         slice: &Slice,
         at: &KeyPath,
-        files: &mut UsedFiles<'a>,
+        files: &mut LayerFiles<'a>,
     ) -> SettingsRuleResult {
         required(at, "path", self.path.as_os_str().is_empty(), "a path")?;
         if let Some(text) = self.path.to_str() {

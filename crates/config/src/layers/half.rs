@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct MirrorLegLayerSettings {
-    /// The name of the target whose unit has the cache with this log; required.
+    /// The target whose cache has the log. Required.
     pub of: IscsiName,
 }
 

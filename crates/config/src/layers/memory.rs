@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryLayerSettings {
-    /// Length in bytes; required.
+    /// Length in bytes. Required.
     pub size: Option<Size>,
     /// Logical block size in bytes: 512 or 4096.
     pub block_size: Size,

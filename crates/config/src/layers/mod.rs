@@ -27,7 +27,7 @@ pub use disk::DiskLayerSettings;
 pub use encrypt::EncryptLayerSettings;
 pub use fault::{FaultError, FaultLayerSettings, FaultOperationSetting};
 pub use file::File;
-pub(crate) use file::UsedFiles;
+pub(crate) use file::LayerFiles;
 pub use half::MirrorLegLayerSettings;
 pub use memory::MemoryLayerSettings;
 pub use observe::ObserveLayerSettings;
@@ -127,7 +127,7 @@ impl Layer {
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
-        files: &mut UsedFiles<'a>,
+        files: &mut LayerFiles<'a>,
     ) -> SettingsRuleResult {
         match self {
             Self::Memory(memory) => memory.check(&at.key("memory")),

@@ -11,7 +11,7 @@ use crate::{
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObserveLayerSettings {
-    /// The name in `forebay status`; required.
+    /// The name of the counters in `forebay status --all`. Required.
     pub name: String,
 }
 

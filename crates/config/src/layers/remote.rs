@@ -18,45 +18,58 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteLayerSettings {
-    /// `iscsi://host[:port]/target-name/lun`; required.
+    /// The far unit: iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME, which `[names]` finds wherever it is.
+    /// Several portals of one group, or of the gateways of a pair, are separated by commas:
+    /// iscsi://HOST,HOST/TARGET-NAME/LUN; they are tried in turn. Required.
     pub url: String,
-    /// The CHAP credential with which we authenticate.
+    /// The CHAP credential with which we authenticate, with the secret in a file or in a variable (`secret_env`).
     pub user: Option<ChapCredentialSettings>,
-    /// The CHAP credential of the target, which it has to prove.
+    /// The CHAP credential that the target has to prove (mutual CHAP), with another secret.
     pub mutual: Option<ChapCredentialSettings>,
-    /// TLS: every connection begins with a handshake.
+    /// TLS: every connection begins with a TLS 1.3 handshake, as a portal with `tls` requires, also where the far
+    /// side redirects us: `[target.unit.stack.remote.tls]`.
     pub tls: Option<Box<RemoteTls>>,
-    /// The CHAP algorithms that are proposed, the preferred one first.
+    /// The CHAP hashes that are proposed, the preferred one first. tgt uses the number of sha-256 (7) for SHA-1:
+    /// propose only "md5" to it.
     pub chap: Vec<ChapHashSetting>,
-    /// Whether a unit that does not support claims is reserved for the cache above.
+    /// Whether a unit that does not support claims, such as a target of another make, is reserved for the cache above
+    /// (write exclusive, registrants only, over a loss of power). If it cannot be reserved, the start fails.
     pub reserve: bool,
-    /// Maximum number of commands in flight.
+    /// Maximum number of commands in flight, 1 to 1024. The far side may allow fewer (`queue_depth` in `[iscsi]` of a
+    /// node: 128).
     pub queue_depth: u16,
-    /// Number of connections of the session.
+    /// Number of connections of the session, 1 to 8, if the far side allows as many (MaxConnections). Commands go to
+    /// the connection with the least work; if one stalls or breaks, the others go on.
     pub connections: u16,
-    /// The highest error recovery level that is proposed: 0, 1 or 2.
+    /// The highest ErrorRecoveryLevel that is proposed. 0: the session is made anew, and commands are sent again. 1:
+    /// damaged data is also requested again. 2: commands of a broken connection also continue on another one.
     pub error_recovery_level: u8,
-    /// Header digests.
+    /// Header digests, as for targets: "never", "accept", "prefer" or "require".
     pub header_digest: Digest,
-    /// Data digests.
+    /// Data digests: the same four values.
     pub data_digest: Digest,
-    /// The compression methods that are proposed.
+    /// Compression of the link: "none", "lz4" (fast) or "zstd" (smaller). The far side must be a Forebay target that
+    /// allows it in `[iscsi]`; with any other target the session has no compression, and one event reports it.
     pub compression: LinkCompressionSetting,
-    /// The congestion control of the session's connections.
+    /// The congestion control of TCP towards the far side, as in `[iscsi]`.
     pub congestion: CongestionSetting,
-    /// Send and receive buffer of each connection's socket; if left out, the kernel tunes them.
+    /// Send and receive buffer of each connection's socket, as in `[iscsi]`.
     pub socket_buffer: Option<Size>,
-    /// Time-out of a TCP connect.
+    /// Maximum time of a TCP connect.
     pub connect_timeout: TimeSpan,
-    /// Time-out of a login.
+    /// Maximum time of a login.
     pub login_timeout: TimeSpan,
-    /// Time-out of a command.
+    /// Maximum time of a command before it is aborted. If the abort is not answered within 5s, the connection is
+    /// given up.
     pub command_timeout: TimeSpan,
-    /// How long a command waits for a reconnect before it fails.
+    /// How long calls wait for a lost connection. After that, calls fail at once until the connection is back.
     pub give_up_after: TimeSpan,
-    /// Idle time after which the target is pinged.
+    /// Time without a sign of life after which the far side is pinged, 1s or more. The connection is given up 5s
+    /// after the ping, or on a slow link after the last byte that the answer had to wait for. Acknowledgments of the
+    /// far host for a process that hangs do not count.
     pub ping_interval: TimeSpan,
-    /// How long a start waits for a target that cannot be reached, if no local state describes the volume.
+    /// How long a start waits for a far side that is away, if no log knows the volume yet. With a log that knows it,
+    /// the gateway starts at once and serves what it has.
     pub start_timeout: TimeSpan,
     /// Whether these values come from the command line or from a settings file.
     #[serde(skip)]

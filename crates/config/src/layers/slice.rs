@@ -16,7 +16,7 @@ use crate::{
 pub struct Slice {
     /// The first byte.
     pub start: Size,
-    /// Length in bytes; if left out, up to the end.
+    /// Length in bytes. If left out: up to the end of the layer below.
     pub size: Option<Size>,
 }
 
