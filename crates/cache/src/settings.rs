@@ -1,5 +1,7 @@
 //! Sizes, thresholds and when a write is reported: data, with documented defaults.
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 
 use crate::{
@@ -192,6 +194,17 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The range of `idle_ms`.
+    pub const IDLE_MS: RangeInclusive<u64> = 1..=60_000;
+    /// The range of `destage_run_bytes`.
+    pub const DESTAGE_RUN_BYTES: RangeInclusive<u32> = 4096..=1 << 20;
+    /// The range of `destage_in_flight`.
+    pub const DESTAGE_IN_FLIGHT: RangeInclusive<usize> = 1..=2048;
+    /// The range of `busy_after_ms`.
+    pub const BUSY_AFTER_MS: RangeInclusive<u64> = 0..=25_000;
+    /// The range of `read_ahead_bytes`.
+    pub const READ_AHEAD_BYTES: RangeInclusive<u32> = 0..=512 << 20;
+
     /// Whether the NVRAM counts as stable.
     pub(crate) fn nvram_is_stable(&self) -> bool {
         self.report == WriteMode::Immediate && self.nvram_survives == NvramSurvival::PowerLoss
@@ -226,17 +239,23 @@ impl Settings {
             self.report != WriteMode::AtFlush || self.on_log_error == LogErrorPolicy::StopWrites,
             "report at flush needs on_log_error that stops writes",
         )?;
-        check((1..=60_000).contains(&self.idle_ms), "idle_ms must be from 1 to 60000")?;
+        check(Self::IDLE_MS.contains(&self.idle_ms), "idle_ms must be from 1 to 60000")?;
         check(
-            (4096..=1 << 20).contains(&self.destage_run_bytes),
+            Self::DESTAGE_RUN_BYTES.contains(&self.destage_run_bytes),
             "destage_run_bytes must be from 4 KiB to 1 MiB",
         )?;
         check(
-            (1..=2048).contains(&self.destage_in_flight),
+            Self::DESTAGE_IN_FLIGHT.contains(&self.destage_in_flight),
             "destage_in_flight must be from 1 to 2048",
         )?;
-        check(self.busy_after_ms <= 25_000, "busy_after_ms must be at most 25000")?;
-        check(self.read_ahead_bytes <= 512 << 20, "read_ahead_bytes must be at most 512 MiB")?;
+        check(
+            Self::BUSY_AFTER_MS.contains(&self.busy_after_ms),
+            "busy_after_ms must be at most 25000",
+        )?;
+        check(
+            Self::READ_AHEAD_BYTES.contains(&self.read_ahead_bytes),
+            "read_ahead_bytes must be at most 512 MiB",
+        )?;
         check(self.discard_log_bytes <= 16 << 20, "discard_log_bytes must be at most 16 MiB")?;
         check(
             (MIN_SEGMENT_SLOTS..=MAX_SEGMENT_SLOTS).contains(&self.segment_slots),

@@ -1,8 +1,13 @@
 //! The layer `cache`: the write-back cache of a gateway, or of a storage node.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
 
-use ::cache::{DestageOrder, LogErrorPolicy, NvramSurvival, OversizedEpoch, WriteMode};
+use ::cache::{
+    DestageOrder, LogErrorPolicy, NvramSurvival, OversizedEpoch, Settings as Cache, WriteMode,
+};
 use serde::Deserialize;
 
 use super::{
@@ -135,7 +140,7 @@ pub struct PairPartnerSettings {
 impl Default for CacheLayerSettings {
     /// Returns the defaults of the crate `cache` where it has the key, too.
     fn default() -> Self {
-        let usual = ::cache::Settings::default();
+        let usual = Cache::default();
         Self {
             log: PathBuf::new(),
             log_size: None,
@@ -311,16 +316,17 @@ impl CacheLayerSettings {
         range(at, "log_scrub", self.log_scrub, Size(0), Size(1 << 40))?;
         range(at, "dram", self.dram, least, Size(1 << 42))?;
         range(at, "nvram_size", self.nvram_size, Size::kib(64), Size(self.dram.0 / 2))?;
-        range(at, "destage_run", self.destage_run, Size(4096), least)?;
-        range(at, "destage_in_flight", self.destage_in_flight, 1, 2048)?;
+        sizes(at, "destage_run", self.destage_run, &Cache::DESTAGE_RUN_BYTES)?;
+        let (least_runs, most_runs) = Cache::DESTAGE_IN_FLIGHT.into_inner();
+        range(at, "destage_in_flight", self.destage_in_flight.into(), least_runs, most_runs)?;
         if let Some(rate) = self.destage_rate {
             range(at, "destage_rate", rate, Size::kib(4), Size(1 << 40))?;
         }
         rates(at, &self.destage_rates)?;
-        range(at, "destage_idle", self.destage_idle, TimeSpan::millis(1), TimeSpan::seconds(60))?;
+        spans(at, "destage_idle", self.destage_idle, &Cache::IDLE_MS)?;
         range(at, "dirty_age", self.dirty_age, TimeSpan::millis(1), TimeSpan::seconds(86_400))?;
-        range(at, "busy_after", self.busy_after, TimeSpan::default(), TimeSpan::seconds(25))?;
-        range(at, "read_ahead", self.read_ahead, Size(0), Size::mib(512))?;
+        spans(at, "busy_after", self.busy_after, &Cache::BUSY_AFTER_MS)?;
+        sizes(at, "read_ahead", self.read_ahead, &Cache::READ_AHEAD_BYTES)?;
         if !(0.05..=0.9).contains(&self.destage_threshold) {
             return wrong(
                 at.key("destage_threshold"),
@@ -410,6 +416,16 @@ impl PairPartnerSettings {
         self.partner.check(&at.key("partner"))?;
         range(&at, "dead_after", self.dead_after, TimeSpan::seconds(1), TimeSpan::seconds(60))
     }
+}
+
+/// Checks a size against a range in bytes.
+fn sizes(at: &KeyPath, name: &str, size: Size, bytes: &RangeInclusive<u32>) -> SettingsRuleResult {
+    range(at, name, size, Size((*bytes.start()).into()), Size((*bytes.end()).into()))
+}
+
+/// Checks a time against a range in milliseconds.
+fn spans(at: &KeyPath, name: &str, span: TimeSpan, ms: &RangeInclusive<u64>) -> SettingsRuleResult {
+    range(at, name, span, TimeSpan::millis(*ms.start()), TimeSpan::millis(*ms.end()))
 }
 
 /// Checks the times of the day with other destage rates: each has an end, and a rate that is not too small.
