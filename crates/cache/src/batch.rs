@@ -29,6 +29,28 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Makes an empty segment.
+    fn new(identity: &SegmentIdentity, number: u64, ends_epoch: bool) -> Self {
+        Self {
+            header: SegmentHeader {
+                instance: identity.instance,
+                generation: identity.generation,
+                number,
+                complete: 0,
+                ends_epoch,
+                voids_open: false,
+                salt: identity.salt,
+                noted: false,
+                records: Vec::new(),
+            },
+            pages: Vec::new(),
+            sealed: Vec::new(),
+            slots: Vec::new(),
+            tombstones: 0,
+            ends: 0,
+        }
+    }
+
     /// How many slots it holds.
     pub fn slots(&self) -> usize {
         self.slots.len()
@@ -82,81 +104,19 @@ pub(crate) struct PublishedSegment {
 impl CacheState {
     /// Makes the next segment of what waits. With `by_flush` only a flush ends an epoch, otherwise
     /// every segment does.
-    pub fn take_batch(&mut self, superblock: &SegmentIdentity, by_flush: bool) -> Option<Batch> {
+    pub fn take_batch(&mut self, identity: &SegmentIdentity, by_flush: bool) -> Option<Batch> {
         if self.queue.is_frozen {
             return None;
         }
-        let mut batch = Batch {
-            header: SegmentHeader {
-                instance: superblock.instance,
-                generation: superblock.generation,
-                number: self.log.ring.next(),
-                complete: 0,
-                ends_epoch: !by_flush,
-                voids_open: false,
-                salt: superblock.salt,
-                noted: false,
-                records: Vec::new(),
-            },
-            pages: Vec::new(),
-            sealed: Vec::new(),
-            slots: Vec::new(),
-            tombstones: 0,
-            ends: 0,
-        };
-        while batch.ends == 0
-            && let Some(next) = self.queue.entries.front()
-        {
-            let taken = match *next {
-                Queued::Slot { index, .. } => {
-                    let content = QueuedSlot::of(&self.table, index);
-                    let taken = self.add_slot(&mut batch, index, content);
-                    let entry = self.table.entry_mut(index);
-                    entry.queued &= !taken;
-                    taken
-                }
-                Queued::Older { index, ref content, .. } => {
-                    let QueuedSlot { version, ref page, valid, checksum } = **content;
-                    let content = QueuedSlot { version, page: page.clone(), valid, checksum };
-                    self.add_slot(&mut batch, index, content)
-                }
-                Queued::Drop { slot, count, since } => {
-                    batch.tombstones += 1;
-                    let kind = LogRecordKind::Dropped;
-                    let (mask, checksum, tag) = (WHOLE, 0, NO_TAG);
-                    add_record(
-                        &mut batch,
-                        LogRecord { slot, count, kind, mask, checksum, tag, serial: since },
-                    )
-                }
-                // What it voids is not in its own segment.
-                Queued::End { voids: true, .. } if !batch.header.records.is_empty() => false,
-                Queued::End { voids, .. } => {
-                    (batch.header.ends_epoch, batch.header.voids_open) = (true, voids);
-                    batch.ends = 1;
-                    true
-                }
-            };
-            if !taken {
-                break;
-            }
-            self.queue.entries.pop_front();
-            self.queue.left = self.queue.left.wrapping_add(1);
-        }
+        let mut batch = Batch::new(identity, self.log.ring.next(), !by_flush);
+        while batch.ends == 0 && self.take_next(&mut batch) {}
         // Writes that share a queued slot with an older one are complete no later than it.
-        batch.header.complete = match self.queue.entries.front() {
-            Some(
-                Queued::Slot { since, .. }
-                | Queued::Older { since, .. }
-                | Queued::Drop { since, .. }
-                | Queued::End { since, .. },
-            ) => since - 1,
-            None => self.commits.serial,
-        };
+        let next = self.queue.entries.front();
+        batch.header.complete = next.map_or(self.commits.serial, |next| next.since() - 1);
         if batch.header.records.is_empty() && batch.ends == 0 {
             return None;
         }
-        if superblock.noted
+        if identity.noted
             && let Some(nvram) = &mut self.nvram
         {
             // Note the segment before it can be in the log. An older copy of the NVRAM then has not noted the log's
@@ -168,6 +128,47 @@ impl CacheState {
         self.queue.in_flight_slots = batch.slots.len();
         self.queue.slots -= batch.slots.len();
         Some(batch)
+    }
+
+    /// Moves the first entry of the queue into a segment. Returns false if the queue is empty, or if the segment must not
+    /// take the entry.
+    fn take_next(&mut self, batch: &mut Batch) -> bool {
+        let Some(next) = self.queue.entries.front() else { return false };
+        let taken = match *next {
+            Queued::Slot { index, .. } => {
+                let content = QueuedSlot::of(&self.table, index);
+                let taken = self.add_slot(batch, index, content);
+                let entry = self.table.entry_mut(index);
+                entry.queued &= !taken;
+                taken
+            }
+            Queued::Older { index, ref content, .. } => {
+                let QueuedSlot { version, ref page, valid, checksum } = **content;
+                let content = QueuedSlot { version, page: page.clone(), valid, checksum };
+                self.add_slot(batch, index, content)
+            }
+            Queued::Drop { slot, count, since } => {
+                batch.tombstones += 1;
+                let kind = LogRecordKind::Dropped;
+                let (mask, checksum, tag) = (WHOLE, 0, NO_TAG);
+                add_record(
+                    batch,
+                    LogRecord { slot, count, kind, mask, checksum, tag, serial: since },
+                )
+            }
+            // The records that it voids must not be in its own segment.
+            Queued::End { voids: true, .. } if !batch.header.records.is_empty() => false,
+            Queued::End { voids, .. } => {
+                (batch.header.ends_epoch, batch.header.voids_open) = (true, voids);
+                batch.ends = 1;
+                true
+            }
+        };
+        if taken {
+            self.queue.entries.pop_front();
+            self.queue.left = self.queue.left.wrapping_add(1);
+        }
+        taken
     }
 
     /// Adds content of an entry to a segment; false if there is no room in it.

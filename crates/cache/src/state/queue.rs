@@ -19,6 +19,18 @@ pub(crate) enum Queued {
     End { since: u64, voids: bool },
 }
 
+impl Queued {
+    /// Returns the serial of the write that queued the entry.
+    pub fn since(&self) -> u64 {
+        match *self {
+            Self::Slot { since, .. }
+            | Self::Older { since, .. }
+            | Self::Drop { since, .. }
+            | Self::End { since, .. } => since,
+        }
+    }
+}
+
 /// One version of a slot on its way to the log.
 pub(crate) struct QueuedSlot {
     /// Serial of the newest write in it.
