@@ -114,48 +114,13 @@ pub(crate) async fn scan(
     watermark: Option<u64>,
     mut apply: impl FnMut(u32, &SegmentHeader),
 ) -> Result<Scan, Error> {
-    let longest = superblock.segment_slots + 1;
-    let layouts = superblock.ring_layouts();
-    let mut ring =
-        SegmentRing::with_layouts(layouts, longest, superblock.tail, superblock.tail_block);
-    let mut window = LogReadWindow::new(log, superblock);
-    let mut index = IndexReader::new(log, superblock);
-    let mut untold: Vec<IndexFrame> = Vec::new();
-    // What went down has no segment that tells of it any more.
+    let mut scanner = LogScanner::new(log, superblock);
+    // No segment tells any more of writes that went down.
     let (mut serial, mut complete) = (superblock.serial, superblock.complete);
-    let mut generation = 0;
-    // What is taken when its epoch turns out to be whole.
+    // Segments that count once their epoch turns out to be whole.
     let mut open = Vec::new();
-    let mut ended = ring.next();
-    let mut newest = None;
-    loop {
-        let (number, start) = (ring.next(), ring.position());
-        let told = index.segment(number, start).await;
-        let is_told = told.is_some();
-        let header = match told {
-            Some(header) => header,
-            None => match window.header(start).await? {
-                Some(header) => header,
-                None => break,
-            },
-        };
-        let fits = header.number == number
-            && belongs(&header, superblock, generation)
-            && ring.fits(header.data_blocks() + 1);
-        if is_told {
-            if !fits {
-                index.distrust();
-                continue;
-            }
-            untold.clear();
-        } else if fits && window.data_is_whole(start, &header).await? {
-            tell(&mut untold, start, &header, superblock.frame_bytes());
-        } else {
-            break;
-        }
-        generation = header.generation;
-        newest = Some((number, start));
-        ring.push(header.data_blocks() + 1);
+    let mut ended = scanner.ring.next();
+    while let Some((start, header)) = scanner.next_segment().await? {
         serial = header.records.iter().map(|record| record.serial).fold(serial, u64::max);
         if header.voids_open {
             open.clear();
@@ -163,30 +128,16 @@ pub(crate) async fn scan(
         let ends = header.ends_epoch;
         open.push((start, header));
         if ends {
-            ended = ring.next();
+            ended = scanner.ring.next();
             for (start, header) in open.drain(..) {
                 complete = complete.max(header.complete);
                 apply(start, &header);
             }
         }
     }
-    let told = index.newest().filter(|&told| told >= ring.next());
-    let evidence = match told {
-        Some(told) => Some(format!("the index knows segment {told}")),
-        None => evidence(&mut window, superblock, &ring, generation, watermark).await?,
-    };
-    let loss = evidence.map(|evidence| AcknowledgedLoss {
-        first_missing: ring.next(),
-        block: u64::from(ring.position()),
-        intact: ring.segments() as u64,
-        evidence,
-    });
-    // Read the newest header from the log: the index does not have its `noted` field.
-    let newest = match newest {
-        Some((number, start)) => window.header(start).await?.filter(|h| h.number == number),
-        None => None,
-    };
-    let noted = newest.filter(|header| header.noted).map(|header| header.number);
+    let loss = scanner.loss(watermark).await?;
+    let noted = scanner.noted().await?;
+    let LogScanner { mut ring, index, mut untold, .. } = scanner;
     let end = (ring.next(), ring.position());
     let unflushed = end.0 - ended;
     ring.truncate(ended);
@@ -197,6 +148,97 @@ pub(crate) async fn scan(
     }
     let index = FoundIndex { frames: index.into_frames(ended), untold };
     Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, end, index, noted })
+}
+
+/// Goes through the segments of a log, from the tail to the end.
+struct LogScanner<'a> {
+    superblock: &'a Superblock,
+    window: LogReadWindow<'a>,
+    index: IndexReader<'a>,
+    /// With every whole segment so far.
+    ring: SegmentRing,
+    /// The segments since the last one that the index knows.
+    untold: Vec<IndexFrame>,
+    /// The generation of the newest whole segment.
+    generation: u64,
+    /// Number and first block of the newest whole segment.
+    newest: Option<(u64, u32)>,
+}
+
+impl<'a> LogScanner<'a> {
+    fn new(log: &'a Stack, superblock: &'a Superblock) -> Self {
+        let longest = superblock.segment_slots + 1;
+        let layouts = superblock.ring_layouts();
+        let (tail, block) = (superblock.tail, superblock.tail_block);
+        Self {
+            superblock,
+            window: LogReadWindow::new(log, superblock),
+            index: IndexReader::new(log, superblock),
+            ring: SegmentRing::with_layouts(layouts, longest, tail, block),
+            untold: Vec::new(),
+            generation: 0,
+            newest: None,
+        }
+    }
+
+    /// Returns the first block and the header of the next whole segment; `None` at the end of the log.
+    async fn next_segment(&mut self) -> Result<Option<(u32, SegmentHeader)>, Error> {
+        loop {
+            let (number, start) = (self.ring.next(), self.ring.position());
+            let told = self.index.segment(number, start).await;
+            let is_told = told.is_some();
+            let header = match told {
+                Some(header) => header,
+                None => match self.window.header(start).await? {
+                    Some(header) => header,
+                    None => return Ok(None),
+                },
+            };
+            let fits = header.number == number
+                && belongs(&header, self.superblock, self.generation)
+                && self.ring.fits(header.data_blocks() + 1);
+            if is_told {
+                if !fits {
+                    self.index.distrust();
+                    continue;
+                }
+                self.untold.clear();
+            } else if fits && self.window.data_is_whole(start, &header).await? {
+                tell(&mut self.untold, start, &header, self.superblock.frame_bytes());
+            } else {
+                return Ok(None);
+            }
+            self.generation = header.generation;
+            self.newest = Some((number, start));
+            self.ring.push(header.data_blocks() + 1);
+            return Ok(Some((start, header)));
+        }
+    }
+
+    /// Returns what is known of acknowledged segments behind the end of the log, which are missing. `watermark`: see
+    /// [`scan`].
+    async fn loss(&mut self, watermark: Option<u64>) -> Result<Option<AcknowledgedLoss>, Error> {
+        let Self { window, superblock, ring, generation, .. } = self;
+        let told = self.index.newest().filter(|&told| told >= ring.next());
+        let evidence = match told {
+            Some(told) => Some(format!("the index knows segment {told}")),
+            None => evidence(window, superblock, ring, *generation, watermark).await?,
+        };
+        Ok(evidence.map(|evidence| AcknowledgedLoss {
+            first_missing: ring.next(),
+            block: u64::from(ring.position()),
+            intact: ring.segments() as u64,
+            evidence,
+        }))
+    }
+
+    /// Returns the number of the newest whole segment, if its header says that the NVRAM had noted it. Reads the header
+    /// from the log: the index does not have this field.
+    async fn noted(&mut self) -> Result<Option<u64>, Error> {
+        let Some((number, start)) = self.newest else { return Ok(None) };
+        let header = self.window.header(start).await?.filter(|header| header.number == number);
+        Ok(header.filter(|header| header.noted).map(|header| header.number))
+    }
 }
 
 /// Adds a segment to the last of `frames`, or to a new one.
