@@ -1,0 +1,152 @@
+//! The core of a cache, made of what an opening has found.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use volume::{Confirmed, Geometry, Stack};
+
+use crate::{
+    alone::PairWitness,
+    confirmed::Confirming,
+    core::{CacheCore, CacheLimits, CacheLog, CacheSignals, LowerVolume, SegmentIdentity},
+    dram::SlotPagePool,
+    frames::LogIndexFrames,
+    heard::Heard,
+    inspect::pool,
+    log::{ring::SegmentRing, seal::Salt, superblock::Superblock},
+    mutant::Mutation,
+    nvram::NvramBuffer,
+    open::log::{FoundLog, SPARE_ENTRIES},
+    reach::{JoinedMembers, MemberExtents},
+    refusal::CacheOpenError,
+    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    slot::SLOT_BYTES,
+    state::CacheState,
+    statistics::{AllTimes, Counters},
+    tier::MOST_BUFFERED,
+};
+
+/// Everything that an opening has found and made.
+pub(super) struct OpenedParts {
+    pub settings: Settings,
+    pub lower: Stack,
+    pub log: Stack,
+    pub joining: Option<JoinedMembers>,
+    pub pair: Option<PairWitness>,
+    /// The superblock as it is on the log disk.
+    pub superblock: Superblock,
+    pub found: FoundLog,
+    pub nvram: Option<NvramBuffer>,
+    /// The serial of the newest write.
+    pub newest: u64,
+    pub salt: Option<Salt>,
+    pub scratch: Arc<SlotPagePool>,
+    /// The number that the claim on the lower volume counts as confirmed.
+    pub claimed: Confirmed,
+    pub counters: Counters,
+}
+
+impl OpenedParts {
+    /// Makes the core of the cache.
+    ///
+    /// # Errors
+    /// A size in the settings does not fit, or there is no memory for the pages.
+    pub fn assemble(mut self) -> Result<Arc<CacheCore>, CacheOpenError> {
+        let settings = self.settings;
+        let pages = u32::try_from(settings.dram_bytes / SLOT_BYTES as u64)
+            .map_err(|_| CacheOpenError::Settings("dram_bytes is too large".into()))?;
+        let superblock = self.superblock;
+        let limits = CacheLimits {
+            pending_slots: pending_slots(&settings, &mut self.nvram, &superblock),
+            epoch_slots: epoch_slots(&settings, &self.found.scan.ring)?,
+            entries_beside_log: pages as usize + SPARE_ENTRIES,
+        };
+        let identity = SegmentIdentity {
+            instance: superblock.instance,
+            generation: superblock.generation,
+            salt: self.salt,
+            noted: settings.report.is_immediate(),
+        };
+        let geometry = self.lower.geometry();
+        let opened = Geometry { blocks: superblock.identity.geometry.blocks, ..geometry };
+        let extents = self
+            .joining
+            .as_ref()
+            .map_or_else(|| MemberExtents::of_one(opened.blocks), MemberExtents::of_several);
+        // In strict order everything came to the lower volume through the log.
+        let is_stable = settings.order == DestageOrder::Strict
+            && !settings.report.is_past()
+            && settings.on_log_error == LogErrorPolicy::StopWrites;
+        let FoundLog { scan, table, epochs, seals } = self.found;
+        let index = LogIndexFrames::new(&superblock, settings.index_segments, scan.index);
+        let mut state = CacheState::new((table, epochs), scan.ring, self.nvram, self.newest);
+        state.destage.dirty_since = (state.table.dirty() > 0).then(Instant::now);
+        let times = Arc::<AllTimes>::default();
+        Ok(Arc::new(CacheCore {
+            lower: LowerVolume::new(
+                Heard::new(self.lower, Arc::clone(&times)),
+                self.joining.map(|joining| joining.joined),
+                (opened, extents),
+                is_stable,
+            ),
+            log: CacheLog::new(self.log, superblock, index, seals, identity, self.scratch),
+            pair: self.pair,
+            pages: pool(pages + MOST_BUFFERED)?,
+            limits,
+            state: Mutex::new(state),
+            signals: CacheSignals::default(),
+            counters: self.counters,
+            times,
+            confirming: Confirming::new(
+                self.claimed,
+                settings.confirmed_in.clone(),
+                settings.boot.filter(|_| !settings.keeps_over_power_loss()),
+                settings.keeps_over_power_loss(),
+            ),
+            mutation: Mutation::default(),
+            settings,
+        }))
+    }
+}
+
+/// Returns how many slots may wait for the log. Brings the NVRAM's note of the newest stable segment up to date.
+fn pending_slots(
+    settings: &Settings,
+    nvram: &mut Option<NvramBuffer>,
+    superblock: &Superblock,
+) -> usize {
+    let limit = (settings.nvram_bytes / SLOT_BYTES as u64) as usize;
+    let Some(nvram) = nvram else { return limit };
+    // Twice: a higher number that no longer holds may be in either cell.
+    nvram.set_watermark(superblock.committed);
+    nvram.set_watermark(superblock.committed);
+    if settings.report.is_immediate() {
+        // One slot to spare: the newer version of a slot is put there before the older one is released.
+        return limit.min(nvram.slots() as usize - 1);
+    }
+    limit
+}
+
+/// Returns how many slots an epoch may have; 0 if writes count without a flush.
+fn epoch_slots(settings: &Settings, ring: &SegmentRing) -> Result<u64, CacheOpenError> {
+    if settings.report != WriteMode::AtFlush {
+        return Ok(0);
+    }
+    let slots = slots_between_flushes(ring);
+    if slots < LEAST_EPOCH_SLOTS {
+        let message = "it is too small to hold all that is between two flushes";
+        return Err(CacheOpenError::Size(message.into()));
+    }
+    Ok(slots)
+}
+
+/// Returns how many slots an epoch may have. Each slot might be written alone, with a segment header of its own, and
+/// room is left for the reserve of the ring and for what the ring loses at its end.
+fn slots_between_flushes(ring: &SegmentRing) -> u64 {
+    let lost = 2 * (ring.longest_data() + 1) + ring.reserve() + 4;
+    u64::from(ring.blocks().saturating_sub(lost) / 2)
+}
+
+/// Slots of the smallest epoch that is worth the name.
+const LEAST_EPOCH_SLOTS: u64 = 8;

@@ -1,0 +1,58 @@
+//! Whether a log, and an NVRAM without a log, may be used for a volume.
+
+use volume::{Geometry, Stack};
+
+use crate::{
+    inspect::check_size,
+    log::superblock::{LogVolumeIdentity, Superblock},
+    nvram::{StableMemory, owner},
+    refusal::CacheOpenError,
+    settings::Settings,
+};
+
+/// Fails if the NVRAM is in use by a log: that log is missing, and formatting the blank one
+/// would make the loss look like a fresh start.
+pub(super) fn check_new(
+    nvram: Option<&dyn StableMemory>,
+    settings: &Settings,
+) -> Result<(), CacheOpenError> {
+    match nvram.and_then(owner) {
+        Some(found) if !settings.accept_loss => Err(CacheOpenError::LogMissing { found }),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if the log is not that of this volume, or is not as large as its superblock says.
+pub(super) fn check_belongs(
+    log: &Stack,
+    superblock: &Superblock,
+    identity: &LogVolumeIdentity,
+    lower: Geometry,
+) -> Result<(), CacheOpenError> {
+    check_size(log, superblock)?;
+    let recorded = &superblock.identity;
+    if recorded.name != identity.name {
+        return Err(CacheOpenError::OtherVolume {
+            expected: identity.name.clone(),
+            found: recorded.name.clone(),
+        });
+    }
+    check_geometry(recorded, identity.geometry)?;
+    check_geometry(recorded, lower)
+}
+
+/// Fails if a volume with this geometry cannot be the one with this identity.
+pub(super) fn check_geometry(
+    identity: &LogVolumeIdentity,
+    geometry: Geometry,
+) -> Result<(), CacheOpenError> {
+    if identity.fits(geometry) {
+        return Ok(());
+    }
+    Err(CacheOpenError::Geometry {
+        recorded_blocks: identity.geometry.blocks,
+        recorded_size: identity.geometry.block_size,
+        blocks: geometry.blocks,
+        size: geometry.block_size,
+    })
+}

@@ -1,0 +1,298 @@
+//! The NVRAM at an opening: whether it is that of the log, which of its writes count, and their way into the log.
+
+use std::sync::Arc;
+
+use crate::{
+    checksum::crc32c,
+    core::CacheCore,
+    log::{recovery::Scan, superblock::Superblock},
+    nvram::{HeldNvramSlot, NvramBuffer, NvramContents, StableMemory},
+    older,
+    open::key::OpeningKey,
+    random::random,
+    refusal::CacheOpenError,
+    settings::Settings,
+    slot::{Came, NONE, SLOT_BYTES},
+};
+
+/// An NVRAM that was found at an opening, and its contents.
+pub(super) struct FoundNvram {
+    pub buffer: Option<NvramBuffer>,
+    /// The mark by which the log recognizes its NVRAM; 0 if there is no NVRAM.
+    mark: u32,
+    /// Acknowledged writes, in serial order.
+    pub held: Vec<HeldNvramSlot>,
+    /// The newest segment that the NVRAM has noted as stable.
+    pub watermark: Option<u64>,
+    /// The newest segment that the NVRAM has noted as stable or as begun.
+    pub noted: Option<u64>,
+    /// The changes to make once no check can refuse the opening any more.
+    pub change: NvramChange,
+}
+
+/// The changes to make to an NVRAM before it is used.
+#[derive(Default)]
+pub(super) struct NvramChange {
+    /// The NVRAM is new to this log.
+    formats: bool,
+    /// Slots whose writes the log does not need.
+    pub released: Vec<u32>,
+    /// Overwrite the data of all slots.
+    pub clears_data: bool,
+}
+
+impl FoundNvram {
+    /// Reads the NVRAM, and decides how to use it. Changes nothing, since later checks may still refuse the
+    /// opening. `is_void` says that the NVRAM may have lost writes in a reboot, and must not be used.
+    pub fn read(
+        memory: Option<Box<dyn StableMemory>>,
+        superblock: &Superblock,
+        settings: &Settings,
+        key: &OpeningKey,
+        is_void: bool,
+    ) -> Result<Self, CacheOpenError> {
+        // Only in this case can acknowledged data be in the NVRAM alone.
+        let needed = superblock.immediate && !superblock.clean && !settings.accept_loss && !is_void;
+        let Some(memory) = memory else { return Self::none(settings, needed) };
+        let (buffer, contents) = NvramBuffer::open(memory, superblock.instance, key.sealing());
+        check_readable(&buffer)?;
+        let contents = usable(contents, &buffer, is_void, key);
+        let found = Self::judge(buffer, contents, superblock, settings, needed)?;
+        check_held(&found.held, superblock, settings)?;
+        Ok(found)
+    }
+
+    /// There is no NVRAM.
+    fn none(settings: &Settings, needed: bool) -> Result<Self, CacheOpenError> {
+        if settings.report.is_immediate() {
+            return Err(CacheOpenError::Settings("immediate report needs an NVRAM".into()));
+        }
+        if needed {
+            return missing("is not configured");
+        }
+        Ok(Self {
+            buffer: None,
+            mark: 0,
+            held: Vec::new(),
+            watermark: None,
+            noted: None,
+            change: NvramChange::default(),
+        })
+    }
+
+    /// Decides whether an NVRAM with these contents is that of the log, and which of its slots count. `needed` says
+    /// that acknowledged writes may be in the log's NVRAM alone.
+    fn judge(
+        buffer: NvramBuffer,
+        contents: NvramContents,
+        superblock: &Superblock,
+        settings: &Settings,
+        needed: bool,
+    ) -> Result<Self, CacheOpenError> {
+        let instance = superblock.instance;
+        let mut change = NvramChange::default();
+        let (mark, held, watermark, noted) = match contents {
+            NvramContents::Ours { mark, .. } if mark != superblock.nvram && needed => {
+                return missing("was given up when the log was opened without it");
+            }
+            NvramContents::Ours { mark, held, watermark, begun }
+                if mark == superblock.nvram && superblock.immediate && !superblock.clean =>
+            {
+                (mark, held, Some(watermark), Some(watermark.max(begun)))
+            }
+            // The log has every acknowledged write, so the NVRAM's slots can be released.
+            NvramContents::Ours { mark, held, watermark, .. } if mark == superblock.nvram => {
+                change.released = held.iter().map(|held| held.index).collect();
+                (mark, Vec::new(), Some(watermark), None)
+            }
+            NvramContents::Blank if needed => return missing("is blank"),
+            NvramContents::DamagedSlots(how) if needed => {
+                return missing(&format!("is damaged ({how})"));
+            }
+            NvramContents::Damaged(how) if !settings.accept_loss => {
+                return missing(&format!("is damaged ({how})"));
+            }
+            NvramContents::Other { instance: found, held } if held > 0 && !settings.accept_loss => {
+                return Err(CacheOpenError::OtherNvram { found, expected: instance, held });
+            }
+            NvramContents::Other { .. } if needed => return missing("is of another log"),
+            NvramContents::Version(found) => {
+                let supported = crate::log::VERSION;
+                return Err(CacheOpenError::Version { what: "NVRAM", found, supported });
+            }
+            // Format the NVRAM. Slots of this log, damaged or whole, are not needed: the log has every acknowledged
+            // write.
+            NvramContents::Ours { .. }
+            | NvramContents::Blank
+            | NvramContents::Damaged(_)
+            | NvramContents::DamagedSlots(_)
+            | NvramContents::Other { .. } => {
+                let [a, b, c, d, ..] = random(&superblock.identity.name);
+                change.formats = true;
+                (u32::from_le_bytes([a, b, c, d]).max(1), Vec::new(), None, None)
+            }
+        };
+        check_readable(&buffer)?;
+        let slots = if change.formats { buffer.most_slots() } else { buffer.slots() };
+        if settings.report.is_immediate() && slots < LEAST_NVRAM_SLOTS {
+            return Err(CacheOpenError::Settings(format!(
+                "the NVRAM has {slots} slots, immediate report needs at least {LEAST_NVRAM_SLOTS}"
+            )));
+        }
+        Ok(Self { buffer: Some(buffer), mark, held, watermark, noted, change })
+    }
+
+    /// Refuses an NVRAM that is an older copy.
+    pub fn check_noted(&self, superblock: &Superblock, found: &Scan) -> Result<(), CacheOpenError> {
+        match self.noted {
+            Some(noted) => older::check_nvram(superblock, found, noted),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the changes, and sets in the superblock what the log relies on from now on. Returns true if
+    /// the superblock has changed.
+    pub fn take_into_use(
+        &mut self,
+        superblock: &mut Superblock,
+        settings: &Settings,
+        boot: Option<[u8; 16]>,
+    ) -> Result<bool, CacheOpenError> {
+        let is_immediate = settings.report.is_immediate();
+        let mut noted = false;
+        if let Some(buffer) = &mut self.buffer {
+            if self.change.formats {
+                buffer.format(superblock.instance, self.mark);
+            } else {
+                buffer.mend();
+                self.change.released.iter().for_each(|index| buffer.release(*index));
+                if self.change.clears_data {
+                    buffer.clear_data();
+                }
+            }
+            check_readable(buffer)?;
+            // Every segment up to this one is stable, so recovery after a crash may rely on the number. Note
+            // it twice: either cell may still hold a higher number that is no longer valid.
+            buffer.note_begun(superblock.committed);
+            buffer.note_begun(superblock.committed);
+            noted = is_immediate && buffer.is_sound();
+        }
+        // Do not bind writes that were acknowledged as surviving a power failure to this boot: a start after a
+        // reboot would give them up.
+        let keeps_boot = !self.held.is_empty() && superblock.boot.is_none();
+        let key = settings.log_key.as_ref().map(|key| key.check(&superblock.instance.0));
+        let next = Superblock {
+            // The key is set only now: the NVRAM holds no more data in clear text or under another key.
+            key,
+            immediate: is_immediate || !self.held.is_empty(),
+            boot: if keeps_boot { None } else { boot },
+            noted,
+            // From now on no other NVRAM is accepted as the holder of this log's writes.
+            nvram: self.mark,
+            ..superblock.clone()
+        };
+        let is_new = next != *superblock;
+        *superblock = next;
+        Ok(is_new)
+    }
+}
+
+fn missing<T>(what: &str) -> Result<T, CacheOpenError> {
+    Err(CacheOpenError::NvramMissing(what.into()))
+}
+
+/// Returns the contents of an NVRAM as far as they may be used: a void NVRAM counts as blank, and one with slots that
+/// the log's key does not open counts as damaged. With a wrong key no slot is opened; whether there are any is all
+/// that matters then.
+fn usable(
+    contents: NvramContents,
+    buffer: &NvramBuffer,
+    is_void: bool,
+    key: &OpeningKey,
+) -> NvramContents {
+    let may_be_ours = matches!(
+        contents,
+        NvramContents::Ours { .. } | NvramContents::DamagedSlots(_) | NvramContents::Damaged(_)
+    );
+    if is_void && may_be_ours {
+        return NvramContents::Blank;
+    }
+    if !key.is_wrong()
+        && let NvramContents::Ours { held, .. } = &contents
+        && let Some(slot) = not_opened(buffer, held)
+    {
+        return NvramContents::DamagedSlots(format!("its key does not open slot {slot}"));
+    }
+    contents
+}
+
+/// Fails if the writes that the NVRAM holds cannot be this volume's, or do not fit into memory.
+fn check_held(
+    held: &[HeldNvramSlot],
+    superblock: &Superblock,
+    settings: &Settings,
+) -> Result<(), CacheOpenError> {
+    let slots = superblock.identity.geometry.bytes().div_ceil(SLOT_BYTES as u64);
+    let wrong = held.iter().find(|held| {
+        held.slot >= slots || held.mask == 0 || !(1..u64::MAX / 2).contains(&held.serial)
+    });
+    if let Some(wrong) = wrong {
+        let how = format!("is damaged (it holds slot {} of {slots})", wrong.slot);
+        return missing(&how);
+    }
+    if held.len() as u64 > settings.dram_bytes / SLOT_BYTES as u64 {
+        return Err(CacheOpenError::Settings("dram_bytes is less than the NVRAM holds".into()));
+    }
+    Ok(())
+}
+
+/// Returns the first slot whose content in the NVRAM is not what was put there.
+fn not_opened(buffer: &NvramBuffer, held: &[HeldNvramSlot]) -> Option<u64> {
+    let mut page = [0; SLOT_BYTES];
+    held.iter().find(|held| !buffer.read(**held, &mut page)).map(|held| held.slot)
+}
+
+/// Makes the writes that only the NVRAM holds the newest content of their slots, on their way to
+/// the log. Releases the slots of those that the log has.
+pub(super) fn replay(
+    shared: &Arc<CacheCore>,
+    held: Vec<HeldNvramSlot>,
+    complete: u64,
+) -> Result<(), CacheOpenError> {
+    let mut state = shared.state.lock();
+    let state = &mut *state;
+    for held in held {
+        let nvram = state.nvram.as_mut().expect("it holds what was found in it");
+        let logged = state.table.find(held.slot).map_or(0, |i| state.table.entry(i).version);
+        if held.serial <= complete || held.serial <= logged {
+            nvram.release(held.index);
+            continue;
+        }
+        let mut page = shared.pages.take().expect("it was checked that they fit");
+        assert!(nvram.read(held, &mut page), "it was checked that it can be opened");
+        check_readable(nvram)?;
+        let checksum = crc32c(&page);
+        let index = state.table.find_or_insert(held.slot);
+        state.table.set_page(index, page.freeze(), held.mask, Came::Wanted);
+        let entry = state.table.entry_mut(index);
+        entry.checksum = checksum;
+        let older = std::mem::replace(&mut entry.nvram, held.index);
+        if older != NONE {
+            nvram.release(older);
+        }
+        state.queue_slot(index, held.serial);
+        // Not in the log yet, so nobody may take it for that.
+        state.commits.durable = state.commits.durable.min(held.serial - 1);
+        shared.counters.recovered_nvram.add(1);
+    }
+    shared.start_commit(state);
+    Ok(())
+}
+
+/// Refuses an NVRAM with a page that could not be read: such a page reads as zeros, which look like free slots.
+fn check_readable(buffer: &NvramBuffer) -> Result<(), CacheOpenError> {
+    buffer.error().map_or(Ok(()), |error| Err(CacheOpenError::Nvram(error.to_string())))
+}
+
+/// Slots of the smallest NVRAM that immediate report works with.
+const LEAST_NVRAM_SLOTS: u32 = 8;
