@@ -52,7 +52,7 @@ impl CacheCore {
                 self.state.lock().lower.note_success();
             }
             Err(error) => {
-                self.counters.lower_errors.add(1);
+                self.counters.lower.errors.add(1);
                 self.state.lock().lower.note_error(error);
             }
         }

@@ -71,7 +71,7 @@ impl Drop for HeldSlots {
 impl CacheCore {
     /// Writes sectors to the lower volume, stable.
     pub async fn write_past(self: &Arc<Self>, sector: u64, data: Data) -> Result<(), Error> {
-        self.counters.bypassed.add(1);
+        self.counters.traffic.bypassed.add(1);
         let sectors = (data.len() / SECTOR_BYTES) as u64;
         let first = sector / u64::from(SECTORS);
         let end = (sector + sectors).div_ceil(u64::from(SECTORS));

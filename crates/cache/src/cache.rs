@@ -166,7 +166,7 @@ impl Cache {
 
     /// Takes a local disk with blocks of 4096 bytes, used by nothing else, for a second read tier, once: it holds
     /// clean slots that leave memory. What it held before is void. Its failures are no errors here: they end
-    /// the tier ([`CacheStatistics::tier_error`]).
+    /// the tier ([`TierStatistics::error`](crate::TierStatistics::error)).
     ///
     /// # Errors
     /// See [`TierError`].
@@ -423,55 +423,55 @@ impl Cache {
     pub fn statistics(&self) -> CacheStatistics {
         let shared = &self.shared;
         let mut statistics = shared.counters.snapshot();
-        statistics.order = shared.promise();
+        statistics.order.order = shared.promise();
         let far_writes = shared.lower.link.writes.lock().estimate();
-        statistics.far_write_rate = far_writes.rate;
-        statistics.far_write_trip_us = far_writes.trip.as_micros() as u64;
-        statistics.far_write_window = far_writes.window;
-        statistics.far_write_under_way = far_writes.under_way;
+        statistics.link.write_rate = far_writes.rate;
+        statistics.link.write_trip_us = far_writes.trip.as_micros() as u64;
+        statistics.link.write_window = far_writes.window;
+        statistics.link.write_under_way = far_writes.under_way;
         let far_reads = shared.lower.link.reads.estimate();
-        statistics.far_read_rate = far_reads.rate;
-        statistics.far_read_trip_us = far_reads.trip.as_micros() as u64;
-        statistics.far_read_window = far_reads.window;
-        statistics.far_read_under_way = far_reads.under_way;
+        statistics.link.read_rate = far_reads.rate;
+        statistics.link.read_trip_us = far_reads.trip.as_micros() as u64;
+        statistics.link.read_window = far_reads.window;
+        statistics.link.read_under_way = far_reads.under_way;
         let backlog = shared.lower.link.reads.backlog();
-        statistics.far_read_waiting = backlog.stream;
-        statistics.far_ahead_waiting = backlog.ahead;
+        statistics.link.read_waiting = backlog.stream;
+        statistics.link.ahead_waiting = backlog.ahead;
         let mut state = shared.state.lock();
         let dirty = state.table.dirty() as u64;
-        statistics.dirty_slots = dirty;
-        statistics.dirty_bytes = dirty * SLOT_BYTES as u64;
-        statistics.oldest_dirty_ms =
+        statistics.destage.dirty_slots = dirty;
+        statistics.destage.dirty_bytes = dirty * SLOT_BYTES as u64;
+        statistics.destage.oldest_dirty_ms =
             state.destage.dirty_since.map_or(0, |since| since.elapsed().as_millis() as u64);
-        statistics.destage_rate = state.destage.meter.rate();
-        statistics.destage_rate_limit = state.destage.orders.rate;
-        statistics.paused_ms =
+        statistics.destage.rate = state.destage.meter.rate();
+        statistics.destage.rate_limit = state.destage.orders.rate;
+        statistics.destage.paused_ms =
             state.destage.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
-        statistics.pending_slots = state.queue.pending_slots() as u64;
-        statistics.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
+        statistics.log.pending_slots = state.queue.pending_slots() as u64;
+        statistics.log.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
         let ahead = state.table.ahead();
-        statistics.read_ahead_used_slots = ahead.used;
-        statistics.read_ahead_wasted_slots = ahead.wasted;
-        state.tier.tell(&mut statistics);
-        statistics.dram_bytes = shared.settings.dram_bytes;
-        statistics.log_used_bytes = u64::from(state.log.ring.used()) * SLOT_BYTES as u64;
-        statistics.log_bytes = u64::from(state.log.ring.blocks()) * SLOT_BYTES as u64;
-        statistics.committed_segment = state.log.ring.next() - 1;
-        statistics.log_error = state.log_error().as_ref().map(ToString::to_string);
+        statistics.hits.read_ahead_used_slots = ahead.used;
+        statistics.hits.read_ahead_wasted_slots = ahead.wasted;
+        statistics.tier = state.tier.statistics();
+        statistics.log.dram_bytes = shared.settings.dram_bytes;
+        statistics.log.used_bytes = u64::from(state.log.ring.used()) * SLOT_BYTES as u64;
+        statistics.log.bytes = u64::from(state.log.ring.blocks()) * SLOT_BYTES as u64;
+        statistics.log.committed_segment = state.log.ring.next() - 1;
+        statistics.log.error = state.log_error().as_ref().map(ToString::to_string);
         let nvram_error = state.nvram.as_ref().and_then(NvramBuffer::error);
-        statistics.nvram_error = nvram_error.map(|error| {
+        statistics.log.nvram_error = nvram_error.map(|error| {
             format!("{error}; until the next start every write waits for the log disk")
         });
         let trouble = shared.trouble_below(&state);
-        statistics.lower_away_ms = trouble.away.map(|time| time.as_millis() as u64);
-        statistics.lower_is_silent = trouble.is_silent;
-        statistics.lower_refuses_ms = trouble.refuses.map(|time| time.as_millis() as u64);
-        statistics.lower_error = trouble.error;
+        statistics.lower.away_ms = trouble.away.map(|time| time.as_millis() as u64);
+        statistics.lower.is_silent = trouble.is_silent;
+        statistics.lower.refuses_ms = trouble.refuses.map(|time| time.as_millis() as u64);
+        statistics.lower.error = trouble.error;
         let sent = state.destage.round.as_ref().map_or(0, |round| round.sent_bytes);
-        statistics.round_sent_bytes = sent.min(statistics.dirty_bytes);
+        statistics.destage.round_sent_bytes = sent.min(statistics.destage.dirty_bytes);
         let fill = shared.fill(&mut state);
-        statistics.log_fill_percent = fill.percent;
-        statistics.log_lasts_s = fill.lasts.map(|lasts| lasts.as_secs());
+        statistics.log.fill_percent = fill.percent;
+        statistics.log.lasts_s = fill.lasts.map(|lasts| lasts.as_secs());
         statistics
     }
 
@@ -578,13 +578,13 @@ impl Volume for Cache {
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         self.count(extent.lba);
         let counters = &self.shared.counters;
-        let number = counters.reads.add(1);
+        let number = counters.traffic.reads.add(1);
         let range = self.shared.readable().and_then(|()| self.sectors(extent));
         let (sector, sectors) = match range {
             Ok(range) => range,
             Err(error) => return Io::done(Err(error)),
         };
-        counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
+        counters.traffic.read_bytes.add(sectors * SECTOR_BYTES as u64);
         let begun = number.is_multiple_of(SAMPLED).then(Instant::now);
         let (hit, purpose) = self.shared.begin_read(sector, sectors);
         match hit {
@@ -605,8 +605,8 @@ impl Volume for Cache {
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         self.count(lba);
-        let number = self.shared.counters.writes.add(1);
-        self.shared.counters.written_bytes.add(data.len() as u64);
+        let number = self.shared.counters.traffic.writes.add(1);
+        self.shared.counters.traffic.written_bytes.add(data.len() as u64);
         Io::new(async move {
             let block = self.shared.lower.opened.block_size as usize;
             let blocks = u32::try_from(data.len() / block).unwrap_or(0);
@@ -630,7 +630,7 @@ impl Volume for Cache {
 
     fn flush(&self) -> Io<'_, ()> {
         self.count(Lba(0));
-        self.shared.counters.flushes.add(1);
+        self.shared.counters.traffic.flushes.add(1);
         if let Err(error) = self.shared.lower.volume.check() {
             return Io::done(Err(error));
         }
@@ -659,7 +659,7 @@ impl Volume for Cache {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.count(extent.lba);
-        self.shared.counters.discards.add(1);
+        self.shared.counters.traffic.discards.add(1);
         Io::new(async move {
             let (sector, sectors) = self.sectors(extent)?;
             self.shared.lower.volume.check()?;

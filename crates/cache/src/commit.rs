@@ -115,8 +115,8 @@ async fn write_segments(shared: Arc<CacheCore>) {
         if !write_segment(&shared, &batch).await {
             return;
         }
-        shared.counters.commits.add(1);
-        shared.counters.committed_slots.add(batch.slots() as u64);
+        shared.counters.log.commits.add(1);
+        shared.counters.log.committed_slots.add(batch.slots() as u64);
         let published = {
             let mut state = shared.state.lock();
             let published = state.publish(&batch, shared.is_by_flush(), Instant::now);
@@ -131,7 +131,7 @@ async fn write_segments(shared: Arc<CacheCore>) {
         // Drop pages and call wakers without the lock.
         let header = batch.header;
         drop(batch.pages);
-        shared.counters.absorbed_slots.add(published.absorbed);
+        shared.counters.destage.absorbed_slots.add(published.absorbed);
         published.wakers.into_iter().for_each(Waker::wake);
         shared.signals.changed.notify_waiters();
         shared.index_segment(published.start, &header);
@@ -180,7 +180,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
             if is_first {
                 tracing::error!(%error, segment, "the log disk fails: it is tried again until it works");
             }
-            shared.counters.log_errors.add(1);
+            shared.counters.log.errors.add(1);
         }
         let wakers = shared.state.lock().commits.fail(error);
         wakers.into_iter().for_each(Waker::wake);

@@ -353,7 +353,7 @@ mod tests {
             let written = cache.write(extent.lba, zeros, Durability::Volatile).await;
             assert!(written.is_err_and(|e| refused(&e)), "{lba}");
         }
-        assert_eq!(cache.statistics().dirty_bytes, 0);
+        assert_eq!(cache.statistics().destage.dirty_bytes, 0);
     }
 
     /// Such a log comes from damage, or from somebody else.

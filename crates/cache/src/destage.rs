@@ -307,7 +307,7 @@ async fn complete(
         state.lower.is_unflushed = is_followed;
     }
     if pieces > 1 {
-        shared.counters.split_rounds.add(1);
+        shared.counters.order.split_rounds.add(1);
         tracing::warn!(pieces, most, "a round was too large for one epoch of the lower volume");
     }
     let tail_block = shared.state.lock().log.ring.start(cut + 1);
@@ -318,7 +318,7 @@ async fn complete(
         })
         .await?;
     clean(shared, cut, started).await;
-    shared.counters.rounds.add(1);
+    shared.counters.destage.rounds.add(1);
     shared.state.lock().lower.refuses = None;
     Ok(())
 }

@@ -125,9 +125,9 @@ impl CacheCore {
         let data = join(&pieces, &logged?, &below?);
         let counters = &self.counters;
         let answered = match (is_here, places.is_empty()) {
-            (false, _) => &counters.reads_lower,
-            (true, false) => &counters.reads_log,
-            (true, true) => &counters.reads_dram,
+            (false, _) => &counters.hits.reads_lower,
+            (true, false) => &counters.hits.reads_log,
+            (true, true) => &counters.hits.reads_dram,
         };
         answered.add(1);
         Ok(Some(data))
@@ -142,7 +142,7 @@ impl CacheCore {
         if data.len() as u64 != (run.end - run.start) * SECTOR_BYTES as u64 {
             return Err(Error::Device("the far volume returned fewer bytes".into()));
         }
-        self.counters.fetched_bytes.add(data.len() as u64);
+        self.counters.hits.fetched_bytes.add(data.len() as u64);
         Ok((run.start, data))
     }
 }

@@ -42,7 +42,7 @@ async fn write_frames(shared: Arc<CacheCore>) {
                 shared.log.index.lock().wrote(frame.last);
             }
             Err(error) => {
-                shared.counters.log_errors.add(1);
+                shared.counters.log.errors.add(1);
                 if failed {
                     tracing::debug!(%error, "the index of the log is still not written");
                 } else {

@@ -97,5 +97,9 @@ pub use resize::ResizeError;
 pub use settings::{
     DestageOrder, LogErrorPolicy, NvramSurvival, OversizedEpoch, Settings, WriteMode,
 };
-pub use statistics::{BYPASS_ALLOWED, CacheStatistics};
+pub use statistics::{
+    BYPASS_ALLOWED, CacheStatistics, DestageStatistics, HitStatistics, LinkStatistics,
+    LogStatistics, LowerStatistics, OrderStatistics, RecoveryStatistics, ScrubStatistics,
+    TierStatistics, TrafficStatistics,
+};
 pub use tiering::{TierError, inspect_tier};

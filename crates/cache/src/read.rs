@@ -101,7 +101,7 @@ impl CacheCore {
         };
         for fetch in ahead {
             let shared = Arc::clone(self);
-            self.counters.read_ahead_bytes.add(u64::from(fetch.count) * SLOT_BYTES as u64);
+            self.counters.hits.read_ahead_bytes.add(u64::from(fetch.count) * SLOT_BYTES as u64);
             tokio::spawn(async move { shared.run_fetch(&fetch, ReadPurpose::Ahead).await });
         }
         (hit, purpose)
@@ -132,11 +132,14 @@ impl CacheCore {
                 return None;
             }
         }
-        let answered =
-            if pending > 0 { &self.counters.reads_nvram } else { &self.counters.reads_dram };
+        let answered = if pending > 0 {
+            &self.counters.hits.reads_nvram
+        } else {
+            &self.counters.hits.reads_dram
+        };
         answered.add(1);
-        self.counters.hits_nvram.add(pending);
-        self.counters.hits_dram.add(slots - pending);
+        self.counters.hits.hits_nvram.add(pending);
+        self.counters.hits.hits_dram.add(slots - pending);
         Some(data)
     }
 
@@ -149,10 +152,10 @@ impl CacheCore {
     ) -> Result<Data, Error> {
         let (data, origin) = self.read_from_anywhere(sector, sectors, purpose).await?;
         let answered = match origin {
-            Origin::Memory => &self.counters.reads_dram,
-            Origin::Log => &self.counters.reads_log,
-            Origin::Tier => &self.counters.reads_tier,
-            Origin::Lower => &self.counters.reads_lower,
+            Origin::Memory => &self.counters.hits.reads_dram,
+            Origin::Log => &self.counters.hits.reads_log,
+            Origin::Tier => &self.counters.hits.reads_tier,
+            Origin::Lower => &self.counters.hits.reads_lower,
         };
         answered.add(1);
         Ok(data)
@@ -282,19 +285,22 @@ impl CacheCore {
         let fetch = entry.fetch;
         let (valid, place, zero, pending) = (entry.valid, entry.place, entry.zero, entry.pending());
         if zero {
-            self.counters.hits_dram.add(1);
+            self.counters.hits.hits_dram.add(1);
             return Ok(SlotReadSource::Zeros);
         }
         let newer = match (state.table.touch(index), place) {
             (Some(page), _) if valid & wanted == wanted => {
-                let hits =
-                    if pending { &self.counters.hits_nvram } else { &self.counters.hits_dram };
+                let hits = if pending {
+                    &self.counters.hits.hits_nvram
+                } else {
+                    &self.counters.hits.hits_dram
+                };
                 hits.add(1);
                 return Ok(SlotReadSource::Page(page.clone()));
             }
             (Some(page), _) => NewerSectors::Page { page: page.clone(), valid },
             (None, Some(place)) if place.mask & wanted == wanted => {
-                self.counters.hits_log.add(1);
+                self.counters.hits.hits_log.add(1);
                 return Ok(SlotReadSource::Log(place));
             }
             (None, Some(place)) => NewerSectors::Log(place),
@@ -364,8 +370,11 @@ impl CacheCore {
                     }
                     let (_, origin, all) = fetched.as_ref().expect("it is this one now");
                     let is_here = *origin == Origin::Tier;
-                    let found =
-                        if is_here { &self.counters.hits_tier } else { &self.counters.misses };
+                    let found = if is_here {
+                        &self.counters.hits.hits_tier
+                    } else {
+                        &self.counters.hits.misses
+                    };
                     found.add(1);
                     farthest = farthest.max(*origin);
                     let at = (piece.slot - fetch.first) as usize * SLOT_BYTES;
@@ -530,7 +539,7 @@ impl CacheCore {
     async fn mend_log(&self, slot: u64, place: &LogAddress) -> Result<Data, Error> {
         match self.log.examine(place).await {
             Ok(Some(block)) => {
-                self.counters.log_mended.add(1);
+                self.counters.log.mended.add(1);
                 Ok(block)
             }
             Ok(None) => {
@@ -605,7 +614,7 @@ impl CacheCore {
             return Err(Error::Device("the lower volume returned fewer bytes".into()));
         }
         passage.answered();
-        self.counters.fetched_bytes.add(bytes);
+        self.counters.hits.fetched_bytes.add(bytes);
         let most_piece = self.lower.link.reads.longest_burst() / SLOT_BYTES as u64;
         self.state.lock().fetches.streams.fetched_in(begun.elapsed(), most_piece);
         Ok(data)

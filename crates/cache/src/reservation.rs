@@ -190,12 +190,12 @@ impl CacheCore {
     /// Handles an epoch that does not fit into the log: refuses the write, or ends the epoch here.
     fn end_too_large(self: &Arc<Self>, state: &mut CacheState) -> Result<(), Error> {
         if self.settings.too_large == OversizedEpoch::Refused {
-            self.counters.refused_epochs.add(1);
+            self.counters.order.refused_epochs.add(1);
             return Err(Error::Device(
                 "the log has no room for what was written since the last flush".into(),
             ));
         }
-        self.counters.split_epochs.add(1);
+        self.counters.order.split_epochs.add(1);
         tracing::warn!("what was written since the last flush does not fit into the log: split");
         state.end_epoch();
         self.start_commit(state);
@@ -262,7 +262,7 @@ impl CacheCore {
     /// Counts the error if it is BUSY, and returns it.
     pub fn refuse(&self, error: Error) -> Error {
         if matches!(error, Error::Busy(_)) {
-            self.counters.refused_busy.add(1);
+            self.counters.traffic.refused_busy.add(1);
         }
         error
     }

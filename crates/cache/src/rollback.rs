@@ -39,7 +39,7 @@ impl CacheCore {
         if state.log.ring.next() == state.epochs.end() + 1 {
             return state.queue.ends.last_serial;
         }
-        self.counters.rolled_back.add(1);
+        self.counters.order.rolled_back.add(1);
         let serial = state.queue_end(true);
         self.start_commit(state);
         serial

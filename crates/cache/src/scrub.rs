@@ -29,7 +29,7 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
             let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
             sleep(pause.max(LEAST_PAUSE)).await;
         }
-        shared.counters.scrub_passes.add(1);
+        shared.counters.scrub.passes.add(1);
     }
 }
 
@@ -58,7 +58,7 @@ fn next(shared: &CacheCore, at: &mut u32, older: &mut usize) -> Option<Vec<(u64,
 
 async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
     let found = shared.log.examine(&place).await;
-    shared.counters.scrubbed_slots.add(1);
+    shared.counters.scrub.scrubbed_slots.add(1);
     if matches!(found, Ok(Some(_))) {
         return;
     }
@@ -67,7 +67,7 @@ async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
     let current = state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place));
     let kept = || state.epochs.sealed_places().any(|it| (it.slot, it.place) == (slot, place));
     if current || kept() {
-        shared.counters.rotten_slots.add(1);
+        shared.counters.scrub.rotten_slots.add(1);
         tracing::error!(
             slot,
             block = place.block,

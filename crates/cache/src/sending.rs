@@ -54,7 +54,7 @@ pub(crate) async fn send_all(
                 Ok(()) => {}
                 Err(SendStop::Lower(error)) => failure = failure.or(Some(error)),
                 Err(SendStop::Log(error)) => {
-                    shared.counters.log_errors.add(1);
+                    shared.counters.log.errors.add(1);
                     unreadable = unreadable.or(Some(error));
                 }
                 }
@@ -66,7 +66,7 @@ pub(crate) async fn send_all(
                     && let Some(run) = cursor.next_run(shared, longest_run(shared))
                 {
                     pace.spend(shared, run.data_bytes());
-                    shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
+                    shared.counters.destage.joined_slots.add(run.parts.len() as u64 - 1);
                     let counted = run.data_bytes().max(least_weight(shared));
                     weight += counted;
                     // The window measures the rate of data, so discards are not reported to it.
@@ -317,13 +317,13 @@ async fn send_parts(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop
 }
 
 async fn write_down(shared: &CacheCore, lba: Lba, data: Data) -> Result<(), SendStop> {
-    shared.counters.destaged_bytes.add(data.len() as u64);
+    shared.counters.destage.destaged_bytes.add(data.len() as u64);
     note_sent(shared, shared.lower.volume.write(lba, data, Durability::Volatile).await)
 }
 
 fn note_sent(shared: &CacheCore, sent: Result<(), Error>) -> Result<(), SendStop> {
     shared.note_round(&sent);
-    shared.counters.destaged_runs.add(u64::from(sent.is_ok()));
+    shared.counters.destage.destaged_runs.add(u64::from(sent.is_ok()));
     sent.map_err(SendStop::Lower)
 }
 

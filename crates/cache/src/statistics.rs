@@ -4,13 +4,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use volume::{TimeHistogram, TimeHistogramSnapshot};
 
-/// [`CacheStatistics::order`] of a cache whose writes may bypass a full log: the far volume alone need not hold a
+/// [`OrderStatistics::order`] of a cache whose writes may bypass a full log: the far volume alone need not hold a
 /// consistent prefix.
 pub const BYPASS_ALLOWED: &str = "none (bypass allowed)";
 
-/// One moment of a cache. Counters count from the opening.
+/// One moment of a cache, in groups. Counters count from the opening.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheStatistics {
+    /// Calls from the host.
+    pub traffic: TrafficStatistics,
+    /// Where the blocks that the host read were found.
+    pub hits: HitStatistics,
+    /// The read tier.
+    pub tier: TierStatistics,
+    /// The log disk and the NVRAM.
+    pub log: LogStatistics,
+    /// Scrubbing of the log.
+    pub scrub: ScrubStatistics,
+    /// What the last opening recovered.
+    pub recovery: RecoveryStatistics,
+    /// Data that the lower volume does not have yet, and its way there.
+    pub destage: DestageStatistics,
+    /// What the lower volume alone holds, and epochs.
+    pub order: OrderStatistics,
+    /// Errors of the lower volume.
+    pub lower: LowerStatistics,
+    /// The link to the lower volume.
+    pub link: LinkStatistics,
+}
+
+/// Calls from the host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrafficStatistics {
     /// Read calls.
     pub reads: u64,
     /// Bytes read by the host.
@@ -23,7 +48,16 @@ pub struct CacheStatistics {
     pub discards: u64,
     /// Flush calls.
     pub flushes: u64,
-    /// Read calls that were answered from memory, where some of it was not in the log yet: in the NVRAM
+    /// Writes that bypassed the log: because it was full, or because the mode is write-through.
+    pub bypassed: u64,
+    /// Calls refused because the log was full and the lower volume away, or the cache stopping.
+    pub refused_busy: u64,
+}
+
+/// Where the blocks that the host read were found, and what was read ahead of it. A slot has 4096 bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HitStatistics {
+    /// Read calls that were answered from memory, where some of the data was not in the log yet: in the NVRAM
     /// buffer, in the paper's words.
     pub reads_nvram: u64,
     /// Read calls that were answered from memory.
@@ -46,45 +80,102 @@ pub struct CacheStatistics {
     pub misses: u64,
     /// Bytes fetched from the lower volume, those read ahead included.
     pub fetched_bytes: u64,
-    /// Bytes of those that were read ahead of the host.
+    /// Bytes fetched ahead of the host's reads.
     pub read_ahead_bytes: u64,
-    /// Slots of those that the host has read since.
+    /// Slots fetched ahead that the host has read since.
     pub read_ahead_used_slots: u64,
-    /// Slots of those that left memory without having been read.
+    /// Slots fetched ahead that left memory without having been read.
     pub read_ahead_wasted_slots: u64,
+}
+
+/// The read tier.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TierStatistics {
     /// Bytes of slots that the read tier has now.
-    pub tier_used_bytes: u64,
+    pub used_bytes: u64,
     /// Bytes of slots that it has room for; 0 if there is none.
-    pub tier_bytes: u64,
+    pub bytes: u64,
     /// Slots that it took in when they left memory.
-    pub tier_admitted_slots: u64,
+    pub admitted_slots: u64,
     /// Slots that it did not take in because its disk was behind.
-    pub tier_dropped_slots: u64,
+    pub dropped_slots: u64,
     /// Slots whose block on its disk was not what was written there; they were read from the lower volume.
-    pub tier_rotten_slots: u64,
+    pub rotten_slots: u64,
     /// Why it was switched off, if it was.
-    pub tier_error: Option<String>,
+    pub error: Option<String>,
+}
+
+/// The log disk and the NVRAM, and the memory in front of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LogStatistics {
     /// Segments written to the log.
     pub commits: u64,
     /// Slots in them.
     pub committed_slots: u64,
+    /// Number of the newest stable segment.
+    pub committed_segment: u64,
+    /// Slots that wait for the log disk.
+    pub pending_slots: u64,
     /// Segments that the log disk failed to write; each was tried again.
-    pub log_errors: u64,
+    pub errors: u64,
     /// Blocks of the log that were not right when they were read, and were mended from another copy.
-    pub log_mended: u64,
-    /// Dirty slots that scrubbing has looked at.
-    pub scrubbed_slots: u64,
-    /// Times that it has looked at all there were.
-    pub scrub_passes: u64,
-    /// Dirty slots that it found to be lost, at each pass anew.
-    pub rotten_slots: u64,
-    /// How the log disk fails, as long as it does.
-    pub log_error: Option<String>,
+    pub mended: u64,
+    /// The present error of the log disk, as long as it fails.
+    pub error: Option<String>,
     /// Why the NVRAM failed, if it did: until the next opening every write waits for the log disk.
     pub nvram_error: Option<String>,
-    /// Level 2 rounds that ended with a moved tail.
+    /// Bytes of the log that are in use.
+    pub used_bytes: u64,
+    /// Bytes of the log.
+    pub bytes: u64,
+    /// Percentage of the log's room for data that is in use; 100 if hosts have to wait for room.
+    pub fill_percent: u64,
+    /// Seconds until the log is full at the rate of the last minute; `None` if it does not fill, or is full.
+    pub lasts_s: Option<u64>,
+    /// Bytes of memory that hold blocks.
+    pub dram_used_bytes: u64,
+    /// Bytes of memory there are for blocks.
+    pub dram_bytes: u64,
+}
+
+/// Scrubbing of the log.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScrubStatistics {
+    /// Dirty slots that scrubbing has looked at.
+    pub scrubbed_slots: u64,
+    /// Complete passes over all dirty slots.
+    pub passes: u64,
+    /// Dirty slots that it found to be lost, at each pass anew.
+    pub rotten_slots: u64,
+}
+
+/// What the last opening recovered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecoveryStatistics {
+    /// Segments that recovery found when the cache was opened.
+    pub segments: u64,
+    /// Dirty slots in them.
+    pub slots: u64,
+    /// Acknowledged writes that were in the NVRAM only.
+    pub nvram: u64,
+    /// Segments that recovery gave up because no flush came after them.
+    pub unflushed_segments: u64,
+}
+
+/// Data that the lower volume does not have yet, and its way there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DestageStatistics {
+    /// Slots that are in the log and not in the lower volume.
+    pub dirty_slots: u64,
+    /// The same in bytes.
+    pub dirty_bytes: u64,
+    /// How long the oldest of them has waited, in milliseconds; never less than the truth.
+    pub oldest_dirty_ms: u64,
+    /// Destage rounds that ended with a moved tail.
     pub rounds: u64,
-    /// Bytes sent to the lower volume by level 2.
+    /// Bytes of dirty data that the running destage round has sent; they count as dirty until its end.
+    pub round_sent_bytes: u64,
+    /// Bytes that destage has sent to the lower volume.
     pub destaged_bytes: u64,
     /// Writes to the lower volume that carried them.
     pub destaged_runs: u64,
@@ -92,118 +183,135 @@ pub struct CacheStatistics {
     pub joined_slots: u64,
     /// Slots that were overwritten in the log before they went down, and so went down less often.
     pub absorbed_slots: u64,
-    /// Writes that went past the full log, or with write-through.
-    pub bypassed: u64,
-    /// Calls refused because the log was full and the lower volume away, or the cache stopping.
-    pub refused_busy: u64,
-    /// Segments that recovery gave up because no flush came after them.
-    pub unflushed_segments: u64,
+    /// Bytes per second that go down now, over the last one to two seconds.
+    pub rate: u64,
+    /// Bytes per second that may go down; 0: none, `None`: as many as the link takes.
+    pub rate_limit: Option<u64>,
+    /// How long destage has been paused, in milliseconds, if it is.
+    pub paused_ms: Option<u64>,
+}
+
+/// What the lower volume alone holds, and epochs that did not fit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OrderStatistics {
+    /// What the lower volume alone holds if this cache is lost.
+    pub order: &'static str,
     /// Rounds that were too large for an epoch of the lower volume, and had a flush in their midst.
     pub split_rounds: u64,
     /// Epochs that did not fit into this log and were ended before their flush.
     pub split_epochs: u64,
     /// Writes refused because the log has no room for what is between two flushes.
     pub refused_epochs: u64,
-    /// How often what was not flushed was given up on demand.
+    /// How often unflushed writes were given up on demand.
     pub rolled_back: u64,
-    /// What the lower volume alone is if this cache is lost.
-    pub order: &'static str,
-    /// Calls to the lower volume that failed; destage tries again until it succeeds.
-    pub lower_errors: u64,
-    /// The present error of the lower volume: that of the newest call, or the one with which it refuses destage.
-    pub lower_error: Option<String>,
-    /// Slots that are in the log and not in the lower volume.
-    pub dirty_slots: u64,
-    /// The same in bytes.
-    pub dirty_bytes: u64,
-    /// How long the oldest of them has waited, in milliseconds; never less than the truth.
-    pub oldest_dirty_ms: u64,
-    /// Bytes per second that go down now, over the last one to two seconds.
-    pub destage_rate: u64,
-    /// Bytes per second that may go down; 0: none, `None`: as many as the link takes.
-    pub destage_rate_limit: Option<u64>,
-    /// Bytes per second that the lower volume takes when destage does not wait for anything else, as measured lately.
-    pub far_write_rate: u64,
-    /// The shortest time in which a destage write is answered, in microseconds.
-    pub far_write_trip_us: u64,
-    /// Bytes that destage may have under way so that the link is full and its queue is short.
-    pub far_write_window: u64,
-    /// Bytes that destage has under way.
-    pub far_write_under_way: u64,
-    /// The highest recent rate of data from the lower volume, in bytes per second.
-    pub far_read_rate: u64,
-    /// The shortest response time of a read of the lower volume, in microseconds.
-    pub far_read_trip_us: u64,
-    /// The window of sequential reads: the bytes that may be in flight, so that the link is full and its queue short.
-    pub far_read_window: u64,
-    /// Bytes of all reads in flight.
-    pub far_read_under_way: u64,
-    /// Bytes of the hosts' sequential reads that wait for room in the window.
-    pub far_read_waiting: u64,
-    /// Bytes of read-ahead that wait for room in the window.
-    pub far_ahead_waiting: u64,
-    /// How long destage has been paused, in milliseconds, if it is.
-    pub paused_ms: Option<u64>,
-    /// Slots that wait for the log disk.
-    pub pending_slots: u64,
-    /// Bytes of memory that hold blocks.
-    pub dram_used_bytes: u64,
-    /// Bytes of memory there are for blocks.
-    pub dram_bytes: u64,
-    /// Bytes of the log that are in use.
-    pub log_used_bytes: u64,
-    /// Bytes of the log.
-    pub log_bytes: u64,
-    /// Bytes of dirty data that the running destage round has sent; they count as dirty until its end.
-    pub round_sent_bytes: u64,
-    /// Percentage of the log's room for data that is in use; 100 if hosts have to wait for room.
-    pub log_fill_percent: u64,
-    /// Seconds until the log is full at the rate of the last minute; `None` if it does not fill, or is full.
-    pub log_lasts_s: Option<u64>,
-    /// Milliseconds for which the lower volume has not answered, or has failed every call with an error that may
-    /// pass by itself; `None` if it answers.
-    pub lower_away_ms: Option<u64>,
-    /// `lower_away_ms` counts only the wait for an answer: no call has failed.
-    pub lower_is_silent: bool,
-    /// Milliseconds for which the lower volume has refused destage with an error that does not pass by itself, for
-    /// example because it has no space. Other calls may succeed meanwhile; only a completed round ends this.
-    pub lower_refuses_ms: Option<u64>,
-    /// Number of the newest stable segment.
-    pub committed_segment: u64,
-    /// Segments that recovery found when the cache was opened.
-    pub recovered_segments: u64,
-    /// Dirty slots in them.
-    pub recovered_slots: u64,
-    /// Acknowledged writes that were in the NVRAM only.
-    pub recovered_nvram: u64,
 }
 
+/// Errors of the lower volume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LowerStatistics {
+    /// Calls to the lower volume that failed; destage tries again until it succeeds.
+    pub errors: u64,
+    /// The present error of the lower volume: that of the newest call, or the one with which it refuses destage.
+    pub error: Option<String>,
+    /// Milliseconds for which the lower volume has not answered, or has failed every call with an error that may
+    /// pass by itself; `None` if it answers.
+    pub away_ms: Option<u64>,
+    /// `away_ms` counts only the wait for an answer: no call has failed.
+    pub is_silent: bool,
+    /// Milliseconds for which the lower volume has refused destage with an error that does not pass by itself, for
+    /// example because it has no space. Other calls may succeed meanwhile; only a completed round ends this.
+    pub refuses_ms: Option<u64>,
+}
+
+/// The link to the lower volume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkStatistics {
+    /// Bytes per second that the lower volume takes when destage does not wait for anything else, as measured lately.
+    pub write_rate: u64,
+    /// The shortest time in which a destage write is answered, in microseconds.
+    pub write_trip_us: u64,
+    /// Bytes that destage may have under way so that the link is full and its queue is short.
+    pub write_window: u64,
+    /// Bytes that destage has under way.
+    pub write_under_way: u64,
+    /// The highest recent rate of data from the lower volume, in bytes per second.
+    pub read_rate: u64,
+    /// The shortest response time of a read of the lower volume, in microseconds.
+    pub read_trip_us: u64,
+    /// The window of sequential reads: the bytes that may be in flight, so that the link is full and its queue short.
+    pub read_window: u64,
+    /// Bytes of all reads in flight.
+    pub read_under_way: u64,
+    /// Bytes of the hosts' sequential reads that wait for room in the window.
+    pub read_waiting: u64,
+    /// Bytes of read-ahead that wait for room in the window.
+    pub ahead_waiting: u64,
+}
+
+/// Makes the counters of a group of [`CacheStatistics`]. The fields of the group that are not counters are left at their
+/// defaults by a snapshot.
 macro_rules! counters {
-    ($($name:ident),* $(,)?) => {
-        /// The counters behind [`CacheStatistics`].
+    ($counters:ident, $statistics:ident: $($name:ident),* $(,)?) => {
         #[derive(Default)]
-        pub(crate) struct Counters {
-            /// Calls from hosts.
-            pub requests: GrowingCounter,
+        pub(crate) struct $counters {
             $(pub $name: GrowingCounter,)*
         }
 
-        impl Counters {
-            /// The counters as numbers; the rest is left at its default.
-            pub fn snapshot(&self) -> CacheStatistics {
-                CacheStatistics { $($name: self.$name.value(),)* ..CacheStatistics::default() }
+        impl $counters {
+            #[allow(clippy::needless_update, reason = "in some groups every field is a counter")]
+            fn snapshot(&self) -> $statistics {
+                $statistics { $($name: self.$name.value(),)* ..$statistics::default() }
             }
         }
     };
 }
 
-counters! {
-    reads, reads_nvram, reads_dram, reads_log, reads_tier, reads_lower, joined_slots, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log, hits_tier,
-    misses, fetched_bytes, read_ahead_bytes, commits, committed_slots, log_errors, log_mended,
-    scrubbed_slots, scrub_passes, rotten_slots, rounds,
-    destaged_bytes, destaged_runs, absorbed_slots, bypassed, refused_busy, lower_errors,
-    recovered_segments, recovered_slots, recovered_nvram, unflushed_segments, split_rounds,
-    split_epochs, refused_epochs, rolled_back,
+counters! { TrafficCounters, TrafficStatistics:
+    reads, read_bytes, writes, written_bytes, discards, flushes, bypassed, refused_busy,
+}
+counters! { HitCounters, HitStatistics:
+    reads_nvram, reads_dram, reads_log, reads_tier, reads_lower,
+    hits_nvram, hits_dram, hits_log, hits_tier, misses, fetched_bytes, read_ahead_bytes,
+}
+counters! { LogCounters, LogStatistics: commits, committed_slots, errors, mended }
+counters! { ScrubCounters, ScrubStatistics: scrubbed_slots, passes, rotten_slots }
+counters! { RecoveryCounters, RecoveryStatistics: segments, slots, nvram, unflushed_segments }
+counters! { DestageCounters, DestageStatistics:
+    rounds, destaged_bytes, destaged_runs, joined_slots, absorbed_slots,
+}
+counters! { OrderCounters, OrderStatistics: split_rounds, split_epochs, refused_epochs, rolled_back }
+counters! { LowerCounters, LowerStatistics: errors }
+
+/// The counters behind [`CacheStatistics`], in the same groups.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Calls from hosts, of all kinds.
+    pub requests: GrowingCounter,
+    pub traffic: TrafficCounters,
+    pub hits: HitCounters,
+    pub log: LogCounters,
+    pub scrub: ScrubCounters,
+    pub recovery: RecoveryCounters,
+    pub destage: DestageCounters,
+    pub order: OrderCounters,
+    pub lower: LowerCounters,
+}
+
+impl Counters {
+    /// Returns the counters as numbers. All other fields are left at their defaults.
+    pub fn snapshot(&self) -> CacheStatistics {
+        CacheStatistics {
+            traffic: self.traffic.snapshot(),
+            hits: self.hits.snapshot(),
+            log: self.log.snapshot(),
+            scrub: self.scrub.snapshot(),
+            recovery: self.recovery.snapshot(),
+            destage: self.destage.snapshot(),
+            order: self.order.snapshot(),
+            lower: self.lower.snapshot(),
+            ..CacheStatistics::default()
+        }
+    }
 }
 
 /// How long calls took: of the host to the cache, and of the cache to the lower volume.

@@ -91,7 +91,7 @@ impl FarSide {
         now: Instant,
     ) -> Vec<FarVolumeTransition> {
         let mut changes = Vec::new();
-        let refuses = counted.lower_refuses_ms.is_some();
+        let refuses = counted.lower.refuses_ms.is_some();
         if refuses != std::mem::replace(&mut self.refuses, refuses) {
             changes.push(if refuses {
                 FarVolumeTransition::Refuses
@@ -99,8 +99,8 @@ impl FarSide {
                 FarVolumeTransition::Takes
             });
         }
-        if counted.lower_away_ms.is_some() && !counted.lower_is_silent {
-            self.failed = Some((now, counted.rounds));
+        if counted.lower.away_ms.is_some() && !counted.lower.is_silent {
+            self.failed = Some((now, counted.destage.rounds));
         }
         if !self.is_away && is_away(counted, link) {
             self.is_away = true;
@@ -115,15 +115,15 @@ impl FarSide {
     /// Returns true if the far volume answers again. Calls that succeed do not suffice: one may succeed between
     /// two destage rounds that fail, and may be for another volume of a common cache.
     fn answers(&self, counted: &CacheStatistics, link: &LinkTrouble, now: Instant) -> bool {
-        let is_over = |(at, rounds)| counted.rounds > rounds || now - at >= QUIET;
-        link.is_none() && counted.lower_away_ms.is_none() && self.failed.is_none_or(is_over)
+        let is_over = |(at, rounds)| counted.destage.rounds > rounds || now - at >= QUIET;
+        link.is_none() && counted.lower.away_ms.is_none() && self.failed.is_none_or(is_over)
     }
 }
 
 fn is_away(counted: &CacheStatistics, link: &LinkTrouble) -> bool {
     // A far volume that is busy with a long flush still answers pings, so allow it more time.
-    let limit = if counted.lower_is_silent { LONGEST_ANSWER } else { AWAY_AFTER };
-    let failing = counted.lower_away_ms.map(Duration::from_millis);
+    let limit = if counted.lower.is_silent { LONGEST_ANSWER } else { AWAY_AFTER };
+    let failing = counted.lower.away_ms.map(Duration::from_millis);
     failing.is_some_and(|time| time >= limit)
         || link.as_ref().is_some_and(|(time, _)| *time >= AWAY_AFTER)
 }
@@ -143,11 +143,12 @@ pub async fn watch(
         drop(cache);
         let trouble = links.iter().filter_map(|link| link.upgrade()?.session().away());
         let link = trouble.max_by_key(|(time, _)| *time);
-        let refuses = counted.refused_busy > std::mem::replace(&mut refused, counted.refused_busy)
-            && counted.log_fill_percent >= NEARLY;
+        let refuses = counted.traffic.refused_busy
+            > std::mem::replace(&mut refused, counted.traffic.refused_busy)
+            && counted.log.fill_percent >= NEARLY;
         let now = Instant::now();
         let told = CacheEventFigures { volume: &volume, log: &log, counted: &counted, link: &link };
-        if let Some(level) = fill.look(counted.log_fill_percent, refuses, now) {
+        if let Some(level) = fill.look(counted.log.fill_percent, refuses, now) {
             told.level(level);
         }
         for change in far.look(&counted, &link, now) {
@@ -169,8 +170,8 @@ impl CacheEventFigures<'_> {
     fn level(&self, level: Level) {
         let Self { volume, counted, .. } = *self;
         let log = self.log.display();
-        let percent = counted.log_fill_percent;
-        let dirty = about(counted.dirty_bytes);
+        let percent = counted.log.fill_percent;
+        let dirty = about(counted.destage.dirty_bytes);
         let (lasts, far_side, remedy) = (self.lasts(), self.far_side(), self.remedy());
         match level {
             Level::Room => tracing::info!(
@@ -193,7 +194,7 @@ impl CacheEventFigures<'_> {
     fn change(&self, change: FarVolumeTransition) {
         let Self { volume, counted, .. } = *self;
         let log = self.log.display();
-        let dirty = about(counted.dirty_bytes);
+        let dirty = about(counted.destage.dirty_bytes);
         let (lasts, far_side) = (self.lasts(), self.far_side());
         match change {
             FarVolumeTransition::Away => tracing::warn!(
@@ -216,8 +217,8 @@ impl CacheEventFigures<'_> {
 
     /// Returns in words the time until the log is full.
     fn lasts(&self) -> String {
-        match self.counted.log_lasts_s {
-            _ if self.counted.log_fill_percent >= 100 => "it is full".to_owned(),
+        match self.counted.log.lasts_s {
+            _ if self.counted.log.fill_percent >= 100 => "it is full".to_owned(),
             None => "it does not fill at present".to_owned(),
             Some(seconds @ 0..120) => format!("{seconds} s"),
             Some(seconds @ 120..7200) => format!("{} min", seconds / 60),
@@ -228,13 +229,13 @@ impl CacheEventFigures<'_> {
     /// Returns in words the state of the far volume.
     fn far_side(&self) -> String {
         let counted = self.counted;
-        let error = counted.lower_error.as_deref().unwrap_or("no answer");
-        match (self.link, counted.lower_away_ms, counted.lower_refuses_ms) {
+        let error = counted.lower.error.as_deref().unwrap_or("no answer");
+        match (self.link, counted.lower.away_ms, counted.lower.refuses_ms) {
             (Some((time, why)), ..) => format!("away for {} s: {why}", time.as_secs()),
             (_, Some(ms), _) => format!("away for {} s: {error}", ms / 1000),
             (.., Some(ms)) => format!("it refuses destage for {} s: {error}", ms / 1000),
-            _ if counted.paused_ms.is_some() => "destage is paused".to_owned(),
-            _ if counted.destage_rate_limit == Some(0) => "destage may send nothing now".to_owned(),
+            _ if counted.destage.paused_ms.is_some() => "destage is paused".to_owned(),
+            _ if counted.destage.rate_limit == Some(0) => "destage may send nothing now".to_owned(),
             _ => "it answers".to_owned(),
         }
     }
@@ -242,13 +243,13 @@ impl CacheEventFigures<'_> {
     /// Returns in words what gives the log room in this state.
     fn remedy(&self) -> String {
         let counted = self.counted;
-        let first = if self.link.is_some() || counted.lower_away_ms.is_some() {
+        let first = if self.link.is_some() || counted.lower.away_ms.is_some() {
             "bring the far volume back"
-        } else if counted.lower_refuses_ms.is_some() {
+        } else if counted.lower.refuses_ms.is_some() {
             "remove the cause of the far volume's error"
-        } else if counted.paused_ms.is_some() {
+        } else if counted.destage.paused_ms.is_some() {
             "let destage go on with `forebay gateway resume`"
-        } else if counted.destage_rate_limit.is_some() {
+        } else if counted.destage.rate_limit.is_some() {
             "give destage a higher rate with `forebay gateway rate`"
         } else {
             "let the hosts write less, since destage is slower than they are"
@@ -259,9 +260,9 @@ impl CacheEventFigures<'_> {
     /// Returns true if writes that find no room go past the log: with `order = "relaxed"`, while the far
     /// volume answers.
     fn goes_past(&self) -> bool {
-        self.counted.order == cache::BYPASS_ALLOWED
+        self.counted.order.order == cache::BYPASS_ALLOWED
             && self.link.is_none()
-            && self.counted.lower_away_ms.is_none()
+            && self.counted.lower.away_ms.is_none()
     }
 }
 
@@ -285,6 +286,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use cache::{DestageStatistics, LogStatistics, LowerStatistics, OrderStatistics};
+
     use super::*;
 
     #[test]
@@ -331,10 +334,13 @@ mod tests {
         let mut told = Vec::new();
         for (second, (away, is_silent, refuses, rounds, down)) in (0..).zip(looks) {
             let counted = CacheStatistics {
-                lower_away_ms: away,
-                lower_is_silent: is_silent,
-                lower_refuses_ms: refuses,
-                rounds,
+                lower: LowerStatistics {
+                    away_ms: away,
+                    is_silent,
+                    refuses_ms: refuses,
+                    ..LowerStatistics::default()
+                },
+                destage: DestageStatistics { rounds, ..DestageStatistics::default() },
                 ..CacheStatistics::default()
             };
             let link = down.map(|seconds| (Duration::from_secs(seconds), "lost".into()));
@@ -403,37 +409,37 @@ mod tests {
             let told = CacheEventFigures { volume: "v", log, counted: &counted, link: &link };
             (told.lasts(), told.far_side(), told.remedy(), told.goes_past())
         };
-        let lasts = |log_lasts_s, log_fill_percent| {
-            words(
-                CacheStatistics { log_lasts_s, log_fill_percent, ..CacheStatistics::default() },
-                None,
-            )
-            .0
+        let lasts = |lasts_s, fill_percent| {
+            let log = LogStatistics { lasts_s, fill_percent, ..LogStatistics::default() };
+            words(CacheStatistics { log, ..CacheStatistics::default() }, None).0
         };
         assert_eq!(lasts(Some(45), 80), "45 s");
         assert_eq!(lasts(Some(3599), 80), "59 min");
         assert_eq!(lasts(Some(10_000), 80), "2 h");
         assert_eq!(lasts(None, 80), "it does not fill at present");
         assert_eq!(lasts(None, 100), "it is full");
-        let order = cache::BYPASS_ALLOWED;
+        let order =
+            || OrderStatistics { order: cache::BYPASS_ALLOWED, ..OrderStatistics::default() };
         let (_, far_side, remedy, goes_past) =
-            words(CacheStatistics { order, ..CacheStatistics::default() }, None);
+            words(CacheStatistics { order: order(), ..CacheStatistics::default() }, None);
         assert_eq!(far_side, "it answers");
         assert!(remedy.starts_with("let the hosts write less") && goes_past, "{remedy}");
         let link = Some((Duration::from_secs(61), "no answer in time".into()));
         let (_, far_side, remedy, goes_past) =
-            words(CacheStatistics { order, ..CacheStatistics::default() }, link);
+            words(CacheStatistics { order: order(), ..CacheStatistics::default() }, link);
         assert_eq!(far_side, "away for 61 s: no answer in time");
         assert!(remedy.starts_with("bring the far volume back") && !goes_past, "{remedy}");
-        let refuses = CacheStatistics {
-            lower_refuses_ms: Some(61_500),
-            lower_error: Some("no space left".into()),
-            ..CacheStatistics::default()
+        let lower = LowerStatistics {
+            refuses_ms: Some(61_500),
+            error: Some("no space left".into()),
+            ..LowerStatistics::default()
         };
+        let refuses = CacheStatistics { lower, ..CacheStatistics::default() };
         let (_, far_side, remedy, _) = words(refuses, None);
         assert_eq!(far_side, "it refuses destage for 61 s: no space left");
         assert!(remedy.starts_with("remove the cause"), "{remedy}");
-        let paused = CacheStatistics { paused_ms: Some(1), ..CacheStatistics::default() };
+        let destage = DestageStatistics { paused_ms: Some(1), ..DestageStatistics::default() };
+        let paused = CacheStatistics { destage, ..CacheStatistics::default() };
         let (_, far_side, remedy, _) = words(paused, None);
         assert_eq!(far_side, "destage is paused");
         assert!(remedy.contains("`forebay gateway resume`"), "{remedy}");

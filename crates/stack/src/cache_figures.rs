@@ -50,116 +50,119 @@ pub fn claim(holding: &Holding) -> CacheClaim {
 
 fn dirty(counted: &CacheStatistics) -> DirtyDataFigures {
     DirtyDataFigures {
-        dirty_bytes: counted.dirty_bytes,
-        oldest_dirty_ms: counted.oldest_dirty_ms,
-        pending_slots: counted.pending_slots,
-        commits: counted.commits,
-        committed_slots: counted.committed_slots,
-        recovered_slots: counted.recovered_slots,
-        recovered_nvram: counted.recovered_nvram,
+        dirty_bytes: counted.destage.dirty_bytes,
+        oldest_dirty_ms: counted.destage.oldest_dirty_ms,
+        pending_slots: counted.log.pending_slots,
+        commits: counted.log.commits,
+        committed_slots: counted.log.committed_slots,
+        recovered_slots: counted.recovery.slots,
+        recovered_nvram: counted.recovery.nvram,
     }
 }
 
 fn requests(counted: &CacheStatistics) -> CacheRequestFigures {
     CacheRequestFigures {
-        reads: counted.reads,
-        read_bytes: counted.read_bytes,
-        writes: counted.writes,
-        written_bytes: counted.written_bytes,
-        flushes: counted.flushes,
-        discards: counted.discards,
-        reads_nvram: counted.reads_nvram,
-        reads_dram: counted.reads_dram,
-        reads_log: counted.reads_log,
-        reads_tier: counted.reads_tier,
-        reads_lower: counted.reads_lower,
-        writes_near: counted.writes.saturating_sub(counted.bypassed),
+        reads: counted.traffic.reads,
+        read_bytes: counted.traffic.read_bytes,
+        writes: counted.traffic.writes,
+        written_bytes: counted.traffic.written_bytes,
+        flushes: counted.traffic.flushes,
+        discards: counted.traffic.discards,
+        reads_nvram: counted.hits.reads_nvram,
+        reads_dram: counted.hits.reads_dram,
+        reads_log: counted.hits.reads_log,
+        reads_tier: counted.hits.reads_tier,
+        reads_lower: counted.hits.reads_lower,
+        writes_near: counted.traffic.writes.saturating_sub(counted.traffic.bypassed),
     }
 }
 
 fn hits(counted: &CacheStatistics) -> CacheHitFigures {
-    let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log + counted.hits_tier;
-    let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
+    let hits = counted.hits.hits_nvram
+        + counted.hits.hits_dram
+        + counted.hits.hits_log
+        + counted.hits.hits_tier;
+    let ratio = hits as f64 / (hits + counted.hits.misses).max(1) as f64;
     CacheHitFigures {
         hit_ratio: (ratio * 1e4).round() / 1e4,
-        hits_nvram: counted.hits_nvram,
-        hits_dram: counted.hits_dram,
-        hits_log: counted.hits_log,
-        hits_tier: counted.hits_tier,
-        misses: counted.misses,
-        fetched_bytes: counted.fetched_bytes,
-        read_ahead_bytes: counted.read_ahead_bytes,
-        read_ahead_used_slots: counted.read_ahead_used_slots,
-        read_ahead_wasted_slots: counted.read_ahead_wasted_slots,
-        dram_used_bytes: counted.dram_used_bytes,
-        dram_bytes: counted.dram_bytes,
+        hits_nvram: counted.hits.hits_nvram,
+        hits_dram: counted.hits.hits_dram,
+        hits_log: counted.hits.hits_log,
+        hits_tier: counted.hits.hits_tier,
+        misses: counted.hits.misses,
+        fetched_bytes: counted.hits.fetched_bytes,
+        read_ahead_bytes: counted.hits.read_ahead_bytes,
+        read_ahead_used_slots: counted.hits.read_ahead_used_slots,
+        read_ahead_wasted_slots: counted.hits.read_ahead_wasted_slots,
+        dram_used_bytes: counted.log.dram_used_bytes,
+        dram_bytes: counted.log.dram_bytes,
     }
 }
 
 fn destage(counted: &CacheStatistics) -> DestageFigures {
     DestageFigures {
-        paused_since: counted.paused_ms.map(since),
-        destage_rate_bytes: counted.destage_rate,
-        destage_rate_limit_bytes: counted.destage_rate_limit,
-        destage_rounds: counted.rounds,
-        destaged_bytes: counted.destaged_bytes,
-        destaged_runs: counted.destaged_runs,
-        absorbed_slots: counted.absorbed_slots,
-        joined_slots: counted.joined_slots,
+        paused_since: counted.destage.paused_ms.map(since),
+        destage_rate_bytes: counted.destage.rate,
+        destage_rate_limit_bytes: counted.destage.rate_limit,
+        destage_rounds: counted.destage.rounds,
+        destaged_bytes: counted.destage.destaged_bytes,
+        destaged_runs: counted.destage.destaged_runs,
+        absorbed_slots: counted.destage.absorbed_slots,
+        joined_slots: counted.destage.joined_slots,
         ..DestageFigures::default()
     }
 }
 
 fn far_link(counted: &CacheStatistics) -> FarLinkFigures {
     FarLinkFigures {
-        far_write_rate: counted.far_write_rate,
-        far_write_trip_us: counted.far_write_trip_us,
-        far_write_window_bytes: counted.far_write_window,
-        far_write_under_way_bytes: counted.far_write_under_way,
-        far_read_rate: counted.far_read_rate,
-        far_read_trip_us: counted.far_read_trip_us,
-        far_read_window_bytes: counted.far_read_window,
-        far_read_under_way_bytes: counted.far_read_under_way,
-        far_read_waiting_bytes: counted.far_read_waiting,
-        far_ahead_waiting_bytes: counted.far_ahead_waiting,
+        far_write_rate: counted.link.write_rate,
+        far_write_trip_us: counted.link.write_trip_us,
+        far_write_window_bytes: counted.link.write_window,
+        far_write_under_way_bytes: counted.link.write_under_way,
+        far_read_rate: counted.link.read_rate,
+        far_read_trip_us: counted.link.read_trip_us,
+        far_read_window_bytes: counted.link.read_window,
+        far_read_under_way_bytes: counted.link.read_under_way,
+        far_read_waiting_bytes: counted.link.read_waiting,
+        far_ahead_waiting_bytes: counted.link.ahead_waiting,
     }
 }
 
 fn lower(counted: &CacheStatistics) -> LowerVolumeFigures {
     LowerVolumeFigures {
-        lower_errors: counted.lower_errors,
-        lower_error: counted.lower_error.clone(),
-        lower_away_since: counted.lower_away_ms.map(since),
-        lower_refuses_since: counted.lower_refuses_ms.map(since),
-        bypassed: counted.bypassed,
-        refused_busy: counted.refused_busy,
+        lower_errors: counted.lower.errors,
+        lower_error: counted.lower.error.clone(),
+        lower_away_since: counted.lower.away_ms.map(since),
+        lower_refuses_since: counted.lower.refuses_ms.map(since),
+        bypassed: counted.traffic.bypassed,
+        refused_busy: counted.traffic.refused_busy,
     }
 }
 
 fn log(counted: &CacheStatistics) -> CacheLogFigures {
     CacheLogFigures {
-        log_fill_percent: counted.log_fill_percent,
-        log_lasts_s: counted.log_lasts_s,
-        log_used_bytes: counted.log_used_bytes,
-        log_bytes: counted.log_bytes,
-        log_errors: counted.log_errors,
-        log_error: counted.log_error.clone(),
-        nvram_error: counted.nvram_error.clone(),
-        log_mended: counted.log_mended,
-        scrubbed_slots: counted.scrubbed_slots,
-        scrub_passes: counted.scrub_passes,
-        rotten_slots: counted.rotten_slots,
+        log_fill_percent: counted.log.fill_percent,
+        log_lasts_s: counted.log.lasts_s,
+        log_used_bytes: counted.log.used_bytes,
+        log_bytes: counted.log.bytes,
+        log_errors: counted.log.errors,
+        log_error: counted.log.error.clone(),
+        nvram_error: counted.log.nvram_error.clone(),
+        log_mended: counted.log.mended,
+        scrubbed_slots: counted.scrub.scrubbed_slots,
+        scrub_passes: counted.scrub.passes,
+        rotten_slots: counted.scrub.rotten_slots,
     }
 }
 
 fn epochs(counted: &CacheStatistics) -> EpochFigures {
     EpochFigures {
-        order: counted.order.to_owned(),
-        split_rounds: counted.split_rounds,
-        split_epochs: counted.split_epochs,
-        refused_epochs: counted.refused_epochs,
-        rolled_back: counted.rolled_back,
-        unflushed_segments: counted.unflushed_segments,
+        order: counted.order.order.to_owned(),
+        split_rounds: counted.order.split_rounds,
+        split_epochs: counted.order.split_epochs,
+        refused_epochs: counted.order.refused_epochs,
+        rolled_back: counted.order.rolled_back,
+        unflushed_segments: counted.recovery.unflushed_segments,
     }
 }
 

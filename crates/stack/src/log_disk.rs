@@ -229,7 +229,7 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
             tracing::error!(
                 log = path,
                 what = %change,
-                dirty_bytes = cache.statistics().dirty_bytes,
+                dirty_bytes = cache.statistics().destage.dirty_bytes,
                 "both halves of the log are lost: it acknowledges no more writes, and destage sends what it \
                  holds to the far volume; let this process run until `forebay status` shows dirty_bytes 0, \
                  and restart it then"

@@ -72,11 +72,11 @@ pub fn figures(
 ) -> Option<ReadTierFigures> {
     settings.read_tier.as_ref()?;
     Some(ReadTierFigures {
-        tier_used_bytes: counted.tier_used_bytes,
-        tier_bytes: counted.tier_bytes,
-        tier_admitted_slots: counted.tier_admitted_slots,
-        tier_dropped_slots: counted.tier_dropped_slots,
-        tier_rotten_slots: counted.tier_rotten_slots,
-        tier_error: counted.tier_error.clone(),
+        tier_used_bytes: counted.tier.used_bytes,
+        tier_bytes: counted.tier.bytes,
+        tier_admitted_slots: counted.tier.admitted_slots,
+        tier_dropped_slots: counted.tier.dropped_slots,
+        tier_rotten_slots: counted.tier.rotten_slots,
+        tier_error: counted.tier.error.clone(),
     })
 }

@@ -113,7 +113,7 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
                     tracing::error!(
                         log = %path,
                         what = %change,
-                        dirty_bytes = cache.statistics().dirty_bytes,
+                        dirty_bytes = cache.statistics().destage.dirty_bytes,
                         "the log is lost: it acknowledges no more writes, and destage sends what it \
                          holds to the far volume; let this process run until `forebay status` \
                          shows dirty_bytes 0, and restart it then"

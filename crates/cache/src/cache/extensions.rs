@@ -82,11 +82,11 @@ impl FlushedReads for Cache {
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
         self.count(extent.lba);
         let shared = &self.shared;
-        shared.counters.reads.add(1);
+        shared.counters.traffic.reads.add(1);
         Io::new(async move {
             shared.readable()?;
             let (sector, sectors) = self.sectors(extent)?;
-            shared.counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
+            shared.counters.traffic.read_bytes.add(sectors * SECTOR_BYTES as u64);
             let begun = Instant::now();
             let data = shared.read_flushed(sector, sectors).await;
             shared.times.reads.add(begun.elapsed(), 1);

@@ -356,9 +356,9 @@ impl Opening {
         kept: u64,
     ) -> Result<Arc<CacheCore>, CacheOpenError> {
         let counters = Counters::default();
-        counters.recovered_segments.add(self.found.scan.ring.segments() as u64);
-        counters.unflushed_segments.add(self.found.scan.unflushed);
-        counters.recovered_slots.add(self.found.table.dirty() as u64);
+        counters.recovery.segments.add(self.found.scan.ring.segments() as u64);
+        counters.recovery.unflushed_segments.add(self.found.scan.unflushed);
+        counters.recovery.slots.add(self.found.table.dirty() as u64);
         let complete = self.found.scan.complete;
         let buffered = self.settings.log_buffer.is_some();
         let OpeningBottom { lower, log, pair, joining, .. } = self.bottom;

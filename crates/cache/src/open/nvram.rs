@@ -283,7 +283,7 @@ pub(super) fn replay(
         state.queue_slot(index, held.serial);
         // Not in the log yet, so nobody may take it for that.
         state.commits.durable = state.commits.durable.min(held.serial - 1);
-        shared.counters.recovered_nvram.add(1);
+        shared.counters.recovery.nvram.add(1);
     }
     shared.start_commit(state);
     Ok(())

@@ -306,7 +306,7 @@ async fn a_write_that_waits_for_a_resize_does_not_make_the_log_full() {
     let mut waiting = pin!(site.write(0, 1, 4096));
     assert!(timeout(Duration::from_secs(1), waiting.as_mut()).await.is_err());
     assert!(!shared.state.lock().room.log_line.is_empty());
-    assert!(site.cache.statistics().log_fill_percent < 5);
+    assert!(site.cache.statistics().log.fill_percent < 5);
     shared.state.lock().queue.is_frozen = false;
     shared.signals.changed.notify_waiters();
     waiting.await.expect("written");
@@ -325,14 +325,14 @@ async fn how_long_the_log_lasts_is_known_in_the_first_seconds_of_an_outage() {
     };
     for _ in 0..120 {
         let told = turn().await.expect("written");
-        assert!(told.log_fill_percent < 50, "destage keeps up: {told:?}");
+        assert!(told.log.fill_percent < 50, "destage keeps up: {told:?}");
     }
     site.set_away(true);
     for _ in 0..3 {
         turn().await.expect("written");
     }
     let (told, begun) = (turn().await.expect("written"), Instant::now());
-    let lasts = told.log_lasts_s.expect("it fills") as f64;
+    let lasts = told.log.lasts_s.expect("it fills") as f64;
     while turn().await.is_ok() {}
     let lasted = begun.elapsed().as_secs_f64();
     // Regression: the estimate used the growth of a minute with destage, and said half an hour or more.
@@ -350,12 +350,12 @@ async fn the_fill_of_the_log_and_how_long_it_lasts_are_told() {
         sleep(Duration::from_secs(1)).await;
         seconds += 1;
         let told = site.cache.statistics();
-        assert!((percent..=100).contains(&told.log_fill_percent), "{told:?}");
-        percent = told.log_fill_percent;
+        assert!((percent..=100).contains(&told.log.fill_percent), "{told:?}");
+        percent = told.log.fill_percent;
         if seconds == 70 {
-            full_at = told.log_lasts_s.map(|lasts| lasts + 70);
-            assert!(told.lower_away_ms.is_some_and(|ms| ms > 60_000), "{told:?}");
-            assert!(told.lower_error.is_some_and(|error| error.contains("link is down")));
+            full_at = told.log.lasts_s.map(|lasts| lasts + 70);
+            assert!(told.lower.away_ms.is_some_and(|ms| ms > 60_000), "{told:?}");
+            assert!(told.lower.error.is_some_and(|error| error.contains("link is down")));
         }
     }
     let full_at = full_at.expect("it fills") as f64;
@@ -363,10 +363,10 @@ async fn the_fill_of_the_log_and_how_long_it_lasts_are_told() {
     assert!(error < 0.1 * full_at, "full at {full_at} s by what was told, {error} s off");
     while site.write(0, 2, 4096).await.is_ok() {}
     let told = site.cache.statistics();
-    assert_eq!((told.log_fill_percent, told.log_lasts_s), (100, None));
+    assert_eq!((told.log.fill_percent, told.log.lasts_s), (100, None));
     site.set_away(false);
     site.cache.drain().await.expect("drained");
     let told = site.cache.statistics();
-    assert!(told.log_fill_percent < 5 && told.log_lasts_s.is_none(), "{told:?}");
-    assert_eq!(told.lower_away_ms, None);
+    assert!(told.log.fill_percent < 5 && told.log.lasts_s.is_none(), "{told:?}");
+    assert_eq!(told.lower.away_ms, None);
 }

@@ -20,7 +20,7 @@ use volume::{Data, Error};
 use crate::{
     log::seal::Which,
     slot::{Evicted, SLOT_BYTES},
-    statistics::CacheStatistics,
+    statistics::TierStatistics,
 };
 
 use disk::{Checks, Find, Full, MOST_SEGMENT_SLOTS, TierBlockCheck, WrittenTierSegment};
@@ -117,17 +117,19 @@ impl Tiered {
         if let TierStatus::Works(tier) = &mut self.standing { Some(tier) } else { None }
     }
 
-    /// Says how it stands.
-    pub fn tell(&self, statistics: &mut CacheStatistics) {
-        if let Some(tier) = self.tier() {
-            statistics.tier_used_bytes = tier.index.len() * SLOT_BYTES as u64;
-            statistics.tier_bytes = u64::from(tier.index.cells()) * SLOT_BYTES as u64;
-        }
-        statistics.tier_admitted_slots = self.counts.admitted;
-        statistics.tier_dropped_slots = self.counts.dropped;
-        statistics.tier_rotten_slots = self.counts.rotten;
-        if let TierStatus::Failed(error) = &self.standing {
-            statistics.tier_error = Some(error.to_string());
+    /// Returns what the tier holds and has done.
+    pub fn statistics(&self) -> TierStatistics {
+        let tier = self.tier();
+        TierStatistics {
+            used_bytes: tier.map_or(0, |tier| tier.index.len() * SLOT_BYTES as u64),
+            bytes: tier.map_or(0, |tier| u64::from(tier.index.cells()) * SLOT_BYTES as u64),
+            admitted_slots: self.counts.admitted,
+            dropped_slots: self.counts.dropped,
+            rotten_slots: self.counts.rotten,
+            error: match &self.standing {
+                TierStatus::Failed(error) => Some(error.to_string()),
+                _ => None,
+            },
         }
     }
 

@@ -54,7 +54,7 @@ async fn drained(change: impl FnOnce(Wire) -> Wire) -> (u64, Duration) {
         let (cache, most) = (Arc::clone(&cache), Arc::clone(&most));
         async move {
             loop {
-                most.fetch_max(cache.statistics().far_write_under_way, Ordering::Relaxed);
+                most.fetch_max(cache.statistics().link.write_under_way, Ordering::Relaxed);
                 sleep(Duration::from_millis(10)).await;
             }
         }

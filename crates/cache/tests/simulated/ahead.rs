@@ -317,7 +317,7 @@ async fn a_round_in_pieces_waits_for_the_flush_that_it_follows() {
     let (gateway, cache) = with_backlog(true).await;
     gateway.far.set_epoch_blocks(16 * 8);
     let (_, calls) = drained(&gateway, &cache).await;
-    assert!(cache.statistics().split_rounds > 4);
+    assert!(cache.statistics().order.split_rounds > 4);
     assert!(followed(&calls) > 4, "{calls:?}");
     let mut is_under_way = false;
     for call in &calls {
@@ -343,7 +343,7 @@ async fn what_was_overwritten_since_is_sent_again_as_it_was() {
     gateway.far.fail_next_flush();
     cache.resume();
     for rounds in 1..=6 {
-        until(&gateway, |_| cache.statistics().rounds >= rounds).await;
+        until(&gateway, |_| cache.statistics().destage.rounds >= rounds).await;
         // The far volume may hold writes of the next round, but of none after that.
         let mut slots = Vec::new();
         for slot in 0..SLOTS {

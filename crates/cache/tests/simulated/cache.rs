@@ -84,7 +84,7 @@ async fn writes_of_one_batch_share_a_segment() {
     let cache = gateway.open().await;
     join_all((0..32).map(|i| write(&cache, i * 8, 1, 8))).await;
     let statistics = cache.statistics();
-    assert_eq!((statistics.commits, statistics.committed_slots), (1, 32));
+    assert_eq!((statistics.log.commits, statistics.log.committed_slots), (1, 32));
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,8 +253,8 @@ async fn adjacent_slots_go_down_as_one_run_and_overwritten_ones_once() {
     assert_eq!(calls, [("write", 0, 128), ("write", 128, 8), ("flush", 0, 0)]);
     assert_eq!(first_bytes(&gateway.far.peek(0, 136).await), [5; 136]);
     let statistics = cache.statistics();
-    assert_eq!((statistics.absorbed_slots, statistics.dirty_slots), (68, 0));
-    assert_eq!(statistics.joined_slots, 15, "16 in the first run, one in the other");
+    assert_eq!((statistics.destage.absorbed_slots, statistics.destage.dirty_slots), (68, 0));
+    assert_eq!(statistics.destage.joined_slots, 15, "16 in the first run, one in the other");
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,7 +266,7 @@ async fn after_a_round_the_far_volume_is_what_the_near_one_was_at_its_cut() {
         write(&cache, slot * 16, 1, 8).await.unwrap();
     }
     let running = tokio::spawn(cache.run());
-    let rounds = || cache.statistics().rounds;
+    let rounds = || cache.statistics().destage.rounds;
     // Overwritten while the round is under way: its own versions go down all the same.
     while gateway.far.take_calls().is_empty() {
         sleep(Duration::from_millis(1)).await;
@@ -325,7 +325,7 @@ async fn an_idle_period_is_enough_for_destage() {
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
     assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [1; 8]);
 }
 
@@ -348,7 +348,7 @@ async fn with_the_far_side_away_writes_go_on_until_the_log_is_full_and_none_is_l
     assert!(matches!(refusal, Error::Busy(_)), "{refusal}");
     assert!(matches!(cache.admit(4096), Err(Error::Busy(_))), "before data is accepted");
     assert!(written > 400, "{written} slots in 1200 blocks, a header each");
-    assert!(cache.statistics().lower_errors > 0);
+    assert!(cache.statistics().lower.errors > 0);
     gateway.far.set_away(false);
     cache.drain().await.unwrap();
     for slot in 0..written {
@@ -364,7 +364,7 @@ async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_g
     let cache = gateway.open().await;
     // No destage runs, so the log stays full.
     let mut slot = 0;
-    while cache.statistics().bypassed == 0 {
+    while cache.statistics().traffic.bypassed == 0 {
         write(&cache, slot * 8, 1, 8).await.unwrap();
         slot += 1;
     }
@@ -395,7 +395,7 @@ async fn a_slow_lower_volume_that_answers_is_not_away() {
     let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.open().await;
     let mut slot = 0;
-    while cache.statistics().bypassed == 0 {
+    while cache.statistics().traffic.bypassed == 0 {
         write(&cache, slot * 8, 1, 8).await.unwrap();
         slot += 1;
     }
@@ -418,14 +418,17 @@ async fn a_far_volume_refuses_until_a_round_is_complete_though_it_answers_reads(
     for slot in 1..=60 {
         read(&cache, slot * 8, 8).await.expect("it fails writes only");
         let told = cache.statistics();
-        assert!(told.lower_refuses_ms.is_some_and(|ms| ms >= (slot - 1) * 1000), "{told:?}");
-        assert!(told.lower_away_ms.is_none() && told.lower_error.is_some(), "{told:?}");
+        assert!(told.lower.refuses_ms.is_some_and(|ms| ms >= (slot - 1) * 1000), "{told:?}");
+        assert!(told.lower.away_ms.is_none() && told.lower.error.is_some(), "{told:?}");
         sleep(Duration::from_secs(1)).await;
     }
     gateway.far.set_failing(false);
     sleep(Duration::from_secs(6)).await;
     let told = cache.statistics();
-    assert_eq!((told.dirty_slots, told.lower_refuses_ms, told.lower_error), (0, None, None));
+    assert_eq!(
+        (told.destage.dirty_slots, told.lower.refuses_ms, told.lower.error),
+        (0, None, None)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -436,12 +439,12 @@ async fn a_failing_far_device_is_tried_again_for_ever() {
     write(&cache, 0, 1, 8).await.unwrap();
     sleep(Duration::from_secs(60)).await;
     let statistics = cache.statistics();
-    assert!(statistics.lower_errors > 5 && statistics.lower_error.is_some());
-    assert_eq!(statistics.dirty_slots, 1);
+    assert!(statistics.lower.errors > 5 && statistics.lower.error.is_some());
+    assert_eq!(statistics.destage.dirty_slots, 1);
     gateway.far.set_failing(false);
     sleep(Duration::from_secs(6)).await;
-    assert_eq!(cache.statistics().dirty_slots, 0);
-    assert_eq!(cache.statistics().lower_error, None);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
+    assert_eq!(cache.statistics().lower.error, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -450,7 +453,7 @@ async fn writes_bypass_a_full_log_and_stay_the_newest() {
     let cache = gateway.open().await;
     // No destage runs, so the log stays full.
     let mut slot = 0;
-    while cache.statistics().bypassed == 0 {
+    while cache.statistics().traffic.bypassed == 0 {
         write(&cache, slot * 8, 1, 8).await.unwrap();
         slot += 1;
     }
@@ -479,12 +482,12 @@ async fn memory_is_never_exceeded() {
     for result in join_all(writes).await {
         result.unwrap();
     }
-    assert!(cache.statistics().dram_used_bytes <= 256 << 10);
+    assert!(cache.statistics().log.dram_used_bytes <= 256 << 10);
     for i in 0..8 {
         assert_eq!(read(&cache, i * 2048, 2048).await.unwrap(), [i as u8; 2048]);
     }
     let statistics = cache.statistics();
-    assert!(statistics.hits_log + statistics.misses > 1800, "{statistics:?}");
+    assert!(statistics.hits.hits_log + statistics.hits.misses > 1800, "{statistics:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -539,7 +542,7 @@ async fn a_discard_between_two_runs_of_a_slot_holds() {
     cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
     sleep(Duration::from_secs(20)).await;
     assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [0; 8]);
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }
 
 /// Destage waited for the first dirty slot after none, and was not told of it: a discard of all
@@ -551,13 +554,13 @@ async fn destage_goes_on_after_a_discard_of_all_that_was_dirty() {
     gateway.far.set_failing(true);
     write(&cache, 0, 1, 8).await.unwrap();
     sleep(Duration::from_secs(10)).await;
-    assert!(cache.statistics().lower_errors > 0, "a round has failed");
+    assert!(cache.statistics().lower.errors > 0, "a round has failed");
     gateway.far.set_failing(false);
     cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
     sleep(Duration::from_secs(10)).await;
     write(&cache, 8, 2, 8).await.unwrap();
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
     assert_eq!(first_bytes(&gateway.far.peek(8, 8).await), [2; 8]);
 }
 
@@ -580,7 +583,7 @@ async fn a_loss_told_to_a_discard_is_not_kept_from_the_round() {
     let calls = gateway.far.take_calls();
     let again = calls.iter().filter(|call| **call == ("write", 0, 8)).count();
     assert!(again >= 1, "the round is done again: {calls:?}");
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -592,7 +595,7 @@ async fn write_through_is_stable_below_and_kept_in_memory() {
     assert_eq!(gateway.far.take_calls(), [("write stable", 0, 16)]);
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [1; 16]);
     assert_eq!(gateway.far.take_calls(), []);
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -611,9 +614,13 @@ async fn requests_are_counted_by_where_they_were_answered() {
     let before = cache.statistics();
     read(&cache, 0, 8).await.unwrap();
     let statistics = cache.statistics();
-    assert_eq!((statistics.reads_dram, statistics.reads_lower), (2, 1398), "{statistics:?}");
-    assert_eq!((before.reads_log, statistics.reads_log), (0, 1));
-    assert_eq!(statistics.reads, 1401);
+    assert_eq!(
+        (statistics.hits.reads_dram, statistics.hits.reads_lower),
+        (2, 1398),
+        "{statistics:?}"
+    );
+    assert_eq!((before.hits.reads_log, statistics.hits.reads_log), (0, 1));
+    assert_eq!(statistics.traffic.reads, 1401);
     let times = cache.times();
     let of = |name| &times.iter().find(|(found, _)| *found == name).unwrap().1;
     assert_eq!(of("write").count(), 4, "one that stands for four");
@@ -634,7 +641,7 @@ async fn write_around_is_stable_below_and_only_forgotten_here() {
     assert_eq!(gateway.far.take_calls(), [("flush", 0, 0), ("read", 0, 16)]);
     write(&cache, 0, 1, 8).await.unwrap();
     let statistics = cache.statistics();
-    assert_eq!((statistics.dirty_slots, statistics.dram_used_bytes), (0, 4096));
+    assert_eq!((statistics.destage.dirty_slots, statistics.log.dram_used_bytes), (0, 4096));
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
     assert_eq!(gateway.far.take_calls(), [("write stable", 0, 8), ("read", 0, 8)]);
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
@@ -647,7 +654,7 @@ async fn immediate_report_waits_for_the_log_only_when_told() {
     gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
     assert!(cache.geometry().volatile_cache);
-    let commits = || cache.statistics().commits;
+    let commits = || cache.statistics().log.commits;
     let mut plain = cache.write(Lba(0), filled(1, 8), Durability::Volatile);
     assert!(futures_util::poll!(&mut plain).is_ready());
     assert_eq!(commits(), 0);
@@ -681,7 +688,7 @@ async fn a_clean_stop_leaves_dirty_data_safe_in_the_log() {
     assert_eq!((info.dirty_slots, info.segments, info.identity), (1, 1, gateway.identity()));
     drop(cache);
     let cache = gateway.open().await;
-    assert_eq!(cache.statistics().recovered_slots, 1);
+    assert_eq!(cache.statistics().recovery.slots, 1);
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8]);
     assert!(!cache::inspect(&gateway.log).await.unwrap().clean);
 }
@@ -724,7 +731,7 @@ async fn many_hosts_on_many_threads_each_read_what_they_wrote() {
         result.unwrap();
     }
     cache.drain().await.unwrap();
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
     for host in 0..8 {
         let far = gateway.far.peek(host * 4096, 4096).await;
         let near = read(&cache, host * 4096, 4096).await.unwrap();

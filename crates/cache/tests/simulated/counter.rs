@@ -106,7 +106,7 @@ async fn what_does_not_fit_between_two_flushes_is_refused_until_one_comes() {
     assert_eq!(fill(&cache, fits).await.map(|error| error.to_string()), None);
     let refused = fill(&cache, 4000).await;
     assert!(matches!(refused, Some(Error::Device(_))), "{refused:?}");
-    assert_eq!(cache.statistics().refused_epochs, 1);
+    assert_eq!(cache.statistics().order.refused_epochs, 1);
     cache.flush().await.unwrap();
     assert!(fill(&cache, fits).await.is_none(), "there is room again");
 }
@@ -118,5 +118,5 @@ async fn what_does_not_fit_between_two_flushes_is_split_if_settings_say_so() {
     gateway.settings.too_large = OversizedEpoch::Split;
     let cache = gateway.start().await;
     assert!(fill(&cache, 4000).await.is_none());
-    assert!(cache.statistics().split_epochs > 0);
+    assert!(cache.statistics().order.split_epochs > 0);
 }

@@ -101,7 +101,7 @@ async fn what_is_dirty_of_a_slot_that_was_cut_short_is_not_taken_for_the_rest() 
             write(&cache, BLOCKS + 1, 5, 1).await.unwrap();
             [9, 5, 9, 7, 7, 7, 7, 7]
         };
-        assert!(cache.statistics().dirty_bytes > 0);
+        assert!(cache.statistics().destage.dirty_bytes > 0);
         gateway.far.set_blocks(MORE);
         gateway.far.poke(BLOCKS + 3, vec![7; 5 * 512]).await;
         assert!(has(&cache, MORE).await);

@@ -61,7 +61,7 @@ async fn what_the_index_tells_of_is_not_read() {
     assert_eq!(inspect(&gateway.log).await.unwrap().dirty_slots, 10);
     let cache = gateway.open().await;
     assert_eq!(contents(&cache).await, newest());
-    assert_eq!(cache.statistics().recovered_segments, 20);
+    assert_eq!(cache.statistics().recovery.segments, 20);
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,7 +81,7 @@ async fn a_frame_goes_with_the_segments_it_tells_of() {
     drop(cache);
     let cache = gateway.open().await;
     assert_eq!(contents(&cache).await, (100..110).collect::<Vec<_>>());
-    assert!(cache.statistics().recovered_segments < 20, "what was drained is not in it");
+    assert!(cache.statistics().recovery.segments < 20, "what was drained is not in it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +96,7 @@ async fn more_segments_than_the_index_has_places_for_are_recovered_all_the_same(
     drop(cache);
     let cache = gateway.open().await;
     assert_eq!(contents(&cache).await, (9..19).collect::<Vec<_>>());
-    assert_eq!(cache.statistics().recovered_segments, 120);
+    assert_eq!(cache.statistics().recovery.segments, 120);
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +111,7 @@ async fn rotten_data_under_the_index_is_found_when_it_is_read() {
     // It does not go down, and the log keeps it.
     tokio::spawn(cache.run());
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
-    assert!(cache.statistics().dirty_slots == 10 && cache.statistics().rounds == 0);
+    assert!(cache.statistics().destage.dirty_slots == 10 && cache.statistics().destage.rounds == 0);
     assert!(
         gateway.far.read(Extent { lba: Lba(16), blocks: 1 }).await.unwrap() == Data::zeros(512)
     );
@@ -123,7 +123,7 @@ async fn rotten_data_under_the_index_is_found_when_it_is_read() {
     write(&cache, 16, 99, 8).await.unwrap();
     write(&cache, 800, 98, 8).await.unwrap();
     tokio::time::timeout(std::time::Duration::from_secs(60), cache.drain()).await.unwrap().unwrap();
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
     assert_eq!(gateway.far.peek(16, 1).await, [99; 512]);
     assert_eq!(gateway.far.peek(800, 1).await, [98; 512]);
 }
@@ -140,7 +140,10 @@ async fn a_scrub_looks_at_what_was_overwritten_and_has_yet_to_go_down() {
     change(&gateway.log, segment(13) + 1, |block| block[100] ^= 1).await;
     tokio::time::sleep(std::time::Duration::from_secs(601)).await;
     let counted = cache.statistics();
-    assert_eq!((counted.scrub_passes, counted.scrubbed_slots, counted.rotten_slots), (1, 11, 1));
+    assert_eq!(
+        (counted.scrub.passes, counted.scrub.scrubbed_slots, counted.scrub.rotten_slots),
+        (1, 11, 1)
+    );
 }
 
 /// An index that could not be read when a loss was accepted, and can be read later, tells of
@@ -257,14 +260,14 @@ async fn recovery_of_a_full_large_log_reads_little_of_it() {
     // Twice round the volume, until the log is full but for what is kept for writes past it.
     loop {
         let statistics = cache.statistics();
-        if statistics.log_used_bytes + (64 << 20) > statistics.log_bytes {
+        if statistics.log.used_bytes + (64 << 20) > statistics.log.bytes {
             break;
         }
         let data = Data::from(vec![(slot >> 10) as u8; 128 << 12]);
         cache.write(Lba(slot * 8), data, Durability::Volatile).await.expect("there is room");
         slot = (slot + 128) % SLOTS;
     }
-    assert_eq!(cache.statistics().dirty_slots, SLOTS);
+    assert_eq!(cache.statistics().destage.dirty_slots, SLOTS);
     let written = counters.counts();
     drop(cache);
     let before = counters.counts().bytes_read;
@@ -275,13 +278,13 @@ async fn recovery_of_a_full_large_log_reads_little_of_it() {
     println!(
         "{} dirty slots in {} segments: {:.1} MiB read ({:.2} %), {took:.2?}; {:.3} bytes written \
          for each byte of segments",
-        cache.statistics().recovered_slots,
-        cache.statistics().recovered_segments,
+        cache.statistics().recovery.slots,
+        cache.statistics().recovery.segments,
         read as f64 / f64::from(1 << 20),
         read as f64 * 100.0 / LOG_BYTES as f64,
-        written.bytes_written as f64 / cache.statistics().log_used_bytes as f64,
+        written.bytes_written as f64 / cache.statistics().log.used_bytes as f64,
     );
-    assert_eq!(cache.statistics().recovered_slots, SLOTS);
+    assert_eq!(cache.statistics().recovery.slots, SLOTS);
     assert!(read < LOG_BYTES / 50, "{read} bytes");
     assert!(took.as_secs_f64() < 2.0, "{took:?}");
 }

@@ -19,7 +19,7 @@ async fn failing(policy: LogErrorPolicy) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::NoSpace)));
     // The first write that meets the failure gets the error, and stays queued for the log.
     assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
-    assert!(cache.statistics().log_error.is_some_and(|error| error.contains("no space")));
+    assert!(cache.statistics().log.error.is_some_and(|error| error.contains("no space")));
     (gateway, cache, faults)
 }
 
@@ -37,7 +37,7 @@ async fn writes_fail_as_long_as_the_log_disk_does() {
     assert_eq!(far(&gateway, 80).await, 0);
     faults.clear();
     sleep(Duration::from_secs(6)).await;
-    assert_eq!(cache.statistics().log_error, None);
+    assert_eq!(cache.statistics().log.error, None);
     write(&cache, 80, 4, 8).await.unwrap();
     assert_eq!(read(&cache, 80, 8).await.unwrap(), [4; 8]);
 }
@@ -142,7 +142,7 @@ async fn destage_goes_on_and_what_it_sent_stays_dirty() {
     tokio::spawn(cache.run());
     sleep(Duration::from_secs(60)).await;
     assert_eq!(far(&gateway, 0).await, 1);
-    assert_eq!(cache.statistics().dirty_slots, 1, "the tail cannot move");
+    assert_eq!(cache.statistics().destage.dirty_slots, 1, "the tail cannot move");
 }
 
 /// Returns a gateway that destages only in a drain, when the log is lost, or after an idle minute.
@@ -170,7 +170,7 @@ async fn a_lost_log_acknowledges_nothing_and_goes_down_at_once() {
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(cache.statistics().dirty_slots, 1, "nothing is in a hurry");
+    assert_eq!(cache.statistics().destage.dirty_slots, 1, "nothing is in a hurry");
     cache.pause();
     cache.lose_log("its file was removed");
     let refused = write(&cache, 8, 2, 8).await;
@@ -233,7 +233,7 @@ async fn what_was_not_flushed_when_the_log_was_lost_goes_down_with_the_next_flus
     let below = (far(&gateway, 0).await, far(&gateway, 8).await);
     assert_eq!(below, (1, 0), "half an epoch is no consistent prefix");
     assert!(cache.flush().await.is_err(), "it is nowhere else yet");
-    until("destage", || cache.statistics().dirty_slots == 0).await;
+    until("destage", || cache.statistics().destage.dirty_slots == 0).await;
     assert_eq!((far(&gateway, 0).await, far(&gateway, 8).await), (2, 2));
     cache.flush().await.unwrap();
     cache.stop().await.unwrap();
@@ -278,7 +278,7 @@ async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_
         gateway.far.set_epoch_blocks(epoch_blocks);
         let cache = cut_short(&mut gateway, 100).await;
         let all_sent = || {
-            let told = cache.statistics().log_error;
+            let told = cache.statistics().log.error;
             told.is_some_and(|told| {
                 told.contains("all that can be read of it is at the far volume")
             })
@@ -290,7 +290,7 @@ async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_
             "from the log, and from memory: {there:?}"
         );
         assert!((20..150).contains(&missing.len()), "{missing:?}");
-        assert_eq!(cache.statistics().dirty_slots, missing.len() as u64);
+        assert_eq!(cache.statistics().destage.dirty_slots, missing.len() as u64);
         assert!(cache.flush().await.is_err(), "something is lost");
         // Reads of other blocks evict the slots from memory.
         for slot in 200..400 {
@@ -320,16 +320,16 @@ async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable(
     gateway.far.fail_flushes(u32::MAX);
     let cache = cut_short(&mut gateway, 100).await;
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(cache.statistics().dirty_slots, 200);
-    let told = cache.statistics().log_error.expect("it is lost");
+    assert_eq!(cache.statistics().destage.dirty_slots, 200);
+    let told = cache.statistics().log.error.expect("it is lost");
     assert!(!told.contains("all that can be read"), "{told}");
     gateway.far.take_calls();
     gateway.far.fail_flushes(0);
-    until("an end", || cache.statistics().dirty_slots < 200).await;
+    until("an end", || cache.statistics().destage.dirty_slots < 200).await;
     let again = gateway.far.take_calls();
     assert!(again.iter().any(|(call, lba, _)| (*call, *lba) == ("write", 0)), "{again:?}");
     let (_, missing) = sent(&gateway).await;
-    assert_eq!(cache.statistics().dirty_slots, missing.len() as u64);
+    assert_eq!(cache.statistics().destage.dirty_slots, missing.len() as u64);
 }
 
 /// If a slot of an epoch is rotten in the log and the next epoch writes it again, both epochs are destaged as one.
@@ -367,7 +367,7 @@ async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
     assert_eq!(count, 1);
     gateway.far.set_delay(Duration::ZERO);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(cache.statistics().dirty_slots, 1, "the open epoch");
+    assert_eq!(cache.statistics().destage.dirty_slots, 1, "the open epoch");
     assert_eq!(far(&gateway, rotten).await, 4);
     assert_eq!(far(&gateway, kept).await, 3);
     let beside =

@@ -73,7 +73,7 @@ async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
         .add(FaultRule::always(FaultCallKind::Any, Symptom::Fails(Error::Device("gone".into()))));
     write(&cache, 80, 11, 8).await.unwrap();
     check(&cache).await;
-    assert_eq!(cache.statistics().log_errors, 0);
+    assert_eq!(cache.statistics().log.errors, 0);
     assert!(matches!(
         halves.mirror.standings(),
         [MirrorLegStatus::Out(_), MirrorLegStatus::InSync]
@@ -111,7 +111,7 @@ async fn a_rotten_block_is_mended_when_it_is_read() {
     rot(&halves.memory[0], 13).await;
     let cache = gateway.open().await;
     check(&cache).await;
-    assert_eq!(cache.statistics().log_mended, 1);
+    assert_eq!(cache.statistics().log.mended, 1);
     assert_eq!(halves.mirror.mended(), 1);
     drop(cache);
     let cache = gateway.open().await;
@@ -143,7 +143,10 @@ async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
     tokio::spawn(cache.run());
     sleep(Duration::from_secs(700)).await;
     let counted = cache.statistics();
-    assert_eq!((counted.scrub_passes, counted.scrubbed_slots, counted.rotten_slots), (1, 10, 1));
+    assert_eq!(
+        (counted.scrub.passes, counted.scrub.scrubbed_slots, counted.scrub.rotten_slots),
+        (1, 10, 1)
+    );
     assert_eq!(halves.mirror.mended(), 1);
     drop(cache);
     // The second half alone has it now.
@@ -192,7 +195,7 @@ async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
                 let opened = gateway.try_open().await;
                 let cache = opened.unwrap_or_else(|error| panic!("{case}: {error}"));
                 check(&cache).await;
-                assert_eq!(cache.statistics().recovered_slots, 10, "{case}");
+                assert_eq!(cache.statistics().recovery.slots, 10, "{case}");
                 assert!(mirror.extensions().divergent().is_empty(), "{case}");
                 // In both from now on.
                 drop(cache);

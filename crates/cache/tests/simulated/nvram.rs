@@ -496,11 +496,11 @@ async fn when_it_fails_every_write_waits_for_the_log_disk() {
     let site = Site::new(NvramSurvival::PowerLoss);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
-    assert_eq!(cache.statistics().nvram_error, None);
+    assert_eq!(cache.statistics().log.nvram_error, None);
     left.store(0, Ordering::Relaxed);
     let write = |byte| cache.write(Lba(0), filled(byte, 8), Durability::Volatile);
     assert!(is_done(write(1)).await);
-    assert!(cache.statistics().nvram_error.is_some_and(|error| error.starts_with("no more; ")));
+    assert!(cache.statistics().log.nvram_error.is_some_and(|error| error.starts_with("no more; ")));
     site.hang_log();
     assert!(!is_done(write(2)).await);
     // Hosts still see no volatile cache, and need not flush.
@@ -518,7 +518,7 @@ async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
     assert!(is_done(write(1)).await, "it is in the NVRAM");
     left.store(0, Ordering::Relaxed);
     assert!(!is_done(write(2)).await);
-    assert!(cache.statistics().nvram_error.is_some());
+    assert!(cache.statistics().log.nvram_error.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -552,7 +552,7 @@ async fn what_was_acknowledged_before_it_failed_outlasts_a_power_cut() {
                 acknowledged[slot as usize] = byte;
             }
         }
-        assert!(cache.statistics().nvram_error.is_some());
+        assert!(cache.statistics().log.nvram_error.is_some());
         drop(cache);
         site.power_cut(seed);
         // Either only the process was killed, or the power failed.

@@ -24,13 +24,13 @@ async fn a_pause_keeps_the_link_free_and_writes_go_on() {
     sleep(MINUTE).await;
     assert_eq!(gateway.far.take_calls(), []);
     let statistics = cache.statistics();
-    assert_eq!((statistics.dirty_slots, statistics.paused_ms), (100, Some(60_000)));
+    assert_eq!((statistics.destage.dirty_slots, statistics.destage.paused_ms), (100, Some(60_000)));
     cache.pause();
-    assert_eq!(cache.statistics().paused_ms, Some(60_000), "it counts from the first");
+    assert_eq!(cache.statistics().destage.paused_ms, Some(60_000), "it counts from the first");
     cache.resume();
     sleep(Duration::from_secs(1)).await;
     let statistics = cache.statistics();
-    assert_eq!((statistics.dirty_slots, statistics.paused_ms), (0, None));
+    assert_eq!((statistics.destage.dirty_slots, statistics.destage.paused_ms), (0, None));
     assert_eq!(first_bytes(&gateway.far.peek(0, 800).await), [1; 800]);
 }
 
@@ -52,7 +52,7 @@ async fn a_pause_in_the_middle_of_a_round_lets_arrive_what_is_on_its_way() {
     gateway.far.take_calls();
     sleep(MINUTE).await;
     assert_eq!(gateway.far.take_calls(), []);
-    assert_eq!(cache.statistics().dirty_slots, 100, "the tail has not moved");
+    assert_eq!(cache.statistics().destage.dirty_slots, 100, "the tail has not moved");
     write(&cache, 0, 2, 8).await.unwrap();
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
     cache.resume();
@@ -76,7 +76,7 @@ async fn short_runs_are_under_way_in_greater_numbers() {
     cache.drain().await.unwrap();
     // Eight at a time take a second.
     assert!(started.elapsed() < Duration::from_millis(400), "{:?}", started.elapsed());
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,7 +88,7 @@ async fn while_destage_is_paused_a_full_log_is_gone_past_as_ever() {
         write(&cache, slot * 8, 1, 8).await.unwrap();
     }
     let statistics = cache.statistics();
-    assert!(statistics.bypassed > 100, "{statistics:?}");
+    assert!(statistics.traffic.bypassed > 100, "{statistics:?}");
     assert_eq!(first_bytes(&gateway.far.peek(7992, 8).await), [1; 8]);
 }
 
@@ -131,7 +131,7 @@ async fn destage_keeps_to_its_rate_urgent_or_not() {
             write(&cache, slot * 8, 1, 8).await.unwrap();
         }
         let started = Instant::now();
-        let dirty = || cache.statistics().dirty_slots;
+        let dirty = || cache.statistics().destage.dirty_slots;
         if urgent {
             cache.drain().await.unwrap();
         } else {
@@ -154,12 +154,12 @@ async fn the_rate_is_told_and_can_be_changed_while_it_is_waited_for() {
     }
     sleep(Duration::from_secs(10)).await;
     let statistics = cache.statistics();
-    assert!((50 << 10..=96 << 10).contains(&statistics.destage_rate), "{statistics:?}");
-    assert_eq!(statistics.destage_rate_limit, Some(64 << 10));
-    assert_eq!(statistics.dirty_slots, 1024);
+    assert!((50 << 10..=96 << 10).contains(&statistics.destage.rate), "{statistics:?}");
+    assert_eq!(statistics.destage.rate_limit, Some(64 << 10));
+    assert_eq!(statistics.destage.dirty_slots, 1024);
     cache.set_destage_rate(None);
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +171,7 @@ async fn a_paused_cache_stops_at_once_and_recovers_what_is_dirty() {
     sleep(MINUTE).await;
     cache.stop().await.unwrap();
     let cache = gateway.start().await;
-    assert_eq!(cache.statistics().paused_ms, None);
+    assert_eq!(cache.statistics().destage.paused_ms, None);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [1; 8]);
 }
@@ -357,7 +357,7 @@ async fn discards_again_and_again_are_kept_in_so_much_memory_only() {
         "and this one has not begun"
     );
     assert!((1..=2).contains(&taken), "{taken}, of 32768 slots each");
-    let used = cache.statistics().log_used_bytes;
+    let used = cache.statistics().log.used_bytes;
     assert!(used < (LOG << 12) / 2, "it is not the log that is full: {used}");
     drop(cache);
     let cache = gateway.start().await;
@@ -375,8 +375,8 @@ async fn writing_through_promises_nothing_before_the_log_is_empty() {
     gateway.settings.report = WriteMode::Through;
     let cache = gateway.start().await;
     cache.pause();
-    assert_eq!(cache.statistics().order, "none (the log holds older writes)");
+    assert_eq!(cache.statistics().order.order, "none (the log holds older writes)");
     cache.resume();
     cache.drain().await.unwrap();
-    assert_eq!(cache.statistics().order, "every write that was answered");
+    assert_eq!(cache.statistics().order.order, "every write that was answered");
 }

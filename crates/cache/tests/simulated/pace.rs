@@ -18,7 +18,7 @@ async fn fill(cache: &Arc<Cache>) {
 }
 
 async fn until_clean(cache: &Arc<Cache>) {
-    while cache.statistics().dirty_slots > SLOTS / 2 {
+    while cache.statistics().destage.dirty_slots > SLOTS / 2 {
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -33,7 +33,7 @@ async fn a_log_that_fills_up_does_not_wait_for_an_idle_host() {
     sleep(Duration::from_millis(10)).await;
     fill(&cache).await;
     let round = async {
-        while cache.statistics().rounds == 0 {
+        while cache.statistics().destage.rounds == 0 {
             sleep(Duration::from_millis(50)).await;
         }
     };
@@ -88,6 +88,6 @@ async fn rounds_of_short_epochs(gateway: Gateway) {
     cache.resume();
     cache.drain().await.unwrap();
     // The first round measures the link. Each later round may have a quarter of the log.
-    let rounds = cache.statistics().rounds;
+    let rounds = cache.statistics().destage.rounds;
     assert!(rounds < 8, "{rounds} rounds");
 }

@@ -38,7 +38,7 @@ fn far_past(script: &Script) -> Option<String> {
     };
     run(script, &script.hardware().observed(Arc::new(observer)), &world, script.seed);
     let fault = world.fault.lock().take();
-    let bypassed = world.statistics.lock().bypassed;
+    let bypassed = world.statistics.lock().traffic.bypassed;
     assert_eq!(bypassed, 0, "seed {}: the script is not about that", script.seed);
     fault
 }

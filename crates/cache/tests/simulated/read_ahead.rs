@@ -88,7 +88,7 @@ async fn a_sequential_reader_that_waits_for_each_read_gets_what_the_link_has() {
     let took = started.elapsed().as_secs_f64();
     let least = VOLUME as f64 / BYTES_PER_SECOND as f64;
     assert!(took < least * 1.5, "{took} s where the link needs {least} s");
-    assert_eq!(cache.statistics().fetched_bytes, VOLUME, "nothing twice");
+    assert_eq!(cache.statistics().hits.fetched_bytes, VOLUME, "nothing twice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,9 +104,9 @@ async fn a_sequential_reader_with_many_requests_under_way_is_read_ahead_of_to_th
         futures_util::future::join_all(all).await.into_iter().for_each(|data| drop(data.unwrap()));
     }
     let statistics = cache.statistics();
-    let used = statistics.read_ahead_used_slots;
+    let used = statistics.hits.read_ahead_used_slots;
     assert!(used > 3500, "{used} of 4096 slots were read ahead and used");
-    assert_eq!(statistics.fetched_bytes, VOLUME, "nothing twice");
+    assert_eq!(statistics.hits.fetched_bytes, VOLUME, "nothing twice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,7 +118,7 @@ async fn a_slow_reader_fills_no_memory_with_what_it_reads_much_later() {
         read(&cache, slot * 8, 8).await.unwrap();
         tokio::time::sleep(Duration::from_millis(2)).await;
         let statistics = cache.statistics();
-        let ahead = statistics.read_ahead_bytes / 4096 - statistics.read_ahead_used_slots;
+        let ahead = statistics.hits.read_ahead_bytes / 4096 - statistics.hits.read_ahead_used_slots;
         // As many as the first window, until the speed of the reader is known.
         let most = if slot < 300 { 160 } else { 64 };
         assert!(ahead <= most, "{ahead} slots at {slot}");
@@ -143,11 +143,11 @@ async fn what_is_hot_stays_though_a_volume_is_read_from_end_to_end() {
     for slot in (0..4096).step_by(16) {
         read(&cache, slot * 8, 128).await.unwrap();
     }
-    let before = cache.statistics().misses;
+    let before = cache.statistics().hits.misses;
     for slot in &hot {
         read(&cache, slot * 8, 8).await.unwrap();
     }
-    let missed = cache.statistics().misses - before;
+    let missed = cache.statistics().hits.misses - before;
     assert!(missed < 15, "{missed} of 300");
 }
 
@@ -163,7 +163,7 @@ async fn reading_ahead_ends_where_it_is_in_vain() {
         // What is read ahead has come by then.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let ahead = cache.statistics().read_ahead_bytes / 4096;
+    let ahead = cache.statistics().hits.read_ahead_bytes / 4096;
     assert!((64..4000).contains(&ahead), "{ahead} slots, where 32,000 would be");
 }
 

@@ -53,7 +53,7 @@ async fn a_full_log_has_room_again_at_once_when_it_grows_though_the_far_side_is_
         // Killed, and found again.
         drop(cache);
         let cache = gateway.start().await;
-        assert_eq!(cache.statistics().recovered_slots, more);
+        assert_eq!(cache.statistics().recovery.slots, more);
         for slot in [0, 100, more - 1] {
             assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [8; 8], "{slot}");
         }
@@ -83,7 +83,7 @@ async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
     gateway.far.set_away(false);
     resizing.await.unwrap().unwrap();
     assert_eq!(cache.log_blocks().await, SMALL);
-    assert!(cache.statistics().log_bytes < SMALL * 4096);
+    assert!(cache.statistics().log.bytes < SMALL * 4096);
     // What is beyond its end is nobody's.
     crate::support::gateway::write(&cache, 0, 4, 8).await.unwrap();
     drop(cache);
@@ -96,19 +96,19 @@ async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
 async fn a_shrinking_that_was_given_up_is_undone_by_growing_or_by_the_next_opening() {
     let gateway = Gateway::new(LARGE);
     let cache = gateway.start().await;
-    let whole = cache.statistics().log_bytes;
+    let whole = cache.statistics().log.bytes;
     gateway.far.set_away(true);
     write(&cache, 0, 3, 8).await.unwrap();
     let shrinking = cache.resize(SMALL);
     assert!(tokio::time::timeout(Duration::from_secs(5), shrinking).await.is_err());
-    assert!(cache.statistics().log_bytes < whole / 2);
+    assert!(cache.statistics().log.bytes < whole / 2);
     cache.resize(LARGE).await.unwrap();
-    assert_eq!(cache.statistics().log_bytes, whole);
+    assert_eq!(cache.statistics().log.bytes, whole);
     let shrinking = cache.resize(SMALL);
     assert!(tokio::time::timeout(Duration::from_secs(5), shrinking).await.is_err());
     drop(cache);
     let cache = gateway.open().await;
-    assert_eq!(cache.statistics().log_bytes, whole);
+    assert_eq!(cache.statistics().log.bytes, whole);
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [3; 8]);
 }
 

@@ -256,7 +256,7 @@ async fn one_that_is_away_holds_up_what_comes_after_its_data_and_nothing_else() 
     site.a.far.poke(1600, vec![7; 512]).await;
     assert_eq!(read(&above[0], 1600).await.expect("that one is there"), 7);
     assert!(read(&above[1], 800).await.is_err());
-    let told = cache.statistics().lower_error.expect("it is away");
+    let told = cache.statistics().lower.error.expect("it is away");
     assert!(told.contains("b: the link is down"), "{told}");
     site.b.far.set_away(false);
     drained(&cache).await;

@@ -248,7 +248,7 @@ impl Site {
                         drop(cache.drain().await);
                     }
                 }
-                let rounds = caches.iter().map(|cache| cache.statistics().rounds).sum();
+                let rounds = caches.iter().map(|cache| cache.statistics().destage.rounds).sum();
                 world.rounds.fetch_add(rounds, Ordering::Relaxed);
             };
             let power_off = async {

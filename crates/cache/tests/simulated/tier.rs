@@ -74,11 +74,11 @@ async fn what_left_memory_is_read_from_the_disk_and_not_over_the_link() {
     let gateway = gateway();
     let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
     let before = cache.statistics();
-    assert_eq!((before.hits_tier, before.misses), (0, 200));
-    assert!(before.tier_used_bytes >= 130 * 4096, "{before:?}");
+    assert_eq!((before.hits.hits_tier, before.hits.misses), (0, 200));
+    assert!(before.tier.used_bytes >= 130 * 4096, "{before:?}");
     read_slots(&cache, 0..100, kind).await;
     let after = cache.statistics();
-    assert_eq!((after.reads_tier, after.hits_tier, after.misses), (100, 100, 200));
+    assert_eq!((after.hits.reads_tier, after.hits.hits_tier, after.hits.misses), (100, 100, 200));
     assert_eq!(gateway.far.take_calls(), []);
     // Also while the far side is away.
     gateway.far.set_away(true);
@@ -94,7 +94,7 @@ async fn one_read_takes_what_is_here_from_here() {
     let data = cache.read(Extent { lba: Lba(112 * BLOCKS), blocks: 256 }).await.unwrap();
     let expected: Vec<u8> = (112..144).flat_map(|slot| [kind(slot); 8]).collect();
     assert_eq!(first_bytes(&data.into_bytes()), expected);
-    let hits = cache.statistics().hits_tier;
+    let hits = cache.statistics().hits.hits_tier;
     assert!(hits >= 16, "{hits}");
     // Few between many that are missing: one call for all.
     let gateway = self::gateway();
@@ -130,7 +130,7 @@ async fn a_write_a_discard_and_what_others_write_void_it() {
         // What was not touched is there.
         let before = cache.statistics();
         read_slots(&cache, 5..20, kind).await;
-        assert_eq!(cache.statistics().hits_tier, before.hits_tier + 15);
+        assert_eq!(cache.statistics().hits.hits_tier, before.hits.hits_tier + 15);
     }
 }
 
@@ -166,8 +166,8 @@ async fn what_is_read_ahead_and_used_once_is_not_taken_in() {
     read_slots(&cache, 0..4000, kind).await;
     settle().await;
     let statistics = cache.statistics();
-    assert!(statistics.read_ahead_used_slots > 3800, "{statistics:?}");
-    assert!(statistics.tier_admitted_slots < 200, "{statistics:?}");
+    assert!(statistics.hits.read_ahead_used_slots > 3800, "{statistics:?}");
+    assert!(statistics.tier.admitted_slots < 200, "{statistics:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,8 +178,8 @@ async fn rot_is_a_miss_and_is_counted() {
         read_slots(&cache, 0..200, kind).await;
     }
     let statistics = cache.statistics();
-    assert!(statistics.tier_rotten_slots > 20, "{statistics:?}");
-    assert_eq!(statistics.tier_error, None);
+    assert!(statistics.tier.rotten_slots > 20, "{statistics:?}");
+    assert_eq!(statistics.tier.error, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,9 +199,9 @@ async fn a_disk_that_fails_ends_the_tier_and_no_read() {
             settle().await;
             let statistics = cache.statistics();
             // One that takes no more is behind for ever; what it has taken is good.
-            assert_eq!(statistics.tier_error.is_none(), hangs_writing, "{statistics:?}");
-            assert_eq!(statistics.tier_dropped_slots > 0, hangs_writing, "{statistics:?}");
-            assert_eq!(statistics.tier_bytes > 0, hangs_writing);
+            assert_eq!(statistics.tier.error.is_none(), hangs_writing, "{statistics:?}");
+            assert_eq!(statistics.tier.dropped_slots > 0, hangs_writing, "{statistics:?}");
+            assert_eq!(statistics.tier.bytes > 0, hangs_writing);
             write(&cache, 0, 9, 8).await.unwrap();
             cache.stop().await.unwrap();
         }
@@ -216,7 +216,7 @@ async fn a_disk_that_fails_at_the_start_is_not_used() {
     disk.faults()
         .add(FaultRule::always(FaultCallKind::Any, Symptom::Fails(Error::Device("broken".into()))));
     cache.use_tier(Arc::new(disk)).await.expect("no error");
-    assert!(cache.statistics().tier_error.is_some());
+    assert!(cache.statistics().tier.error.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,7 +231,7 @@ async fn it_is_void_after_a_restart_and_of_no_use_to_another_log() {
     let cache = gateway.start().await;
     cache.use_tier(disk.clone()).await.expect("it is ours");
     read_slots(&cache, 0..200, |_| 77).await;
-    assert_eq!(cache.statistics().hits_tier, 0);
+    assert_eq!(cache.statistics().hits.hits_tier, 0);
 
     let other = self::gateway().start().await;
     let refused = other.use_tier(disk.clone()).await;
@@ -252,7 +252,7 @@ async fn with_an_encrypted_log_nothing_is_in_clear() {
     let disk = Rotting::new(640, 0, 1);
     let cache = filled(&gateway, disk.clone()).await;
     read_slots(&cache, 0..200, kind).await;
-    assert!(cache.statistics().hits_tier > 100);
+    assert!(cache.statistics().hits.hits_tier > 100);
     let image = disk.image().await;
     let is_clear = |bytes: &[u8]| bytes[0] != 0 && bytes.iter().all(|byte| *byte == bytes[0]);
     assert!(!image.windows(16).any(is_clear));
@@ -280,9 +280,9 @@ async fn what_is_used_outlives_what_is_not() {
     cache.use_tier(Rotting::new(256, 0, 1)).await.unwrap();
     let mut hot = 0;
     for round in 0..12 {
-        let before = cache.statistics().misses;
+        let before = cache.statistics().hits.misses;
         read_slots(&cache, 0..60, kind).await;
-        hot += if round > 0 { cache.statistics().misses - before } else { 0 };
+        hot += if round > 0 { cache.statistics().hits.misses - before } else { 0 };
         read_slots(&cache, (0..90).map(|at| 100 + (round * 90 + at) % 900), kind).await;
     }
     assert!(hot < 100, "{hot} of 660");
@@ -384,7 +384,7 @@ impl Tale {
                     if rng.chance(50) {
                         cache.flush().await.map_err(told)?;
                         flushed.clone_from(&truth);
-                    } else if cache.statistics().split_epochs == 0 {
+                    } else if cache.statistics().order.split_epochs == 0 {
                         cache.extensions().roll_back().await.map_err(told)?;
                         truth.clone_from(&flushed);
                     }
@@ -401,23 +401,23 @@ fn reads_are_right_whatever_the_disk_does() {
     let mut sum = CacheStatistics::default();
     for seed in 1..=TALES {
         let told = Tale::new(seed).tell().map_err(|fault| format!("seed {seed}: {fault}")).unwrap();
-        sum.hits_tier += told.hits_tier;
-        sum.tier_rotten_slots += told.tier_rotten_slots;
-        sum.tier_admitted_slots += told.tier_admitted_slots;
-        sum.bypassed += told.bypassed;
-        sum.rolled_back += told.rolled_back;
-        sum.read_ahead_used_slots += told.read_ahead_used_slots;
-        sum.lower_errors += u64::from(told.tier_error.is_some());
+        sum.hits.hits_tier += told.hits.hits_tier;
+        sum.tier.rotten_slots += told.tier.rotten_slots;
+        sum.tier.admitted_slots += told.tier.admitted_slots;
+        sum.traffic.bypassed += told.traffic.bypassed;
+        sum.order.rolled_back += told.order.rolled_back;
+        sum.hits.read_ahead_used_slots += told.hits.read_ahead_used_slots;
+        sum.lower.errors += u64::from(told.tier.error.is_some());
     }
     println!("{sum:?}");
     let reached = [
-        sum.hits_tier / 100,
-        sum.tier_rotten_slots,
-        sum.tier_admitted_slots / 100,
-        sum.bypassed,
-        sum.rolled_back,
-        sum.read_ahead_used_slots,
-        sum.lower_errors,
+        sum.hits.hits_tier / 100,
+        sum.tier.rotten_slots,
+        sum.tier.admitted_slots / 100,
+        sum.traffic.bypassed,
+        sum.order.rolled_back,
+        sum.hits.read_ahead_used_slots,
+        sum.lower.errors,
     ];
     assert!(reached.iter().all(|reached| *reached > 5), "{reached:?}");
 }

@@ -60,7 +60,9 @@ async fn run(tier: u64, backups: bool) -> Figures {
     let cache = open(tier).await;
     let mut rng = Rng::new(9);
     let (mut taken, mut places) = (Duration::ZERO, [0; 3]);
-    let found = |s: CacheStatistics| [s.hits_dram + s.hits_nvram, s.hits_tier, s.misses];
+    let found = |s: CacheStatistics| {
+        [s.hits.hits_dram + s.hits.hits_nvram, s.hits.hits_tier, s.hits.misses]
+    };
     for quarter in 0..4 {
         if backups {
             for slot in (0..SLOTS).step_by(16) {
@@ -78,7 +80,7 @@ async fn run(tier: u64, backups: bool) -> Figures {
             (0..3).for_each(|place| places[place] += after[place] - before[place]);
         }
     }
-    let written_bytes = cache.statistics().tier_admitted_slots * 4096;
+    let written_bytes = cache.statistics().tier.admitted_slots * 4096;
     Figures { places, mean: taken / (READS / 2) as u32, written_bytes }
 }
 

@@ -274,8 +274,8 @@ impl Site {
                 });
                 tokio::join!(join_all(hosts), self.drain(&gateway, world), self.look(world));
                 let counted = gateway.statistics();
-                self.reached.lock()[0] += counted.rounds;
-                self.reached.lock()[2] += counted.split_rounds;
+                self.reached.lock()[0] += counted.destage.rounds;
+                self.reached.lock()[2] += counted.order.split_rounds;
                 *world.statistics.lock() = counted;
             };
             tokio::select! {
@@ -342,7 +342,7 @@ impl Site {
                 let rolled_back = node.extensions().roll_back().await;
                 rolled_back.map_err(|error| format!("cannot be rolled back: {error}"))?;
             }
-            self.reached.lock()[3] += node.statistics().rolled_back;
+            self.reached.lock()[3] += node.statistics().order.rolled_back;
             let all = read_all(&self.trial.script, node.as_ref()).await?;
             if beside.is_some_and(|beside| beside != all) {
                 return Err("a read beside the claim is not what a roll-back leaves".to_owned());

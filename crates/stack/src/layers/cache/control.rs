@@ -52,12 +52,12 @@ impl CacheLayer {
         let counted = self.cache.statistics();
         CacheControlStatus {
             done,
-            dirty_bytes: counted.dirty_bytes,
-            sent_bytes: counted.round_sent_bytes,
-            paused_since: counted.paused_ms.map(cache_figures::since),
-            rate_limit: counted.destage_rate_limit,
-            rate: counted.destage_rate,
-            lower_error: counted.lower_error,
+            dirty_bytes: counted.destage.dirty_bytes,
+            sent_bytes: counted.destage.round_sent_bytes,
+            paused_since: counted.destage.paused_ms.map(cache_figures::since),
+            rate_limit: counted.destage.rate_limit,
+            rate: counted.destage.rate,
+            lower_error: counted.lower.error,
             mark,
             log_bytes: self.cache.log_blocks().await * 4096,
         }

@@ -121,11 +121,11 @@ impl CacheLayer {
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
         let destage = tokio::spawn(cache.run());
         let counted = cache.statistics();
-        if counted.recovered_slots + counted.recovered_nvram > 0 {
+        if counted.recovery.slots + counted.recovery.nvram > 0 {
             tracing::info!(
                 log = %settings.log.display(),
-                slots = counted.recovered_slots,
-                nvram = counted.recovered_nvram,
+                slots = counted.recovery.slots,
+                nvram = counted.recovery.nvram,
                 "recovered acknowledged writes that had not reached the far side"
             );
         }
@@ -138,7 +138,7 @@ impl CacheLayer {
         tokio::spawn(watch_claim(Arc::downgrade(&cache)));
         if let Some(record) = &record {
             let cache = Arc::downgrade(&cache);
-            record.note_dirty(move || Some(cache.upgrade()?.statistics().dirty_bytes));
+            record.note_dirty(move || Some(cache.upgrade()?.statistics().destage.dirty_bytes));
         }
         Self {
             cache,
@@ -193,7 +193,7 @@ impl CacheLayer {
 
     /// Returns the number of bytes that the far volume does not have.
     pub fn dirty_bytes(&self) -> u64 {
-        self.cache.statistics().dirty_bytes
+        self.cache.statistics().destage.dirty_bytes
     }
 
     /// Puts the log away for another host.
@@ -232,7 +232,7 @@ impl CacheLayer {
         {
             destage.abort();
         }
-        let dirty = self.cache.statistics().dirty_bytes;
+        let dirty = self.cache.statistics().destage.dirty_bytes;
         tracing::info!(log = %self.log.display(), dirty_bytes = dirty, "the cache has stopped");
         // A stop that has failed leaves the record as of a log in use.
         if let (Ok(()), Some(record)) = (&stopped, &self.record)
@@ -336,6 +336,6 @@ async fn keep_record(
     let Some(records) = records else { return Ok(None) };
     let (instance, _) = cache.instance().await;
     let writes_back = !matches!(settings.report, WriteMode::Through | WriteMode::Around);
-    let dirty_bytes = cache.statistics().dirty_bytes;
+    let dirty_bytes = cache.statistics().destage.dirty_bytes;
     records.keep(instance.to_string(), dirty_bytes, writes_back).map(Some)
 }
