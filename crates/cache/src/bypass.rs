@@ -28,7 +28,6 @@ use crate::{
     core::CacheCore,
     log::segment::LogRecordKind,
     mutant::Mutant,
-    settings::WriteMode,
     slot::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
     state::CacheState,
 };
@@ -91,7 +90,7 @@ impl CacheCore {
     ) -> Result<(), Error> {
         // What was reported before comes first, so that no failure leaves this without that.
         // Not while the log disk fails: then it is this, out of order, or nothing.
-        if self.settings.report.is_early() && self.state.lock().log_error().is_none() {
+        if self.rules.is_early() && self.state.lock().log_error().is_none() {
             self.settle().await?;
         }
         // Claimed before anything is given away: a call that is aborted until here has done
@@ -355,7 +354,7 @@ async fn run(
     }
     record(&claim, &mut answer).await;
     shared.forget(&claim, false).await;
-    if shared.settings.report == WriteMode::Through
+    if shared.rules.keeps_bypassed
         && let BypassChange::Write { sector, data } = &change
     {
         shared.keep(*sector, data);

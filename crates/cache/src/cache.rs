@@ -10,30 +10,31 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use volume::{
     Data, Durability, Error, Extensions, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
     MirrorError, Stack, TimeHistogramSnapshot, Volume,
 };
 
+#[cfg(feature = "mutation")]
+use crate::mutant::Mutant;
 use crate::{
     confirm,
     core::CacheCore,
     destage,
     log::superblock::{InstanceId, LogVolumeIdentity},
-    mutant::Mutant,
+    mode,
     nvram::NvramBuffer,
     open::{self, Parts},
     orders::Orders,
     refusal::CacheOpenError,
-    reservation::BETWEEN_STEPS,
     resize::ResizeError,
     scrub,
-    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    settings::Settings,
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     statistics::CacheStatistics,
     tiering::{self, TierError},
-    write::{may_pass, stalled},
+    write::HostWrite,
 };
 
 /// A persistent write-back cache in front of a volume.
@@ -79,10 +80,7 @@ impl Cache {
         identity: LogVolumeIdentity,
     ) -> Result<Arc<Self>, CacheOpenError> {
         let parts = Parts { lower, log: Arc::clone(&log) as Stack, nvram: None };
-        let is_right = settings.report == WriteMode::AfterComplete
-            && settings.order == DestageOrder::Strict
-            && settings.on_log_error == LogErrorPolicy::StopWrites;
-        if !is_right {
+        if !mode::fits_pair(&settings) {
             let why = "a pair reports after completion, in strict order, through its log only";
             return Err(CacheOpenError::Settings(why.into()));
         }
@@ -345,7 +343,7 @@ impl Cache {
     /// Returns a point after all writes acknowledged until now; where writes count with the next flush, after the last one.
     pub async fn mark(&self) -> Result<WriteOrderMark, Error> {
         let shared = &self.shared;
-        if shared.is_by_flush() {
+        if shared.rules.epochs_end_by_flush {
             let flushed = shared.state.lock().queue.ends.last_serial;
             shared.committed(flushed).await?;
             return Ok(WriteOrderMark(shared.state.lock().epochs.end()));
@@ -359,7 +357,7 @@ impl Cache {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let state = self.shared.state.lock();
-        if self.shared.is_by_flush() {
+        if self.shared.rules.epochs_end_by_flush {
             state.queue.ends.pending == 0 && state.epochs.oldest().is_none()
         } else {
             state.table.dirty() + state.queue.pending_slots() == 0
@@ -497,56 +495,6 @@ impl Cache {
         if self.shared.lower.opened.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    async fn discard_sectors(&self, sector: u64, sectors: u64) -> Result<(), Error> {
-        let shared = &self.shared;
-        let per_slot = u64::from(SECTORS);
-        let end = sector + sectors;
-        // A last slot that the volume's end cuts short is not one of zeros: it would be so still when the
-        // volume has grown, and there may be something in the rest of it.
-        let (first_slot, end_slot) = (sector.div_ceil(per_slot), end / per_slot);
-        let mut begun = false;
-        if first_slot >= end_slot {
-            return self.write_zeros(sector, end, &mut begun).await;
-        }
-        self.write_zeros(sector, first_slot * per_slot, &mut begun).await?;
-        self.write_zeros(end_slot * per_slot, end, &mut begun).await?;
-        let bytes = (end_slot - first_slot) * SLOT_BYTES as u64;
-        let short = bytes <= u64::from(shared.settings.discard_log_bytes);
-        let logged = !shared.settings.report.is_past()
-            && (short || (shared.is_strict() && !shared.mutation.is(Mutant::DiscardOvertakes)))
-            && shared.write_zeros(first_slot, end_slot, &mut begun).await?;
-        if logged {
-            return Ok(());
-        }
-        let started = Instant::now();
-        loop {
-            match shared.discard_past(first_slot, end_slot).await {
-                Err(error) if begun && may_pass(&error) && started.elapsed() < BETWEEN_STEPS => {
-                    tracing::trace!(%error, "a discard that was done in part waits");
-                    sleep(PAST_AGAIN).await;
-                }
-                discarded => {
-                    return discarded.map_err(|error| if begun { stalled(error) } else { error });
-                }
-            }
-        }
-    }
-
-    /// Writes zeros to sectors that are not a whole slot, as a part of a discard. Sets `begun`; if it was set before,
-    /// no error is BUSY.
-    async fn write_zeros(&self, sector: u64, end: u64, begun: &mut bool) -> Result<(), Error> {
-        if sector >= end {
-            return Ok(());
-        }
-        let zeros = Data::zeros((end - sector) as usize * SECTOR_BYTES);
-        // Where only a flush ends an epoch, a discard becomes stable with the next flush.
-        let stable = !self.shared.is_by_flush();
-        let durability = if stable { Durability::Stable } else { Durability::Volatile };
-        let written = self.shared.write(sector, zeros, durability, *begun).await;
-        let has_begun = std::mem::replace(begun, true);
-        written.map_err(|error| if has_begun { stalled(error) } else { error })
-    }
-
     fn count(&self, lba: Lba) {
         self.shared.counters.requests.add(1);
         self.notice_growth(self.shared.lower.extents.place(lba.0));
@@ -565,7 +513,7 @@ impl Volume for Cache {
         let shared = &self.shared;
         Geometry {
             physical_block_size: shared.lower.opened.physical_block_size.max(SLOT_BYTES as u32),
-            volatile_cache: shared.is_volatile(),
+            volatile_cache: shared.rules.is_volatile,
             epoch_blocks: shared.limits.epoch_slots * shared.lower.blocks_per_slot(),
             atomic_blocks: 0,
             key_erasable: false,
@@ -614,10 +562,11 @@ impl Volume for Cache {
             self.shared.lower.volume.check()?;
             self.writable()?;
             // Those that are told early are done at once, as a rule.
-            let is_early = self.shared.settings.report.is_early();
+            let is_early = self.shared.rules.is_early();
             let weight = if is_early { SAMPLED } else { SAMPLED_WAITING };
             let begun = number.is_multiple_of(weight).then(Instant::now);
-            let written = self.shared.write(sector, data, durability, false).await;
+            let write = HostWrite { sector, data, durability, has_begun: false };
+            let written = mode::write(&self.shared, write).await;
             if durability == Durability::Stable {
                 self.shared.confirm();
             }
@@ -634,24 +583,17 @@ impl Volume for Cache {
         if let Err(error) = self.shared.lower.volume.check() {
             return Io::done(Err(error));
         }
-        if let Err(error) = self.shared.check_log() {
-            // End the epoch all the same, so that destage sends it: once the lower volume has everything that was
-            // written until now, the next flush succeeds.
-            if self.shared.is_by_flush() {
-                self.shared.end_epoch();
+        match mode::begin_flush(&self.shared) {
+            Err(error) => return Io::done(Err(error)),
+            Ok(true) => {}
+            Ok(false) => {
+                self.shared.confirm();
+                return Io::done(Ok(()));
             }
-            return Io::done(Err(error));
-        }
-        if !self.shared.is_volatile() {
-            self.shared.confirm();
-            return Io::done(Ok(()));
         }
         Io::new(async move {
             let begun = Instant::now();
-            let mut flushed = self.shared.settle().await;
-            if flushed.is_ok() {
-                flushed = self.shared.log_on_disk().await;
-            }
+            let flushed = mode::flush(&self.shared).await;
             self.shared.times.flushes.add(begun.elapsed(), 1);
             flushed
         })
@@ -665,7 +607,7 @@ impl Volume for Cache {
             self.shared.lower.volume.check()?;
             self.writable()?;
             let begun = Instant::now();
-            let discarded = self.discard_sectors(sector, sectors).await;
+            let discarded = mode::discard(&self.shared, sector, sectors).await;
             self.shared.times.discards.add(begun.elapsed(), 1);
             discarded
         })
@@ -673,7 +615,7 @@ impl Volume for Cache {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.shared.lower.volume.check()?;
-        self.shared.admit(bytes)
+        mode::admit(&self.shared, bytes)
     }
 
     fn extensions(&self) -> Extensions<'_> {
@@ -687,9 +629,6 @@ impl Volume for Cache {
         }
     }
 }
-
-/// The pause between two tries of a discard that bypasses the log and must be finished.
-const PAST_AGAIN: Duration = Duration::from_secs(1);
 
 /// One in so many calls that are done at once is timed, since reading the clock twice takes 70 ns.
 const SAMPLED: u64 = 16;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Lba};
 
 use crate::{
-    batch::Batch, core::CacheCore, dram::scratch_block, nvram::NvramBuffer, settings::WriteMode,
+    batch::Batch, core::CacheCore, dram::scratch_block, nvram::NvramBuffer, rules::AcknowledgedAt,
     state::CacheState,
 };
 
@@ -33,10 +33,11 @@ impl CacheCore {
     }
 
     /// Returns true if a write without FUA is acknowledged before it is in the log.
-    pub fn tells_early(&self, state: &CacheState) -> bool {
-        match self.settings.report {
-            WriteMode::Immediate => state.nvram.as_ref().is_some_and(NvramBuffer::is_sound),
-            report => report.is_early(),
+    pub fn acknowledges_early(&self, state: &CacheState) -> bool {
+        match self.rules.acknowledged_at {
+            AcknowledgedAt::Memory => true,
+            AcknowledgedAt::Nvram => state.nvram.as_ref().is_some_and(NvramBuffer::is_sound),
+            AcknowledgedAt::Log | AcknowledgedAt::Lower => false,
         }
     }
 
@@ -54,8 +55,11 @@ impl CacheCore {
 
     /// Destages to level 1 everything that waits for the log now. Where only a flush ends an epoch, ends the epoch.
     pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
-        let serial =
-            if self.is_by_flush() { self.end_epoch() } else { self.state.lock().commits.serial };
+        let serial = if self.rules.epochs_end_by_flush {
+            self.end_epoch()
+        } else {
+            self.state.lock().commits.serial
+        };
         self.committed(serial).await
     }
 
@@ -101,7 +105,7 @@ async fn write_segments(shared: Arc<CacheCore>) {
     loop {
         let batch = {
             let mut state = shared.state.lock();
-            let batch = state.take_batch(&shared.log.identity, shared.is_by_flush());
+            let batch = state.take_batch(&shared.log.identity, shared.rules.epochs_end_by_flush);
             if batch.is_none() {
                 state.queue.is_writing = false;
             }
@@ -119,7 +123,7 @@ async fn write_segments(shared: Arc<CacheCore>) {
         shared.counters.log.committed_slots.add(batch.slots() as u64);
         let published = {
             let mut state = shared.state.lock();
-            let published = state.publish(&batch, shared.is_by_flush(), Instant::now);
+            let published = state.publish(&batch, shared.rules.epochs_end_by_flush, Instant::now);
             // Note the seals before any read can look for content of this segment.
             if let Some(seals) = &shared.log.seals {
                 seals.note(published.start, &batch.header);

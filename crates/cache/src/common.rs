@@ -18,11 +18,12 @@ use crate::{
         recovery::{NoSuperblock, superblock},
         superblock::{LogVolumeIdentity, MEMBERS_BYTES},
     },
+    mode,
     nvram::StableMemory,
     open::{self, Parts},
     reach::JoinedMembers,
     refusal::CacheOpenError,
-    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    settings::Settings,
     slot::SLOT_BYTES,
 };
 
@@ -90,10 +91,7 @@ impl Cache {
 
 /// The log holds the order of all volumes only while nothing goes past it.
 fn check_settings(settings: &Settings) -> Result<(), CacheOpenError> {
-    let is_right = matches!(settings.report, WriteMode::AfterComplete | WriteMode::Immediate)
-        && settings.order == DestageOrder::Strict
-        && settings.on_log_error == LogErrorPolicy::StopWrites
-        && !settings.shares;
+    let is_right = mode::fits_common(settings) && !settings.shares;
     let why = "a cache of several volumes writes everything through its log, in strict order, and \
                shares none of them";
     if is_right { Ok(()) } else { Err(CacheOpenError::Settings(why.into())) }

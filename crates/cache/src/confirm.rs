@@ -40,7 +40,7 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
     let store = shared.confirming.store.clone();
     // Without a store the loop has nothing to do unless the NVRAM holds acknowledged writes: only these can be
     // newer than what the last segment confirmed.
-    if store.is_none() && !shared.settings.report.is_immediate() {
+    if store.is_none() && !shared.rules.keeps_in_nvram {
         return pending().await;
     }
     let mut synced = shared.confirming.noted();

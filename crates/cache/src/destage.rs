@@ -91,7 +91,7 @@ async fn wait_for_work(shared: &CacheCore) -> bool {
             if state.destage.is_stopping {
                 return false;
             }
-            let work = if shared.is_by_flush() {
+            let work = if shared.rules.epochs_end_by_flush {
                 state.epochs.oldest().is_some()
             } else {
                 state.table.dirty() > 0 || state.log.ring.segments() > 0
@@ -326,7 +326,7 @@ async fn complete(
 /// Returns true if a round may follow the flush of another one, as far as the settings decide that. The volumes of a
 /// common log would each have to keep the order, and a node's own cache has reads as of its latest flush.
 fn may_be_followed(shared: &CacheCore) -> bool {
-    shared.is_atomic_below() && !shared.is_by_flush() && shared.lower.joined.is_none()
+    shared.is_atomic_below() && !shared.rules.epochs_end_by_flush && shared.lower.joined.is_none()
 }
 
 /// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume holds: 0 if it
@@ -335,7 +335,7 @@ fn may_be_followed(shared: &CacheCore) -> bool {
 fn learn_limit(shared: &CacheCore) -> u64 {
     let slots = shared.lower.volume.geometry().epoch_blocks / shared.lower.blocks_per_slot();
     shared.lower.epoch_slots.store(slots, Ordering::Relaxed);
-    if shared.is_strict() && !shared.is_by_flush() {
+    if shared.is_strict() && !shared.rules.epochs_end_by_flush {
         let link = shared.lower.link.writes.lock().estimate().held() / SLOT_BYTES as u64;
         let mut state = shared.state.lock();
         let limit = limit(state.log.ring.blocks(), slots, link);
@@ -420,7 +420,7 @@ async fn begin(shared: &CacheCore, chain: &mut Chain<'_>) -> Result<BegunRound, 
     let mut state = shared.state.lock();
     if state.epochs.oldest().is_none() {
         let newest = state.log.ring.next() - 1;
-        assert!(!shared.is_by_flush(), "a round waits for the end of an epoch");
+        assert!(!shared.rules.epochs_end_by_flush, "a round waits for the end of an epoch");
         state.epochs.seal(newest);
     }
     join_short(shared, &mut state, 0);
@@ -481,7 +481,7 @@ fn join_rotten(shared: &CacheCore, rotten: &[(u64, LogAddress)]) {
     let mut state = shared.state.lock();
     let state = &mut *state;
     let has_epochs = has_epochs && state.log.lost.is_none();
-    let newest = (!shared.is_by_flush()).then(|| state.log.ring.next() - 1);
+    let newest = (!shared.rules.epochs_end_by_flush).then(|| state.log.ring.next() - 1);
     let rotten: HashMap<u64, LogAddress> = rotten.iter().copied().collect();
     let is_replaced = |item: &Item| rotten.get(&item.slot) == Some(&item.place);
     while (!has_epochs || state.epochs.older(0).iter().any(is_replaced))

@@ -77,7 +77,7 @@ impl CacheCore {
     /// # Errors
     /// Epochs do not end with a flush in this cache; or the log disk or the lower volume fails.
     pub async fn read_flushed(&self, sector: u64, sectors: u64) -> Result<Data, Error> {
-        if !self.is_by_flush() {
+        if !self.rules.epochs_end_by_flush {
             return Err(Error::Device("writes count without a flush".into()));
         }
         self.make_lower_stable().await?;

@@ -159,7 +159,7 @@ impl CacheCore {
     /// Returns the newest segment that may be destaged. Where only a flush ends an epoch, it is the segment of the
     /// last flush.
     pub fn newest_to_send(&self, state: &CacheState) -> u64 {
-        if self.is_by_flush() { state.epochs.end() } else { state.log.ring.next() - 1 }
+        if self.rules.epochs_end_by_flush { state.epochs.end() } else { state.log.ring.next() - 1 }
     }
 
     /// Returns the names of the cached volumes, indexed by their places.

@@ -6,6 +6,7 @@ use crate::{
     log::{recovery::Scan, superblock::Superblock},
     nvram::{self, StableMemory},
     refusal::CacheOpenError,
+    rules::ModeRules,
     settings::{NvramSurvival, Settings},
 };
 
@@ -20,9 +21,9 @@ pub(crate) fn recall(
 
 /// Returns the boot to note in the superblock: the present one, if acknowledged writes may be in an NVRAM that does
 /// not survive a reboot.
-pub(crate) fn boot(settings: &Settings) -> Option<[u8; 16]> {
+pub(crate) fn boot(settings: &Settings, rules: &ModeRules) -> Option<[u8; 16]> {
     let is_lost = settings.nvram_survives == NvramSurvival::Restart;
-    let boot = settings.boot.filter(|_| is_lost && settings.report.is_immediate());
+    let boot = settings.boot.filter(|_| is_lost && rules.keeps_in_nvram);
     boot.map(|BootId(bytes)| bytes)
 }
 

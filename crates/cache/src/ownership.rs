@@ -8,18 +8,15 @@ use std::sync::Arc;
 use volume::{Claim, Confirmed, Dirty, Error, Holding, JoinedVolume, Stack};
 
 use crate::{
-    core::write_copies,
-    dram::SlotPagePool,
-    log::superblock::Superblock,
-    refusal::CacheOpenError,
-    settings::{Settings, WriteMode},
+    core::write_copies, dram::SlotPagePool, log::superblock::Superblock, refusal::CacheOpenError,
+    settings::Settings,
 };
 
 /// Asks the lower volume for the claim of the opening that the superblock, which is written, has
 /// noted last. One that is away is asked when it comes back; one that keeps no claims will do, unless
 /// it `must` be the witness of a pair.
 pub(crate) async fn claim(
-    settings: &Settings,
+    (settings, writes_back): (&Settings, bool),
     (lower, joined, must): (&Stack, Option<&JoinedVolume>, bool),
     log: &Stack,
     scratch: &Arc<SlotPagePool>,
@@ -35,7 +32,7 @@ pub(crate) async fn claim(
         opening,
         granted: superblock.granted,
         predecessors,
-        writes_back: settings.report != WriteMode::Through,
+        writes_back,
         is_dirty,
         accept_loss: settings.accept_loss,
         takes_over: settings.takes_over,

@@ -185,9 +185,9 @@ impl CacheCore {
     }
 
     fn telling(&self, state: &CacheState) -> Telling {
-        match self.tells_early(state) {
+        match self.acknowledges_early(state) {
             _ if self.mutation.is(Mutant::ReadTellsEarly) => Telling::Everything,
-            true if self.settings.nvram_is_stable() => Telling::Held,
+            true if self.rules.nvram_is_stable => Telling::Held,
             true => Telling::Everything,
             false => Telling::Nothing,
         }

@@ -108,12 +108,15 @@ impl CacheCore {
         }
     }
 
+    /// Checks that a write that bypasses the log would be accepted now.
+    pub fn admit_bypass(&self) -> Result<(), Error> {
+        let refusal = self.refusal(&self.state.lock());
+        refusal.map_or(Ok(()), |error| Err(self.refuse(error)))
+    }
+
     /// Checks that a write of `bytes` bytes would be accepted now, or held until the log has room for it.
-    pub fn admit(self: &Arc<Self>, bytes: usize) -> Result<(), Error> {
+    pub fn admit_to_log(self: &Arc<Self>, bytes: usize) -> Result<(), Error> {
         let mut state = self.state.lock();
-        if self.settings.report.is_past() {
-            return self.refusal(&state).map_or(Ok(()), |error| Err(self.refuse(error)));
-        }
         // A write that begins in the middle of a slot touches one slot more.
         let slots = bytes.div_ceil(SLOT_BYTES) + 1;
         let wanted = WantedRoom { slots, bytes, is_zeros: false, has_begun: false };
@@ -176,7 +179,7 @@ impl CacheCore {
             return Ok(RoomAnswer::Nothing(why));
         }
         let open_only = state.epochs.oldest().is_none() && state.queue.ends.pending == 0;
-        if self.is_by_flush() && open_only {
+        if self.rules.epochs_end_by_flush && open_only {
             self.end_too_large(state)?;
         } else if !std::mem::replace(&mut state.destage.is_starving, true) {
             self.signals.wake_destage.notify_one();
@@ -239,7 +242,7 @@ impl CacheCore {
     /// the next step is copied while the log disk writes this one.
     fn longest_step(&self, state: &CacheState) -> usize {
         let mut limit = self.limits.pending_slots;
-        if self.settings.report.is_immediate() {
+        if self.rules.keeps_in_nvram {
             let slots = state.nvram.as_ref().map_or(0, |nvram| nvram.slots() as usize);
             limit = limit.min(slots);
         }
@@ -303,7 +306,7 @@ impl LogReservation<'_> {
         let shared = self.shared;
         let wants = self.next_step(state);
         let mut free = shared.limits.pending_slots.saturating_sub(state.queue.pending_slots());
-        if shared.settings.report.is_immediate() {
+        if shared.rules.keeps_in_nvram {
             let held = state.nvram.as_ref().map_or(0, NvramBuffer::free);
             free = free.min(held.saturating_sub(state.queue.copying_slots));
         }

@@ -22,7 +22,6 @@ use crate::{
         layout::{MOST_LAYOUTS, MOST_ZONES, SegmentLayout},
         superblock::{FIRST_BLOCK, Superblock, index_shape, least_blocks},
     },
-    settings::WriteMode,
 };
 
 /// Why a log does not get another size. It is as it was, unless said otherwise.
@@ -108,7 +107,7 @@ impl CacheCore {
         turn: LogResizeTurn,
         target: Superblock,
     ) -> Result<(), ResizeError> {
-        if self.settings.report == WriteMode::AtFlush {
+        if self.rules.epochs_end_by_flush {
             return Err(ResizeError::AtFlush);
         }
         let end = target.ring_end();

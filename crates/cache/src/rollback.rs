@@ -12,7 +12,7 @@ use crate::{core::CacheCore, log::segment::LogRecordKind, state::CacheState};
 impl CacheCore {
     /// Takes the volume back to its last flush; stable when this returns.
     pub async fn roll_back(self: &Arc<Self>) -> Result<(), Error> {
-        if !self.is_by_flush() {
+        if !self.rules.epochs_end_by_flush {
             return Err(Error::Device("writes count without a flush".into()));
         }
         let _turn = self.log.rollback_turn.lock().await;

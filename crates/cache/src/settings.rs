@@ -28,13 +28,6 @@ pub enum WriteMode {
     AtFlush,
 }
 
-impl WriteMode {
-    /// Whether writes go past the log.
-    pub(crate) fn is_past(self) -> bool {
-        matches!(self, Self::Through | Self::Around)
-    }
-}
-
 /// What the NVRAM keeps its bytes over.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
@@ -205,18 +198,13 @@ impl Settings {
     /// The range of `read_ahead_bytes`.
     pub const READ_AHEAD_BYTES: RangeInclusive<u32> = 0..=512 << 20;
 
-    /// Whether the NVRAM counts as stable.
-    pub(crate) fn nvram_is_stable(&self) -> bool {
-        self.report == WriteMode::Immediate && self.nvram_survives == NvramSurvival::PowerLoss
-    }
-
-    /// Returns true if acknowledged writes that are only in an NVRAM survive the loss of power.
-    pub(crate) fn keeps_over_power_loss(&self) -> bool {
-        self.nvram_is_stable() || self.log_buffer == Some(NvramSurvival::PowerLoss)
+    /// Returns true if the NVRAMs in front of a pair's log survive the loss of power.
+    pub(crate) fn buffer_is_stable(&self) -> bool {
+        self.log_buffer == Some(NvramSurvival::PowerLoss)
     }
 
     /// Says which setting is out of its range, if one is.
-    pub fn validate(&self) -> Result<(), String> {
+    pub(crate) fn check_ranges(&self) -> Result<(), String> {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
         check(
             (128 << 10..=1 << 43).contains(&self.dram_bytes),
@@ -230,14 +218,6 @@ impl Settings {
         check(
             (0.0..=1.0).contains(&self.destage_threshold),
             "destage_threshold must be from 0 to 1",
-        )?;
-        check(
-            self.report != WriteMode::AtFlush || self.order == DestageOrder::Strict,
-            "report at flush needs strict order",
-        )?;
-        check(
-            self.report != WriteMode::AtFlush || self.on_log_error == LogErrorPolicy::StopWrites,
-            "report at flush needs on_log_error that stops writes",
         )?;
         check(Self::IDLE_MS.contains(&self.idle_ms), "idle_ms must be from 1 to 60000")?;
         check(

@@ -20,7 +20,6 @@ use crate::{
     core::CacheCore,
     log::{reached::LegProgress, superblock::Superblock},
     random::random,
-    settings::WriteMode,
 };
 
 impl CacheCore {
@@ -81,7 +80,7 @@ impl CacheCore {
             // It may have been noted already.
             granted: superblock.granted.min(generation - 1),
             predecessors: superblock.predecessors(),
-            writes_back: self.settings.report != WriteMode::Through,
+            writes_back: self.rules.writes_back,
             is_dirty: self.state.lock().destage.dirty_flags.first(),
             accept_loss: false,
             takes_over: true,

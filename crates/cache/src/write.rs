@@ -12,7 +12,7 @@ use crate::{
     line::WaitTicket,
     log::segment::LogRecordKind,
     reservation::{LogReservation, MAX_STEP, WantedRoom, WritePath},
-    settings::WriteMode,
+    rules::QueueOrder,
     slot::{Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
     state::CacheState,
 };
@@ -54,35 +54,50 @@ impl SlotWrite {
     }
 }
 
+/// A write of a host.
+pub(crate) struct HostWrite {
+    /// The first sector of 512 bytes.
+    pub sector: u64,
+    /// Whole sectors.
+    pub data: Data,
+    pub durability: Durability,
+    /// The call has already changed other sectors, see [`WantedRoom::has_begun`].
+    pub has_begun: bool,
+}
+
+/// How far a write has come when its data is in place.
+pub(crate) enum PlacedWrite {
+    /// It bypassed the log and is stable in the lower volume.
+    Bypassed,
+    /// Its data is in the slots and waits for the log. The serial is that of its last step.
+    Queued(u64),
+}
+
 impl CacheCore {
-    /// Replaces the sectors that begin at `sector`. Returns when the report mode allows the write to be acknowledged.
-    /// `has_begun` says that the call has already changed other sectors, see [`WantedRoom::has_begun`].
+    /// Puts the data of a write into slots and queues them for the log, or bypasses the log if that has no room.
     ///
     /// # Errors
     /// [`Error::Busy`] means that nothing was changed.
-    pub async fn write(
-        self: &Arc<Self>,
-        sector: u64,
-        data: Data,
-        durability: Durability,
-        has_begun: bool,
-    ) -> Result<(), Error> {
-        if self.settings.report.is_past() {
-            return self.write_past(sector, data).await;
-        }
+    pub async fn place_write(self: &Arc<Self>, write: HostWrite) -> Result<PlacedWrite, Error> {
+        let HostWrite { sector, data, has_begun, .. } = write;
         let first = sector / u64::from(SECTORS);
         let end = (sector + (data.len() / SECTOR_BYTES) as u64).div_ceil(u64::from(SECTORS));
         let slots = (end - first) as usize;
         let wanted = WantedRoom { slots, bytes: data.len(), is_zeros: false, has_begun };
-        let serial = match self.way(wanted).await? {
-            WritePath::Past => return self.write_past(sector, data).await,
-            WritePath::Log(reservation) => self.place_all(sector, data, reservation).await?,
-        };
-        if !self.waits_for_log(durability) {
-            return Ok(());
+        match self.way(wanted).await? {
+            WritePath::Past => self.write_past(sector, data).await.map(|()| PlacedWrite::Bypassed),
+            WritePath::Log(reservation) => {
+                self.place_all(sector, data, reservation).await.map(PlacedWrite::Queued)
+            }
         }
-        // Where an epoch ends with a flush, a stable write is a write and a flush.
-        let serial = if self.is_by_flush() { self.end_epoch() } else { serial };
+    }
+
+    /// Waits until a queued write is in the log, and on the log disks if it must be stable.
+    pub async fn wait_for_log(
+        self: &Arc<Self>,
+        serial: u64,
+        durability: Durability,
+    ) -> Result<(), Error> {
         self.decided(serial).await?;
         if durability == Durability::Stable { self.on_disk().await } else { Ok(()) }
     }
@@ -199,24 +214,6 @@ impl CacheCore {
         }
     }
 
-    /// Whether what was acknowledged becomes stable with a flush only.
-    pub fn is_volatile(&self) -> bool {
-        let is_early = self.settings.report.is_early() && !self.settings.nvram_is_stable();
-        is_early || self.settings.log_buffer.is_some()
-    }
-
-    /// Whether a write that is in its slots, and in the NVRAM, is not done yet.
-    fn waits_for_log(&self, durability: Durability) -> bool {
-        match self.settings.report {
-            // If the NVRAM has failed, it keeps nothing, so the write waits for the log.
-            WriteMode::Immediate => {
-                let waits = durability == Durability::Stable && !self.settings.nvram_is_stable();
-                waits || !self.tells_early(&self.state.lock())
-            }
-            report => !report.is_early() || durability == Durability::Stable,
-        }
-    }
-
     /// Puts as much of `data` (from `at` on) into slots as there is room for, at least one slot.
     fn place(
         self: &Arc<Self>,
@@ -298,7 +295,7 @@ impl CacheCore {
             }
             let index = state.table.find_or_insert(part.slot);
             let (page, valid) = merge(state, index, part, page, loaded.as_ref());
-            state.keep_order(index, self.settings.report);
+            state.keep_order(index, self.rules.queue_order);
             let checksum = if part.count == SECTORS { checksum } else { crc32c(&page) };
             let page = page.freeze();
             self.keep_in_nvram(state, index, serial, valid, &page, checksum);
@@ -323,7 +320,7 @@ impl CacheCore {
         page: &[u8],
         checksum: u32,
     ) {
-        if !self.settings.report.is_immediate() {
+        if !self.rules.keeps_in_nvram {
             return;
         }
         let nvram = state.nvram.as_mut().expect("immediate report was refused without NVRAM");
@@ -355,6 +352,7 @@ impl CacheCore {
         self: &Arc<Self>,
         first: u64,
         end: u64,
+        durability: Durability,
         begun: &mut bool,
     ) -> Result<bool, Error> {
         let mut slot = first;
@@ -372,7 +370,7 @@ impl CacheCore {
             }
             slot += slots as u64;
         }
-        if !self.is_by_flush() {
+        if durability == Durability::Stable {
             self.decided(last).await?;
         }
         Ok(true)
@@ -403,7 +401,7 @@ impl CacheCore {
                     state.commits.serial += 1;
                     let step = slot..slot + count as u64;
                     slot = step.end;
-                    step.for_each(|slot| place_zero(&mut state, slot, self.settings.report));
+                    step.for_each(|slot| place_zero(&mut state, slot, self.rules.queue_order));
                     reservation.end_step(&mut state, count, count);
                     self.start_commit(&mut state);
                     if slot == end {
@@ -458,10 +456,10 @@ pub(crate) fn stalled(error: Error) -> Error {
     Error::Device(format!("a part of the blocks was changed, then {error}").into())
 }
 
-fn place_zero(state: &mut CacheState, slot: u64, report: WriteMode) {
+fn place_zero(state: &mut CacheState, slot: u64, order: QueueOrder) {
     let serial = state.commits.serial;
     let index = state.table.find_or_insert(slot);
-    state.keep_order(index, report);
+    state.keep_order(index, order);
     state.table.drop_page(index);
     state.table.entry_mut(index).zero = true;
     state.queue_slot(index, serial);

@@ -23,7 +23,8 @@ use crate::{
     log::superblock::Superblock,
     mutant::Mutation,
     nvram::NvramBuffer,
-    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    rules::ModeRules,
+    settings::{DestageOrder, LogErrorPolicy, Settings},
     slot::WHOLE,
     state::CacheState,
     statistics::{AllTimes, BYPASS_ALLOWED, Counters},
@@ -36,6 +37,7 @@ use crate::{
 /// `lower.link.writes` are never held across a wait.
 pub(crate) struct CacheCore {
     pub settings: Settings,
+    pub rules: ModeRules,
     pub lower: LowerVolume,
     pub log: CacheLog,
     /// Set if one half of the log is with a partner.
@@ -112,7 +114,7 @@ impl CacheCore {
 
     /// Returns true if no write may overtake the log on its way to the lower volume.
     pub fn is_strict(&self) -> bool {
-        self.settings.order == DestageOrder::Strict && !self.settings.report.is_past()
+        self.settings.order == DestageOrder::Strict && self.rules.uses_log
     }
 
     /// Returns true if the writes of a destage round take effect as a whole or not at all, as one epoch of the lower
@@ -133,14 +135,9 @@ impl CacheCore {
             || (is_held && state.log_error().is_some() && self.is_atomic_below())
     }
 
-    /// Returns true if only a flush makes writes survive a crash.
-    pub fn is_by_flush(&self) -> bool {
-        self.settings.report == WriteMode::AtFlush
-    }
-
     /// Returns, in words, what the lower volume alone holds if this cache is lost.
     pub fn promise(&self) -> &'static str {
-        if self.settings.report.is_past() {
+        if !self.rules.uses_log {
             // The log may still hold writes of an earlier mode. They are lost with it.
             if self.state.lock().is_dirty() { EMPTYING } else { "every write that was answered" }
         } else if !self.is_strict() {
@@ -168,7 +165,7 @@ impl CacheCore {
             superblock.committed = state.log.ring.next() - 1;
             superblock.serial = state.commits.serial;
             superblock.complete = state.commits.durable;
-            superblock.noted = self.settings.report.is_immediate()
+            superblock.noted = self.rules.keeps_in_nvram
                 && state.nvram.as_ref().is_some_and(NvramBuffer::is_sound);
         }
         // A failed attempt may have reached the disk: its number is not used again.
@@ -221,7 +218,7 @@ impl CacheCore {
             return Some(Error::Busy("the cache is stopping"));
         }
         // A write that bypasses an empty log does not need the log.
-        let needs_log = !self.settings.report.is_past() || state.is_dirty();
+        let needs_log = self.rules.uses_log || state.is_dirty();
         let stops = self.settings.on_log_error == LogErrorPolicy::StopWrites;
         state.log_error().filter(|_| stops && needs_log)
     }

@@ -20,7 +20,8 @@ use crate::{
     open::log::{FoundLog, SPARE_ENTRIES},
     reach::{JoinedMembers, MemberExtents},
     refusal::CacheOpenError,
-    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    rules::ModeRules,
+    settings::{DestageOrder, LogErrorPolicy, Settings},
     slot::SLOT_BYTES,
     state::CacheState,
     statistics::{AllTimes, Counters},
@@ -30,6 +31,7 @@ use crate::{
 /// Everything that an opening has found and made.
 pub(super) struct OpenedParts {
     pub settings: Settings,
+    pub rules: ModeRules,
     pub lower: Stack,
     pub log: Stack,
     pub joining: Option<JoinedMembers>,
@@ -53,20 +55,20 @@ impl OpenedParts {
     /// # Errors
     /// A size in the settings does not fit, or there is no memory for the pages.
     pub fn assemble(mut self) -> Result<Arc<CacheCore>, CacheOpenError> {
-        let settings = self.settings;
+        let (settings, rules) = (self.settings, self.rules);
         let pages = u32::try_from(settings.dram_bytes / SLOT_BYTES as u64)
             .map_err(|_| CacheOpenError::Settings("dram_bytes is too large".into()))?;
         let superblock = self.superblock;
         let limits = CacheLimits {
-            pending_slots: pending_slots(&settings, &mut self.nvram, &superblock),
-            epoch_slots: epoch_slots(&settings, &self.found.scan.ring)?,
+            pending_slots: pending_slots(&settings, &rules, &mut self.nvram, &superblock),
+            epoch_slots: epoch_slots(&rules, &self.found.scan.ring)?,
             entries_beside_log: pages as usize + SPARE_ENTRIES,
         };
         let identity = SegmentIdentity {
             instance: superblock.instance,
             generation: superblock.generation,
             salt: self.salt,
-            noted: settings.report.is_immediate(),
+            noted: rules.keeps_in_nvram,
         };
         let geometry = self.lower.geometry();
         let opened = Geometry { blocks: superblock.identity.geometry.blocks, ..geometry };
@@ -76,7 +78,7 @@ impl OpenedParts {
             .map_or_else(|| MemberExtents::of_one(opened.blocks), MemberExtents::of_several);
         // In strict order everything came to the lower volume through the log.
         let is_stable = settings.order == DestageOrder::Strict
-            && !settings.report.is_past()
+            && rules.uses_log
             && settings.on_log_error == LogErrorPolicy::StopWrites;
         let FoundLog { scan, table, epochs, seals } = self.found;
         let index = LogIndexFrames::new(&superblock, settings.index_segments, scan.index);
@@ -101,10 +103,11 @@ impl OpenedParts {
             confirming: Confirming::new(
                 self.claimed,
                 settings.confirmed_in.clone(),
-                settings.boot.filter(|_| !settings.keeps_over_power_loss()),
-                settings.keeps_over_power_loss(),
+                settings.boot.filter(|_| !rules.keeps_over_power_loss),
+                rules.keeps_over_power_loss,
             ),
             mutation: Mutation::default(),
+            rules,
             settings,
         }))
     }
@@ -113,6 +116,7 @@ impl OpenedParts {
 /// Returns how many slots may wait for the log. Brings the NVRAM's note of the newest stable segment up to date.
 fn pending_slots(
     settings: &Settings,
+    rules: &ModeRules,
     nvram: &mut Option<NvramBuffer>,
     superblock: &Superblock,
 ) -> usize {
@@ -121,7 +125,7 @@ fn pending_slots(
     // Twice: a higher number that no longer holds may be in either cell.
     nvram.set_watermark(superblock.committed);
     nvram.set_watermark(superblock.committed);
-    if settings.report.is_immediate() {
+    if rules.keeps_in_nvram {
         // One slot to spare: the newer version of a slot is put there before the older one is released.
         return limit.min(nvram.slots() as usize - 1);
     }
@@ -129,8 +133,8 @@ fn pending_slots(
 }
 
 /// Returns how many slots an epoch may have; 0 if writes count without a flush.
-fn epoch_slots(settings: &Settings, ring: &SegmentRing) -> Result<u64, CacheOpenError> {
-    if settings.report != WriteMode::AtFlush {
+fn epoch_slots(rules: &ModeRules, ring: &SegmentRing) -> Result<u64, CacheOpenError> {
+    if !rules.epochs_end_by_flush {
         return Ok(0);
     }
     let slots = slots_between_flushes(ring);

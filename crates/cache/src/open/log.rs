@@ -14,8 +14,9 @@ use crate::{
     },
     open::key,
     refusal::CacheOpenError,
+    rules::ModeRules,
     seals::Seals,
-    settings::{DestageOrder, Settings, WriteMode},
+    settings::{DestageOrder, Settings},
     slot::{LogAddress, SLOT_BYTES, SlotTable},
 };
 
@@ -33,7 +34,7 @@ pub(super) struct FoundLog {
 pub(super) async fn scan_until_whole(
     log: &Stack,
     superblock: &Superblock,
-    settings: &Settings,
+    (settings, rules): (&Settings, &ModeRules),
     lower: Geometry,
     watermark: Option<u64>,
 ) -> Result<(FoundLog, Doubt), CacheOpenError> {
@@ -41,7 +42,8 @@ pub(super) async fn scan_until_whole(
     let mut doubt = Doubt::new(log);
     let mut mended = 0;
     let mut found = loop {
-        let found = scan_once(log, superblock, settings, lower, watermark, &mut doubt).await?;
+        let found =
+            scan_once(log, superblock, (settings, rules), lower, watermark, &mut doubt).await?;
         let end = found.scan.end;
         // Mend each segment once, or this might never end. The last segment may be missing without
         // a trace, in the copy that is read alone.
@@ -55,7 +57,7 @@ pub(super) async fn scan_until_whole(
         break found;
     };
     // What is in the log now was flushed, since recovery gives up what was not.
-    if settings.report == WriteMode::AtFlush && found.scan.ring.segments() > 0 {
+    if rules.epochs_end_by_flush && found.scan.ring.segments() > 0 {
         found.epochs.seal(found.scan.ring.next() - 1);
     }
     Ok((found, doubt))
@@ -64,21 +66,20 @@ pub(super) async fn scan_until_whole(
 async fn scan_once(
     log: &Stack,
     superblock: &Superblock,
-    settings: &Settings,
+    (settings, rules): (&Settings, &ModeRules),
     lower: Geometry,
     watermark: Option<u64>,
     doubt: &mut Doubt,
 ) -> Result<FoundLog, CacheOpenError> {
     let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
     let most_entries = pages + superblock.ring_end() as usize + SPARE_ENTRIES;
-    let by_flush = settings.report == WriteMode::AtFlush;
     let seals = key::new_seals(settings, superblock);
     let mut table = SlotTable::new(pages);
-    let mut epochs = new_epochs(settings, superblock, lower);
+    let mut epochs = new_epochs((settings, rules), superblock, lower);
     doubt.restart();
     let take = |start, header: &SegmentHeader| {
         doubt.note(start, header);
-        if !by_flush {
+        if !rules.epochs_end_by_flush {
             epochs.make_room(header.number, header.slots());
         }
         apply(&mut table, &mut epochs, start, header);
@@ -94,15 +95,17 @@ async fn scan_once(
 }
 
 /// Returns an empty list of epochs. Each may be as large as the lower volume takes at once.
-pub(super) fn new_epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epochs {
+pub(super) fn new_epochs(
+    (settings, rules): (&Settings, &ModeRules),
+    superblock: &Superblock,
+    lower: Geometry,
+) -> Epochs {
     let end = superblock.tail - 1;
-    if settings.report == WriteMode::AtFlush {
+    if rules.epochs_end_by_flush {
         return Epochs::by_flush(end);
     }
     let mut epochs = Epochs::new(end);
-    if settings.order == DestageOrder::Strict
-        && !matches!(settings.report, WriteMode::Through | WriteMode::Around)
-    {
+    if settings.order == DestageOrder::Strict && rules.uses_log {
         let slots = lower.epoch_blocks / (SLOT_BYTES as u64 / u64::from(lower.block_size));
         epochs.set_limit(limit(superblock.ring_end(), slots, 0));
     }

@@ -35,11 +35,13 @@ use crate::{
         recovery::{NoSuperblock, scan, superblock},
         superblock::{LogVolumeIdentity, Superblock},
     },
+    mode,
     nvram::{NvramBuffer, StableMemory},
     older, ownership,
     random::random,
     reach::{DirtyFlags, JoinedMembers},
     refusal::CacheOpenError,
+    rules::ModeRules,
     settings::Settings,
     statistics::Counters,
     witness::number,
@@ -73,9 +75,10 @@ pub async fn check_nvram(
         Err(error) => return Err(no_superblock(error)),
     };
     check_size(log, &superblock)?;
+    let rules = mode::rules(settings);
     let is_void = older::is_nvram_void(settings, &superblock);
     let key = OpeningKey::for_check(settings, &superblock);
-    let nvram = FoundNvram::read(nvram, &superblock, settings, &key, is_void)?;
+    let nvram = FoundNvram::read(nvram, &superblock, (settings, &rules), &key, is_void)?;
     key.refuse_if(!nvram.held.is_empty())?;
     let found = scan(log, &superblock, nvram.watermark, |_, _| {}).await;
     let found = found.map_err(CacheOpenError::Log)?;
@@ -115,6 +118,7 @@ async fn read_and_check(
     pair: Option<Arc<Mirror>>,
     joining: Option<JoinedMembers>,
 ) -> Result<(Opening, Doubt), CacheOpenError> {
+    let rules = mode::rules(&settings);
     let geometry = lower.geometry();
     check_geometry(identity, geometry)?;
 
@@ -139,12 +143,13 @@ async fn read_and_check(
     // Reads the NVRAM, and what is known elsewhere of confirmed writes.
     let confirmed = older::recall(&settings, &superblock)?;
     let is_void = older::is_nvram_void(&settings, &superblock);
-    let mut nvram = FoundNvram::read(memory, &superblock, &settings, &key, is_void)?;
+    let mut nvram = FoundNvram::read(memory, &superblock, (&settings, &rules), &key, is_void)?;
     key.refuse_if(!nvram.held.is_empty())?;
 
     // Scans the log. If the log has several copies, this overwrites damaged blocks with the content of a whole copy. A
     // crash leaves more whole copies than before.
-    let scanned = scan_until_whole(&log, &superblock, &settings, geometry, nvram.watermark).await?;
+    let scanned =
+        scan_until_whole(&log, &superblock, (&settings, &rules), geometry, nvram.watermark).await?;
     let (mut found, doubt) = scanned;
     key.refuse_if(found.table.dirty() > 0 || found.scan.loss.is_some())?;
 
@@ -162,7 +167,10 @@ async fn read_and_check(
         None => DirtyFlags::of_one(),
     };
     let bottom = OpeningBottom { lower, geometry, log, pair, joining };
-    Ok((Opening { settings, bottom, superblock, key, nvram, found, newest, dirty_flags }, doubt))
+    Ok((
+        Opening { settings, rules, bottom, superblock, key, nvram, found, newest, dirty_flags },
+        doubt,
+    ))
 }
 
 /// Refuses a log from which acknowledged data is missing, and a log or an NVRAM that is an older copy, unless the
@@ -203,6 +211,7 @@ struct OpeningBottom {
 /// An opening whose checks have passed.
 struct Opening {
     settings: Settings,
+    rules: ModeRules,
     bottom: OpeningBottom,
     /// The superblock that is on the log disk, or is to be written next.
     superblock: Superblock,
@@ -249,8 +258,8 @@ impl Opening {
         // is written leaves an NVRAM without the slots that the log does not need, and a superblock under which the
         // next opening with the same settings accepts it. A crash after that leaves log and NVRAM with every
         // acknowledged write between them.
-        let boot = older::boot(&self.settings);
-        if self.nvram.take_into_use(&mut self.superblock, &self.settings, boot)? {
+        let boot = older::boot(&self.settings, &self.rules);
+        if self.nvram.take_into_use(&mut self.superblock, (&self.settings, &self.rules), boot)? {
             self.superblock.sequence += 1;
             self.write_superblocks(&scratch).await?;
         }
@@ -288,7 +297,7 @@ impl Opening {
             key::change(superblock, &mut found.scan, &self.settings);
             // No slot is in use, as was checked above, but the slots may still contain older data in clear text.
             nvram.change.clears_data = true;
-            found.epochs = log::new_epochs(&self.settings, superblock, lower);
+            found.epochs = log::new_epochs((&self.settings, &self.rules), superblock, lower);
         }
         let scan = &mut found.scan;
         superblock.index_first = superblock.index_tail + scan.index.frames.len() as u64;
@@ -343,7 +352,15 @@ impl Opening {
         let asking = (lower, joined, pair.is_some());
         let told = (dirty, claimed.clone());
         let superblock = &mut self.superblock;
-        ownership::claim(&self.settings, asking, log, scratch, superblock, told).await?;
+        ownership::claim(
+            (&self.settings, self.rules.writes_back),
+            asking,
+            log,
+            scratch,
+            superblock,
+            told,
+        )
+        .await?;
         Ok(claimed)
     }
 
@@ -364,6 +381,7 @@ impl Opening {
         let OpeningBottom { lower, log, pair, joining, .. } = self.bottom;
         let parts = OpenedParts {
             settings: self.settings,
+            rules: self.rules,
             lower,
             log,
             joining,
@@ -391,7 +409,7 @@ impl Opening {
 impl CacheCore {
     /// Sets the mode and the boot of this opening in the superblock, if it still has those of the last one.
     async fn forget_old_mode(&self, boot: Option<[u8; 16]>) -> Result<(), CacheOpenError> {
-        let immediate = self.settings.report.is_immediate();
+        let immediate = self.rules.keeps_in_nvram;
         let is_stale = {
             let superblock = self.log.superblock.lock().await;
             (superblock.immediate, superblock.boot) != (immediate, boot)

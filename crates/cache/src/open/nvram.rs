@@ -11,6 +11,7 @@ use crate::{
     open::key::OpeningKey,
     random::random,
     refusal::CacheOpenError,
+    rules::ModeRules,
     settings::Settings,
     slot::{Came, NONE, SLOT_BYTES},
 };
@@ -47,24 +48,24 @@ impl FoundNvram {
     pub fn read(
         memory: Option<Box<dyn StableMemory>>,
         superblock: &Superblock,
-        settings: &Settings,
+        (settings, rules): (&Settings, &ModeRules),
         key: &OpeningKey,
         is_void: bool,
     ) -> Result<Self, CacheOpenError> {
         // Only in this case can acknowledged data be in the NVRAM alone.
         let needed = superblock.immediate && !superblock.clean && !settings.accept_loss && !is_void;
-        let Some(memory) = memory else { return Self::none(settings, needed) };
+        let Some(memory) = memory else { return Self::none(rules, needed) };
         let (buffer, contents) = NvramBuffer::open(memory, superblock.instance, key.sealing());
         check_readable(&buffer)?;
         let contents = usable(contents, &buffer, is_void, key);
-        let found = Self::judge(buffer, contents, superblock, settings, needed)?;
+        let found = Self::judge(buffer, contents, superblock, (settings, rules), needed)?;
         check_held(&found.held, superblock, settings)?;
         Ok(found)
     }
 
     /// There is no NVRAM.
-    fn none(settings: &Settings, needed: bool) -> Result<Self, CacheOpenError> {
-        if settings.report.is_immediate() {
+    fn none(rules: &ModeRules, needed: bool) -> Result<Self, CacheOpenError> {
+        if rules.keeps_in_nvram {
             return Err(CacheOpenError::Settings("immediate report needs an NVRAM".into()));
         }
         if needed {
@@ -86,7 +87,7 @@ impl FoundNvram {
         buffer: NvramBuffer,
         contents: NvramContents,
         superblock: &Superblock,
-        settings: &Settings,
+        (settings, rules): (&Settings, &ModeRules),
         needed: bool,
     ) -> Result<Self, CacheOpenError> {
         let instance = superblock.instance;
@@ -134,7 +135,7 @@ impl FoundNvram {
         };
         check_readable(&buffer)?;
         let slots = if change.formats { buffer.most_slots() } else { buffer.slots() };
-        if settings.report.is_immediate() && slots < LEAST_NVRAM_SLOTS {
+        if rules.keeps_in_nvram && slots < LEAST_NVRAM_SLOTS {
             return Err(CacheOpenError::Settings(format!(
                 "the NVRAM has {slots} slots, immediate report needs at least {LEAST_NVRAM_SLOTS}"
             )));
@@ -155,10 +156,10 @@ impl FoundNvram {
     pub fn take_into_use(
         &mut self,
         superblock: &mut Superblock,
-        settings: &Settings,
+        (settings, rules): (&Settings, &ModeRules),
         boot: Option<[u8; 16]>,
     ) -> Result<bool, CacheOpenError> {
-        let is_immediate = settings.report.is_immediate();
+        let is_immediate = rules.keeps_in_nvram;
         let mut noted = false;
         if let Some(buffer) = &mut self.buffer {
             if self.change.formats {

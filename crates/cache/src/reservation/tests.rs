@@ -56,7 +56,7 @@ impl Site {
         let log = Arc::new(MemVolume::new(log));
         let settings = Settings { read_ahead_bytes: 0, nvram_bytes: 1 << 20, ..settings };
         let nvram = || Box::new(Nvram(vec![0; 1 << 20])) as Box<dyn StableMemory>;
-        let nvram = settings.report.is_immediate().then(nvram);
+        let nvram = (settings.report == WriteMode::Immediate).then(nvram);
         let parts = Parts { lower, log, nvram };
         let cache = Cache::open(settings, parts, identity).await.expect("opened");
         tokio::spawn(cache.run());

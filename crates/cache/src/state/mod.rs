@@ -28,7 +28,7 @@ use crate::{
     epoch::Epochs,
     log::ring::SegmentRing,
     nvram::NvramBuffer,
-    settings::WriteMode,
+    rules::QueueOrder,
     slot::{SLOT_BYTES, SlotTable},
     tier::Tiered,
 };
@@ -121,22 +121,22 @@ impl CacheState {
         serial
     }
 
-    /// Call this before an entry gets newer content, in the modes that acknowledge writes before they are in the
-    /// log. If the newer content must not take the turn that the entry has in the queue, its present content takes it.
+    /// Call this before an entry gets newer content. If the newer content must not take the turn that the entry has in the
+    /// queue, its present content takes it.
     ///
-    /// - With immediate report: if the newer content could get into an earlier segment than entries behind it. The
+    /// - [`QueueOrder::Segments`]: if the newer content could get into an earlier segment than entries behind it. The
     ///   log, even without its NVRAM, then holds all writes that were acknowledged up to some moment, and none that
     ///   was acknowledged later.
-    /// - At flush: if the end of an epoch is behind it.
-    pub fn keep_order(&mut self, index: u32, report: WriteMode) {
+    /// - [`QueueOrder::Epochs`]: if the end of an epoch is behind it.
+    pub fn keep_order(&mut self, index: u32, order: QueueOrder) {
         let entry = self.table.entry(index);
-        let moves_up = match report {
+        let moves_up = match order {
+            QueueOrder::Any => false,
             // If all entries fit into one segment, that is in the log as a whole or not at all.
-            WriteMode::Immediate => {
+            QueueOrder::Segments => {
                 self.queue.entries.len() > self.log.ring.longest_data() as usize
             }
-            WriteMode::AtFlush => self.queue.ends_behind(entry.turn),
-            WriteMode::AfterComplete | WriteMode::Through | WriteMode::Around => false,
+            QueueOrder::Epochs => self.queue.ends_behind(entry.turn),
         };
         if !entry.queued || !moves_up {
             return;
@@ -201,17 +201,5 @@ impl CacheState {
 
 /// Slots looked up under the lock at once: some tens of microseconds.
 const LOOKED_UP: u64 = 1024;
-
-impl WriteMode {
-    /// Whether a write is acknowledged when it is in the NVRAM.
-    pub(crate) fn is_immediate(self) -> bool {
-        self == Self::Immediate
-    }
-
-    /// Whether a write may be acknowledged before it is in the log.
-    pub(crate) fn is_early(self) -> bool {
-        matches!(self, Self::Immediate | Self::AtFlush)
-    }
-}
 
 const _: () = assert!(SLOT_BYTES == crate::log::BLOCK_BYTES, "a data block holds a slot");

@@ -1,0 +1,102 @@
+//! The parts of a discard: whole slots become records of zeros in the log, or are discarded past the log; zeros are
+//! written to the rest.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+use volume::{Data, Durability, Error};
+
+use crate::{
+    core::CacheCore,
+    mutant::Mutant,
+    reservation::BETWEEN_STEPS,
+    slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
+    write::{HostWrite, may_pass, stalled},
+};
+
+/// A discard in progress. First write the [edges](Self::next_edge), then discard the slots.
+pub(super) struct DiscardPlan {
+    /// Ranges of sectors outside of whole slots that are still to be written.
+    edges: [Option<(u64, u64)>; 2],
+    /// The whole slots, `first .. end`. They may be none.
+    slots: (u64, u64),
+    /// The discard has changed something: from now on no error is BUSY.
+    begun: bool,
+}
+
+impl DiscardPlan {
+    /// Plans the discard of `sectors` sectors from `sector` on.
+    pub fn new(sector: u64, sectors: u64) -> Self {
+        let per_slot = u64::from(SECTORS);
+        let end = sector + sectors;
+        // A last slot that the volume's end cuts short is not one of zeros: it would be so still when the
+        // volume has grown, and there may be something in the rest of it.
+        let (first_slot, end_slot) = (sector.div_ceil(per_slot), end / per_slot);
+        let (edges, slots) = if first_slot >= end_slot {
+            ([(sector, end), (end, end)], (0, 0))
+        } else {
+            let edges = [(sector, first_slot * per_slot), (end_slot * per_slot, end)];
+            (edges, (first_slot, end_slot))
+        };
+        let edges = edges.map(|edge| Some(edge).filter(|(start, end)| start < end));
+        Self { edges, slots, begun: false }
+    }
+
+    /// Returns the next write of zeros. Call [`Self::edge_written`] with its result.
+    pub fn next_edge(&mut self, durability: Durability) -> Option<HostWrite> {
+        let (sector, end) = self.edges.iter_mut().find_map(Option::take)?;
+        let data = Data::zeros((end - sector) as usize * SECTOR_BYTES);
+        Some(HostWrite { sector, data, durability, has_begun: self.begun })
+    }
+
+    /// Notes how a write of zeros has ended.
+    ///
+    /// # Errors
+    /// The error of the write. It is BUSY only if nothing was changed.
+    pub fn edge_written(&mut self, written: Result<(), Error>) -> Result<(), Error> {
+        let has_begun = std::mem::replace(&mut self.begun, true);
+        written.map_err(|error| if has_begun { stalled(error) } else { error })
+    }
+
+    /// Discards the slots through the log. Long discards bypass it in relaxed order, and so do all if the log has no
+    /// room. `durability` is that of the discard when this returns.
+    pub async fn discard_in_log(
+        mut self,
+        core: &Arc<CacheCore>,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let (first, end) = self.slots;
+        if first >= end {
+            return Ok(());
+        }
+        let bytes = (end - first) * SLOT_BYTES as u64;
+        let short = bytes <= u64::from(core.settings.discard_log_bytes);
+        let logged = (short || (core.is_strict() && !core.mutation.is(Mutant::DiscardOvertakes)))
+            && core.write_zeros(first, end, durability, &mut self.begun).await?;
+        if logged { Ok(()) } else { self.discard_past(core).await }
+    }
+
+    /// Discards the slots past the log. A discard that has changed something is tried again while it fails with an error
+    /// that may pass.
+    pub async fn discard_past(self, core: &Arc<CacheCore>) -> Result<(), Error> {
+        let Self { slots: (first, end), begun, .. } = self;
+        if first >= end {
+            return Ok(());
+        }
+        let started = Instant::now();
+        loop {
+            match core.discard_past(first, end).await {
+                Err(error) if begun && may_pass(&error) && started.elapsed() < BETWEEN_STEPS => {
+                    tracing::trace!(%error, "a discard that was done in part waits");
+                    sleep(PAST_AGAIN).await;
+                }
+                discarded => {
+                    return discarded.map_err(|error| if begun { stalled(error) } else { error });
+                }
+            }
+        }
+    }
+}
+
+/// The pause between two tries of a discard that bypasses the log and must be finished.
+const PAST_AGAIN: Duration = Duration::from_secs(1);

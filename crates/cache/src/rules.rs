@@ -1,0 +1,57 @@
+//! What the paths of the cache know of its write mode. The files in `mode` set these rules, each for its mode.
+
+/// When a write that need not be stable at once is acknowledged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum AcknowledgedAt {
+    /// When it is in the log, stable.
+    Log,
+    /// When it is in the NVRAM. If the NVRAM has failed, when it is in the log.
+    Nvram,
+    /// When it is in memory.
+    Memory,
+    /// When it is in the lower volume, stable.
+    Lower,
+}
+
+/// What must not happen to the order of writes while they wait for the log, see `CacheState::keep_order`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum QueueOrder {
+    /// Newer content of a slot may take the turn of older content.
+    Any,
+    /// A segment must not hold newer writes than a later segment.
+    Segments,
+    /// An epoch must not hold newer writes than a later epoch.
+    Epochs,
+}
+
+/// The rules of a write mode with the settings of a cache. They do not change while the cache is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ModeRules {
+    pub acknowledged_at: AcknowledgedAt,
+    /// Writes go through the log. Otherwise they bypass it, and the log only loses what an earlier mode has left there.
+    pub uses_log: bool,
+    /// An acknowledged write becomes stable with the next flush only.
+    pub is_volatile: bool,
+    /// Only a flush ends an epoch: recovery gives up all writes after the last flush. Otherwise each segment may end
+    /// one.
+    pub epochs_end_by_flush: bool,
+    pub queue_order: QueueOrder,
+    /// Each write is put into the NVRAM, and recovery needs the NVRAM.
+    pub keeps_in_nvram: bool,
+    /// The content of the NVRAM is as stable as that of the log disk.
+    pub nvram_is_stable: bool,
+    /// Acknowledged writes that are only in an NVRAM, or in the NVRAMs in front of a pair's log, survive the loss of
+    /// power.
+    pub keeps_over_power_loss: bool,
+    /// Data of a write that bypassed the log stays in memory.
+    pub keeps_bypassed: bool,
+    /// The claim on the lower volume says that the cache may hold writes back.
+    pub writes_back: bool,
+}
+
+impl ModeRules {
+    /// Returns true if a write may be acknowledged before it is in the log.
+    pub fn is_early(&self) -> bool {
+        matches!(self.acknowledged_at, AcknowledgedAt::Nvram | AcknowledgedAt::Memory)
+    }
+}
