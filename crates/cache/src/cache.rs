@@ -22,7 +22,7 @@ use crate::{
     confirm,
     core::CacheCore,
     destage,
-    log::superblock::{InstanceId, LogVolumeIdentity},
+    log::identity::{InstanceId, LogVolumeIdentity},
     mode,
     nvram::NvramBuffer,
     open::{self, Parts},

@@ -14,9 +14,10 @@ use volume::{
 use crate::{
     cache::Cache,
     log::{
+        identity::LogVolumeIdentity,
         members::{self, MemberRecord},
         recovery::{NoSuperblock, superblock},
-        superblock::{LogVolumeIdentity, MEMBERS_BYTES},
+        superblock::MEMBERS_BYTES,
     },
     mode,
     nvram::StableMemory,

@@ -9,13 +9,12 @@ use crate::{
     dram::SlotPagePool,
     log::{
         BLOCK_BYTES,
+        identity::{InstanceId, LogVolumeIdentity},
         members::MemberRecord,
         recovery::{AcknowledgedLoss, NoSuperblock, Scan, scan, superblock},
         segment::{LogRecordKind, SegmentHeader},
-        superblock::{
-            FIRST_BLOCK, InstanceId, LogVolumeIdentity, MAX_NAME, Superblock, index_shape,
-            least_blocks, most_segment_slots,
-        },
+        shape::{FIRST_BLOCK, index_shape, least_blocks, most_segment_slots},
+        superblock::{MAX_NAME, Superblock},
     },
     random::random,
     reach::place_of,

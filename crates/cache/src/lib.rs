@@ -80,10 +80,11 @@ pub use common::CommonMember;
 pub use confirmed::{BootId, ConfirmedIn, ConfirmedStore, ConfirmedWrites};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
+    identity::{InstanceId, LogVolumeIdentity},
     members::{GivenUp, MemberRecord},
     recovery::AcknowledgedLoss,
     seal::LogKey,
-    superblock::{InstanceId, LogVolumeIdentity, is_log},
+    superblock::is_log,
 };
 pub use log_buffer::{BufferError, BufferLoss, FoundBuffer, LogBuffer, NvramPromise, needs_buffer};
 #[cfg(feature = "mutation")]

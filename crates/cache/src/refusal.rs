@@ -2,7 +2,7 @@
 
 use volume::Error;
 
-use crate::log::{recovery::AcknowledgedLoss, superblock::InstanceId};
+use crate::log::{identity::InstanceId, recovery::AcknowledgedLoss};
 
 /// Why a cache could not be opened. The data in its log and its NVRAM was not changed.
 #[derive(Debug, thiserror::Error)]

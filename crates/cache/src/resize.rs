@@ -20,7 +20,8 @@ use crate::{
     core::CacheCore,
     log::{
         layout::{MOST_LAYOUTS, MOST_ZONES, SegmentLayout},
-        superblock::{FIRST_BLOCK, Superblock, index_shape, least_blocks},
+        shape::{FIRST_BLOCK, index_shape, least_blocks},
+        superblock::Superblock,
     },
 };
 

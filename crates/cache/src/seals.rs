@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use crate::{
     dram::PAGE_BYTES,
     log::{
+        identity::InstanceId,
         seal::{LogKey, Salt, SealedBlockId, Sealer, Tag, Which},
         segment::{LogRecordKind, SegmentHeader},
-        superblock::InstanceId,
     },
     slot::LogAddress,
 };

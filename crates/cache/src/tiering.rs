@@ -9,7 +9,7 @@ use crate::{
     core::CacheCore,
     dram::scratch_block,
     fetch::SlotFetch,
-    log::{seal::Sealer, superblock::InstanceId},
+    log::{identity::InstanceId, seal::Sealer},
     slot::SLOT_BYTES,
     tier::{
         FIRST_BLOCK, LEAST_BLOCKS, TierDisk,

@@ -12,11 +12,7 @@ use crate::{
     checksum::crc32c,
     dram::{SlotPagePool, scratch_block},
     frames::LogIndexFrames,
-    log::{
-        recovery::copy_to_mend,
-        seal::Salt,
-        superblock::{InstanceId, Superblock},
-    },
+    log::{identity::InstanceId, recovery::copy_to_mend, seal::Salt, superblock::Superblock},
     seals::Seals,
     slot::{LogAddress, SLOT_BYTES},
 };

@@ -7,7 +7,8 @@ use super::{
     BLOCK_BYTES,
     index::IndexFrame,
     segment::{LogRecordKind, SegmentHeader},
-    superblock::{FIRST_BLOCK, Superblock},
+    shape::FIRST_BLOCK,
+    superblock::Superblock,
 };
 use crate::checksum::crc32c;
 

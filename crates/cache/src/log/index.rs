@@ -10,8 +10,9 @@ use volume::{Error, Extent, Lba, Stack};
 use super::{
     BLOCK_BYTES, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    identity::InstanceId,
     segment::SegmentHeader,
-    superblock::{InstanceId, Superblock},
+    superblock::Superblock,
 };
 use crate::checksum::crc32c;
 

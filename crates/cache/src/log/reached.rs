@@ -4,8 +4,8 @@
 use volume::{Error, Stack};
 
 use super::{
+    identity::InstanceId,
     recovery::{NoSuperblock, scan, superblock},
-    superblock::InstanceId,
 };
 
 /// What a half has.

@@ -14,7 +14,8 @@ use super::{
     index::{IndexFrame, IndexReader},
     ring::SegmentRing,
     segment::{LogRecordKind, SegmentHeader},
-    superblock::{FIRST_BLOCK, InvalidSuperblock, Superblock},
+    shape::FIRST_BLOCK,
+    superblock::{InvalidSuperblock, Superblock},
 };
 use crate::checksum::crc32c;
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use super::{
     layout::{SegmentLayout, Zone},
-    superblock::FIRST_BLOCK,
+    shape::FIRST_BLOCK,
 };
 
 /// Where the live segments lie. A segment is never split: it begins after the one before it, or

@@ -3,8 +3,8 @@
 use super::{
     BLOCK_BYTES, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    identity::InstanceId,
     seal::{Salt, Tag},
-    superblock::InstanceId,
 };
 use crate::checksum::crc32c;
 

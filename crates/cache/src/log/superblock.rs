@@ -1,51 +1,17 @@
 //! The superblock: whose log this is, where it begins, and how far it is known to reach.
 
-use std::fmt;
-
 use volume::Geometry;
 
 use super::{
-    BLOCK_BYTES, MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, VERSION,
+    BLOCK_BYTES, MIN_SEGMENT_SLOTS, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
-    layout::{LAYOUT_BYTES, MOST_LAYOUTS, SegmentLayout, Zone},
+    identity::{InstanceId, LogVolumeIdentity},
+    layout::{LAYOUT_BYTES, MOST_LAYOUTS, SegmentLayout},
     members::{self, MemberRecord},
     seal::KeyCheck,
+    shape::{FIRST_BLOCK, MOST_FRAME_BLOCKS, least_ring, most_segment_slots},
 };
 use crate::checksum::crc32c;
-
-/// The volume a log belongs to.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LogVolumeIdentity {
-    /// Its name, at most 320 bytes: for a remote volume its target and unit.
-    pub name: String,
-    /// Its abilities when the log was formatted, its size when it was opened last or has grown
-    /// since.
-    pub geometry: Geometry,
-}
-
-impl LogVolumeIdentity {
-    /// Whether data logged for `self` may go to a volume with this geometry: what decides where
-    /// bytes lie must be equal, and every block that there was must be there. It may have grown.
-    pub(crate) fn fits(&self, geometry: Geometry) -> bool {
-        self.geometry.block_size == geometry.block_size && self.geometry.blocks <= geometry.blocks
-    }
-}
-
-/// What tells the records of one log from those of any other and of its own past.
-#[derive(Clone, Copy, Default, Eq, PartialEq)]
-pub struct InstanceId(pub [u8; 16]);
-
-impl fmt::Display for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// One state of the superblock. Blocks 0 and 1 of the log hold two copies, written one after the
 /// other: a crash between or within leaves one whole, and damage to one is mended by the other.
@@ -234,32 +200,6 @@ impl Superblock {
         right.then(|| members::decode(count, u32_at(block, LOWER_BLOCK_SIZE_AT), bytes))?
     }
 
-    /// Where segments go, oldest first.
-    pub fn ring_layouts(&self) -> Vec<SegmentLayout> {
-        match self.layouts.is_empty() {
-            true => vec![SegmentLayout::whole(FIRST_BLOCK, self.ring_end())],
-            false => self.layouts.clone(),
-        }
-    }
-
-    /// Keeps of `layouts` those of segments from the tail on.
-    pub fn keep_layouts(&mut self, layouts: impl Iterator<Item = SegmentLayout>) {
-        self.layouts = layouts.collect();
-        while self.layouts.get(1).is_some_and(|layout| layout.first <= self.tail) {
-            self.layouts.remove(0);
-        }
-        if let Some(oldest) = self.layouts.first()
-            && oldest.first == self.tail
-        {
-            self.tail_block = oldest.start;
-        }
-        if let [only] = &self.layouts[..]
-            && only.zones == SegmentLayout::whole(FIRST_BLOCK, self.ring_end()).zones
-        {
-            self.layouts.clear();
-        }
-    }
-
     /// Reads the record from a block of 4096 bytes, believing nothing.
     pub fn decode(block: &[u8]) -> Result<Self, InvalidSuperblock> {
         assert_eq!(block.len(), BLOCK_BYTES, "a block was read");
@@ -275,30 +215,11 @@ impl Superblock {
         if version != VERSION {
             return Err(InvalidSuperblock::Version(version));
         }
-        let length = u32_at(block, NAME_LENGTH_AT) as usize;
-        if length > MAX_NAME {
-            return Err(InvalidSuperblock::Garbage);
-        }
-        let name = std::str::from_utf8(&block[NAME_AT..NAME_AT + length])
-            .map_err(|_| InvalidSuperblock::Garbage)?
-            .to_owned();
         let flags = u32_at(block, FLAGS_AT);
-        let abilities = u32_at(block, LOWER_FLAGS_AT);
         let mut superblock = Self {
             sequence: u64_at(block, SEQUENCE_AT),
             instance: InstanceId(array(block, INSTANCE_AT)),
-            identity: LogVolumeIdentity {
-                name,
-                geometry: Geometry {
-                    block_size: u32_at(block, LOWER_BLOCK_SIZE_AT),
-                    physical_block_size: u32_at(block, LOWER_PHYSICAL_AT),
-                    blocks: u64_at(block, LOWER_BLOCKS_AT),
-                    read_only: abilities & READ_ONLY != 0,
-                    thin: abilities & THIN != 0,
-                    volatile_cache: abilities & VOLATILE != 0,
-                    ..Geometry::with_blocks(0)
-                },
-            },
+            identity: Self::decode_identity(block).ok_or(InvalidSuperblock::Garbage)?,
             log_blocks: u64_at(block, LOG_BLOCKS_AT),
             segment_slots: u32_at(block, SEGMENT_SLOTS_AT),
             generation: u64_at(block, GENERATION_AT),
@@ -333,9 +254,20 @@ impl Superblock {
         if superblock.makes_sense() { Ok(superblock) } else { Err(InvalidSuperblock::Garbage) }
     }
 
-    /// The block after the last of the ring: where the index begins.
-    pub fn ring_end(&self) -> u32 {
-        self.log_blocks as u32 - self.index_blocks
+    fn decode_identity(block: &[u8]) -> Option<LogVolumeIdentity> {
+        let name = block[NAME_AT..][..MAX_NAME].get(..u32_at(block, NAME_LENGTH_AT) as usize)?;
+        let name = std::str::from_utf8(name).ok()?.to_owned();
+        let abilities = u32_at(block, LOWER_FLAGS_AT);
+        let geometry = Geometry {
+            block_size: u32_at(block, LOWER_BLOCK_SIZE_AT),
+            physical_block_size: u32_at(block, LOWER_PHYSICAL_AT),
+            blocks: u64_at(block, LOWER_BLOCKS_AT),
+            read_only: abilities & READ_ONLY != 0,
+            thin: abilities & THIN != 0,
+            volatile_cache: abilities & VOLATILE != 0,
+            ..Geometry::with_blocks(0)
+        };
+        Some(LogVolumeIdentity { name, geometry })
     }
 
     /// Numbers that later arithmetic relies on; a right checksum says only that someone wrote it.
@@ -367,55 +299,10 @@ impl Superblock {
             && (1..=self.committed + 1).contains(&self.tail)
             && self.layouts_make_sense()
     }
-
-    fn layouts_make_sense(&self) -> bool {
-        let ring = Zone { first: FIRST_BLOCK, end: self.ring_end() };
-        let in_order = self.layouts.windows(2).all(|pair| pair[0].first < pair[1].first);
-        in_order
-            && self.layouts.first().is_none_or(|oldest| oldest.first <= self.tail)
-            && self.layouts.iter().all(|layout| {
-                layout.first < u64::MAX / 2 && layout.makes_sense(ring, self.segment_slots + 1)
-            })
-    }
 }
 
-/// Most slots in a segment. The header of a sealed one has room for fewer.
-pub(crate) const fn most_segment_slots(sealed: bool) -> u32 {
-    if sealed { MAX_SEALED_SLOTS } else { MAX_SEGMENT_SLOTS }
-}
-
-/// Blocks in the smallest ring: room for six full segments, so that there is some left beside the
-/// reserve and the unused end of the ring.
-const fn least_ring(segment_slots: u32) -> u64 {
-    6 * (segment_slots as u64 + 1)
-}
-
-/// Blocks in the smallest log.
-pub(crate) const fn least_blocks(segment_slots: u32) -> u64 {
-    FIRST_BLOCK as u64 + least_ring(segment_slots) + LEAST_FRAMES
-}
-
-/// What of a log of so many blocks is its index: blocks in a frame, and in all frames.
-///
-/// A record takes 24 bytes in the index and a segment 32 more, which is 0.6 % of a segment of any
-/// number of blocks; with what is lost at the ends of frames, of the smallest too, less than 1 %.
-/// A frame is 1/131072 of the log, at most 64 KiB: what recovery reads in full, since the newest
-/// frame does not tell of it yet, is little of a large log, and no more than a frame holds of any.
-pub(crate) fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
-    let frame = (log_blocks >> 17).clamp(1, u64::from(MOST_FRAME_BLOCKS));
-    let surplus = log_blocks - least_blocks(segment_slots);
-    let frames = (LEAST_FRAMES + surplus / 100).div_ceil(frame);
-    (frame as u32, (frames * frame) as u32)
-}
-
-/// The first block after the two superblocks: where the ring begins.
-pub(crate) const FIRST_BLOCK: u32 = 2;
 /// Bytes in the longest name of a volume.
 pub(crate) const MAX_NAME: usize = 248;
-/// Blocks in the largest frame of an index, 64 KiB: what ten megabytes of full segments need.
-pub(crate) const MOST_FRAME_BLOCKS: u32 = 16;
-/// Frames in the smallest index, each a block.
-const LEAST_FRAMES: u64 = 4;
 /// Openings whose claim may be the one that the lower volume knows: the one that was granted last,
 /// this one, and seven that were cut off between asking and hearing.
 pub(crate) const MAX_OPENINGS: usize = volume::Claim::MOST_PREDECESSORS;
@@ -484,6 +371,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::log::layout::Zone;
 
     pub(crate) fn sample() -> Superblock {
         Superblock {

@@ -18,8 +18,8 @@ use crate::{
     log::{
         BLOCK_BYTES, VERSION,
         bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+        identity::InstanceId,
         seal::{LogKey, Salt, SealedBlockId, Sealer, Which},
-        superblock::InstanceId,
     },
 };
 

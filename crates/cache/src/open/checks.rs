@@ -4,7 +4,7 @@ use volume::{Geometry, Stack};
 
 use crate::{
     inspect::check_size,
-    log::superblock::{LogVolumeIdentity, Superblock},
+    log::{identity::LogVolumeIdentity, superblock::Superblock},
     nvram::{StableMemory, owner},
     refusal::CacheOpenError,
     settings::Settings,

@@ -32,8 +32,9 @@ use crate::{
     log::{
         MAX_SEALED_SLOTS,
         doubt::Doubt,
+        identity::LogVolumeIdentity,
         recovery::{NoSuperblock, scan, superblock},
-        superblock::{LogVolumeIdentity, Superblock},
+        superblock::Superblock,
     },
     mode,
     nvram::{NvramBuffer, StableMemory},

@@ -6,7 +6,7 @@ use crate::{
     checksum::crc32c,
     log::{
         bytes::{array, put, put_u32, u32_at},
-        superblock::InstanceId,
+        identity::InstanceId,
     },
     slot::SLOT_BYTES,
 };
