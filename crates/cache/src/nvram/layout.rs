@@ -56,3 +56,42 @@ pub(super) const SEALED: u8 = 1;
 /// The most bits set in a damaged header that still counts as unused. A header in use has two random checksums and
 /// a mask: one in 10^13 has so few bits set.
 pub(super) const MOST_FLIPPED: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::tests::{rows, tables};
+
+    /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
+    const FIELDS: &[(&str, usize, usize)] = &[
+        ("magic", 0, 8),
+        ("version", VERSION_AT, 4),
+        ("slots", SLOTS_AT, 4),
+        ("instance id", INSTANCE_AT, 16),
+        ("mark", MARK_AT, 4),
+        ("checksum", CHECKSUM_AT, 4),
+        ("first watermark", CELLS_AT[WATERMARK][0], CELL_BYTES),
+        ("second watermark", CELLS_AT[WATERMARK][1], CELL_BYTES),
+        ("first begun", CELLS_AT[BEGUN][0], CELL_BYTES),
+        ("second begun", CELLS_AT[BEGUN][1], CELL_BYTES),
+        ("slot headers", ENTRIES_AT, ENTRY_BYTES),
+    ];
+
+    const ENTRY_FIELDS: &[(&str, usize, usize)] = &[
+        ("serial", ENTRY_SERIAL_AT, 8),
+        ("slot", ENTRY_SLOT_AT, 8),
+        ("data checksum", ENTRY_DATA_CHECKSUM_AT, 4),
+        ("mask", ENTRY_MASK_AT, 1),
+        ("flags", ENTRY_FLAGS_AT, 1),
+        ("tag", ENTRY_TAG_AT, 16),
+        ("salt", ENTRY_SALT_AT, 12),
+        ("count", ENTRY_COUNT_AT, 8),
+        ("checksum", ENTRY_CHECKSUM_AT, 4),
+    ];
+
+    #[test]
+    fn the_page_says_what_the_code_does() {
+        let page = include_str!("../../../../docs/formats/nvram.md");
+        assert_eq!(tables(page), [FIELDS, ENTRY_FIELDS].map(rows));
+    }
+}

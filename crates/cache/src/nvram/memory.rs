@@ -307,3 +307,40 @@ impl StableMemory for MappedFile {
         self.error.get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvram::layout::{length_for, slots_in};
+
+    /// The disk was full, or the power failed, while it was made.
+    #[test]
+    fn a_file_whose_making_was_not_finished_is_made_anew_and_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("nvram");
+        std::fs::write(&path, vec![0; 100_000]).expect("written");
+        let length = MappedFile::open(&path, 1 << 20).expect("made").len();
+        assert_eq!(length as u64, length_for(256));
+        // One that has anything, or is larger, is of other settings.
+        assert!(MappedFile::open(&path, 1 << 19).is_err());
+        let mut bytes = vec![0; 100_000];
+        bytes[99_999] = 1;
+        std::fs::write(&path, bytes).expect("written");
+        assert!(MappedFile::open(&path, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn a_mapped_file_keeps_its_bytes_and_is_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nvram");
+        let mut file = MappedFile::open(&path, 65536).unwrap();
+        assert_eq!(slots_in(file.len()), 16);
+        file.write(5, b"abc");
+        assert!(MappedFile::open(&path, 65536).is_err(), "locked");
+        drop(file);
+        assert!(MappedFile::open(&path, 1 << 20).is_err(), "other size");
+        let mut bytes = [0; 3];
+        MappedFile::open(&path, 65536).unwrap().read(5, &mut bytes);
+        assert_eq!(&bytes, b"abc");
+    }
+}

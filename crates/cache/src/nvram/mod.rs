@@ -5,11 +5,15 @@
 
 mod layout;
 mod memory;
+mod slot_header;
+mod contents;
 
+pub(crate) use contents::{HeldNvramSlot, NvramContents, newest_write, owner};
 pub use layout::length_for;
 use layout::*;
 pub(crate) use memory::BUFFER_MAGIC;
 pub use memory::{MappedFile, NvramWatch, StableMemory};
+use slot_header::{Damage, SlotHeader, is_whole, mended};
 
 use std::io;
 
@@ -22,64 +26,6 @@ use crate::{
         seal::{LogKey, Salt, SealedBlockId, Sealer, Which},
     },
 };
-
-/// One slot of the buffer that holds acknowledged data.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct HeldNvramSlot {
-    /// Which slot of the buffer.
-    pub index: u32,
-    pub serial: u64,
-    /// Which slot of the volume.
-    pub slot: u64,
-    pub mask: u8,
-}
-
-/// What was in the memory when it was opened.
-#[derive(Debug, Eq, PartialEq)]
-pub(crate) enum NvramContents {
-    /// The memory was never in use: it has no header, or one that was never finished.
-    Blank,
-    /// The memory belongs to this log. `held` has the acknowledged writes in serial order, `watermark` is the newest
-    /// stable segment, and `begun` is the newest segment that was begun.
-    Ours { mark: u32, held: Vec<HeldNvramSlot>, watermark: u64, begun: u64 },
-    /// The memory belongs to another log, and holds `held` acknowledged writes of that log.
-    Other { instance: InstanceId, held: usize },
-    /// The memory has a format version that this program does not know.
-    Version(u32),
-    /// The header is damaged and cannot say which log the memory belongs to; the text describes the damage.
-    Damaged(String),
-    /// The memory belongs to this log, and some slots are damaged; the text describes the damage.
-    DamagedSlots(String),
-}
-
-/// Returns the log that uses the memory; `None` if the memory is blank or its header is damaged.
-pub(crate) fn owner(memory: &dyn StableMemory) -> Option<InstanceId> {
-    let mut header = [0; HEADER_BYTES];
-    if memory.len() < BLOCK_BYTES {
-        return None;
-    }
-    memory.read(0, &mut header);
-    let is_whole =
-        header.starts_with(MAGIC) && u32_at(&header, CHECKSUM_AT) == crc32c(&header[..CHECKSUM_AT]);
-    is_whole.then(|| InstanceId(array(&header, INSTANCE_AT)))
-}
-
-/// Returns the number of the newest write of a log that the memory holds; 0 if it holds none. Changes nothing.
-pub(crate) fn newest_write(memory: &dyn StableMemory, instance: InstanceId) -> u64 {
-    if owner(memory) != Some(instance) {
-        return 0;
-    }
-    let mut header = [0; HEADER_BYTES];
-    memory.read(0, &mut header);
-    let slots = u32_at(&header, SLOTS_AT).min(slots_in(memory.len()));
-    let serials = (0..slots).filter_map(|index| match SlotHeader::read(memory, index) {
-        SlotHeader::Whole(entry) | SlotHeader::Mended(entry) => {
-            Some(u64_at(&entry, ENTRY_SERIAL_AT))
-        }
-        SlotHeader::Free | SlotHeader::Flipped | SlotHeader::Torn => None,
-    });
-    serials.max().unwrap_or(0)
-}
 
 /// The buffer over a stable memory.
 ///
@@ -423,105 +369,11 @@ impl NvramBuffer {
     }
 }
 
-/// Slots whose headers are neither whole nor all zeros.
-#[derive(Default)]
-struct Damage {
-    /// Slots that were free: so few bits of the header are set that they are flipped zeros.
-    unused: Vec<u32>,
-    /// Slots whose header had one flipped bit, each with the mended header.
-    mended: Vec<(u32, [u8; ENTRY_BYTES])>,
-    /// Slots whose header was being written at the crash, or is damaged beyond repair.
-    torn: Vec<u32>,
-}
-
-/// A slot header as it was found in the memory.
-enum SlotHeader {
-    /// All zeros.
-    Free,
-    /// The slot was free, and some zeros of its header have flipped.
-    Flipped,
-    Whole([u8; ENTRY_BYTES]),
-    /// One bit had flipped; this is the header before that.
-    Mended([u8; ENTRY_BYTES]),
-    /// The header was being written at a crash, or is damaged beyond repair.
-    Torn,
-}
-
-impl SlotHeader {
-    fn read(memory: &dyn StableMemory, index: u32) -> Self {
-        let mut entry = [0; ENTRY_BYTES];
-        memory.read(entry_at(index), &mut entry);
-        let set: u32 = entry.iter().map(|byte| byte.count_ones()).sum();
-        match set {
-            0 => Self::Free,
-            _ if is_whole(&entry) => Self::Whole(entry),
-            set if set <= MOST_FLIPPED => Self::Flipped,
-            _ => mended(entry).map_or(Self::Torn, Self::Mended),
-        }
-    }
-}
-
-fn is_whole(entry: &[u8; ENTRY_BYTES]) -> bool {
-    u32_at(entry, ENTRY_CHECKSUM_AT) == crc32c(&entry[..ENTRY_CHECKSUM_AT])
-}
-
-/// Returns the header with one bit flipped back, if that makes it whole. Only one bit can: CRC32C has Hamming
-/// distance 6 at this length.
-fn mended(mut entry: [u8; ENTRY_BYTES]) -> Option<[u8; ENTRY_BYTES]> {
-    (0..ENTRY_BYTES * 8).find_map(|bit| {
-        entry[bit / 8] ^= 1 << (bit % 8);
-        let found = is_whole(&entry).then_some(entry);
-        entry[bit / 8] ^= 1 << (bit % 8);
-        found
-    })
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
-    const FIELDS: &[(&str, usize, usize)] = &[
-        ("magic", 0, 8),
-        ("version", VERSION_AT, 4),
-        ("slots", SLOTS_AT, 4),
-        ("instance id", INSTANCE_AT, 16),
-        ("mark", MARK_AT, 4),
-        ("checksum", CHECKSUM_AT, 4),
-        ("first watermark", CELLS_AT[WATERMARK][0], CELL_BYTES),
-        ("second watermark", CELLS_AT[WATERMARK][1], CELL_BYTES),
-        ("first begun", CELLS_AT[BEGUN][0], CELL_BYTES),
-        ("second begun", CELLS_AT[BEGUN][1], CELL_BYTES),
-        ("slot headers", ENTRIES_AT, ENTRY_BYTES),
-    ];
-    const ENTRY_FIELDS: &[(&str, usize, usize)] = &[
-        ("serial", ENTRY_SERIAL_AT, 8),
-        ("slot", ENTRY_SLOT_AT, 8),
-        ("data checksum", ENTRY_DATA_CHECKSUM_AT, 4),
-        ("mask", ENTRY_MASK_AT, 1),
-        ("flags", ENTRY_FLAGS_AT, 1),
-        ("tag", ENTRY_TAG_AT, 16),
-        ("salt", ENTRY_SALT_AT, 12),
-        ("count", ENTRY_COUNT_AT, 8),
-        ("checksum", ENTRY_CHECKSUM_AT, 4),
-    ];
     const INSTANCE: InstanceId = InstanceId([5; 16]);
-
-    /// The disk was full, or the power failed, while it was made.
-    #[test]
-    fn a_file_whose_making_was_not_finished_is_made_anew_and_no_other() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("nvram");
-        std::fs::write(&path, vec![0; 100_000]).expect("written");
-        let length = MappedFile::open(&path, 1 << 20).expect("made").len();
-        assert_eq!(length as u64, length_for(256));
-        // One that has anything, or is larger, is of other settings.
-        assert!(MappedFile::open(&path, 1 << 19).is_err());
-        let mut bytes = vec![0; 100_000];
-        bytes[99_999] = 1;
-        std::fs::write(&path, bytes).expect("written");
-        assert!(MappedFile::open(&path, 1 << 20).is_err());
-    }
 
     /// A memory for tests. A copy of its bytes is what a power failure leaves.
     pub struct Plain(pub Vec<u8>);
@@ -686,27 +538,5 @@ pub(crate) mod tests {
         let checksum = crc32c(&newer[..CHECKSUM_AT]);
         put_u32(&mut newer, CHECKSUM_AT, checksum);
         assert_eq!(reopen(newer).1, NvramContents::Version(VERSION + 1));
-    }
-
-    #[test]
-    fn the_page_says_what_the_code_does() {
-        use crate::log::tests::{rows, tables};
-        let page = include_str!("../../../../docs/formats/nvram.md");
-        assert_eq!(tables(page), [FIELDS, ENTRY_FIELDS].map(rows));
-    }
-
-    #[test]
-    fn a_mapped_file_keeps_its_bytes_and_is_locked() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("nvram");
-        let mut file = MappedFile::open(&path, 65536).unwrap();
-        assert_eq!(slots_in(file.len()), 16);
-        file.write(5, b"abc");
-        assert!(MappedFile::open(&path, 65536).is_err(), "locked");
-        drop(file);
-        assert!(MappedFile::open(&path, 1 << 20).is_err(), "other size");
-        let mut bytes = [0; 3];
-        MappedFile::open(&path, 65536).unwrap().read(5, &mut bytes);
-        assert_eq!(&bytes, b"abc");
     }
 }

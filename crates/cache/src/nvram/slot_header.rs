@@ -1,0 +1,61 @@
+//! The headers of the slots of an NVRAM: which are in use, which are free, and what flipped bits and torn writes make of
+//! them.
+
+use super::{
+    StableMemory,
+    layout::{ENTRY_BYTES, ENTRY_CHECKSUM_AT, MOST_FLIPPED, entry_at},
+};
+use crate::{checksum::crc32c, log::bytes::u32_at};
+
+/// A slot header as it was found in the memory.
+pub(super) enum SlotHeader {
+    /// All zeros.
+    Free,
+    /// The slot was free, and some zeros of its header have flipped.
+    Flipped,
+    Whole([u8; ENTRY_BYTES]),
+    /// One bit had flipped; this is the header before that.
+    Mended([u8; ENTRY_BYTES]),
+    /// The header was being written at a crash, or is damaged beyond repair.
+    Torn,
+}
+
+impl SlotHeader {
+    pub(super) fn read(memory: &dyn StableMemory, index: u32) -> Self {
+        let mut entry = [0; ENTRY_BYTES];
+        memory.read(entry_at(index), &mut entry);
+        let set: u32 = entry.iter().map(|byte| byte.count_ones()).sum();
+        match set {
+            0 => Self::Free,
+            _ if is_whole(&entry) => Self::Whole(entry),
+            set if set <= MOST_FLIPPED => Self::Flipped,
+            _ => mended(entry).map_or(Self::Torn, Self::Mended),
+        }
+    }
+}
+
+/// Slots whose headers are neither whole nor all zeros.
+#[derive(Default)]
+pub(super) struct Damage {
+    /// Slots that were free: so few bits of the header are set that they are flipped zeros.
+    pub(super) unused: Vec<u32>,
+    /// Slots whose header had one flipped bit, each with the mended header.
+    pub(super) mended: Vec<(u32, [u8; ENTRY_BYTES])>,
+    /// Slots whose header was being written at the crash, or is damaged beyond repair.
+    pub(super) torn: Vec<u32>,
+}
+
+pub(super) fn is_whole(entry: &[u8; ENTRY_BYTES]) -> bool {
+    u32_at(entry, ENTRY_CHECKSUM_AT) == crc32c(&entry[..ENTRY_CHECKSUM_AT])
+}
+
+/// Returns the header with one bit flipped back, if that makes it whole. Only one bit can: CRC32C has Hamming
+/// distance 6 at this length.
+pub(super) fn mended(mut entry: [u8; ENTRY_BYTES]) -> Option<[u8; ENTRY_BYTES]> {
+    (0..ENTRY_BYTES * 8).find_map(|bit| {
+        entry[bit / 8] ^= 1 << (bit % 8);
+        let found = is_whole(&entry).then_some(entry);
+        entry[bit / 8] ^= 1 << (bit % 8);
+        found
+    })
+}
