@@ -106,8 +106,14 @@ pub(crate) struct SlotEntry {
     /// Is not in the table.
     free: bool,
     frame: u32,
-    dirty_previous: u32,
-    dirty_next: u32,
+    dirty: DirtyNeighbours,
+}
+
+/// The neighbours of an entry in the order of age in the log, or `NONE`.
+#[derive(Debug)]
+struct DirtyNeighbours {
+    previous: u32,
+    next: u32,
 }
 
 impl SlotEntry {
@@ -232,8 +238,7 @@ impl SlotTable {
             in_flight: false,
             free: true,
             frame: NONE,
-            dirty_previous: NONE,
-            dirty_next: NONE,
+            dirty: DirtyNeighbours { previous: NONE, next: NONE },
         });
         index
     }
@@ -333,10 +338,10 @@ impl SlotTable {
         self.unlink(index);
         self.entry_mut(index).place = Some(place);
         let last = std::mem::replace(&mut self.dirty_last, index);
-        self.entry_mut(index).dirty_previous = last;
+        self.entry_mut(index).dirty.previous = last;
         match last {
             NONE => self.dirty_first = index,
-            last => self.entry_mut(last).dirty_next = index,
+            last => self.entry_mut(last).dirty.next = index,
         }
         self.dirty += 1;
     }
@@ -385,7 +390,7 @@ impl SlotTable {
                 table.entry(at).place.is_some_and(|other: LogAddress| other.segment > place.segment)
             };
             while behind != NONE && newer(self, behind) {
-                behind = self.entry(behind).dirty_previous;
+                behind = self.entry(behind).dirty.previous;
             }
             self.insert_behind(index, place, behind);
         }
@@ -396,15 +401,15 @@ impl SlotTable {
     fn insert_behind(&mut self, index: u32, place: LogAddress, behind: u32) {
         let next = match behind {
             NONE => std::mem::replace(&mut self.dirty_first, index),
-            behind => std::mem::replace(&mut self.entry_mut(behind).dirty_next, index),
+            behind => std::mem::replace(&mut self.entry_mut(behind).dirty.next, index),
         };
         match next {
             NONE => self.dirty_last = index,
-            next => self.entry_mut(next).dirty_previous = index,
+            next => self.entry_mut(next).dirty.previous = index,
         }
         let entry = self.entry_mut(index);
         entry.place = Some(place);
-        (entry.dirty_previous, entry.dirty_next) = (behind, next);
+        (entry.dirty.previous, entry.dirty.next) = (behind, next);
         self.dirty += 1;
     }
 
@@ -413,15 +418,15 @@ impl SlotTable {
         if entry.place.is_none() {
             return;
         }
-        let previous = std::mem::replace(&mut entry.dirty_previous, NONE);
-        let next = std::mem::replace(&mut entry.dirty_next, NONE);
+        let previous = std::mem::replace(&mut entry.dirty.previous, NONE);
+        let next = std::mem::replace(&mut entry.dirty.next, NONE);
         match previous {
             NONE => self.dirty_first = next,
-            previous => self.entry_mut(previous).dirty_next = next,
+            previous => self.entry_mut(previous).dirty.next = next,
         }
         match next {
             NONE => self.dirty_last = previous,
-            next => self.entry_mut(next).dirty_previous = previous,
+            next => self.entry_mut(next).dirty.previous = previous,
         }
         if self.cursor == index {
             self.cursor = next;
@@ -443,7 +448,7 @@ impl SlotTable {
     pub fn next_dirty(&mut self) -> Option<u32> {
         let index = self.cursor;
         (index != NONE).then(|| {
-            self.cursor = self.entry(index).dirty_next;
+            self.cursor = self.entry(index).dirty.next;
             index
         })
     }

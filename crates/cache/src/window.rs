@@ -32,19 +32,66 @@ pub(crate) struct Window {
     idle_since: Option<Instant>,
     /// Full rounds in a row at less than [`SLOW`] of the peak.
     slow_rounds: u32,
-    /// Requests without an answer, the oldest first.
-    under_way: VecDeque<WindowRequest>,
-    next_number: u64,
-    /// The bytes of requests that are under way and not late.
-    timely_bytes: u64,
-    /// The bytes of requests that are under way for so long that they are taken not to be in the link.
-    late_bytes: u64,
+    under_way: RequestsUnderWay,
     /// The size of the largest request lately.
     request_bytes: u64,
     /// The time of the last short request of a host.
     short: Option<Instant>,
     /// Until this time, the window expects more short requests and keeps the queue of the link short.
     considerate_until: Option<Instant>,
+}
+
+/// The requests of a window that have no answer yet.
+#[derive(Default)]
+struct RequestsUnderWay {
+    /// The oldest first.
+    requests: VecDeque<WindowRequest>,
+    next_number: u64,
+    /// The bytes of requests that are not late.
+    timely_bytes: u64,
+    /// The bytes of requests that are under way for so long that they are taken not to be in the link.
+    late_bytes: u64,
+}
+
+impl RequestsUnderWay {
+    /// Adds a request of so many bytes that is sent now.
+    fn add(&mut self, bytes: u64, now: Instant) -> WindowTicket {
+        let number = self.next_number;
+        let is_alone = self.timely_bytes == 0;
+        self.next_number += 1;
+        self.timely_bytes += bytes;
+        self.requests.push_back(WindowRequest {
+            number,
+            sent: now,
+            bytes,
+            is_alone,
+            is_late: false,
+        });
+        WindowTicket(number)
+    }
+
+    /// Removes a request.
+    fn take(&mut self, ticket: WindowTicket) -> Option<WindowRequest> {
+        let at = self.requests.binary_search_by_key(&ticket.0, |request| request.number).ok()?;
+        let request = self.requests.remove(at)?;
+        let counted = if request.is_late { &mut self.late_bytes } else { &mut self.timely_bytes };
+        *counted -= request.bytes;
+        Some(request)
+    }
+
+    /// Counts requests as late that were sent at least `late` ago.
+    fn set_late_aside(&mut self, late: Duration, now: Instant) {
+        for request in &mut self.requests {
+            if now - request.sent < late {
+                break;
+            }
+            if !request.is_late {
+                request.is_late = true;
+                self.timely_bytes -= request.bytes;
+                self.late_bytes += request.bytes;
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -208,10 +255,7 @@ impl Window {
             round: WindowRound::new(now, 0),
             idle_since: None,
             slow_rounds: 0,
-            under_way: VecDeque::new(),
-            next_number: 0,
-            timely_bytes: 0,
-            late_bytes: 0,
+            under_way: RequestsUnderWay::default(),
             request_bytes: 0,
             short: None,
             considerate_until: None,
@@ -250,45 +294,35 @@ impl Window {
         self.set_late_aside(now);
         // A considerate window admits a request only if the whole request fits.
         let spare = if self.is_considerate(now) { self.request_bytes } else { 1 };
-        let has_room = self.timely_bytes == 0 || self.timely_bytes + spare <= self.bytes;
+        let timely = self.under_way.timely_bytes;
+        let has_room = timely == 0 || timely + spare <= self.bytes;
         self.round.was_full |= !has_room;
         has_room
     }
 
     /// Notes that a request of so many bytes is sent.
     pub fn sent(&mut self, bytes: u64, now: Instant) -> WindowTicket {
-        if self.under_way.is_empty() {
+        if self.under_way.requests.is_empty() {
             // Leave the time without requests out of the round. Continue the round nevertheless: if all requests of a small
             // window are answered at once, no round would ever have enough answers.
             match self.idle_since.take() {
                 Some(since) => self.round.since += now - since,
-                None => self.round = WindowRound::new(now, self.next_number),
+                None => self.round = WindowRound::new(now, self.under_way.next_number),
             }
         }
-        let number = self.next_number;
-        let is_alone = self.timely_bytes == 0;
-        self.next_number += 1;
-        self.timely_bytes += bytes;
         self.request_bytes = bytes.max(self.request_bytes - self.request_bytes / 64);
-        self.under_way.push_back(WindowRequest {
-            number,
-            sent: now,
-            bytes,
-            is_alone,
-            is_late: false,
-        });
-        WindowTicket(number)
+        self.under_way.add(bytes, now)
     }
 
     /// Notes that a request has failed or was given up. It says nothing about the link.
     pub fn failed(&mut self, ticket: WindowTicket) {
-        self.take(ticket);
+        self.under_way.take(ticket);
     }
 
     /// Notes that a request has been answered.
     pub fn answered(&mut self, ticket: WindowTicket, now: Instant) {
-        let Some(request) = self.take(ticket) else { return };
-        self.idle_since = self.under_way.is_empty().then_some(now);
+        let Some(request) = self.under_way.take(ticket) else { return };
+        self.idle_since = self.under_way.requests.is_empty().then_some(now);
         self.round.bytes += request.bytes;
         self.round.answers += 1;
         let trip = now - request.sent;
@@ -300,7 +334,7 @@ impl Window {
                 if *trips == DRAIN_TRIPS {
                     let (reason, shortest) = (*reason, *shortest);
                     self.end_drain(reason, shortest, now);
-                    self.round = WindowRound::new(now, self.next_number);
+                    self.round = WindowRound::new(now, self.under_way.next_number);
                 }
             }
             return;
@@ -318,7 +352,7 @@ impl Window {
             rate: self.rate.highest() as u64,
             trip: self.least_trip.unwrap_or_default(),
             window: self.bytes,
-            under_way: self.timely_bytes + self.late_bytes,
+            under_way: self.under_way.timely_bytes + self.under_way.late_bytes,
         }
     }
 
@@ -327,35 +361,18 @@ impl Window {
         matches!(self.mode, WindowMode::Drain { .. })
     }
 
-    fn take(&mut self, ticket: WindowTicket) -> Option<WindowRequest> {
-        let at = self.under_way.binary_search_by_key(&ticket.0, |request| request.number).ok()?;
-        let request = self.under_way.remove(at)?;
-        let counted = if request.is_late { &mut self.late_bytes } else { &mut self.timely_bytes };
-        *counted -= request.bytes;
-        Some(request)
-    }
-
     /// Stops counting requests that are under way for too long: a far side that answers one request in a hundred
     /// late would otherwise empty the link.
     fn set_late_aside(&mut self, now: Instant) {
         let rate = self.rate.highest().max(1.0);
         let full_trip = self.bytes as f64 / rate;
         let late = LATE.max(Duration::from_secs_f64((LATE_TRIPS * full_trip).min(60.0)));
-        for request in &mut self.under_way {
-            if now - request.sent < late {
-                break;
-            }
-            if !request.is_late {
-                request.is_late = true;
-                self.timely_bytes -= request.bytes;
-                self.late_bytes += request.bytes;
-            }
-        }
+        self.under_way.set_late_aside(late, now);
     }
 
     /// Ends a round with an answer that came after `trip`.
     fn end_round(&mut self, trip: Duration, now: Instant) {
-        let next = WindowRound::new(now, self.next_number);
+        let next = WindowRound::new(now, self.under_way.next_number);
         let round = std::mem::replace(&mut self.round, next);
         let rate = round.bytes as f64 / (now - round.since).as_secs_f64();
         let least = self.least_trip.unwrap_or_default();
