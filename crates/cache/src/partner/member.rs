@@ -1,7 +1,7 @@
 //! One of the two gateways of a pair, from the outside: is the other one there, who serves the unit, and
 //! what to do about it.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -13,50 +13,10 @@ use volume::{Error, HalfLabel, Mirror, MirrorError, MirrorLegStatus, Stack};
 use super::{
     bounded::Bounded,
     half::{LogLeg, is_in_use},
+    host::{PairMemberHost, PairTiming},
     plan::{PairOpeningPlan, plan},
 };
 use crate::{Cache, log::reached::LegProgress, random::random, witness::blocks_of};
-
-/// What is around a member: its link to the partner, and the unit.
-pub trait PairMemberHost: Send + Sync + 'static {
-    /// A new session with the partner's half: nothing of an earlier one begins after this has returned.
-    fn partner(&self) -> PairMemberAnswer<'_, Stack>;
-
-    /// Ends all sessions of the partner with the local half for good. The partner can begin a new session; commands that
-    /// it sent, or sends again, in an earlier session are refused.
-    fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()>;
-
-    /// Whether the far volume answers now.
-    fn far(&self) -> PairMemberAnswer<'_, ()>;
-
-    /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log is alone, only
-    /// over a far volume that answers: each opening that was not answered is one more to remember.
-    fn serve(&self, log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>>;
-
-    /// Serves the unit no longer. `at_rest`: the cache has everything in its log when this returns, as it
-    /// is to be taken up by the partner; otherwise nothing is asked of the cache any more.
-    fn withdraw(&self, at_rest: bool) -> PairMemberAnswer<'_, ()>;
-}
-
-/// What an errand ends with; an error in words.
-pub type PairMemberAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Arc<str>>> + Send + 'a>>;
-
-/// How long to wait for what.
-#[derive(Clone, Copy, Debug)]
-pub struct PairTiming {
-    /// A partner that was not heard of for so long is gone; a call to its half that takes longer has
-    /// failed.
-    pub dead_after: Duration,
-    /// Of two that both stand by, this one serves.
-    pub is_first: bool,
-}
-
-impl PairTiming {
-    /// How often the partner is asked: six questions may be lost before it counts as gone.
-    fn look_every(&self) -> Duration {
-        self.dead_after / 6
-    }
-}
 
 /// Who does what.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -532,6 +492,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::PairMemberAnswer;
 
     /// A partner's half, if it is there, and no unit to serve.
     struct Around(Option<Stack>);

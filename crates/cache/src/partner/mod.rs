@@ -7,10 +7,10 @@
 
 mod bounded;
 mod half;
+mod host;
 mod plan;
 mod member;
 
 pub use half::LogLeg;
-pub use member::{
-    PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
-};
+pub use host::{PairMemberAnswer, PairMemberHost, PairTiming};
+pub use member::{PairMember, PairMemberStatus, Role};
