@@ -1,19 +1,15 @@
 //! The cache as its users see it: a volume, a background driver, a clean end.
 
+mod ending;
 mod extensions;
+mod figures;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use volume::{
     Data, Durability, Error, Extensions, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
-    MirrorError, Stack, TimeHistogramSnapshot, Volume,
+    MirrorError, Stack, Volume,
 };
 
 #[cfg(feature = "mutation")]
@@ -24,15 +20,13 @@ use crate::{
     destage,
     log::identity::{InstanceId, LogVolumeIdentity},
     mode,
-    nvram::NvramBuffer,
     open::{self, Parts},
     orders::Orders,
     refusal::CacheOpenError,
     resize::ResizeError,
     scrub,
     settings::Settings,
-    slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
-    statistics::CacheStatistics,
+    slot::{SECTOR_BYTES, SLOT_BYTES},
     tiering::{self, TierError},
     write::HostWrite,
 };
@@ -197,113 +191,6 @@ impl Cache {
         self.shared.regain_log()
     }
 
-    /// Stops the cache cleanly, within five seconds, or seven if the log is lost: takes no more writes, writes what
-    /// waits for the log, and notes the clean end in the log. Dirty data stays in the log.
-    pub async fn stop(&self) -> Result<(), Error> {
-        // An exported log may have been copied, so nothing more may be written to it.
-        if self.exported.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.send_what_a_lost_log_has().await;
-        let begun = Instant::now();
-        self.come_to_rest().await?;
-        self.note_end(begun).await?;
-        self.shared.check_log()?;
-        let shared = &self.shared;
-        let is_empty = {
-            let mut state = shared.state.lock();
-            // Blank the NVRAM only if nothing is dirty: otherwise it must go on naming the log that has the data.
-            if state.table.dirty() == 0
-                && state.queue.is_settled()
-                && let Some(nvram) = &mut state.nvram
-            {
-                nvram.retire();
-            }
-            state.table.dirty() == 0 && state.log.ring.segments() == 0 && state.queue.is_settled()
-        };
-        if is_empty && matches!(shared.lower.volume.holding(), Holding::Held | Holding::Reserved) {
-            // If the lower volume does not answer, the claim stays: it admits this log again, but another log
-            // only after an operator's decision.
-            let released = timeout(RELEASE_TIME, shared.give_claim_back()).await;
-            tracing::debug!(?released, "gave the claim back");
-        }
-        Ok(())
-    }
-
-    /// If the log is lost, waits up to two seconds until destage has sent everything, since the next start will not
-    /// find this log.
-    async fn send_what_a_lost_log_has(&self) {
-        if !self.has_lost_log() {
-            return;
-        }
-        let sent = self.shared.wait_until(|state| {
-            let is_sent = state.room.reserved.live == 0
-                && state.queue.is_settled()
-                && state.table.dirty() == 0;
-            is_sent.then_some(())
-        });
-        let _ = timeout(LAST_SEND_TIME, sent).await;
-    }
-
-    /// Stops the cache cleanly so that another gateway can open the log: all acknowledged writes are in the log, and
-    /// it is not written to again. From now on hosts get `Fenced`, even if the export fails; it may then be
-    /// called again. The claim stays for the gateway that opens the log.
-    pub async fn export(&self) -> Result<(), Error> {
-        let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
-        self.shared.lower.volume.fence(&told);
-        if self.exported.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        // A call that ends later would still write to the log.
-        let begun = Instant::now();
-        if !self.come_to_rest().await? {
-            return Err(Error::Busy("the far volume has not answered what it was sent"));
-        }
-        self.note_end(begun).await?;
-        if let Some(nvram) = &mut self.shared.state.lock().nvram {
-            nvram.retire();
-        }
-        self.exported.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Takes nothing more, and brings what waits to the log. Whether the calls to the lower volume
-    /// that were under way have ended too.
-    async fn come_to_rest(&self) -> Result<bool, Error> {
-        let shared = &self.shared;
-        shared.state.lock().destage.is_stopping = true;
-        shared.signals.wake_destage.notify_one();
-        shared.signals.changed.notify_waiters();
-        let settled = shared.wait_until(|state| {
-            let written = state.room.reserved.live == 0 && state.queue.is_settled();
-            let quiet = written && state.slot_locks.is_empty() && state.destage.round.is_none();
-            quiet.then_some(())
-        });
-        let is_quiet = timeout(STOP_TIME, settled).await.is_ok();
-        shared.state.lock().queue.is_closed = true;
-        // Wake the writes that wait for room: they fail because the cache is closed.
-        shared.signals.changed.notify_waiters();
-        if !is_quiet && !shared.state.lock().queue.is_settled() {
-            return Err(Error::Device("the log disk does not take what waits for it".into()));
-        }
-        Ok(is_quiet)
-    }
-
-    /// Notes in the superblock that the log ends cleanly. `begun` is the time at which [`Self::come_to_rest`] was called:
-    /// the time that it did not use is added to the time for the note.
-    async fn note_end(&self, begun: Instant) -> Result<(), Error> {
-        let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
-        let within = NOTE_TIME + STOP_TIME.saturating_sub(begun.elapsed());
-        let written = timeout(within, self.shared.write_superblock(last)).await;
-        written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
-    }
-
-    /// Returns true after the cache was stopped or exported. The NVRAM may be blank from then on.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.shared.state.lock().queue.is_closed
-    }
-
     /// The id of the log, and how often it was opened.
     pub async fn instance(&self) -> (InstanceId, u64) {
         let superblock = self.shared.log.superblock.lock().await;
@@ -414,70 +301,6 @@ impl Cache {
     pub fn mutate(&self, mutant: Mutant) {
         self.shared.mutation.begin(mutant);
         self.shared.state.lock().tier.is_mutated = mutant == Mutant::TierKeepsOverwritten;
-    }
-
-    /// What it has done and how it stands.
-    #[must_use]
-    pub fn statistics(&self) -> CacheStatistics {
-        let shared = &self.shared;
-        let mut statistics = shared.counters.snapshot();
-        statistics.order.order = shared.promise();
-        let far_writes = shared.lower.link.writes.lock().estimate();
-        statistics.link.write_rate = far_writes.rate;
-        statistics.link.write_trip_us = far_writes.trip.as_micros() as u64;
-        statistics.link.write_window = far_writes.window;
-        statistics.link.write_under_way = far_writes.under_way;
-        let far_reads = shared.lower.link.reads.estimate();
-        statistics.link.read_rate = far_reads.rate;
-        statistics.link.read_trip_us = far_reads.trip.as_micros() as u64;
-        statistics.link.read_window = far_reads.window;
-        statistics.link.read_under_way = far_reads.under_way;
-        let backlog = shared.lower.link.reads.backlog();
-        statistics.link.read_waiting = backlog.stream;
-        statistics.link.ahead_waiting = backlog.ahead;
-        let mut state = shared.state.lock();
-        let dirty = state.table.dirty() as u64;
-        statistics.destage.dirty_slots = dirty;
-        statistics.destage.dirty_bytes = dirty * SLOT_BYTES as u64;
-        statistics.destage.oldest_dirty_ms =
-            state.destage.dirty_since.map_or(0, |since| since.elapsed().as_millis() as u64);
-        statistics.destage.rate = state.destage.meter.rate();
-        statistics.destage.rate_limit = state.destage.orders.rate;
-        statistics.destage.paused_ms =
-            state.destage.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
-        statistics.log.pending_slots = state.queue.pending_slots() as u64;
-        statistics.log.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
-        let ahead = state.table.ahead();
-        statistics.hits.read_ahead_used_slots = ahead.used;
-        statistics.hits.read_ahead_wasted_slots = ahead.wasted;
-        statistics.tier = state.tier.statistics();
-        statistics.log.dram_bytes = shared.settings.dram_bytes;
-        statistics.log.used_bytes = u64::from(state.log.ring.used()) * SLOT_BYTES as u64;
-        statistics.log.bytes = u64::from(state.log.ring.blocks()) * SLOT_BYTES as u64;
-        statistics.log.committed_segment = state.log.ring.next() - 1;
-        statistics.log.error = state.log_error().as_ref().map(ToString::to_string);
-        let nvram_error = state.nvram.as_ref().and_then(NvramBuffer::error);
-        statistics.log.nvram_error = nvram_error.map(|error| {
-            format!("{error}; until the next start every write waits for the log disk")
-        });
-        let trouble = shared.trouble_below(&state);
-        statistics.lower.away_ms = trouble.away.map(|time| time.as_millis() as u64);
-        statistics.lower.is_silent = trouble.is_silent;
-        statistics.lower.refuses_ms = trouble.refuses.map(|time| time.as_millis() as u64);
-        statistics.lower.error = trouble.error;
-        let sent = state.destage.round.as_ref().map_or(0, |round| round.sent_bytes);
-        statistics.destage.round_sent_bytes = sent.min(statistics.destage.dirty_bytes);
-        let fill = shared.fill(&mut state);
-        statistics.log.fill_percent = fill.percent;
-        statistics.log.lasts_s = fill.lasts.map(|lasts| lasts.as_secs());
-        statistics
-    }
-
-    /// How long calls took, by what they were: those of hosts ("read", "write", "flush", "discard"), and
-    /// those to the lower volume ("lower_read" and so on).
-    #[must_use]
-    pub fn times(&self) -> Vec<(&'static str, TimeHistogramSnapshot)> {
-        self.shared.times.taken()
     }
 
     /// First sector and number of sectors of an extent, if it is inside the volume.
@@ -635,21 +458,11 @@ const SAMPLED: u64 = 16;
 /// Of writes that wait for the log disk, one in so many.
 const SAMPLED_WAITING: u64 = 4;
 
-/// How long a stop waits for the log disk and for calls to the lower volume that are under way. With
-/// [`NOTE_TIME`] and [`RELEASE_TIME`] this is less than the five seconds that a stop may take.
-const STOP_TIME: Duration = Duration::from_secs(2);
-/// How long a stop waits for the write of the clean end to the log. In a pair whose partner stops at the same time, that
-/// write waits until the gateway has declared the partner dead (`dead_after`, 1 s or more); 2.4 s cover 2 s.
-const NOTE_TIME: Duration = Duration::from_millis(2400);
-/// What it waits for the lower volume to take the claim back.
-const RELEASE_TIME: Duration = Duration::from_millis(500);
-/// How long a stop waits for destage of a lost log: as long as for each of the other steps.
-const LAST_SEND_TIME: Duration = Duration::from_secs(2);
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::atomic::Ordering, time::Duration};
 
+    use tokio::time::timeout;
     use volume::{Claim, ExclusiveWriter, MemVolume};
 
     use super::*;
