@@ -3,6 +3,8 @@
 
 mod support;
 mod cache;
+mod reads;
+mod destage;
 mod abilities;
 mod index;
 mod read_ahead;
@@ -14,7 +16,9 @@ mod past;
 mod log_errors;
 mod log_mirror;
 mod nvram;
+mod nvram_failure;
 mod recovery;
+mod older_copies;
 mod resize;
 mod growth;
 mod sealed;

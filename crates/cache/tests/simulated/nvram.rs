@@ -1,79 +1,18 @@
-//! Immediate report from an NVRAM: which writes are stable in it, which NVRAMs a start refuses, and what happens
-//! when the memory fails.
+//! Immediate report from an NVRAM: which writes are stable in it, and which NVRAMs a start refuses.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use crate::support::{
     claimed::Claimed,
     confirmed::Confirmed,
     gateway::{Gateway, filled, read},
-    memory::Memory,
+    hanging_log::{Site, boot, connect, copy_of, is_done, stable},
 };
 use cache::{
     BootId, Cache, CacheOpenError, MappedFile, NvramSurvival, Parts, StableMemory, WriteMode,
 };
-use sim::{CrashVolume, Rng};
-use tokio::time::timeout;
-use volume::{
-    Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults, Geometry, Lba,
-    MemVolume, Stack, Symptom, Volume,
-};
-
-/// A gateway whose log disk can hang and can lose its power.
-struct Site {
-    gateway: Gateway,
-    disk: Arc<CrashVolume>,
-    faults: Arc<Faults>,
-}
-
-impl Site {
-    fn new(survives: NvramSurvival) -> Self {
-        let log = Geometry { block_size: 4096, ..Geometry::with_blocks(1024) };
-        let disk = Arc::new(CrashVolume::new(log, 1));
-        let mut gateway = Gateway::new(1024).with_nvram();
-        gateway.settings.report = WriteMode::Immediate;
-        gateway.settings.nvram_survives = survives;
-        let faults = connect(&mut gateway, disk.clone());
-        Self { gateway, disk, faults }
-    }
-
-    fn hang_log(&self) {
-        self.faults.add(FaultRule::always(FaultCallKind::Any, Symptom::Hangs));
-    }
-
-    /// Simulates a power failure: the log disk loses some of the writes that were not stable.
-    fn power_cut(&mut self, seed: u64) {
-        let left = self.disk.crash(&mut Rng::new(seed));
-        self.disk = Arc::new(CrashVolume::reopen(left, seed));
-        self.faults = connect(&mut self.gateway, self.disk.clone());
-    }
-}
-
-fn boot(number: u8) -> BootId {
-    BootId([number; 16])
-}
-
-fn connect(gateway: &mut Gateway, disk: Stack) -> Arc<Faults> {
-    let fault = FaultVolume::new(disk);
-    let faults = fault.faults().clone();
-    gateway.log = Arc::new(fault);
-    faults
-}
-
-/// Returns true if the call succeeds within a minute, which with a hung log disk means without it.
-async fn is_done<T>(call: impl Future<Output = Result<T, Error>>) -> bool {
-    timeout(Duration::from_secs(60), call).await.is_ok_and(|done| done.is_ok())
-}
-
-fn stable(cache: &Cache, lba: u64, byte: u8) -> impl Future<Output = Result<(), Error>> {
-    cache.write(Lba(lba), filled(byte, 8), Durability::Stable)
-}
+use sim::Rng;
+use volume::{Durability, Extent, FaultCallKind, FaultRule, Lba, Stack, Symptom, Volume};
 
 #[tokio::test(start_paused = true)]
 async fn with_it_a_write_is_stable_at_once_and_there_after_a_power_cut() {
@@ -210,15 +149,6 @@ async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_w
         let cache = site.gateway.open().await;
         assert_eq!(read(&cache, 8, 8).await.unwrap(), [2; 8]);
     }
-}
-
-/// Copies a log disk to a new one.
-async fn copy_of(log: &Stack) -> Stack {
-    let blocks = log.geometry().blocks as u32;
-    let content = log.read(Extent { lba: Lba(0), blocks }).await.unwrap();
-    let copy = MemVolume::new(log.geometry());
-    copy.write(Lba(0), content, Durability::Volatile).await.unwrap();
-    Arc::new(copy)
 }
 
 /// The older log says that it was stopped cleanly, so it seems to need nothing in the NVRAM.
@@ -406,174 +336,6 @@ async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
     }
 }
 
-/// A memory whose storage fails after a number of writes. Later writes are still read back, and some of them may
-/// reach the storage all the same.
-struct Failing {
-    seen: Memory,
-    stable: Memory,
-    /// Number of writes until the storage fails.
-    left: Arc<AtomicUsize>,
-    error: Option<std::io::Error>,
-}
-
-impl Failing {
-    fn new(left: &Arc<AtomicUsize>) -> Self {
-        let (seen, stable) = (Memory::new(256), Memory::new(256));
-        Self { seen, stable, left: Arc::clone(left), error: None }
-    }
-
-    /// Returns the memory after a power failure: each cache line of 64 bytes reached the storage as a whole or not at
-    /// all.
-    fn after_power_cut(seen: &Memory, stable: &Memory, random: &mut Rng) -> Memory {
-        let mut left = stable.0.lock().clone();
-        let seen = seen.0.lock();
-        for (left, seen) in left.chunks_mut(64).zip(seen.chunks(64)) {
-            if random.below(2) == 0 {
-                left.copy_from_slice(seen);
-            }
-        }
-        Memory(Arc::new(left.into()))
-    }
-}
-
-impl StableMemory for Failing {
-    fn len(&self) -> usize {
-        self.seen.len()
-    }
-
-    fn read(&self, offset: usize, to: &mut [u8]) {
-        self.seen.read(offset, to);
-    }
-
-    fn write(&mut self, offset: usize, from: &[u8]) {
-        self.seen.write(offset, from);
-        if self.error.is_none() && self.left.load(Ordering::Relaxed) > 0 {
-            self.left.fetch_sub(1, Ordering::Relaxed);
-            self.stable.write(offset, from);
-        } else {
-            self.error = Some(std::io::Error::other("no more"));
-        }
-    }
-
-    fn error(&self) -> Option<&std::io::Error> {
-        self.error.as_ref()
-    }
-}
-
-async fn open_with(
-    gateway: &Gateway,
-    nvram: impl StableMemory,
-) -> Result<Arc<Cache>, CacheOpenError> {
-    let (lower, log) = (gateway.far.clone(), gateway.log.clone());
-    let parts = Parts { lower, log, nvram: Some(Box::new(nvram)) };
-    Cache::open(gateway.settings.clone(), parts, gateway.identity()).await
-}
-
-/// A page that cannot be loaded reads as zeros, which look like free slots.
-#[tokio::test(start_paused = true)]
-async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
-    let mut site = Site::new(NvramSurvival::PowerLoss);
-    let folder = tempfile::tempdir().unwrap();
-    let (path, left) = (folder.path().join("nvram"), folder.path().join("left"));
-    let open = |path| MappedFile::open(path, 1 << 20).unwrap();
-    let cache = open_with(&site.gateway, open(&path)).await.unwrap();
-    site.hang_log();
-    assert!(is_done(stable(&cache, 0, 7)).await);
-    std::fs::copy(&path, &left).unwrap();
-    site.power_cut(1);
-    let nvram = open(&left);
-    let file = std::fs::File::options().write(true).open(&left).unwrap();
-    let length = file.metadata().unwrap().len();
-    // The file keeps its header and loses its slot headers.
-    file.set_len(4096).unwrap();
-    let refused = open_with(&site.gateway, nvram).await;
-    assert!(matches!(refused, Err(CacheOpenError::Nvram(_))), "{:?}", refused.err());
-    file.set_len(length).unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn when_it_fails_every_write_waits_for_the_log_disk() {
-    let site = Site::new(NvramSurvival::PowerLoss);
-    let left = Arc::new(AtomicUsize::new(usize::MAX));
-    let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
-    assert_eq!(cache.statistics().log.nvram_error, None);
-    left.store(0, Ordering::Relaxed);
-    let write = |byte| cache.write(Lba(0), filled(byte, 8), Durability::Volatile);
-    assert!(is_done(write(1)).await);
-    assert!(cache.statistics().log.nvram_error.is_some_and(|error| error.starts_with("no more; ")));
-    site.hang_log();
-    assert!(!is_done(write(2)).await);
-    // Hosts still see no volatile cache, and need not flush.
-    assert!(!cache.geometry().volatile_cache && is_done(cache.flush()).await);
-}
-
-/// An NVRAM file that was cut short does not survive a restart either.
-#[tokio::test(start_paused = true)]
-async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
-    let site = Site::new(NvramSurvival::Restart);
-    let left = Arc::new(AtomicUsize::new(usize::MAX));
-    let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
-    site.hang_log();
-    let write = |byte| cache.write(Lba(0), filled(byte, 8), Durability::Volatile);
-    assert!(is_done(write(1)).await, "it is in the NVRAM");
-    left.store(0, Ordering::Relaxed);
-    assert!(!is_done(write(2)).await);
-    assert!(cache.statistics().log.nvram_error.is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_that_fails_at_the_opening_is_not_used() {
-    let site = Site::new(NvramSurvival::PowerLoss);
-    let left = Arc::new(AtomicUsize::new(100));
-    let refused = open_with(&site.gateway, Failing::new(&left)).await.err();
-    assert!(matches!(refused, Some(CacheOpenError::Nvram(_))), "{refused:?}");
-}
-
-/// If a write to the NVRAM fails, the NVRAM keeps the older version until the log has the newer one. Regression:
-/// the older version's slot was freed although the newer one was not stable.
-#[tokio::test(start_paused = true)]
-async fn what_was_acknowledged_before_it_failed_outlasts_a_power_cut() {
-    // A write to the cache makes three writes to the memory: data, slot header, and the older version's release.
-    for (writes, seed) in (0..8).flat_map(|writes| (0..20).map(move |seed| (writes, seed))) {
-        let mut random = Rng::new(seed);
-        let mut site = Site::new(NvramSurvival::PowerLoss);
-        let left = Arc::new(AtomicUsize::new(usize::MAX));
-        let memory = Failing::new(&left);
-        let (seen, stable_bytes) = (memory.seen.clone(), memory.stable.clone());
-        let cache = open_with(&site.gateway, memory).await.unwrap();
-        site.hang_log();
-        let mut acknowledged = [1; 4];
-        for slot in 0..4 {
-            assert!(is_done(stable(&cache, slot * 8, 1)).await);
-        }
-        left.store(writes, Ordering::Relaxed);
-        for (byte, slot) in [(2, 0), (2, 1), (3, 0), (2, 2)] {
-            if is_done(stable(&cache, slot * 8, byte)).await {
-                acknowledged[slot as usize] = byte;
-            }
-        }
-        assert!(cache.statistics().log.nvram_error.is_some());
-        drop(cache);
-        site.power_cut(seed);
-        // Either only the process was killed, or the power failed.
-        let found = match seed % 4 {
-            0 => seen,
-            _ => Failing::after_power_cut(&seen, &stable_bytes, &mut random),
-        };
-        let cache = open_with(&site.gateway, found).await.unwrap_or_else(|error| {
-            panic!("after {writes} writes, seed {seed}: {error}");
-        });
-        for (slot, least) in (0..4).zip(acknowledged) {
-            let bytes = read(&cache, slot * 8, 8).await.unwrap();
-            let is_one = bytes.iter().all(|byte| *byte == bytes[0]);
-            assert!(
-                is_one && (least..=3).contains(&bytes[0]),
-                "slot {slot}, after {writes} writes, seed {seed}: {bytes:?}"
-            );
-        }
-    }
-}
-
 #[test]
 fn with_it_a_synced_file_has_every_byte_that_was_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -615,29 +377,6 @@ fn every_opening_syncs_the_folder_of_the_file() {
         let open = || drop(MappedFile::open(&path, 65536).unwrap());
         assert_eq!(sim::openings_of(folder.path(), open).0, 1, "{times}");
     }
-}
-
-/// Regression: a start with a new, blank NVRAM file was refused although the log had every write.
-#[tokio::test(start_paused = true)]
-async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() {
-    let mut site = Site::new(NvramSurvival::PowerLoss);
-    let left = Arc::new(AtomicUsize::new(usize::MAX));
-    let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
-    tokio::spawn(cache.run());
-    stable(&cache, 0, 1).await.unwrap();
-    left.store(0, Ordering::Relaxed);
-    stable(&cache, 8, 2).await.unwrap();
-    let before = copy_of(&(site.disk.clone() as Stack)).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    drop(cache);
-    // A new, blank memory replaces the one that failed.
-    site.gateway.memory = Some(Memory::new(256));
-    site.gateway.log = before;
-    let refused = site.gateway.try_open().await.err();
-    assert!(matches!(refused, Some(CacheOpenError::NvramMissing(_))), "{refused:?}");
-    site.gateway.log = site.disk.clone();
-    let cache = site.gateway.open().await;
-    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [2; 8]].concat());
 }
 
 /// Without a boot id, the writes in the NVRAM may be from an earlier boot.

@@ -1,21 +1,14 @@
 //! What is refused when a cache is opened, and what is not.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::support::{
-    confirmed::Confirmed,
+    damage::{block, contents, flip, killed, refusal, set_block},
     gateway::{Gateway, read, write},
     memory::Memory,
 };
 use cache::{
-    BootId, Cache, CacheOpenError, ConfirmedIn, ConfirmedStore, ConfirmedWrites, InspectError,
-    InstanceId, LogKey, LogVolumeIdentity, Settings, WriteMode, format, inspect,
+    Cache, CacheOpenError, InspectError, LogVolumeIdentity, Settings, WriteMode, format, inspect,
 };
 use proptest::prelude::*;
 use tokio::time::sleep;
@@ -24,48 +17,6 @@ use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, V
 const LOG: u64 = 1000;
 /// Where the first segment begins.
 const RING: u64 = 2;
-
-async fn block(log: &Stack, number: u64) -> Vec<u8> {
-    let read = log.read(Extent { lba: Lba(number), blocks: 1 }).await;
-    read.expect("memory does not fail").into_bytes().to_vec()
-}
-
-async fn set_block(log: &Stack, number: u64, bytes: Vec<u8>) {
-    let written = log.write(Lba(number), bytes.into(), Durability::Stable).await;
-    written.expect("memory does not fail");
-}
-
-async fn flip(log: &Stack, number: u64, bit: usize) {
-    let mut bytes = block(log, number).await;
-    bytes[bit / 8] ^= 1 << (bit % 8);
-    set_block(log, number, bytes).await;
-}
-
-/// A gateway that was killed with five segments of one slot each in its log: slots 0 to 3, then
-/// slot 0 again.
-async fn killed(gateway: Gateway) -> Gateway {
-    let cache = gateway.open().await;
-    for (slot, byte) in [(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)] {
-        write(&cache, slot * 8, byte, 8).await.unwrap();
-    }
-    gateway
-}
-
-async fn refusal(gateway: &Gateway) -> CacheOpenError {
-    match gateway.try_open().await {
-        Ok(_) => panic!("it was opened"),
-        Err(error) => error,
-    }
-}
-
-async fn contents(gateway: &Gateway) -> Vec<u8> {
-    let cache = gateway.open().await;
-    let mut bytes = Vec::new();
-    for slot in 0..4 {
-        bytes.push(read(&cache, slot * 8, 8).await.unwrap()[0]);
-    }
-    bytes
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_killed_cache_has_everything() {
@@ -452,163 +403,4 @@ async fn the_first_read_does_not_fail_for_some_losses_in_a_row() {
     let cache = gateway.open().await;
     gateway.far.fail_flushes(u32::MAX);
     assert!(matches!(read(&cache, 800, 8).await, Err(Error::Device(_))));
-}
-
-async fn copy_of(log: &Stack) -> Vec<u8> {
-    let blocks = log.geometry().blocks as u32;
-    let read = log.read(Extent { lba: Lba(0), blocks }).await;
-    read.expect("memory does not fail").into_bytes().to_vec()
-}
-
-/// Writes with a cache, copies its log, writes more, kills the cache and puts the copy back. Returns the store of
-/// its confirmed numbers.
-async fn put_back(gateway: &mut Gateway) -> Confirmed {
-    let confirmed = Confirmed::default();
-    gateway.settings.confirmed_in = Some(confirmed.store());
-    let cache = gateway.open().await;
-    write(&cache, 0, 1, 8).await.unwrap();
-    cache.flush().await.unwrap();
-    let copy = copy_of(&gateway.log).await;
-    write(&cache, 0, 2, 8).await.unwrap();
-    cache.flush().await.unwrap();
-    drop(cache);
-    assert_eq!(contents(gateway).await[0], 2, "the log itself is let in");
-    set_block(&gateway.log, 0, copy).await;
-    confirmed
-}
-
-/// The copy is of the same opening, so nothing in it shows that it is old. The confirmed numbers show it.
-#[tokio::test(start_paused = true)]
-async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
-    for report in [WriteMode::AfterComplete, WriteMode::AtFlush] {
-        let mut gateway = Gateway::new(LOG);
-        gateway.settings.report = report;
-        put_back(&mut gateway).await;
-        let error = refusal(&gateway).await;
-        let CacheOpenError::Behind { ends, confirmed } = error else {
-            panic!("{report:?}: {error}")
-        };
-        assert!(ends < confirmed, "{ends} {confirmed}");
-        let text = error.to_string();
-        assert!(text.contains(&format!("end at write {ends}, and write {confirmed}")), "{text}");
-        assert!(matches!(refusal(&gateway).await, CacheOpenError::Behind { .. }), "and again");
-    }
-}
-
-/// After a reboot the NVRAM is void and cannot show the log's age. The confirmed number of the log alone must.
-#[tokio::test(start_paused = true)]
-async fn a_copy_of_a_log_is_refused_after_a_reboot_that_its_nvram_does_not_survive() {
-    let boot = |number| BootId([[7; 8], [number; 8]].concat().try_into().unwrap());
-    let mut gateway = Gateway::new(LOG).with_nvram();
-    gateway.settings.report = WriteMode::Immediate;
-    gateway.settings.boot = Some(boot(1));
-    put_back(&mut gateway).await;
-    gateway.settings.boot = Some(boot(2));
-    let error = refusal(&gateway).await;
-    assert!(matches!(error, CacheOpenError::Behind { .. }), "{error}");
-}
-
-/// Counts the calls of `sync`.
-struct Synced(Confirmed, AtomicUsize);
-
-impl ConfirmedStore for Synced {
-    fn recall(&self, instance: InstanceId) -> Result<Option<ConfirmedWrites>, String> {
-        self.0.store().0.recall(instance)
-    }
-
-    fn note(&self, confirmed: ConfirmedWrites) {
-        self.0.store().0.note(confirmed);
-    }
-
-    fn sync(&self) {
-        self.1.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_confirmed_is_stable_a_second_later_and_an_idle_log_needs_no_disk() {
-    let store = Arc::new(Synced(Confirmed::default(), AtomicUsize::new(0)));
-    let mut gateway = Gateway::new(LOG);
-    gateway.settings.confirmed_in = Some(ConfirmedIn(store.clone()));
-    let cache = gateway.start().await;
-    for round in 1..4 {
-        write(&cache, 0, 1, 8).await.unwrap();
-        sleep(Duration::from_secs(10)).await;
-        assert_eq!(store.1.load(Ordering::SeqCst), round);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_older_copy_whose_loss_is_accepted_counts_from_there() {
-    let mut gateway = Gateway::new(LOG);
-    let confirmed = put_back(&mut gateway).await;
-    let newest = confirmed.last().logged;
-    gateway.settings.accept_loss = true;
-    assert_eq!(contents(&gateway).await[0], 1);
-    assert!(confirmed.last().logged < newest);
-    gateway.settings.accept_loss = false;
-    assert_eq!(contents(&gateway).await[0], 1, "nothing is held against it any more");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_log_that_goes_on_is_never_behind_what_it_has_confirmed() {
-    for report in [WriteMode::AfterComplete, WriteMode::AtFlush, WriteMode::Immediate] {
-        let confirmed = Confirmed::default();
-        let mut gateway = Gateway::new(LOG).with_nvram();
-        gateway.settings.report = report;
-        gateway.settings.confirmed_in = Some(confirmed.store());
-        let mut last = 0;
-        for round in 0..4_u8 {
-            // An empty log accepts another key, or none, at each opening.
-            gateway.settings.log_key = (round % 2 == 1).then(|| LogKey::new(&[round; 64]));
-            let cache = gateway.start().await;
-            for slot in 0..20 {
-                write(&cache, slot * 8, round + 1, 8).await.unwrap();
-            }
-            cache.flush().await.unwrap();
-            cache.resize(LOG - 100 * u64::from(round)).await.unwrap_or_else(|error| {
-                assert_eq!(report, WriteMode::AtFlush, "{error}");
-            });
-            cache.drain().await.unwrap();
-            cache.stop().await.unwrap();
-            assert!(confirmed.last().logged > last, "{report:?}");
-            last = confirmed.last().logged;
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_record_of_confirmed_writes_that_cannot_be_used_is_not_taken_for_none() {
-    struct Damaged;
-    impl ConfirmedStore for Damaged {
-        fn recall(&self, _: InstanceId) -> Result<Option<ConfirmedWrites>, String> {
-            Err("it is damaged".into())
-        }
-        fn note(&self, _: ConfirmedWrites) {}
-        fn sync(&self) {}
-    }
-    let mut gateway = killed(Gateway::new(LOG)).await;
-    gateway.settings.confirmed_in = Some(ConfirmedIn(Arc::new(Damaged)));
-    assert!(matches!(refusal(&gateway).await, CacheOpenError::Confirmed(_)));
-}
-
-/// The other superblock copy, which was not put back, is newer and is used.
-#[tokio::test(start_paused = true)]
-async fn one_superblock_of_an_older_copy_loses_nothing() {
-    for (block, is_drained) in [(0, false), (1, false), (0, true), (1, true)] {
-        let gateway = Gateway::new(LOG);
-        let cache = gateway.start().await;
-        write(&cache, 0, 1, 8).await.unwrap();
-        cache.drain().await.unwrap();
-        let older = copy_of(&gateway.log).await[block * 4096..][..4096].to_vec();
-        write(&cache, 0, 2, 8).await.unwrap();
-        write(&cache, 8, 2, 8).await.unwrap();
-        if is_drained {
-            cache.drain().await.unwrap();
-        }
-        drop(cache);
-        set_block(&gateway.log, block as u64, older).await;
-        let cache = gateway.open().await;
-        assert_eq!(read(&cache, 0, 16).await.unwrap(), [2; 16], "block {block}");
-    }
 }

@@ -4,8 +4,10 @@
 
 pub mod claimed;
 pub mod confirmed;
+pub mod damage;
 pub mod far;
 pub mod gateway;
+pub mod hanging_log;
 pub mod hardware;
 pub mod memory;
 pub mod model;
