@@ -8,6 +8,8 @@
 //! If the lower volume keeps the order of a flush and the writes after it (`volume::OrderedFlush`), the writes of the
 //! next round are sent while the flush of a round is under way: decision 0009 has the proof.
 
+mod clean;
+
 use std::{
     collections::HashMap,
     future::pending,
@@ -23,6 +25,7 @@ use tokio::{
 };
 use volume::{Error, Volume};
 
+use self::clean::{STEP, clean};
 use crate::{
     core::CacheCore,
     epoch::{Item, limit},
@@ -549,50 +552,6 @@ fn collect_older(
     !some.is_empty()
 }
 
-/// Marks what a completed round has sent as clean, and gives its part of the log free.
-async fn clean(shared: &CacheCore, cut: u64, started: Instant) {
-    while shared.state.lock().clean_some(cut, started) {
-        tokio::task::yield_now().await;
-    }
-    shared.signals.changed.notify_waiters();
-}
-
-impl CacheState {
-    /// A step of that. False when it was the last: then the round has ended, in one step with it, since
-    /// what is rolled back in between would get places that are given free.
-    fn clean_some(&mut self, cut: u64, started: Instant) -> bool {
-        for _ in 0..STEP {
-            let table = &mut self.table;
-            let oldest = table.oldest_dirty().filter(|&index| {
-                table.entry(index).place.is_some_and(|place| place.segment <= cut)
-            });
-            let Some(index) = oldest else {
-                self.end_round(cut, started);
-                return false;
-            };
-            table.clean(index);
-        }
-        true
-    }
-
-    fn end_round(&mut self, cut: u64, started: Instant) {
-        self.log.ring.release(cut + 1);
-        self.epochs.complete(cut);
-        // If the next round was begun during the flush, `destage.round` is that one: keep it.
-        if self.destage.flushing.take().is_none() {
-            self.destage.round = None;
-        }
-        self.destage.is_starving = false;
-        // What is dirty now came after the cut.
-        self.destage.dirty_since = (self.table.dirty() > 0).then_some(started);
-        if !self.is_dirty() {
-            self.destage.dirty_flags.clear();
-        }
-    }
-}
-
-/// Entries looked at under the lock at once: some tens of microseconds.
-const STEP: usize = 1024;
 /// Lists up to this length are sorted where they are made: about a millisecond.
 const SORTED_INLINE: usize = 16384;
 
