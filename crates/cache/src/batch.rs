@@ -12,7 +12,7 @@ use crate::{
         seal::{SealedBlockId, Sealer, Which},
         segment::{LogRecord, LogRecordKind, MAX_ZERO_SLOTS, NO_TAG, SegmentHeader},
     },
-    slot::{LogAddress, NONE, WHOLE},
+    slots::table::{LogAddress, NONE, WHOLE},
     state::{CacheState, Queued, QueuedSlot},
 };
 

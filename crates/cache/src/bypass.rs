@@ -28,7 +28,7 @@ use crate::{
     core::CacheCore,
     log::segment::LogRecordKind,
     mutant::Mutant,
-    slot::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
+    slots::table::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
     state::CacheState,
 };
 

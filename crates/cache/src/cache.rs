@@ -26,7 +26,7 @@ use crate::{
     resize::ResizeError,
     scrub,
     settings::Settings,
-    slot::{SECTOR_BYTES, SLOT_BYTES},
+    slots::table::{SECTOR_BYTES, SLOT_BYTES},
     tiering::{self, TierError},
     write::HostWrite,
 };

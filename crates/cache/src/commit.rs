@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Lba};
 
 use crate::{
-    batch::Batch, core::CacheCore, dram::scratch_block, nvram::NvramBuffer, rules::AcknowledgedAt,
-    state::CacheState,
+    batch::Batch, core::CacheCore, nvram::NvramBuffer, rules::AcknowledgedAt,
+    slots::pages::scratch_block, state::CacheState,
 };
 
 impl CacheCore {

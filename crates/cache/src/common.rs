@@ -25,7 +25,7 @@ use crate::{
     reach::JoinedMembers,
     refusal::CacheOpenError,
     settings::Settings,
-    slot::SLOT_BYTES,
+    slots::table::SLOT_BYTES,
 };
 
 /// One of the volumes that a cache is opened over.
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use crate::{
         log::BLOCK_BYTES,
-        slot::{SECTORS, WHOLE},
+        slots::table::{SECTORS, WHOLE},
     };
 
     fn volume(blocks: u64) -> Stack {

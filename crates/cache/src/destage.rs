@@ -32,7 +32,7 @@ use crate::{
     failed_round::{FailedRounds, RoundFailure, tell},
     pace::{DestagePace, refresh_superblock},
     sending::send_all,
-    slot::{LogAddress, SLOT_BYTES},
+    slots::table::{LogAddress, SLOT_BYTES},
     state::{CacheState, DestageRound},
 };
 

@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem::Discriminant, time::Duration};
 
 use volume::Error;
 
-use crate::{core::CacheCore, slot::LogAddress};
+use crate::{core::CacheCore, slots::table::LogAddress};
 
 /// The failure of a round.
 pub(crate) struct RoundFailure {

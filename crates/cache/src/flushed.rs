@@ -13,7 +13,7 @@ use crate::{
     core::CacheCore,
     log::segment::LogRecordKind,
     read::{bytes_of, cut},
-    slot::{LogAddress, SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
+    slots::table::{LogAddress, SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
     state::CacheState,
 };
 

@@ -6,7 +6,6 @@ use volume::Stack;
 
 use crate::{
     core::write_copies,
-    dram::SlotPagePool,
     log::{
         BLOCK_BYTES,
         identity::{InstanceId, LogVolumeIdentity},
@@ -20,6 +19,7 @@ use crate::{
     reach::place_of,
     refusal::CacheOpenError,
     settings::Settings,
+    slots::pages::SlotPagePool,
 };
 
 /// What is known of a log without opening it.

@@ -6,12 +6,9 @@
 
 mod checksum;
 mod random;
-mod dram;
 mod log;
 mod mutant;
-mod slot_hash;
-mod replacement;
-mod slot;
+mod slots;
 mod mapping;
 mod nvram;
 mod confirmed;
@@ -20,7 +17,6 @@ mod rules;
 mod log_buffer;
 mod statistics;
 mod tier;
-mod claim;
 mod epoch;
 mod heard;
 mod orders;

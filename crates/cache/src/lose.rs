@@ -11,7 +11,7 @@ use volume::{Error, Lba};
 use crate::{
     core::CacheCore,
     reach::place_of,
-    slot::{LogAddress, SECTORS, runs},
+    slots::table::{LogAddress, SECTORS, runs},
     state::{CacheState, LostLog},
 };
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use volume::{Claim, Confirmed, Dirty, Error, Holding, JoinedVolume, Stack};
 
 use crate::{
-    core::write_copies, dram::SlotPagePool, log::superblock::Superblock, refusal::CacheOpenError,
-    settings::Settings,
+    core::write_copies, log::superblock::Superblock, refusal::CacheOpenError, settings::Settings,
+    slots::pages::SlotPagePool,
 };
 
 /// Asks the lower volume for the claim of the opening that the superblock, which is written, has

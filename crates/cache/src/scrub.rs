@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::{
     core::CacheCore,
     log::segment::LogRecordKind,
-    slot::{LogAddress, SLOT_BYTES},
+    slots::table::{LogAddress, SLOT_BYTES},
 };
 
 /// Scrubs for as long as the cache lives, unless its rate is 0.

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::{
-    dram::PAGE_BYTES,
     log::{
         identity::InstanceId,
         seal::{LogKey, Salt, SealedBlockId, Sealer, Tag, Which},
         segment::{LogRecordKind, SegmentHeader},
     },
-    slot::LogAddress,
+    slots::{pages::PAGE_BYTES, table::LogAddress},
 };
 
 /// The keys and tags of one log.
@@ -94,7 +93,7 @@ impl Seals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{log::segment::LogRecord, slot::WHOLE};
+    use crate::{log::segment::LogRecord, slots::table::WHOLE};
 
     fn header(number: u64, salt: Salt, tag: Tag) -> SegmentHeader {
         let (kind, mask) = (LogRecordKind::Data, WHOLE);

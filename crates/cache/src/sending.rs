@@ -18,7 +18,7 @@ use crate::{
     log::segment::LogRecordKind,
     mutant::Mutant,
     pace::DestagePace,
-    slot::{LogAddress, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
+    slots::table::{LogAddress, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
     window::WindowTicket,
 };
 

@@ -9,7 +9,7 @@ use std::{ops::Range, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::replacement::Ahead;
+use crate::slots::replacement::Ahead;
 
 /// The sequential readers that have read recently.
 #[derive(Default)]

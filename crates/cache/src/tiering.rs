@@ -7,10 +7,9 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
     core::CacheCore,
-    dram::scratch_block,
     fetch::SlotFetch,
     log::{identity::InstanceId, seal::Sealer},
-    slot::SLOT_BYTES,
+    slots::{pages::scratch_block, table::SLOT_BYTES},
     tier::{
         FIRST_BLOCK, LEAST_BLOCKS, TierDisk,
         label::{NoLabel, TierLabel},

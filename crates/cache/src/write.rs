@@ -8,12 +8,14 @@ use volume::{Data, Durability, Error};
 use crate::{
     checksum::crc32c,
     core::CacheCore,
-    dram::PageMut,
     line::WaitTicket,
     log::segment::LogRecordKind,
     reservation::{LogReservation, MAX_STEP, WantedRoom, WritePath},
     rules::QueueOrder,
-    slot::{Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
+    slots::{
+        pages::PageMut,
+        table::{Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
+    },
     state::CacheState,
 };
 

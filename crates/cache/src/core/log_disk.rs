@@ -10,11 +10,13 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
     checksum::crc32c,
-    dram::{SlotPagePool, scratch_block},
     frames::LogIndexFrames,
     log::{identity::InstanceId, recovery::copy_to_mend, seal::Salt, superblock::Superblock},
     seals::Seals,
-    slot::{LogAddress, SLOT_BYTES},
+    slots::{
+        pages::{SlotPagePool, scratch_block},
+        table::{LogAddress, SLOT_BYTES},
+    },
 };
 
 /// The fields that every segment header carries.

@@ -13,7 +13,7 @@ use crate::{
     flow::Flow,
     heard::Heard,
     reach::MemberExtents,
-    slot::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
+    slots::table::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
     window::Window,
 };
 

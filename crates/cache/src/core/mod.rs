@@ -19,13 +19,15 @@ pub(crate) use self::{
 use crate::{
     alone::PairWitness,
     confirmed::Confirming,
-    dram::{PageMut, SlotPagePool},
     log::superblock::Superblock,
     mutant::Mutation,
     nvram::NvramBuffer,
     rules::ModeRules,
     settings::{DestageOrder, LogErrorPolicy, Settings},
-    slot::WHOLE,
+    slots::{
+        pages::{PageMut, SlotPagePool},
+        table::WHOLE,
+    },
     state::CacheState,
     statistics::{AllTimes, BYPASS_ALLOWED, Counters},
 };

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     epoch::Epochs,
     log::{ring::SegmentRing, segment::LogRecordKind},
-    slot::{SlotTable, WHOLE},
+    slots::table::{SlotTable, WHOLE},
 };
 
 #[test]

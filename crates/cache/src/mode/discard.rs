@@ -10,7 +10,7 @@ use crate::{
     core::CacheCore,
     mutant::Mutant,
     reservation::BETWEEN_STEPS,
-    slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
+    slots::table::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     write::{HostWrite, may_pass, stalled},
 };
 

@@ -17,7 +17,7 @@ use crate::{
     rules::ModeRules,
     seals::Seals,
     settings::{DestageOrder, Settings},
-    slot::{LogAddress, SLOT_BYTES, SlotTable},
+    slots::table::{LogAddress, SLOT_BYTES, SlotTable},
 };
 
 /// The content of a log.

@@ -6,7 +6,7 @@ use crate::{
     open::nvram::FoundNvram,
     reach::{DirtyFlags, JoinedMembers, place_of},
     refusal::CacheOpenError,
-    slot::SlotTable,
+    slots::table::SlotTable,
 };
 
 /// Notes in the superblock which volumes the log is for from now on. Returns the flags of the volumes of which the log

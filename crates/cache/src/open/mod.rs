@@ -27,7 +27,6 @@ use crate::{
     alone::PairWitness,
     confirmed::ConfirmedWrites,
     core::{CacheCore, SCRATCH_PAGES, write_copies},
-    dram::SlotPagePool,
     inspect::{check_size, no_superblock, pool, write_new},
     log::{
         MAX_SEALED_SLOTS,
@@ -44,6 +43,7 @@ use crate::{
     refusal::CacheOpenError,
     rules::ModeRules,
     settings::Settings,
+    slots::pages::SlotPagePool,
     statistics::Counters,
     witness::number,
 };

@@ -13,7 +13,7 @@ use crate::{
     refusal::CacheOpenError,
     rules::ModeRules,
     settings::Settings,
-    slot::{Came, NONE, SLOT_BYTES},
+    slots::table::{Came, NONE, SLOT_BYTES},
 };
 
 /// An NVRAM that was found at an opening, and its contents.

@@ -9,7 +9,7 @@ use crate::{
     core::CacheCore,
     fetch::{FetchResult, Origin, SlotFetch},
     flow::ReadPurpose,
-    slot::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
+    slots::table::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
     state::{CacheState, Fetches},
     tier,
 };

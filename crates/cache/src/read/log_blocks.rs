@@ -7,7 +7,7 @@ use volume::{Data, Error, Extent, Lba};
 use crate::{
     checksum::crc32c,
     core::CacheCore,
-    slot::{Came, LogAddress, SECTORS, SLOT_BYTES},
+    slots::table::{Came, LogAddress, SECTORS, SLOT_BYTES},
     state::CacheState,
 };
 

@@ -19,7 +19,7 @@ use crate::{
     core::CacheCore,
     fetch::{FetchResult, Origin},
     flow::ReadPurpose,
-    slot::{LogAddress, SECTOR_BYTES, SLOT_BYTES, copy_sectors, mask},
+    slots::table::{LogAddress, SECTOR_BYTES, SLOT_BYTES, copy_sectors, mask},
     state::CacheState,
 };
 

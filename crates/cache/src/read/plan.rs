@@ -9,7 +9,7 @@ use crate::{
     fetch::{Origin, SlotFetch},
     mutant::Mutant,
     read::fetching::runs_to_fetch,
-    slot::{LogAddress, NONE, SECTOR_BYTES, SECTORS, SlotEntry, mask},
+    slots::table::{LogAddress, NONE, SECTOR_BYTES, SECTORS, SlotEntry, mask},
     state::CacheState,
 };
 

@@ -24,12 +24,14 @@ pub(crate) use self::{
     room::WriteRoom,
 };
 use crate::{
-    claim::SlotLocks,
     epoch::Epochs,
     log::ring::SegmentRing,
     nvram::NvramBuffer,
     rules::QueueOrder,
-    slot::{SLOT_BYTES, SlotTable},
+    slots::{
+        locks::SlotLocks,
+        table::{SLOT_BYTES, SlotTable},
+    },
     tier::Tiered,
 };
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::slot::{SlotEntry, SlotTable};
+use crate::slots::table::{SlotEntry, SlotTable};
 
 /// One entry of the queue.
 pub(crate) enum Queued {

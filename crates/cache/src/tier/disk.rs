@@ -8,9 +8,11 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
     checksum::crc32c,
-    dram::{SlotPagePool, scratch_block},
     log::seal::{SealedBlockId, Sealer, Tag, Which},
-    slot::{SLOT_BYTES, WHOLE},
+    slots::{
+        pages::{SlotPagePool, scratch_block},
+        table::{SLOT_BYTES, WHOLE},
+    },
 };
 
 /// The disk of a tier, and what its blocks are encrypted with.

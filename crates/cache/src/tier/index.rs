@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
-use crate::slot_hash::SlotHasher;
+use crate::slots::hash::SlotHasher;
 
 /// Slots and their cells; each slot has one cell at most, each cell one slot.
 pub(crate) struct TierIndex {

@@ -19,7 +19,7 @@ use volume::{Data, Error};
 
 use crate::{
     log::seal::Which,
-    slot::{Evicted, SLOT_BYTES},
+    slots::table::{Evicted, SLOT_BYTES},
     statistics::TierStatistics,
 };
 

@@ -7,7 +7,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
-use crate::slot_hash::SlotHasher;
+use crate::slots::hash::SlotHasher;
 
 /// Pages, each with a number as long as it is in here, in their two queues.
 pub(crate) struct Replacement<T> {

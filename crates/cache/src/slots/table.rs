@@ -10,8 +10,10 @@ use bytes::Bytes;
 
 use crate::{
     log::segment::LogRecordKind,
-    replacement::{Ahead, EvictedPage, Replacement},
-    slot_hash::SlotHasher,
+    slots::{
+        hash::SlotHasher,
+        replacement::{Ahead, EvictedPage, Replacement},
+    },
 };
 
 /// Bytes in a slot.

@@ -1,0 +1,8 @@
+//! Slots of 4096 bytes: the table of all slots that the cache knows, their pages in memory, which page gives way, and
+//! slots that are locked.
+
+pub(crate) mod pages;
+pub(crate) mod hash;
+pub(crate) mod replacement;
+pub(crate) mod table;
+pub(crate) mod locks;
