@@ -16,8 +16,8 @@ use crate::{
         recovery::{scan, superblock},
         superblock::Superblock,
     },
+    lower::extent::place_of,
     nvram::{NvramBuffer, NvramContents, StableMemory},
-    reach::place_of,
     refusal::CacheOpenError,
 };
 

@@ -10,7 +10,7 @@ use volume::{Error, Lba};
 
 use crate::{
     core::CacheCore,
-    reach::place_of,
+    lower::extent::place_of,
     slots::table::{LogAddress, SECTORS, runs},
     state::{CacheState, LostLog},
 };

@@ -16,10 +16,10 @@ use crate::{
     core::CacheCore,
     epoch::Item,
     log::segment::LogRecordKind,
+    lower::window::WindowTicket,
     mutant::Mutant,
     pace::DestagePace,
     slots::table::{LogAddress, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
-    window::WindowTicket,
 };
 
 /// Sends these slots to the lower volume. Returns the slots that were left out, because a write that bypasses the log is

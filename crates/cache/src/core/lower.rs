@@ -10,11 +10,8 @@ use tokio::time::Instant;
 use volume::{Geometry, Holding, JoinedVolume, Lba};
 
 use crate::{
-    flow::Flow,
-    heard::Heard,
-    reach::MemberExtents,
+    lower::{extent::MemberExtents, flow::Flow, silence::Heard, window::Window},
     slots::table::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
-    window::Window,
 };
 
 /// The link to the lower volume: what may be under way on it, and what is.

@@ -2,9 +2,9 @@
 
 use crate::{
     log::{members::MemberRecord, superblock::Superblock},
+    lower::extent::{DirtyFlags, JoinedMembers, place_of},
     nvram::HeldNvramSlot,
     open::nvram::FoundNvram,
-    reach::{DirtyFlags, JoinedMembers, place_of},
     refusal::CacheOpenError,
     slots::table::SlotTable,
 };

@@ -8,7 +8,7 @@ use volume::{Data, Error, Extent, Volume};
 use crate::{
     core::CacheCore,
     fetch::{FetchResult, Origin, SlotFetch},
-    flow::ReadPurpose,
+    lower::flow::ReadPurpose,
     slots::table::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
     state::{CacheState, Fetches},
     tier,

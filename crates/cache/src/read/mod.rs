@@ -18,7 +18,7 @@ use self::{
 use crate::{
     core::CacheCore,
     fetch::{FetchResult, Origin},
-    flow::ReadPurpose,
+    lower::flow::ReadPurpose,
     slots::table::{LogAddress, SECTOR_BYTES, SLOT_BYTES, copy_sectors, mask},
     state::CacheState,
 };

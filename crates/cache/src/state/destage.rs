@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::{meter::Meter, orders::Orders, reach::DirtyFlags, slots::table::LogAddress};
+use crate::{lower::extent::DirtyFlags, meter::Meter, orders::Orders, slots::table::LogAddress};
 
 /// A destage round: the oldest sealed epoch is being sent to the lower volume.
 pub(crate) struct DestageRound {

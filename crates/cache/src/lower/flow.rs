@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::window::{Estimate, Window, WindowTicket};
+use crate::lower::window::{Estimate, Window, WindowTicket};
 
 /// The purpose of a read of the far side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
