@@ -24,7 +24,6 @@ mod gauge;
 mod line;
 mod fetch;
 mod streams;
-mod frames;
 mod seals;
 mod alone;
 mod lower;

@@ -10,8 +10,10 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
     checksum::crc32c,
-    frames::LogIndexFrames,
-    log::{identity::InstanceId, recovery::copy_to_mend, seal::Salt, superblock::Superblock},
+    log::{
+        identity::InstanceId, index_memory::LogIndexFrames, recovery::copy_to_mend, seal::Salt,
+        superblock::Superblock,
+    },
     seals::Seals,
     slots::{
         pages::{SlotPagePool, scratch_block},

@@ -18,6 +18,7 @@ pub(crate) mod index;
 pub(crate) mod doubt;
 pub(crate) mod recovery;
 pub(crate) mod reached;
+pub(crate) mod index_memory;
 
 /// Bytes in a block of the log disk; a slot's data fills one.
 pub(crate) const BLOCK_BYTES: usize = 4096;

@@ -10,9 +10,8 @@ use crate::{
     alone::PairWitness,
     confirmed::Confirming,
     core::{CacheCore, CacheLimits, CacheLog, CacheSignals, LowerVolume, SegmentIdentity},
-    frames::LogIndexFrames,
     inspect::pool,
-    log::{ring::SegmentRing, seal::Salt, superblock::Superblock},
+    log::{index_memory::LogIndexFrames, ring::SegmentRing, seal::Salt, superblock::Superblock},
     lower::{
         extent::{JoinedMembers, MemberExtents},
         silence::Heard,
