@@ -35,7 +35,6 @@ mod lose;
 mod indexing;
 mod witness;
 mod confirm;
-mod batch;
 mod commit;
 mod read;
 mod flushed;

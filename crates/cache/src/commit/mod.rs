@@ -6,6 +6,8 @@
 //! and no aborted command can stop it. That costs one task for each idle-to-busy turn of the log
 //! (about a microsecond, beside some eighty for the disk).
 
+pub(crate) mod segment_builder;
+
 use std::{
     future::Future,
     mem::{Discriminant, discriminant},
@@ -19,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Lba};
 
 use crate::{
-    batch::Batch, core::CacheCore, nvram::NvramBuffer, rules::AcknowledgedAt,
+    commit::segment_builder::Batch, core::CacheCore, nvram::NvramBuffer, rules::AcknowledgedAt,
     slots::pages::scratch_block, state::CacheState,
 };
 
