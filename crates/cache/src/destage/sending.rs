@@ -14,11 +14,11 @@ use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
 use crate::{
     core::CacheCore,
+    destage::pace::DestagePace,
     epoch::Item,
     log::segment::LogRecordKind,
     lower::window::WindowTicket,
     mutant::Mutant,
-    pace::DestagePace,
     slots::table::{LogAddress, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
 };
 

@@ -8,6 +8,11 @@
 //! If the lower volume keeps the order of a flush and the writes after it (`volume::OrderedFlush`), the writes of the
 //! next round are sent while the flush of a round is under way: decision 0009 has the proof.
 
+pub(crate) mod pace;
+pub(crate) mod failed_round;
+pub(crate) mod sending;
+pub(crate) mod drain;
+
 mod clean;
 
 use std::{
@@ -28,10 +33,12 @@ use volume::{Error, Volume};
 use self::clean::{STEP, clean};
 use crate::{
     core::CacheCore,
+    destage::{
+        failed_round::{FailedRounds, RoundFailure, tell},
+        pace::{DestagePace, refresh_superblock},
+        sending::send_all,
+    },
     epoch::{Item, limit},
-    failed_round::{FailedRounds, RoundFailure, tell},
-    pace::{DestagePace, refresh_superblock},
-    sending::send_all,
     slots::table::{LogAddress, SLOT_BYTES},
     state::{CacheState, DestageRound},
 };
