@@ -40,7 +40,6 @@ mod read;
 mod flushed;
 mod bypass;
 mod fill;
-mod reservation;
 mod write;
 mod mode;
 mod rollback;

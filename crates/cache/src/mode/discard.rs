@@ -9,9 +9,8 @@ use volume::{Data, Durability, Error};
 use crate::{
     core::CacheCore,
     mutant::Mutant,
-    reservation::BETWEEN_STEPS,
     slots::table::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
-    write::{HostWrite, may_pass, stalled},
+    write::{HostWrite, may_pass, room::BETWEEN_STEPS, stalled},
 };
 
 /// A discard in progress. First write the [edges](Self::next_edge), then discard the slots.

@@ -1,5 +1,7 @@
 //! The write path: data into slots, slots into the queue for the log.
 
+pub(crate) mod room;
+
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
@@ -10,13 +12,13 @@ use crate::{
     core::CacheCore,
     line::WaitTicket,
     log::segment::LogRecordKind,
-    reservation::{LogReservation, MAX_STEP, WantedRoom, WritePath},
     rules::QueueOrder,
     slots::{
         pages::PageMut,
         table::{Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
     },
     state::CacheState,
+    write::room::{LogReservation, MAX_STEP, WantedRoom, WritePath},
 };
 
 /// The result of one step of a write.
