@@ -37,7 +37,6 @@ mod witness;
 mod confirm;
 mod commit;
 mod read;
-mod flushed;
 mod bypass;
 mod fill;
 mod write;

@@ -3,6 +3,7 @@
 mod log_blocks;
 mod fetching;
 mod plan;
+pub(crate) mod flushed;
 
 use std::sync::Arc;
 
