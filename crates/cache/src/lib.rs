@@ -49,8 +49,6 @@ mod scrub;
 mod refusal;
 mod inspect;
 mod abandon;
-mod ownership;
-mod older;
 mod open;
 mod forget;
 mod cache;
@@ -75,7 +73,7 @@ pub use log_buffer::{BufferError, BufferLoss, FoundBuffer, LogBuffer, NvramPromi
 #[cfg(feature = "mutation")]
 pub use mutant::Mutant;
 pub use nvram::{MappedFile, NvramWatch, StableMemory, length_for};
-pub use older::check_older;
+pub use open::older::check_older;
 pub use open::{Parts, check_nvram};
 pub use partner::{
     LogLeg, PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,

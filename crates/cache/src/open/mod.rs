@@ -6,6 +6,8 @@
 //! copies.
 
 mod checks;
+pub(crate) mod older;
+mod claim;
 mod key;
 mod nvram;
 mod log;
@@ -38,7 +40,6 @@ use crate::{
     lower::extent::{DirtyFlags, JoinedMembers},
     mode,
     nvram::{NvramBuffer, StableMemory},
-    older, ownership,
     random::random,
     refusal::CacheOpenError,
     rules::ModeRules,
@@ -353,7 +354,7 @@ impl Opening {
         let asking = (lower, joined, pair.is_some());
         let told = (dirty, claimed.clone());
         let superblock = &mut self.superblock;
-        ownership::claim(
+        claim::claim(
             (&self.settings, self.rules.writes_back),
             asking,
             log,
