@@ -48,18 +48,15 @@ mod resize;
 mod scrub;
 mod refusal;
 mod inspect;
-mod abandon;
 mod open;
 mod forget;
 mod cache;
-mod common;
+mod several;
 mod partner;
 mod coherent;
 
-pub use abandon::{dirty_of, give_up, take_in};
 pub use cache::{Cache, WriteOrderMark};
 pub use coherent::{Coherent, TokenStatistics};
-pub use common::CommonMember;
 pub use confirmed::{BootId, ConfirmedIn, ConfirmedStore, ConfirmedWrites};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
@@ -83,6 +80,8 @@ pub use resize::ResizeError;
 pub use settings::{
     DestageOrder, LogErrorPolicy, NvramSurvival, OversizedEpoch, Settings, WriteMode,
 };
+pub use several::common::CommonMember;
+pub use several::give_up::{dirty_of, give_up, take_in};
 pub use statistics::{
     BYPASS_ALLOWED, CacheStatistics, DestageStatistics, HitStatistics, LinkStatistics,
     LogStatistics, LowerStatistics, OrderStatistics, RecoveryStatistics, ScrubStatistics,
