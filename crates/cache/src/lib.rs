@@ -49,14 +49,12 @@ mod scrub;
 mod refusal;
 mod inspect;
 mod open;
-mod forget;
 mod cache;
 mod several;
 mod partner;
-mod coherent;
+mod share;
 
 pub use cache::{Cache, WriteOrderMark};
-pub use coherent::{Coherent, TokenStatistics};
 pub use confirmed::{BootId, ConfirmedIn, ConfirmedStore, ConfirmedWrites};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
@@ -82,6 +80,7 @@ pub use settings::{
 };
 pub use several::common::CommonMember;
 pub use several::give_up::{dirty_of, give_up, take_in};
+pub use share::coherent::{Coherent, TokenStatistics};
 pub use statistics::{
     BYPASS_ALLOWED, CacheStatistics, DestageStatistics, HitStatistics, LinkStatistics,
     LogStatistics, LowerStatistics, OrderStatistics, RecoveryStatistics, ScrubStatistics,
