@@ -51,7 +51,7 @@ mod inspect;
 mod open;
 mod cache;
 mod several;
-mod partner;
+mod pair;
 mod share;
 
 pub use cache::{Cache, WriteOrderMark};
@@ -70,7 +70,7 @@ pub use mutant::Mutant;
 pub use nvram::{MappedFile, NvramWatch, StableMemory, length_for};
 pub use open::older::check_older;
 pub use open::{Parts, check_nvram};
-pub use partner::{
+pub use pair::{
     LogLeg, PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
 };
 pub use refusal::{CacheOpenError, KeyRefusal};
