@@ -29,7 +29,7 @@ mod alone;
 mod lower;
 mod state;
 mod core;
-mod below;
+mod lower_flush;
 mod tiering;
 mod lose;
 mod indexing;
