@@ -25,7 +25,7 @@ mod line;
 mod fetch;
 mod streams;
 mod seals;
-mod alone;
+mod degraded_pair;
 mod lower;
 mod state;
 mod core;

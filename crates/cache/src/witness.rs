@@ -16,8 +16,8 @@ use volume::{
 };
 
 use crate::{
-    alone::{PairWitness, Question},
     core::CacheCore,
+    degraded_pair::{PairWitness, Question},
     log::{reached::LegProgress, superblock::Superblock},
     random::random,
 };

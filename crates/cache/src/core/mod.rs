@@ -17,8 +17,8 @@ pub(crate) use self::{
     lower::LowerVolume,
 };
 use crate::{
-    alone::PairWitness,
     confirmed::Confirming,
+    degraded_pair::PairWitness,
     log::superblock::Superblock,
     mutant::Mutation,
     nvram::NvramBuffer,

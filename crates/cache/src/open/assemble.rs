@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use volume::{Confirmed, Geometry, Stack};
 
 use crate::{
-    alone::PairWitness,
     confirmed::Confirming,
     core::{CacheCore, CacheLimits, CacheLog, CacheSignals, LowerVolume, SegmentIdentity},
+    degraded_pair::PairWitness,
     inspect::pool,
     log::{index_memory::LogIndexFrames, ring::SegmentRing, seal::Salt, superblock::Superblock},
     lower::{

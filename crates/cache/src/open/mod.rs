@@ -26,9 +26,9 @@ use self::{
     nvram::{FoundNvram, replay},
 };
 use crate::{
-    alone::PairWitness,
     confirmed::ConfirmedWrites,
     core::{CacheCore, SCRATCH_PAGES, write_copies},
+    degraded_pair::PairWitness,
     inspect::{check_size, no_superblock, pool, write_new},
     log::{
         MAX_SEALED_SLOTS,
