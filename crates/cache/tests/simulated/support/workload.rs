@@ -66,7 +66,41 @@ impl Script {
         } else {
             Geometry::with_blocks(slots * 8 - 3)
         };
-        let settings = Settings {
+        let settings = Self::settings(seed, (report, order), segment_slots, &mut rng);
+        // A third of them.
+        let resizes = seed % 3 == 1;
+        let spare = if resizes { 400 } else { 0 };
+        Self {
+            seed,
+            nvram: report == WriteMode::Immediate || rng.chance(30),
+            settings,
+            geometry,
+            // From hardly any room to room for everything.
+            log_blocks: 2
+                + 4
+                + u64::from(segment_slots + 1) * 6
+                + [0, 10, 40, 200][rng.below(4) as usize]
+                + spare,
+            delay: Duration::from_millis([0, 1, 4][rng.below(3) as usize]),
+            log_delay: Duration::from_millis([0, 0, 1, 5][rng.below(4) as usize]),
+            hosts: rng.within(1..5),
+            steps: rng.within(4..20),
+            mutation: Mutation::None,
+            resizes,
+            operates: seed % 7 < 3,
+            log_fails: seed % 5 == 2,
+            tier: matches!(seed % 5, 0 | 3 | 4),
+        }
+    }
+
+    /// Draws the settings of a script.
+    fn settings(
+        seed: u64,
+        (report, order): (WriteMode, DestageOrder),
+        segment_slots: u32,
+        rng: &mut Rng,
+    ) -> Settings {
+        Settings {
             dram_bytes: 128 << 10,
             nvram_bytes: 64 << 10,
             report,
@@ -96,30 +130,6 @@ impl Script {
             owner: "a gateway".into(),
             log_key: seed.is_multiple_of(3).then(|| LogKey::new(&[seed as u8; 64])),
             ..Settings::default()
-        };
-        // A third of them.
-        let resizes = seed % 3 == 1;
-        let spare = if resizes { 400 } else { 0 };
-        Self {
-            seed,
-            nvram: report == WriteMode::Immediate || rng.chance(30),
-            settings,
-            geometry,
-            // From hardly any room to room for everything.
-            log_blocks: 2
-                + 4
-                + u64::from(segment_slots + 1) * 6
-                + [0, 10, 40, 200][rng.below(4) as usize]
-                + spare,
-            delay: Duration::from_millis([0, 1, 4][rng.below(3) as usize]),
-            log_delay: Duration::from_millis([0, 0, 1, 5][rng.below(4) as usize]),
-            hosts: rng.within(1..5),
-            steps: rng.within(4..20),
-            mutation: Mutation::None,
-            resizes,
-            operates: seed % 7 < 3,
-            log_fails: seed % 5 == 2,
-            tier: matches!(seed % 5, 0 | 3 | 4),
         }
     }
 
