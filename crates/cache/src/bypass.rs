@@ -28,7 +28,10 @@ use crate::{
     core::CacheCore,
     log::segment::LogRecordKind,
     mutant::Mutant,
-    slots::table::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
+    slots::{
+        sectors::{SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
+        table::Came,
+    },
     state::CacheState,
 };
 

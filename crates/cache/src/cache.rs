@@ -26,7 +26,7 @@ use crate::{
     resize::ResizeError,
     scrub,
     settings::Settings,
-    slots::table::{SECTOR_BYTES, SLOT_BYTES},
+    slots::sectors::{SECTOR_BYTES, SLOT_BYTES},
     tiering::{self, TierError},
     write::HostWrite,
 };

@@ -11,7 +11,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::slots::table::{LogAddress, SlotTable, runs};
+use crate::slots::{
+    sectors::runs,
+    table::{LogAddress, SlotTable},
+};
 
 /// The version of a slot that a round sends to the lower volume.
 #[derive(Clone, Copy, Debug)]
@@ -296,7 +299,7 @@ const MOST_WEIGHT: u64 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{log::segment::LogRecordKind, slots::table::WHOLE};
+    use crate::{log::segment::LogRecordKind, slots::sectors::WHOLE};
 
     fn place(segment: u64) -> LogAddress {
         LogAddress {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{core::CacheCore, slots::table::SLOT_BYTES, state::CacheState};
+use crate::{core::CacheCore, slots::sectors::SLOT_BYTES, state::CacheState};
 
 /// The fill of the log at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

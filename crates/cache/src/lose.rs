@@ -11,7 +11,10 @@ use volume::{Error, Lba};
 use crate::{
     core::CacheCore,
     lower::extent::place_of,
-    slots::table::{LogAddress, SECTORS, runs},
+    slots::{
+        sectors::{SECTORS, runs},
+        table::LogAddress,
+    },
     state::{CacheState, LostLog},
 };
 

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::{
     core::CacheCore,
     log::segment::LogRecordKind,
-    slots::table::{LogAddress, SLOT_BYTES},
+    slots::{sectors::SLOT_BYTES, table::LogAddress},
 };
 
 /// Scrubs for as long as the cache lives, unless its rate is 0.

@@ -93,7 +93,7 @@ impl Seals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{log::segment::LogRecord, slots::table::WHOLE};
+    use crate::{log::segment::LogRecord, slots::sectors::WHOLE};
 
     fn header(number: u64, salt: Salt, tag: Tag) -> SegmentHeader {
         let (kind, mask) = (LogRecordKind::Data, WHOLE);

@@ -9,7 +9,7 @@ use crate::{
     core::CacheCore,
     fetch::SlotFetch,
     log::{identity::InstanceId, seal::Sealer},
-    slots::{pages::scratch_block, table::SLOT_BYTES},
+    slots::{pages::scratch_block, sectors::SLOT_BYTES},
     tier::{
         FIRST_BLOCK, LEAST_BLOCKS, TierDisk,
         label::{NoLabel, TierLabel},

@@ -7,7 +7,7 @@ use volume::{
 };
 
 use super::Cache;
-use crate::slots::table::{SECTOR_BYTES, SECTORS};
+use crate::slots::sectors::{SECTOR_BYTES, SECTORS};
 
 impl Provisioning for Cache {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {

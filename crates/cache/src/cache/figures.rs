@@ -3,7 +3,7 @@
 use volume::TimeHistogramSnapshot;
 
 use super::Cache;
-use crate::{nvram::NvramBuffer, slots::table::SLOT_BYTES, statistics::CacheStatistics};
+use crate::{nvram::NvramBuffer, slots::sectors::SLOT_BYTES, statistics::CacheStatistics};
 
 impl Cache {
     /// Returns what the cache has done since it was opened, and its present state.

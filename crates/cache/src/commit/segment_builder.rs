@@ -12,7 +12,10 @@ use crate::{
         seal::{SealedBlockId, Sealer, Which},
         segment::{LogRecord, LogRecordKind, MAX_ZERO_SLOTS, NO_TAG, SegmentHeader},
     },
-    slots::table::{LogAddress, NONE, WHOLE},
+    slots::{
+        sectors::WHOLE,
+        table::{LogAddress, NONE},
+    },
     state::{CacheState, Queued, QueuedSlot},
 };
 

@@ -17,7 +17,8 @@ use crate::{
     seals::Seals,
     slots::{
         pages::{SlotPagePool, scratch_block},
-        table::{LogAddress, SLOT_BYTES},
+        sectors::SLOT_BYTES,
+        table::LogAddress,
     },
 };
 

@@ -11,7 +11,7 @@ use volume::{Geometry, Holding, JoinedVolume, Lba};
 
 use crate::{
     lower::{extent::MemberExtents, flow::Flow, silence::Heard, window::Window},
-    slots::table::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
+    slots::sectors::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
 };
 
 /// The link to the lower volume: what may be under way on it, and what is.

@@ -26,7 +26,7 @@ use crate::{
     settings::{DestageOrder, LogErrorPolicy, Settings},
     slots::{
         pages::{PageMut, SlotPagePool},
-        table::WHOLE,
+        sectors::WHOLE,
     },
     state::CacheState,
     statistics::{AllTimes, BYPASS_ALLOWED, Counters},

@@ -39,7 +39,7 @@ use crate::{
         sending::send_all,
     },
     epoch::{Item, limit},
-    slots::table::{LogAddress, SLOT_BYTES},
+    slots::{sectors::SLOT_BYTES, table::LogAddress},
     state::{CacheState, DestageRound},
 };
 

@@ -19,7 +19,10 @@ use crate::{
     log::segment::LogRecordKind,
     lower::window::WindowTicket,
     mutant::Mutant,
-    slots::table::{LogAddress, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
+    slots::{
+        sectors::{SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
+        table::LogAddress,
+    },
 };
 
 /// Sends these slots to the lower volume. Returns the slots that were left out, because a write that bypasses the log is

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     epoch::Epochs,
     log::{ring::SegmentRing, segment::LogRecordKind},
-    slots::table::{SlotTable, WHOLE},
+    slots::{sectors::WHOLE, table::SlotTable},
 };
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{
 
 use volume::{Dirty, JoinedVolume};
 
-use crate::{log::members::MemberRecord, slots::table::SLOT_BYTES};
+use crate::{log::members::MemberRecord, slots::sectors::SLOT_BYTES};
 
 /// Several volumes that are opened as those of one log.
 pub(crate) struct JoinedMembers {

@@ -9,7 +9,7 @@ use volume::{Data, Durability, Error};
 use crate::{
     core::CacheCore,
     mutant::Mutant,
-    slots::table::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
+    slots::sectors::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     write::{HostWrite, may_pass, room::BETWEEN_STEPS, stalled},
 };
 

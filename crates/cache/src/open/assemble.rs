@@ -22,7 +22,7 @@ use crate::{
     refusal::CacheOpenError,
     rules::ModeRules,
     settings::{DestageOrder, LogErrorPolicy, Settings},
-    slots::{pages::SlotPagePool, table::SLOT_BYTES},
+    slots::{pages::SlotPagePool, sectors::SLOT_BYTES},
     state::CacheState,
     statistics::{AllTimes, Counters},
     tier::MOST_BUFFERED,

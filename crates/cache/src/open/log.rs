@@ -17,7 +17,10 @@ use crate::{
     rules::ModeRules,
     seals::Seals,
     settings::{DestageOrder, Settings},
-    slots::table::{LogAddress, SLOT_BYTES, SlotTable},
+    slots::{
+        sectors::SLOT_BYTES,
+        table::{LogAddress, SlotTable},
+    },
 };
 
 /// The content of a log.

@@ -12,7 +12,10 @@ use crate::{
     refusal::CacheOpenError,
     rules::ModeRules,
     settings::Settings,
-    slots::table::{Came, NONE, SLOT_BYTES},
+    slots::{
+        sectors::SLOT_BYTES,
+        table::{Came, NONE},
+    },
 };
 
 /// An NVRAM that was found at an opening, and its contents.

@@ -9,7 +9,10 @@ use crate::{
     core::CacheCore,
     fetch::{FetchResult, Origin, SlotFetch},
     lower::flow::ReadPurpose,
-    slots::table::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
+    slots::{
+        sectors::{SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
+        table::Came,
+    },
     state::{CacheState, Fetches},
     tier,
 };

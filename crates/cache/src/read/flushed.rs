@@ -13,7 +13,10 @@ use crate::{
     core::CacheCore,
     log::segment::LogRecordKind,
     read::{bytes_of, cut},
-    slots::table::{LogAddress, SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
+    slots::{
+        sectors::{SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
+        table::LogAddress,
+    },
     state::CacheState,
 };
 

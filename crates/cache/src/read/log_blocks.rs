@@ -7,7 +7,10 @@ use volume::{Data, Error, Extent, Lba};
 use crate::{
     checksum::crc32c,
     core::CacheCore,
-    slots::table::{Came, LogAddress, SECTORS, SLOT_BYTES},
+    slots::{
+        sectors::{SECTORS, SLOT_BYTES},
+        table::{Came, LogAddress},
+    },
     state::CacheState,
 };
 

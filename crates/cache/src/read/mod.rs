@@ -20,7 +20,10 @@ use crate::{
     core::CacheCore,
     fetch::{FetchResult, Origin},
     lower::flow::ReadPurpose,
-    slots::table::{LogAddress, SECTOR_BYTES, SLOT_BYTES, copy_sectors, mask},
+    slots::{
+        sectors::{SECTOR_BYTES, SLOT_BYTES, copy_sectors, mask},
+        table::LogAddress,
+    },
     state::CacheState,
 };
 

@@ -9,7 +9,10 @@ use crate::{
     fetch::{Origin, SlotFetch},
     mutant::Mutant,
     read::fetching::runs_to_fetch,
-    slots::table::{LogAddress, NONE, SECTOR_BYTES, SECTORS, SlotEntry, mask},
+    slots::{
+        sectors::{SECTOR_BYTES, SECTORS, mask},
+        table::{LogAddress, NONE, SlotEntry},
+    },
     state::CacheState,
 };
 

@@ -25,7 +25,7 @@ use crate::{
     open::{self, Parts},
     refusal::CacheOpenError,
     settings::Settings,
-    slots::table::SLOT_BYTES,
+    slots::sectors::SLOT_BYTES,
 };
 
 /// One of the volumes that a cache is opened over.
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use crate::{
         log::BLOCK_BYTES,
-        slots::table::{SECTORS, WHOLE},
+        slots::sectors::{SECTORS, WHOLE},
     };
 
     fn volume(blocks: u64) -> Stack {

@@ -497,4 +497,4 @@ const LISTEN: Duration = Duration::from_secs(2);
 /// Before something that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of a slot: no slot may be of two ranges.
-const SLOT: u64 = crate::slots::table::SLOT_BYTES as u64;
+const SLOT: u64 = crate::slots::sectors::SLOT_BYTES as u64;

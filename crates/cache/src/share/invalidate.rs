@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{core::CacheCore, slots::table::SLOT_BYTES, state::CacheState};
+use crate::{core::CacheCore, slots::sectors::SLOT_BYTES, state::CacheState};
 
 impl CacheCore {
     /// See [`crate::Cache::forget`].

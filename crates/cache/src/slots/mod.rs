@@ -4,5 +4,6 @@
 pub(crate) mod pages;
 pub(crate) mod hash;
 pub(crate) mod replacement;
+pub(crate) mod sectors;
 pub(crate) mod table;
 pub(crate) mod locks;

@@ -28,10 +28,7 @@ use crate::{
     log::ring::SegmentRing,
     nvram::NvramBuffer,
     rules::QueueOrder,
-    slots::{
-        locks::SlotLocks,
-        table::{SLOT_BYTES, SlotTable},
-    },
+    slots::{locks::SlotLocks, sectors::SLOT_BYTES, table::SlotTable},
     tier::Tiered,
 };
 

@@ -11,7 +11,7 @@ use crate::{
     log::seal::{SealedBlockId, Sealer, Tag, Which},
     slots::{
         pages::{SlotPagePool, scratch_block},
-        table::{SLOT_BYTES, WHOLE},
+        sectors::{SLOT_BYTES, WHOLE},
     },
 };
 

@@ -8,7 +8,7 @@ use crate::{
         bytes::{array, put, put_u32, u32_at},
         identity::InstanceId,
     },
-    slots::table::SLOT_BYTES,
+    slots::sectors::SLOT_BYTES,
 };
 
 /// What the first block says.

@@ -19,7 +19,7 @@ use volume::{Data, Error};
 
 use crate::{
     log::seal::Which,
-    slots::table::{Evicted, SLOT_BYTES},
+    slots::{sectors::SLOT_BYTES, table::Evicted},
     statistics::TierStatistics,
 };
 

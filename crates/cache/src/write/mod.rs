@@ -15,7 +15,8 @@ use crate::{
     rules::QueueOrder,
     slots::{
         pages::PageMut,
-        table::{Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
+        sectors::{SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
+        table::{Came, LogAddress, NONE},
     },
     state::CacheState,
     write::room::{LogReservation, MAX_STEP, WantedRoom, WritePath},

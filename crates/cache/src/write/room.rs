@@ -13,7 +13,7 @@ use volume::Error;
 
 use crate::{
     core::CacheCore, line::WaitTicket, nvram::NvramBuffer, settings::OversizedEpoch,
-    slots::table::SLOT_BYTES, state::CacheState,
+    slots::sectors::SLOT_BYTES, state::CacheState,
 };
 
 /// The path of a write, decided once for the whole write.
