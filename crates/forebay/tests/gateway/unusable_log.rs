@@ -1,5 +1,5 @@
-//! Logs, NVRAM files and read tiers that are missing, blank, older or damaged at a start. None is treated as
-//! new, and only the units that need them are not served.
+//! Logs, NVRAM files and read tiers that are missing, blank, older, damaged, too small or of another volume at a
+//! start. None is treated as new, and only the units that need them are not served.
 
 use support::{Place, Serving, connect, content, gateway, node, read, run, stderr, write};
 use volume::Volume;
@@ -371,4 +371,76 @@ async fn a_log_under_another_path_is_not_taken_for_the_one_that_was_in_use() {
     }
     let serving = place.serve("node", &before);
     connect(serving.address, GATEWAY).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_another_volume_is_refused_with_both_names() {
+    let place = Place::new();
+    let (far, near) = pair(&place, "");
+    drop(near);
+    let other = Place::new();
+    let text = node(other.folder.path(), 0)
+        .replace("[[target.unit]]\n", "[[target.unit]]\nserial = 'OTHER'\n");
+    let stranger = other.serve("node", &text);
+    let text = gateway(place.folder.path(), stranger.address, "");
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("exit status: 1"), "{error}");
+    assert_eq!(error.matches("naa.").count(), 2, "both are named: {error}");
+    assert!(error.contains("remedy: name that volume's own log"), "{error}");
+    drop(far);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_far_volume_that_shrank_is_refused() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, "");
+    let address = far.address;
+    drop(near);
+    far.kill();
+    give_up(&place, "node", "node.img");
+    let text = node(place.folder.path(), address.port()).replace("64MiB", "63MiB");
+    let _far = place.serve("node", &text);
+    let text = gateway(place.folder.path(), address, "");
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("131072 blocks") && error.contains("129024"), "{error}");
+    assert!(error.contains("remedy: give the volume its former size back"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_log_is_refused_until_its_loss_is_accepted() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, "");
+    let address = far.address;
+    let volume = connect(near.address, GATEWAY).await;
+    far.kill();
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    drop(near);
+    // One bit in the middle of what was written: blocks 0 and 1 are superblocks.
+    let path = place.path("gateway.log");
+    let mut log = std::fs::read(&path).expect("a log");
+    log[20 * 4096 + 100] ^= 1;
+    std::fs::write(&path, log).expect("written");
+    let text = gateway(place.folder.path(), address, "");
+    let config = place.write("gateway", &text);
+    let check = run(&["check", "--config", config.to_str().expect("plain")]);
+    assert_eq!(check.status.code(), Some(1), "{}", stderr(&check));
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("acknowledged data is missing"), "{error}");
+    assert!(error.contains("accept_loss = true"), "{error}");
+    let _far = place.serve("node", &node(place.folder.path(), address.port()));
+    let near = place.serve("gateway", &gateway(place.folder.path(), address, "accept_loss = true"));
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 0).await.expect("what was before the damage"), content(0, 1));
+}
+
+#[test]
+fn a_log_that_is_too_small_is_refused_by_its_setting() {
+    let place = Place::new();
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let text = gateway(place.folder.path(), far.address, "").replace("32MiB", "1MiB");
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("exit status: 2"), "{error}");
+    assert!(error.contains("log_size: 1MiB is not between 8MiB"), "{error}");
 }
