@@ -80,11 +80,11 @@ fn help(program: &Path, words: &[&str]) -> Result<String> {
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
 const RUN_BY: [(&str, &str); 20] = [
-    ("attach", "crates/forebay/tests/attach.rs"),
+    ("attach", "crates/forebay/tests/attach/main.rs"),
     ("check", "crates/forebay/tests/settings.rs"),
     ("claim", "crates/forebay/tests/handover.rs"),
     ("completions", "crates/forebay/tests/command_line.rs"),
-    ("detach", "crates/forebay/tests/attach.rs"),
+    ("detach", "crates/forebay/tests/attach/main.rs"),
     ("forget", "crates/forebay/tests/unit_state.rs"),
     ("gateway", "crates/forebay/tests/gateway_command.rs"),
     ("key", "crates/forebay/tests/encrypt.rs"),

@@ -1,24 +1,25 @@
 //! `forebay attach` with FUSE, a loop device and ext4. Needs root and the devices; otherwise the tests print a
 //! message and end.
 
-#[path = "support/attached.rs"]
-mod attached;
+#[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/attached.rs"]
+mod attached;
+mod namespaces;
+mod process;
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::Write,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-use attached::{
-    Ended, LIMIT, Mount, attach, detach, detached, ends, has_device, is_possible, try_attach,
-};
+use attached::{LIMIT, Mount, attach, detach, detached, ends, has_device, is_possible, try_attach};
 use rustix::process::Signal;
-use support::{Place, connect, forebay, raw::full_pipe, start, start_with, stderr};
+use support::{Place, connect, forebay, start, stderr};
 
 const TARGET: &str = "iqn.2026-11.com.example:attach";
 
@@ -542,181 +543,4 @@ fn what_cannot_be_done_is_said_at_once() {
     let forced = attach(&[&url, "--mkfs", "ext4", "--force", "--mount", &folder]);
     assert!(mount.file("lost+found").is_dir());
     detached(forced);
-}
-
-/// Finding A4: the message said that the user of the device was unknown.
-#[test]
-fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
-    if !is_possible() {
-        return;
-    }
-    let place = Place::new();
-    let node = place.serve("node", &settings("64MiB"));
-    let mount = Mount::alone(&place);
-    let folder = mount.0.display().to_string();
-    let url = node.url(TARGET);
-    let attached = attach(&[&url, "--mkfs", "ext4", "--mount", &folder]);
-    let sleeper = sleep_in_namespace("private");
-    let refused = detach(&folder);
-    let said = stderr(&refused);
-    assert!(!refused.status.success());
-    let id = sleeper.0.id();
-    let where_ = format!("mounted on {folder} in the mount namespace of process {id} (sleep)");
-    assert!(said.contains(&where_), "{said}");
-    assert!(mount.is_mounted() && has_device(&attached), "nothing is done by half");
-    let (_, command) = said.split_once("run `").expect("a command");
-    let (command, _) = command.split_once('`').expect("its end");
-    assert!(command.starts_with("nsenter "), "{command}");
-    let ran = Command::new("sh").args(["-c", command]).status().expect("sh runs");
-    assert!(ran.success(), "{command}");
-    detached(attached);
-}
-
-/// Hosts with systemd: services with mount namespaces of their own are not users of the device.
-#[test]
-fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
-    if !is_possible() {
-        return;
-    }
-    let place = Place::new();
-    let node = place.serve("node", &settings("64MiB"));
-    let parent = Mount::alone(&place);
-    let run = |arguments: &[&str]| {
-        let ran = Command::new("mount").args(arguments).arg(&parent.0).status();
-        assert!(ran.expect("mount runs").success(), "{arguments:?}");
-    };
-    run(&["--bind", parent.0.to_str().expect("a plain path")]);
-    run(&["--make-shared"]);
-    let folder = parent.file("mnt");
-    fs::create_dir(&folder).expect("a folder");
-    let folder = folder.display().to_string();
-    let attached = attach(&[&node.url(TARGET), "--mkfs", "ext4", "--mount", &folder]);
-    let _sleeper = sleep_in_namespace("slave");
-    detached(attached);
-}
-
-/// Starts a process with a copy of all mounts.
-fn sleep_in_namespace(propagation: &str) -> Ended {
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", propagation, "sleep", "100"]);
-    let child = Ended(command.spawn().expect("unshare runs"));
-    let begun = Instant::now();
-    let name = format!("/proc/{}/comm", child.0.id());
-    while fs::read_to_string(&name).expect("it runs").trim() != "sleep" {
-        assert!(begun.elapsed() < LIMIT, "it does not start");
-        std::thread::yield_now();
-    }
-    child
-}
-
-/// Finding S9: nothing was in the folder, without a message that said why.
-#[test]
-fn a_mount_that_others_do_not_see_is_said() {
-    if !is_possible() {
-        return;
-    }
-    let place = Place::new();
-    let node = place.serve("node", &settings("64MiB"));
-    let mount = Mount::alone(&place);
-    let folder = mount.0.display().to_string();
-    let events = |prefix: &[&str]| {
-        let program = forebay();
-        let words = prefix.iter().map(std::ffi::OsStr::new).chain([program.get_program()]);
-        let words: Vec<_> = words.collect();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).args(["attach", &node.url(TARGET), "--mkfs", "ext4"]);
-        let mut running = start(command.args(["--mount", &folder])).expect("attached");
-        let mut events = running.stderr();
-        let is_seen = mount.is_mounted();
-        detached(running);
-        let mut text = String::new();
-        events.read_to_string(&mut text).expect("text");
-        (is_seen, text)
-    };
-    let (is_seen, text) = events(&["unshare", "--mount"]);
-    assert!(!is_seen && text.contains("in the mount namespace of this process only"), "{text}");
-    assert!(text.contains("nsenter --net=/run/netns/NAME"), "{text}");
-    let (is_seen, text) = events(&[]);
-    assert!(is_seen && !text.contains("mount namespace"), "{text}");
-}
-
-#[test]
-fn a_target_that_does_not_believe_us_is_answered_in_the_words_of_the_command_line() {
-    if !is_possible() {
-        return;
-    }
-    let place = Place::new();
-    let secret = |name: &str| {
-        let path = place.path(name).display().to_string();
-        assert!(support::run(&["secret", &path]).status.success());
-        path
-    };
-    let (right, wrong) = (secret("right"), secret("wrong"));
-    let text = settings("16MiB").replace("[[target]]", &format!(
-        "[[user]]\nname = \"alice\"\nsecret_file = \"{right}\"\n[[target]]\nallow = [ {{ user = \"alice\" }} ]"
-    ));
-    let node = place.serve("node", &text);
-    let url = node.url(TARGET);
-    let refused = |more: &[&str]| {
-        let error = try_attach(&[&[&*url][..], more].concat()).map(|_| ()).expect_err("refused");
-        assert!(!error.contains("`user`") && !error.contains("`url`"), "{error}");
-        error
-    };
-    let error = refused(&["--user", "alice", "--secret-file", &wrong]);
-    assert!(error.contains("correct --user, or the secret"), "{error}");
-    assert!(error.contains(&format!("is not the one in the file {wrong}")), "{error}");
-    let error = refused(&[]);
-    assert!(error.contains("prove who you are: --user NAME --secret-file FILE"), "{error}");
-    detached(attach(&[&url, "--user", "alice", "--secret-file", &right]));
-}
-
-#[test]
-fn in_the_background_it_returns_when_the_device_is_there() {
-    if !is_possible() {
-        return;
-    }
-    let place = Place::new();
-    let node = place.serve("node", &settings("64MiB"));
-    let mut child = forebay()
-        .args(["attach", "--background", "--json", &node.url(TARGET)])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    // Both end, although the serving process continues.
-    let mut said = String::new();
-    child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-    child.stderr.take().expect("piped").read_to_end(&mut Vec::new()).expect("bytes");
-    assert!(ends(&mut child));
-    let attached: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    assert_eq!(attached["bytes"], 64 << 20);
-    assert_eq!(attached["direct_io"], true);
-    // It has no terminal of its own.
-    let process = attached["process"].as_i64().expect("a number") as i32;
-    let process = rustix::process::Pid::from_raw(process).expect("a process");
-    rustix::process::kill_process(process, Signal::HUP).expect("it runs");
-    let output = detach(attached["device"].as_str().expect("a device"));
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("stable"), "it was there: {output:?}");
-}
-
-/// Finding W1: while nobody read the events, reads of the device blocked in the kernel, even after SIGKILL.
-#[test]
-fn a_reader_of_stderr_that_takes_nothing_stops_no_device() {
-    if !is_possible() {
-        return;
-    }
-    let place = Place::new();
-    let node = place.serve("node", &settings("16MiB"));
-    let (_reader, writer) = full_pipe();
-    // At this level every request of the kernel causes an event.
-    let mut command = forebay();
-    command.args(["attach", &node.url(TARGET), "--log-level", "trace"]);
-    let attached = start_with(&mut command, writer.into()).expect("attached");
-    let mut device = fs::File::open(&attached.ready).expect("the device");
-    let mut first = vec![1; 1 << 20];
-    device.read_exact(&mut first).expect("read");
-    assert!(first.iter().all(|byte| *byte == 0));
-    drop(device);
-    detached(attached);
 }
