@@ -5,6 +5,7 @@
 mod support;
 #[path = "../support/attached.rs"]
 mod attached;
+mod cached;
 mod namespaces;
 mod process;
 

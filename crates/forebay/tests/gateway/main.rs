@@ -1,8 +1,13 @@
 //! A gateway over a node, each killed in several ways: no acknowledged write is lost.
 
-mod unusable_log;
 #[path = "../support/mod.rs"]
 mod support;
+mod common_cache;
+mod epochs;
+mod handover;
+mod lost_files;
+mod read_tier;
+mod unusable_log;
 
 use std::{
     path::{Path, PathBuf},

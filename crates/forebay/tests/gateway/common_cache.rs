@@ -1,7 +1,5 @@
 //! Several units with one log over two nodes: a counter on one volume, and the data that it counts on the other.
 
-mod support;
-
 use std::{
     net::SocketAddr,
     process::Output,
@@ -16,6 +14,8 @@ use initiator::RemoteVolume;
 use support::{Place, Serving, content, eventually, forebay, node, read, stderr, write};
 use tokio::task::JoinHandle;
 use volume::Volume;
+
+use crate::support;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const COUNTER: &str = "iqn.2026-11.test:counter";

@@ -1,10 +1,10 @@
 //! What a gateway counts: the tables of STICS (3 to 6), from `status --json`.
 
-mod support;
-
 use serde_json::Value;
 use support::{Place, Serving, connect, eventually, gateway, node, read, write};
 use volume::Volume;
+
+use crate::support;
 
 /// The figures of a layer of the only unit.
 fn figures(serving: &Serving, layer: &str) -> Value {

@@ -1,7 +1,5 @@
 //! A tunnel: a volume over TLS, strangers refused at either end, and half-closed connections.
 
-mod support;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -18,6 +16,8 @@ use support::{
     read, write,
 };
 use volume::Volume;
+
+use crate::support;
 
 /// Creates two authorities, `ours` and `theirs`; `node` and `host` are issued by the one, `stranger` by the other.
 fn certificates() -> Place {

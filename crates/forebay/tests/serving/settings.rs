@@ -1,8 +1,8 @@
 //! Invalid settings and command lines: place, error, remedy, exit code 2.
 
-mod support;
-
 use support::{Place, run, stderr};
+
+use crate::support;
 
 /// Returns exit code and message of `serve` and `check` with these settings; both have to be the same.
 fn refusal(text: &str) -> (Option<i32>, String) {

@@ -1,7 +1,5 @@
 //! The state of units in the state folder, with the binary: it is killed and started again.
 
-mod support;
-
 use std::{net::SocketAddr, time::Duration};
 
 use initiator::{CommandError, RemoteSession, Settings};
@@ -13,6 +11,8 @@ use scsi::{
 };
 use support::{Place, Serving, connect, content, eventually, read, run, stderr, write as put};
 use volume::Volume;
+
+use crate::support;
 
 const NODE: &str = "iqn.2026-11.test:node";
 const KEY: u64 = 0x5ec2_e7a1;

@@ -1,7 +1,5 @@
 //! Settings that change while a process serves: what comes and goes, what stays, what is refused.
 
-mod support;
-
 use std::{
     net::SocketAddr,
     process::Output,
@@ -12,6 +10,8 @@ use std::{
 use initiator::RemoteVolume;
 use support::{Place, Serving, connect, content, eventually, forebay, read, run, stderr, write};
 use volume::{Data, Durability, Lba, Volume};
+
+use crate::support;
 
 const NODE: &str = "iqn.2026-11.test:node";
 

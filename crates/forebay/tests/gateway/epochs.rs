@@ -1,7 +1,5 @@
 //! A node whose writes count by flush, before it a gateway that is lost: what the node has is a past.
 
-mod support;
-
 use std::{
     net::SocketAddr,
     sync::{
@@ -14,6 +12,8 @@ use std::{
 use rustix::process::Signal;
 use support::{Place, Serving, connect, content, eventually, forebay, gateway, node, read, write};
 use volume::{Claim, Confirmed, Data, Dirty, Durability, Holding, Lba, Volume};
+
+use crate::support;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";

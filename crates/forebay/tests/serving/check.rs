@@ -1,12 +1,12 @@
 //! `forebay check`: its report about the far side of a gateway, about the log over it, and about files that
 //! `serve` would have to make.
 
-mod support;
-
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use support::{Place, connect, content, eventually, gateway, node, read, run, stderr, write};
 use volume::Volume;
+
+use crate::support;
 
 /// A gateway's settings, of which a log was made over the volume of a node that has stopped.
 struct Stopped {

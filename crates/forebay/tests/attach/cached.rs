@@ -1,10 +1,6 @@
 //! `forebay attach --config` with a cache in the attaching process: the process answers as a gateway does, and
 //! a detach reports the data that the far volume lacks.
 
-#[path = "support/attached.rs"]
-mod attached;
-mod support;
-
 use std::{
     fs,
     os::unix::fs::FileExt,
@@ -16,6 +12,8 @@ use std::{
 use attached::{Ended, LIMIT, Mount, attach, detached, ends, has_device, is_possible};
 use serde_json::Value;
 use support::{Place, Running, Serving, forebay, run, start, stderr};
+
+use crate::{attached, support};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";

@@ -1,12 +1,12 @@
 //! The second read tier of a gateway, with the binary: its file, its counters, what it refuses.
 
-mod support;
-
 use std::os::unix::fs::FileExt;
 
 use support::{
     Place, Serving, connect, content, eventually, gateway, node, read, run, stderr, write,
 };
+
+use crate::support;
 
 /// 16 MiB, twice the size of the memory.
 const BLOCKS: u64 = 4096;

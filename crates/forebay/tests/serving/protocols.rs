@@ -10,8 +10,8 @@ use scsi::{Cdb, Lun, OPERATIONS, ScsiStatus, SenseKey, mode::ModeParameters};
 use unit::{BlockUnit, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIdentity};
 use volume::{FileVolume, FileVolumeOptions, Geometry, MemVolume, Stack};
 
-const PAGE: &str = include_str!("../../../docs/protocols.md");
-const SENSE: &str = include_str!("../../scsi/src/sense.rs");
+const PAGE: &str = include_str!("../../../../docs/protocols.md");
+const SENSE: &str = include_str!("../../../scsi/src/sense.rs");
 
 /// Returns the cells of every row of the table below a heading, without the table's own head.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {

@@ -1,7 +1,5 @@
 //! The owner of the dirty data of a node's volume: claims, and gateways that are fenced.
 
-mod support;
-
 use std::{
     net::SocketAddr,
     ops::Range,
@@ -15,6 +13,8 @@ use support::{
     Place, Serving, connect, content, eventually, forebay, gateway, node, read, run, stderr, write,
 };
 use volume::Volume;
+
+use crate::support;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";

@@ -1,8 +1,6 @@
 //! TLS at portals and on the far link: a gateway with it, certificates that change or are not accepted, and the
 //! commands in the documentation that make them.
 
-mod support;
-
 use std::{
     fs,
     net::SocketAddr,
@@ -12,6 +10,8 @@ use std::{
 
 use support::{Place, Serving, connect, content, eventually, forebay, read, stderr, write};
 use volume::Volume;
+
+use crate::support;
 
 const NODE: &str = "iqn.2026-11.test:node";
 const GATEWAY: &str = "iqn.2026-11.test:gateway";

@@ -1,7 +1,5 @@
 //! Encrypted volumes, by the binary: what is on the disk, what opens it, and how it is thrown away.
 
-mod support;
-
 use std::{net::SocketAddr, time::Duration};
 
 use initiator::{RemoteSession, Settings};
@@ -9,6 +7,8 @@ use iscsi::session::initiator::DataPhase;
 use scsi::{BlockCommand, Command, Sanitize, SanitizeAction};
 use support::{Place, Serving, connect, gateway, node, run, stderr};
 use volume::{Durability, Extent, Lba, Volume};
+
+use crate::support;
 
 const NODE: &str = "iqn.2026-11.test:node";
 const LINE: &[u8] = b"the only copy of it ";

@@ -4,8 +4,6 @@
 //!
 //! In each case all acknowledged data is served, or the unit is refused with a remedy.
 
-mod support;
-
 use std::{
     net::SocketAddr,
     ops::Range,
@@ -17,6 +15,8 @@ use support::{
     Place, Serving, connect, content, eventually, forebay, gateway, node, read, run, stderr, write,
 };
 use volume::Volume;
+
+use crate::support;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";

@@ -1,8 +1,6 @@
 //! Files of a node and of a gateway that are removed, renamed, replaced or cut short while in use. The process
 //! stays up, acknowledges no more writes to them, and sends what can be read to the node.
 
-mod support;
-
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
@@ -13,6 +11,8 @@ use std::{
 
 use support::{Place, Running, Serving, connect, content, eventually, gateway, node, read, write};
 use volume::{Data, Durability, Lba, Volume};
+
+use crate::support;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";

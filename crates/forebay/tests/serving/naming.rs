@@ -1,7 +1,5 @@
 //! Nodes that tell each other about their volumes, and gateways that find the volumes.
 
-mod support;
-
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -15,6 +13,8 @@ use support::{
     raw::Silent,
     read, run, stderr, write,
 };
+
+use crate::support;
 
 /// A node with the volume `payroll` in a file that several nodes use, but not at the same time.
 fn node(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
