@@ -4,7 +4,7 @@ mod support;
 
 use std::{
     io::{BufRead, BufReader, PipeReader},
-    net::{IpAddr, Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     time::{Duration, Instant},
 };
@@ -343,6 +343,31 @@ fn resident(node: &Serving) -> usize {
     kib.parse::<usize>().expect("a number") << 10
 }
 
+/// Opens sessions and sends writes on each of them, but for the first number: the writes wait behind this hole in CmdSN.
+/// Returns the sessions, and when the first write was sent.
+fn send_behind_holes(
+    address: SocketAddr,
+    sessions: usize,
+    writes: u32,
+) -> (Vec<TcpStream>, Instant) {
+    let open = (0..sessions).map(|number| {
+        let mut stream = connect_from(IpAddr::V4(Ipv4Addr::LOCALHOST), address);
+        let initiator = format!("iqn.2026-11.test:hole-{number}");
+        let mut keys = vec![("InitiatorName", initiator.as_str()), ("TargetName", NAME)];
+        keys.extend(FIRST_BURST_KEYS);
+        assert_eq!(log_in(&mut stream, number as u16, &keys), Some(0));
+        stream
+    });
+    let mut open: Vec<_> = open.collect();
+    let begun = Instant::now();
+    for stream in &mut open {
+        for cmd_sn in 2..2 + writes {
+            std::io::Write::write_all(stream, &write_command(cmd_sn)).expect("it is read");
+        }
+    }
+    (open, begun)
+}
+
 /// Finding W3: the data that 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed
 /// after their end. FOREBAY_TEST_HOLES=1024 runs that many sessions, for minutes on a slow machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -362,24 +387,7 @@ async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
     come_and_go(&node, 20);
     let before = resident(&node);
     let address = node.address;
-    let filling = tokio::task::spawn_blocking(move || {
-        let open = (0..sessions).map(|number| {
-            let mut stream = connect_from(IpAddr::V4(Ipv4Addr::LOCALHOST), address);
-            let initiator = format!("iqn.2026-11.test:hole-{number}");
-            let mut keys = vec![("InitiatorName", initiator.as_str()), ("TargetName", NAME)];
-            keys.extend(FIRST_BURST_KEYS);
-            assert_eq!(log_in(&mut stream, number as u16, &keys), Some(0));
-            stream
-        });
-        let mut open: Vec<_> = open.collect();
-        let begun = Instant::now();
-        for stream in &mut open {
-            for cmd_sn in 2..2 + writes {
-                std::io::Write::write_all(stream, &write_command(cmd_sn)).expect("it is read");
-            }
-        }
-        (open, begun)
-    });
+    let filling = tokio::task::spawn_blocking(move || send_behind_holes(address, sessions, writes));
     let (mut most, mut took) = (0, Vec::new());
     while !filling.is_finished() || took.len() < 100 {
         let begun = Instant::now();

@@ -105,6 +105,21 @@ impl Site {
         let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
         cache["figures"][name].clone()
     }
+
+    /// Waits until everything in the log is at the nodes.
+    fn drain(&self) {
+        let drained = self.tell(&["gateway", "drain", GATEWAY]);
+        assert!(drained.status.success(), "{}", stderr(&drained));
+    }
+
+    /// Returns the bytes that were given up, of each volume, as the first unit reports them.
+    fn given_up_bytes(&self) -> Vec<serde_json::Value> {
+        let status = self.near.status();
+        let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
+        let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
+        let given_up = cache["figures"]["given_up_bytes"].as_object().expect("it is told");
+        given_up.values().cloned().collect()
+    }
 }
 
 /// Writes data, then the counter, until the gateway is gone. Returns the last version that was acknowledged.
@@ -248,8 +263,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     let mut site = Site::new();
     let [counter, data] = site.hosts().await;
     write(&*counter, 1, 1).await.expect("written");
-    let drained = site.tell(&["gateway", "drain", GATEWAY]);
-    assert!(drained.status.success(), "{}", stderr(&drained));
+    site.drain();
     site.data.kill();
     write(&*data, 7, 2).await.expect("the log takes it");
     write(&*data, 8, 2).await.expect("the log takes it");
@@ -290,13 +304,8 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
         site.near = site.place.serve("gateway", &whole[..at]);
         let counter = host(site.near.address, GATEWAY, 0).await;
         assert_eq!(read(&*counter, 1).await.expect("read"), content(1, 3));
-        let drained = site.tell(&["gateway", "drain", GATEWAY]);
-        assert!(drained.status.success(), "{}", stderr(&drained));
-        let status = site.near.status();
-        let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
-        let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
-        let given_up = cache["figures"]["given_up_bytes"].as_object().expect("it is told").clone();
-        assert_eq!(given_up.values().collect::<Vec<_>>(), [8192]);
+        site.drain();
+        assert_eq!(site.given_up_bytes(), [8192]);
         drop(counter);
         site.near.kill();
     }
@@ -316,8 +325,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     assert_eq!(read(&*data, 7).await.expect("read"), content(0, 0));
     assert_eq!(read(&*counter, 1).await.expect("read"), content(1, 3));
     write(&*data, 7, 9).await.expect("written");
-    let drained = site.tell(&["gateway", "drain", GATEWAY]);
-    assert!(drained.status.success(), "{}", stderr(&drained));
+    site.drain();
     assert_eq!(site.figure("given_up_bytes"), serde_json::json!({}));
 }
 

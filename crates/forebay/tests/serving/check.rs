@@ -317,6 +317,15 @@ fn another_volume_than_that_of_the_log_is_named_beside_it() {
     assert!(text.contains("1 of these things cannot be used as they are"), "{text}");
 }
 
+/// A state folder has the number of the last confirmed write of a log, and only its owner may read it.
+fn assert_keeps_the_number(state: &Path) {
+    let mut found = fs::read_dir(state).expect("a folder").flatten();
+    let is_number = |name: &str| name.starts_with("log-") && name.ends_with(".confirmed");
+    assert!(found.any(|entry| is_number(&entry.file_name().to_string_lossy())));
+    let mode = state.metadata().expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
 /// K3: `check` accepted an older copy of log and NVRAM that `serve` then refused. Without `state`, neither of
 /// them noticed the copy.
 #[tokio::test(flavor = "multi_thread")]
@@ -360,11 +369,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         };
         if who == "was confirmed" {
             let state = near_top.split('\'').nth(1).unwrap_or("forebay-state");
-            let mut found = fs::read_dir(place.path(state)).expect("a folder").flatten();
-            let is_number = |name: &str| name.starts_with("log-") && name.ends_with(".confirmed");
-            assert!(found.any(|entry| is_number(&entry.file_name().to_string_lossy())));
-            let mode = place.path(state).metadata().expect("there").permissions().mode();
-            assert_eq!(mode & 0o777, 0o700);
+            assert_keeps_the_number(&place.path(state));
         } else {
             let _ = fs::remove_dir_all(place.path("forebay-state"));
         }

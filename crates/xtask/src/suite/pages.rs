@@ -82,7 +82,7 @@ fn help(program: &Path, words: &[&str]) -> Result<String> {
 const RUN_BY: [(&str, &str); 20] = [
     ("attach", "crates/forebay/tests/attach/main.rs"),
     ("check", "crates/forebay/tests/serving/settings.rs"),
-    ("claim", "crates/forebay/tests/gateway/handover.rs"),
+    ("claim", "crates/forebay/tests/gateway/handover/mod.rs"),
     ("completions", "crates/forebay/tests/command_line.rs"),
     ("detach", "crates/forebay/tests/attach/main.rs"),
     ("forget", "crates/forebay/tests/serving/unit_state.rs"),

@@ -1,0 +1,330 @@
+//! The owner of the dirty data of a node's volume: claims, and gateways that are fenced.
+
+mod adoption;
+mod older_copy;
+
+use std::{
+    net::SocketAddr,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::Output,
+    sync::Arc,
+};
+
+use initiator::RemoteVolume;
+use support::{
+    Place, Serving, connect, content, eventually, forebay, gateway, node, read, stderr, write,
+};
+use volume::Volume;
+
+use crate::support;
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+const NODE: &str = "iqn.2026-11.test:node";
+
+/// A node that supports claims.
+fn keeping(place: &Place, port: u16) -> String {
+    format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
+}
+
+/// Settings of a gateway on another host: with another name, and a log and a state folder with that name.
+fn other_gateway(place: &Place, name: &str, node: SocketAddr, more: &str) -> String {
+    let text = gateway(place.folder.path(), node, more)
+        .replace("gateway.log", &format!("{name}.log"))
+        .replace("give_up_after = \"2s\"", "give_up_after = \"2s\", connections = 1");
+    format!("initiator_name = 'iqn.2026-11.test:host-{name}'\nstate = 'state-of-{name}'\n{text}")
+}
+
+fn pair(place: &Place, more: &str) -> (Serving, Serving) {
+    let far = place.serve("node", &keeping(place, 0));
+    let near = place.serve("a", &other_gateway(place, "a", far.address, more));
+    (far, near)
+}
+
+/// A node with a gateway, and a host at the gateway that has written these blocks.
+async fn pair_with(
+    place: &Place,
+    more: &str,
+    blocks: Range<u64>,
+) -> (Serving, Serving, Arc<RemoteVolume>) {
+    let (far, near) = pair(place, more);
+    let volume = connect(near.address, GATEWAY).await;
+    write_all(&*volume, blocks, 1).await;
+    (far, near, volume)
+}
+
+/// The gateway that uses the log now, and a host at it that reads these blocks.
+async fn taken_up(place: &Place, text: &str, blocks: Range<u64>) -> (Serving, Arc<RemoteVolume>) {
+    let later = place.serve("b", text);
+    let volume = connect(later.address, GATEWAY).await;
+    check_all(&*volume, blocks, 1).await;
+    (later, volume)
+}
+
+fn copy(from: PathBuf, to: PathBuf) {
+    std::fs::copy(from, to).expect("copied");
+}
+
+fn tell(control: &Path, arguments: &[&str]) -> Output {
+    forebay().args(arguments).arg("--control").arg(control).output().expect("the binary runs")
+}
+
+fn drain(gateway: &Serving) {
+    succeeded(&tell(&gateway.control, &["gateway", "drain", GATEWAY]));
+}
+
+async fn write_all(volume: &dyn Volume, blocks: Range<u64>, version: u64) {
+    for block in blocks {
+        write(volume, block, version).await.expect("written");
+    }
+}
+
+async fn check_all(volume: &dyn Volume, blocks: Range<u64>, version: u64) {
+    for block in blocks {
+        assert_eq!(read(volume, block).await.expect("read"), content(block, version));
+    }
+}
+
+fn cache_figure(serving: &Serving, name: &str) -> String {
+    let status = serving.status();
+    let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
+    let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
+    cache["figures"][name].as_str().unwrap_or_default().to_owned()
+}
+
+fn claim(serving: &Serving) -> serde_json::Value {
+    serving.status()["targets"][0]["units"][0]["claim"].clone()
+}
+
+fn export(place: &Place, name: &str) -> Output {
+    let (config, to) = (place.path(&format!("{name}.toml")), place.path("moved.toml"));
+    let mut command = forebay();
+    command.args(["gateway", "export", GATEWAY, "--config"]).arg(config).arg("--to").arg(to);
+    command.output().expect("the binary runs")
+}
+
+/// Runs `forebay gateway adopt` with these settings.
+fn adopt(place: &Place, name: &str, text: &str) -> Output {
+    let config = place.write(name, text);
+    let mut command = forebay();
+    command.args(["gateway", "adopt", GATEWAY, "--config"]).arg(config);
+    command.output().expect("the binary runs")
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
+    stderr(output)
+}
+
+/// Data is not destaged with these settings.
+const KEEPS: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, KEEPS);
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    assert_eq!(cache_figure(&near, "claim"), "held");
+    let told = claim(&far);
+    assert_eq!(told["owner"], "iqn.2026-11.test:host-a");
+    assert!(told["held"] == true && told["dirty"] == true && told["present"] == true, "{told}");
+
+    let raw = connect(far.address, NODE).await;
+    let refused = write(&*raw, 1, 7).await.expect_err("refused");
+    assert!(matches!(refused, volume::Error::ReadOnly), "{refused}");
+    // An older image, but a consistent one.
+    assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 0));
+    let shown = tell(&far.control, &["claim", "show", NODE]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("its newest data is with iqn.2026-11.test:host-a"), "{shown}");
+
+    // The claim survives a restart of the node, and the gateway's session presents it again.
+    let address = far.address;
+    far.kill();
+    let far = place.serve("node", &keeping(&place, address.port()));
+    let raw = connect(far.address, NODE).await;
+    write(&*raw, 1, 7).await.expect_err("still refused");
+    drain(&near);
+    assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 1));
+
+    drop(volume);
+    assert!(near.terminate().0.success());
+    write(&*raw, 1, 7).await.expect("nobody has it any more");
+    assert_eq!(claim(&far)["held"], false);
+    // The same log is accepted again.
+    let near = place.serve("a", &other_gateway(&place, "a", far.address, ""));
+    assert_eq!(cache_figure(&near, "claim"), "held");
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_killed_with_dirty_data_keeps_its_claim_and_comes_back() {
+    let place = Place::new();
+    let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..20).await;
+    for _ in 0..3 {
+        near.kill();
+        let raw = connect(far.address, NODE).await;
+        write(&*raw, 1, 7).await.expect_err("its dirty data is away, not gone");
+        let other = other_gateway(&place, "b", far.address, "");
+        let error = place.try_serve("b", &other).err().expect("another log is refused");
+        assert!(error.contains("iqn.2026-11.test:host-a"), "{error}");
+        near = place.serve("a", &other_gateway(&place, "a", far.address, KEEPS));
+    }
+    drain(&near);
+    let raw = connect(far.address, NODE).await;
+    check_all(&*raw, 0..20, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out() {
+    let place = Place::new();
+    let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..200).await;
+    near.kill();
+    copy(place.path("a.log"), place.path("b.log"));
+    let text = other_gateway(&place, "b", far.address, KEEPS);
+    // The node keeps the session of the killed gateway for a while, and does not know that it is gone.
+    succeeded(&adopt(&place, "b", &text));
+    let (later, volume) = taken_up(&place, &text, 0..200).await;
+    write(&*volume, 0, 99).await.expect("and written");
+    drain(&later);
+
+    // The old one starts again, more often than the new one did, but is never admitted.
+    for more in ["", "accept_loss = true", ""] {
+        let old = other_gateway(&place, "a", far.address, more);
+        let error = place.try_serve("a", &old).err().expect("shut out");
+        assert!(error.contains("taken up by iqn.2026-11.test:host-b as generation"), "{error}");
+    }
+    assert_eq!(cache_figure(&later, "claim"), "held");
+    let raw = connect(far.address, NODE).await;
+    assert_eq!(read(&*raw, 0).await.expect("read"), content(0, 99));
+    check_all(&*raw, 1..200, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_data() {
+    let place = Place::new();
+    let (mut far, mut near) = pair(&place, "");
+    let address = far.address;
+    assert!(near.terminate().0.success(), "its claim is given back");
+    far.kill();
+    // It starts without a link, with a clean log, and accepts writes.
+    near = place.serve("a", &other_gateway(&place, "a", address, KEEPS));
+    assert_eq!(cache_figure(&near, "claim"), "waiting");
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    // Meanwhile another one reaches the node, and releases its claim.
+    far = place.serve("node", &keeping(&place, 0));
+    let other = place.serve("b", &other_gateway(&place, "b", far.address, ""));
+    let elsewhere = connect(other.address, GATEWAY).await;
+    write(&*elsewhere, 1, 7).await.expect("written");
+    drain(&other);
+    drop(elsewhere);
+    assert!(other.terminate().0.success());
+    far.kill();
+
+    far = place.serve("node", &keeping(&place, address.port()));
+    eventually("an answer", || cache_figure(&near, "claim") != "waiting").await;
+    let holding = cache_figure(&near, "claim");
+    assert!(holding.contains("the data in this log may be older"), "{holding}");
+    let raw = connect(far.address, NODE).await;
+    assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
+    let place = Place::new();
+    let (mut far, mut near) = pair(&place, KEEPS);
+    let address = far.address;
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    near.kill();
+    far.kill();
+    // The backup has only the first opening.
+    let state: Vec<_> = std::fs::read_dir(place.path("state"))
+        .expect("state")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "claim"))
+        .collect();
+    copy(state[0].clone(), place.path("backup"));
+    let far = place.serve("node", &keeping(&place, address.port()));
+    for _ in 0..2 {
+        near = place.serve("a", &other_gateway(&place, "a", address, KEEPS));
+        near.kill();
+    }
+    drop(far);
+    copy(place.path("backup"), state[0].clone());
+    let far = place.serve("node", &keeping(&place, address.port()));
+    let error = place.try_serve("a", &other_gateway(&place, "a", address, KEEPS));
+    let error = error.err().expect("refused");
+    assert!(error.contains("as generation 2") && error.contains("was generation 4"), "{error}");
+    // The operator decides.
+    let near = place.serve("a", &other_gateway(&place, "a", address, "accept_loss = true"));
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
+    drop(far);
+}
+
+/// It uses the volume with knowledge of its later state.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_restored_under_a_gateway_that_goes_on_is_told_with_both_generations() {
+    let place = Place::new();
+    let (mut far, mut near) = pair(&place, "");
+    let address = far.address;
+    let record = std::fs::read_dir(place.path("state"))
+        .expect("state")
+        .map(|entry| entry.expect("an entry").path())
+        .find(|path| path.extension().is_some_and(|kind| kind == "claim"))
+        .expect("a claim");
+    near.kill();
+    copy(record.clone(), place.path("backup"));
+    near = place.serve("a", &other_gateway(&place, "a", address, ""));
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    drain(&near);
+    far.kill();
+    copy(place.path("backup"), record);
+    let far = place.serve("node", &keeping(&place, address.port()));
+    eventually("it is told", || cache_figure(&near, "claim").starts_with("fenced")).await;
+    let told = cache_figure(&near, "claim");
+    assert!(told.contains("as generation 2") && told.contains("was generation 3"), "{told}");
+    assert!(write(&*volume, 2, 1).await.is_err() && read(&*volume, 1).await.is_err());
+    drop(far);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_who_drops_a_claim_is_warned_and_the_gateway_told() {
+    let place = Place::new();
+    let (far, near) = pair(&place, KEEPS);
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    let output = tell(&far.control, &["claim", "drop", NODE]);
+    assert!(!output.status.success());
+    let warning = stderr(&output);
+    assert!(warning.contains("would be lost") && warning.contains("host-a"), "{warning}");
+    let output = tell(&far.control, &["claim", "drop", NODE, "--lose-dirty-data"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let raw = connect(far.address, NODE).await;
+    write(&*raw, 1, 7).await.expect("anybody may");
+    // It notices it although it has nothing to send.
+    eventually("the fence", || cache_figure(&near, "claim").contains("dropped")).await;
+    eventually("an error", || {
+        let runtime = tokio::runtime::Handle::current();
+        let read = read(&*volume, 1);
+        tokio::task::block_in_place(|| runtime.block_on(read)).is_err()
+    })
+    .await;
+    let error = write(&*volume, 2, 1).await.expect_err("and taken no more");
+    assert!(error.to_string().contains("04/03"), "{error}");
+    assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 7));
+    let error = near.terminate();
+    assert!(error.0.success());
+    let error = place.try_serve("a", &other_gateway(&place, "a", far.address, ""));
+    assert!(error.err().expect("refused").contains("dropped the claim"));
+}
