@@ -150,141 +150,102 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// qemu-img and qemu-io on a unit, whose content they overwrite.
+/// Runs qemu-img and qemu-io on a unit. They overwrite its content.
 pub fn qemu(url: &str, folder: &Path) -> Result<StepTally> {
-    let image = folder.join("image.raw");
-    let back = folder.join("back.raw");
+    let [image, back] = ["image.raw", "back.raw"].map(|name| folder.join(name));
     write_image(&image)?;
-    let file = |path: &Path| path.display().to_string();
-    let qemu_img = |arguments: &[&str]| {
-        let mut command = Command::new("qemu-img");
-        command.args(arguments);
-        command
-    };
-    let qemu_io = |commands: &[&str]| {
-        let mut command = Command::new("qemu-io");
-        command.args(["-f", "raw", "-t", "none"]);
-        commands.iter().for_each(|text| {
-            command.args(["-c", text]);
-        });
-        command.arg(url);
-        command
-    };
-    let says = |word: &str| vec![word.to_owned()];
-    let size = IMAGE_BYTES.to_string();
-    let compare = ["compare", "-f", "raw", "-F", "raw", &file(&image), &file(&back)];
-    let tally = run(vec![
-        InitiatorToolCase {
-            name: "qemu-img info",
-            command: qemu_img(&["info", "-f", "raw", url]),
-            says: says("virtual size"),
-        },
-        InitiatorToolCase {
-            name: "qemu-img convert to us",
-            command: qemu_img(&[
-                "convert",
-                "-n",
-                "-f",
-                "raw",
-                "-O",
-                "raw",
-                "-t",
-                "none",
-                &file(&image),
-                url,
-            ]),
-            says: vec![],
-        },
-        InitiatorToolCase {
-            name: "qemu-img dd from us",
-            command: qemu_img(&[
-                "dd",
-                "-f",
-                "raw",
-                "-O",
-                "raw",
-                "bs=1M",
-                &format!("count={}", IMAGE_BYTES >> 20),
-                &format!("if={url}"),
-                &format!("of={}", file(&back)),
-            ]),
-            says: vec![],
-        },
-        InitiatorToolCase {
-            name: "qemu-img compare",
-            command: qemu_img(&compare),
-            says: says("identical"),
-        },
-        InitiatorToolCase {
-            name: "qemu-io write, flush, read",
-            command: qemu_io(&[
-                "write -P 0xa5 1M 3M",
-                "flush",
-                "read -P 0xa5 1M 3M",
-                "read -P 0xa5 2560k 512",
-            ]),
-            says: says("read 3145728/3145728"),
-        },
-        InitiatorToolCase {
-            name: "qemu-io discard reads zeros",
-            command: qemu_io(&["discard 1M 1M", "read -P 0 1M 1M", "read -P 0xa5 2M 1M"]),
-            says: says("discard 1048576/1048576"),
-        },
-        InitiatorToolCase {
-            name: "qemu-io write zeros",
-            command: qemu_io(&[
-                "write -z 2M 1M",
-                "read -P 0 2M 1M",
-                "write -z -u 3M 512k",
-                "read -P 0 3M 512k",
-            ]),
-            says: says("read 524288/524288"),
-        },
-        InitiatorToolCase {
-            name: "qemu-io FUA and odd sizes",
-            command: qemu_io(&["write -f -P 0x11 512 7680", "read -P 0x11 512 7680", "flush"]),
-            says: says("read 7680/7680"),
-        },
-        InitiatorToolCase {
-            name: "qemu-io many at once",
-            command: qemu_io(&[
-                "aio_write -P 1 8M 1M",
-                "aio_write -P 2 9M 1M",
-                "aio_write -P 3 10M 1M",
-                "aio_flush",
-                "read -P 1 8M 1M",
-                "read -P 2 9M 1M",
-                "read -P 3 10M 1M",
-            ]),
-            says: says("read 1048576/1048576"),
-        },
-        InitiatorToolCase {
-            name: "qemu-img bench",
-            command: qemu_img(&[
-                "bench",
-                "-f",
-                "raw",
-                "-t",
-                "none",
-                "-w",
-                "-c",
-                "4000",
-                "-d",
-                "32",
-                "-s",
-                "4096",
-                "--flush-interval=64",
-                url,
-            ]),
-            says: says("Run completed"),
-        },
-    ])?;
-    ensure!(
-        fs::metadata(&back).map(|file| file.len()).unwrap_or(0) == size.parse::<u64>()?,
-        "the copy is short"
-    );
+    let mut cases = qemu_copies(url, &image, &back);
+    cases.extend(QEMU_IO.iter().map(|case| case.on(url)));
+    let bench = ["bench", "-f", "raw", "-t", "none", "-w", "-c", "4000", "-d", "32", "-s", "4096"];
+    let bench = [&bench[..], &["--flush-interval=64", url]].concat();
+    cases.push(qemu_img("qemu-img bench", &bench, &["Run completed"]));
+    let tally = run(cases)?;
+    let copied = fs::metadata(&back).map_or(0, |file| file.len());
+    ensure!(copied == IMAGE_BYTES as u64, "the copy has {copied} bytes of {IMAGE_BYTES}");
     Ok(tally)
 }
+
+/// Copies an image to the unit and from there to another file, and compares the two files.
+fn qemu_copies(url: &str, image: &Path, back: &Path) -> Vec<InitiatorToolCase> {
+    let [image, back] = [image, back].map(|path| path.display().to_string());
+    let convert = ["convert", "-n", "-f", "raw", "-O", "raw", "-t", "none", &image, url];
+    let count = format!("count={}", IMAGE_BYTES >> 20);
+    let (from, to) = (format!("if={url}"), format!("of={back}"));
+    let dd = ["dd", "-f", "raw", "-O", "raw", "bs=1M", &count, &from, &to];
+    let compare = ["compare", "-f", "raw", "-F", "raw", &image, &back];
+    vec![
+        qemu_img("qemu-img info", &["info", "-f", "raw", url], &["virtual size"]),
+        qemu_img("qemu-img convert to us", &convert, &[]),
+        qemu_img("qemu-img dd from us", &dd, &[]),
+        qemu_img("qemu-img compare", &compare, &["identical"]),
+    ]
+}
+
+fn qemu_img(name: &'static str, arguments: &[&str], says: &[&str]) -> InitiatorToolCase {
+    let mut command = Command::new("qemu-img");
+    command.args(arguments);
+    InitiatorToolCase { name, command, says: says.iter().map(|word| (*word).to_owned()).collect() }
+}
+
+/// Commands for one process of qemu-io, and what it must print.
+struct QemuIoCase {
+    name: &'static str,
+    commands: &'static [&'static str],
+    says: &'static str,
+}
+
+impl QemuIoCase {
+    fn on(&self, url: &str) -> InitiatorToolCase {
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw", "-t", "none"]);
+        for text in self.commands {
+            command.args(["-c", text]);
+        }
+        command.arg(url);
+        InitiatorToolCase { name: self.name, command, says: vec![self.says.to_owned()] }
+    }
+}
+
+const QEMU_IO: [QemuIoCase; 5] = [
+    QemuIoCase {
+        name: "qemu-io write, flush, read",
+        commands: &["write -P 0xa5 1M 3M", "flush", "read -P 0xa5 1M 3M", "read -P 0xa5 2560k 512"],
+        says: "read 3145728/3145728",
+    },
+    QemuIoCase {
+        name: "qemu-io discard reads zeros",
+        commands: &["discard 1M 1M", "read -P 0 1M 1M", "read -P 0xa5 2M 1M"],
+        says: "discard 1048576/1048576",
+    },
+    QemuIoCase {
+        name: "qemu-io write zeros",
+        commands: &[
+            "write -z 2M 1M",
+            "read -P 0 2M 1M",
+            "write -z -u 3M 512k",
+            "read -P 0 3M 512k",
+        ],
+        says: "read 524288/524288",
+    },
+    QemuIoCase {
+        name: "qemu-io FUA and odd sizes",
+        commands: &["write -f -P 0x11 512 7680", "read -P 0x11 512 7680", "flush"],
+        says: "read 7680/7680",
+    },
+    QemuIoCase {
+        name: "qemu-io many at once",
+        commands: &[
+            "aio_write -P 1 8M 1M",
+            "aio_write -P 2 9M 1M",
+            "aio_write -P 3 10M 1M",
+            "aio_flush",
+            "read -P 1 8M 1M",
+            "read -P 2 9M 1M",
+            "read -P 3 10M 1M",
+        ],
+        says: "read 1048576/1048576",
+    },
+];
 
 /// Runs the cases one after the other and prints those that do not hold.
 fn run(cases: Vec<InitiatorToolCase>) -> Result<StepTally> {
