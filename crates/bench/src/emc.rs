@@ -196,37 +196,37 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it on the release build"]
+    #[ignore = "cargo xtask test runs it with nothing beside it"]
     fn the_far_volume_holds_the_trace() {
         replay_on(servers::EMC_FAR);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it on the release build"]
+    #[ignore = "cargo xtask test runs it with nothing beside it"]
     fn a_gateway_that_acknowledges_from_nvram_holds_the_trace() {
         replay_on(servers::EMC_IMMEDIATE);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it on the release build"]
+    #[ignore = "cargo xtask test runs it with nothing beside it"]
     fn a_gateway_that_acknowledges_from_its_log_holds_the_trace() {
         replay_on(servers::EMC_COMPLETE);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it on the release build"]
+    #[ignore = "cargo xtask test runs it with nothing beside it"]
     fn the_far_volume_behind_4_ms_holds_the_trace() {
         replay_on(servers::EMC_FAR_4);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it on the release build"]
+    #[ignore = "cargo xtask test runs it with nothing beside it"]
     fn a_gateway_that_acknowledges_from_nvram_before_4_ms_holds_the_trace() {
         replay_on(servers::EMC_IMMEDIATE_4);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it on the release build"]
+    #[ignore = "cargo xtask test runs it with nothing beside it"]
     fn a_gateway_that_acknowledges_from_its_log_before_4_ms_holds_the_trace() {
         replay_on(servers::EMC_COMPLETE_4);
     }

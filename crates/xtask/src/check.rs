@@ -20,42 +20,40 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::steps::{StepTally, Steps};
+use crate::step_list::StepList;
+use crate::steps::StepTally;
 use deny::Advisories;
 
-/// Runs every check as a step of its own.
-pub fn check(steps: &mut Steps) {
-    let root = root();
-    steps.run("check: floors", || Ok(StepTally::one().with_note(floors::check()?)));
-    steps.run("check: modules", || {
-        Ok(StepTally::one().with_note(modules::check(&root.join("crates"))?))
+/// Every check is a step of its own.
+pub fn steps(list: &mut StepList<'_>) {
+    list.add("check: floors", || Ok(StepTally::one().with_note(floors::check()?)));
+    list.add("check: modules", || {
+        Ok(StepTally::one().with_note(modules::check(&root().join("crates"))?))
     });
-    steps.run("check: sync sites", || {
-        Ok(StepTally::one().with_note(syncs::check(&root.join("crates"))?))
+    list.add("check: sync sites", || {
+        Ok(StepTally::one().with_note(syncs::check(&root().join("crates"))?))
     });
-    steps.run("check: text", || Ok(StepTally::one().with_note(text::check(&root)?)));
-    steps.run("check: bounds", || Ok(StepTally::one().with_note(bounds::check(&root)?)));
-    steps.run("check: commits", || Ok(StepTally::one().with_note(commits::check(&root)?)));
-    steps.run("check: format", || cargo(&["fmt", "--all", "--check"]));
-    steps.run("check: clippy", || {
+    list.add("check: text", || Ok(StepTally::one().with_note(text::check(&root())?)));
+    list.add("check: bounds", || Ok(StepTally::one().with_note(bounds::check(&root())?)));
+    list.add("check: commits", || Ok(StepTally::one().with_note(commits::check(&root())?)));
+    list.add("check: format", || cargo(&["fmt", "--all", "--check"]));
+    list.add("check: clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
     // A workspace of its own, so nothing else would notice that it no longer compiles.
-    steps.run("check: fuzz targets compile", || {
+    list.add("check: fuzz targets compile", || {
         cargo(&["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml"])
     });
-    steps.run("check: licences", || Ok(StepTally::one().with_note(deny::licences()?)));
-    let mut unknown = None;
-    steps.run("check: advisories", || match deny::advisories()? {
+    list.add("check: licences", || Ok(StepTally::one().with_note(deny::licences()?)));
+    list.add("check: advisories", || match deny::advisories()? {
         Advisories::Clear => Ok(StepTally::one().with_note("no open advisory")),
         Advisories::Unknown(reason) => {
-            unknown = Some(reason);
-            Ok(StepTally::default().with_note("the advisory database is out of reach"))
+            let what = format!("advisories, since the database could not be fetched ({reason})");
+            let left_out = vec![what];
+            let tally = StepTally { left_out, ..StepTally::default() };
+            Ok(tally.with_note("the advisory database is out of reach"))
         }
     });
-    if let Some(reason) = unknown {
-        steps.leave_out(format!("advisories, since the database could not be fetched ({reason})"));
-    }
 }
 
 /// Runs cargo with its output on our terminal.

@@ -1,6 +1,9 @@
 //! `cargo xtask <task>`: what a developer runs by hand and CI runs too.
 
+mod tally;
+mod side_steps;
 mod steps;
+mod step_list;
 mod check;
 mod reference;
 mod packages;
@@ -19,6 +22,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use rig::build;
 
+use crate::step_list::StepList;
 use crate::steps::Steps;
 use crate::suite::power::{self, PowerRoundFailure};
 
@@ -48,6 +52,17 @@ enum XtaskCommand {
     /// Run everything: the checks, the tests of every crate, the program against foreign tools
     /// (libiscsi, QEMU, tgt; as root on Debian their packages are installed) and `kill -9` rounds.
     Test(TestArgs),
+    /// Run one step of `test` and write its result to a file: `test` runs its steps so.
+    #[command(hide = true)]
+    Step {
+        #[command(flatten)]
+        test: TestArgs,
+        /// The program under test.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
+        name: String,
+        result: PathBuf,
+    },
     /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
     /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
     /// and of an encrypted log), memory. Other benchmarks run alone. Those with options of their own need root: far
@@ -144,6 +159,9 @@ struct TestArgs {
     /// Leave out what needs foreign tools.
     #[arg(long)]
     no_interop: bool,
+    /// Build the release build, too, and run the steps on it instead of the build in the profile of the tests.
+    #[arg(long)]
+    release: bool,
     /// Run only the steps whose name contains this word.
     #[arg(long, value_name = "WORD")]
     filter: Option<String>,
@@ -174,9 +192,10 @@ struct TestArgs {
 }
 
 impl TestArgs {
-    fn run(self) -> ExitCode {
-        exit(suite::test(suite::SuiteOptions {
+    fn options(self) -> suite::SuiteOptions {
+        suite::SuiteOptions {
             interop: !self.no_interop,
+            release: self.release,
             filter: self.filter,
             crash_points: self.crash_points,
             coherence_minutes: self.coherence_minutes,
@@ -185,7 +204,14 @@ impl TestArgs {
             power_cuts: self.power_cuts,
             cut: Duration::from_secs(self.cut),
             pair_rounds: self.pair_rounds,
-        }))
+        }
+    }
+
+    fn run(self) -> ExitCode {
+        // The arguments of this process but for its name and `test`, for the processes of the steps.
+        let given = std::env::args_os().skip(2);
+        let arguments: Vec<OsString> = std::iter::once("step".into()).chain(given).collect();
+        exit(suite::test(&self.options(), &arguments))
     }
 }
 
@@ -212,11 +238,17 @@ fn main() -> ExitCode {
         }
         XtaskCommand::Check { filter, .. } => {
             let mut steps = Steps::new(filter);
-            check::check(&mut steps);
+            let mut list = StepList::default();
+            check::steps(&mut list);
+            list.run_here(&mut steps);
             exit(steps.finish())
         }
         XtaskCommand::Reference => report(reference::write().map(|()| true)),
         XtaskCommand::Test(test) => test.run(),
+        XtaskCommand::Step { test, program, name, result } => {
+            let step = suite::run_step(&test.options(), program.as_deref(), &name, &result);
+            report(step.map(|()| true))
+        }
         XtaskCommand::Bench(arguments) => report(arguments.run("bench")),
         XtaskCommand::VmTest { list: true, .. } => {
             vm::list();

@@ -2,39 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use rig::table::table;
 
-/// What one step counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StepTally {
-    /// Cases that held.
-    pub passed: u64,
-    /// Cases that did not.
-    pub failed: u64,
-    /// One line for the table.
-    pub note: String,
-}
+use crate::side_steps::{self, SideStep, SideStepEvent};
+pub use crate::tally::StepTally;
 
-impl StepTally {
-    /// A step that is one case, and it held.
-    pub fn one() -> StepTally {
-        StepTally { passed: 1, ..StepTally::default() }
-    }
-
-    /// The same with a line for the table.
-    pub fn with_note(mut self, note: impl Into<String>) -> StepTally {
-        self.note = note.into();
-        self
-    }
-
-    /// Counts one more case.
-    pub fn count(&mut self, held: bool) {
-        *(if held { &mut self.passed } else { &mut self.failed }) += 1;
-    }
-}
-
-/// How many of the steps that took longest are listed at the end.
+/// Number of the steps that are listed at the end since they took longest.
 const LISTED_STEPS: usize = 10;
 
 /// The steps of one run.
@@ -43,25 +17,18 @@ pub struct Steps {
     filter: Option<String>,
     done: Vec<(String, Duration, StepTally)>,
     left_out: Vec<String>,
-    /// A step that runs before the next one that the filter lets run.
-    before_next: Option<(String, StepFunction)>,
-    /// The failed step that the following ones need.
-    missing: Option<String>,
 }
-
-type StepFunction = Box<dyn FnOnce() -> Result<StepTally>>;
 
 impl Steps {
     /// Begins a run without steps. Only steps whose name contains `filter` will run.
     pub fn new(filter: Option<String>) -> Steps {
-        Steps {
-            begun: Instant::now(),
-            filter,
-            done: vec![],
-            left_out: vec![],
-            before_next: None,
-            missing: None,
-        }
+        Steps { begun: Instant::now(), filter, done: vec![], left_out: vec![] }
+    }
+
+    /// Adds a step that was done before this run and belongs to it. The time of the whole run includes it.
+    pub fn add_earlier(&mut self, name: &str, took: Duration) {
+        self.begun = self.begun.checked_sub(took).unwrap_or(self.begun);
+        self.add(name, took, StepTally::one());
     }
 
     /// Whether the filter lets a step of this name run.
@@ -69,51 +36,68 @@ impl Steps {
         self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
 
+    /// Whether the filter can let a step run whose name begins so.
+    pub fn may_want(&self, prefix: &str) -> bool {
+        let filter = self.filter.as_deref();
+        filter.is_none_or(|filter| prefix.contains(filter) || filter.starts_with(prefix))
+    }
+
     /// Runs a step, unless the filter leaves it out. An error counts as one failed case.
     pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) {
-        if !self.wanted(name) {
-            return;
-        }
-        if let Some((needed, first)) = self.before_next.take() {
-            self.run_always(&needed, first);
-            let failed = self.done.last().is_some_and(|(_, _, tally)| tally.failed > 0);
-            self.missing = failed.then_some(needed);
-        }
-        match &self.missing {
-            None => self.run_always(name, step),
-            Some(needed) => {
-                let error = anyhow::anyhow!("not run, since the step '{needed}' failed");
-                self.run_always(name, || Err(error));
-            }
+        if self.wanted(name) {
+            self.run_always(name, step);
         }
     }
 
-    /// Keeps a step back until the filter lets a following one run, and runs it before that. If it fails, the following
-    /// steps fail without running.
-    pub fn run_before_next(
-        &mut self,
-        name: &str,
-        step: impl FnOnce() -> Result<StepTally> + 'static,
-    ) {
-        self.before_next = Some((name.to_owned(), Box::new(step)));
-    }
-
-    /// Ends the effect of [`Steps::run_before_next`]: the following steps do not need its step.
-    pub fn forget_before_next(&mut self) {
-        self.before_next = None;
-        self.missing = None;
-    }
-
-    /// Runs a step that others need, whatever the filter says.
-    pub fn run_always(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) {
+    /// Runs a step that others need, whatever the filter says. Returns whether all of its cases held.
+    pub fn run_always(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) -> bool {
         println!("==> {name}");
         let start = Instant::now();
         let tally = step().unwrap_or_else(|error| {
             println!("{name}: {error:#}");
-            StepTally { failed: 1, ..StepTally::default() }
-                .with_note(first_line(&format!("{error:#}")))
+            StepTally::of_error(&error)
         });
-        self.done.push((name.to_owned(), start.elapsed(), tally));
+        let held = tally.failed == 0;
+        self.add(name, start.elapsed(), tally);
+        held
+    }
+
+    /// Adds a step that has run.
+    fn add(&mut self, name: &str, took: Duration, mut tally: StepTally) {
+        self.left_out.append(&mut tally.left_out);
+        self.done.push((name.to_owned(), took, tally));
+    }
+
+    /// Runs the steps that the filter lets run side by side, in `places` places. The output of each is printed when it ends.
+    pub fn run_side_by_side(&mut self, places: usize, steps: Vec<SideStep>) {
+        let steps: Vec<_> = steps.into_iter().filter(|step| self.wanted(&step.name)).collect();
+        let names: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
+        let mut ended = vec![];
+        side_steps::run(steps, places, |event| {
+            let end = match event {
+                SideStepEvent::Begun(name) => return println!("    {name} begins"),
+                SideStepEvent::Ended(end) => end,
+            };
+            println!("==> {} ({:.1} s)", end.name, end.took.as_secs_f64());
+            print!("{}", end.output);
+            let tally = end.tally.unwrap_or_else(|error| {
+                println!("{}: {error:#}", end.name);
+                StepTally::of_error(&error)
+            });
+            ended.push((end.name, end.took, tally));
+        });
+        let place = |name: &String| names.iter().position(|other| other == name);
+        ended.sort_by_key(|(name, ..)| place(name));
+        for (name, took, tally) in ended {
+            self.add(&name, took, tally);
+        }
+    }
+
+    /// Lets the steps that the filter lets run fail, since `needed` failed.
+    pub fn fail_all<'a>(&mut self, needed: &str, names: impl IntoIterator<Item = &'a str>) {
+        for name in names {
+            self.run(name, || Err(anyhow!("not run, since the step '{needed}' failed")));
+        }
     }
 
     /// Remembers what this run does not show, for its last lines.
@@ -168,18 +152,15 @@ impl Steps {
     }
 }
 
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().chars().take(100).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::side_steps::SideStepResult;
 
     #[test]
     fn an_error_is_one_failed_case() {
         let mut steps = Steps::new(None);
-        steps.run("good", || Ok(StepTally { passed: 4, failed: 0, note: String::new() }));
+        steps.run("good", || Ok(StepTally { passed: 4, ..StepTally::default() }));
         steps.run("bad", || anyhow::bail!("no such thing\nat all"));
         assert_eq!(steps.counts(), (4, 1));
         assert_eq!(steps.done[1].2.note, "no such thing");
@@ -199,6 +180,13 @@ mod tests {
     }
 
     #[test]
+    fn the_whole_run_includes_what_was_done_before() {
+        let mut steps = Steps::new(None);
+        steps.add_earlier("build", Duration::from_secs(40));
+        assert!(steps.longest().starts_with("whole run: 40 s"), "{}", steps.longest());
+    }
+
+    #[test]
     fn a_filter_leaves_steps_out() {
         let mut steps = Steps::new(Some("qemu".to_owned()));
         steps.run("interop: qemu-img", || Ok(StepTally::one()));
@@ -207,29 +195,48 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_others_need_runs_once_and_only_with_one_of_them() {
-        let run = |filter: &str, build: fn() -> Result<StepTally>| {
+    fn steps_whose_build_failed_fail_without_running_and_only_if_they_are_wanted() {
+        let named = |filter: &str| {
             let mut steps = Steps::new(Some(filter.to_owned()));
-            steps.run_before_next("build", build);
-            steps.run("kill", || Ok(StepTally::one()));
-            steps.run("kill again", || Ok(StepTally::one()));
-            steps.forget_before_next();
-            steps.run("units", || Ok(StepTally::one()));
-            steps
-                .done
-                .iter()
-                .map(|(name, _, tally)| (name.clone(), tally.failed))
-                .collect::<Vec<_>>()
+            if !steps.run_always("build", || anyhow::bail!("no compiler")) {
+                steps.fail_all("build", ["kill", "kill again", "units"]);
+            }
+            let done = steps.done.iter();
+            done.map(|(name, _, tally)| (name.clone(), tally.failed)).collect::<Vec<_>>()
         };
-        let named = |names: &[(&str, u64)]| -> Vec<(String, u64)> {
-            names.iter().map(|(name, failed)| ((*name).to_owned(), *failed)).collect()
+        let failed = |names: &[&str]| -> Vec<(String, u64)> {
+            names.iter().map(|name| ((*name).to_owned(), 1)).collect()
         };
-        let good = || Ok(StepTally::one());
-        assert_eq!(run("kill", good), named(&[("build", 0), ("kill", 0), ("kill again", 0)]));
-        assert_eq!(run("units", good), named(&[("units", 0)]));
-        let bad = || anyhow::bail!("no compiler");
-        assert_eq!(run("kill", bad), named(&[("build", 1), ("kill", 1), ("kill again", 1)]));
-        assert_eq!(run("units", bad), named(&[("units", 0)]));
+        assert_eq!(named("kill"), failed(&["build", "kill", "kill again"]));
+        assert_eq!(named("units"), failed(&["build", "units"]));
+    }
+
+    #[test]
+    fn a_filter_may_want_steps_whose_names_are_not_known_yet() {
+        let may = |filter: &str| Steps::new(Some(filter.to_owned())).may_want("units: ");
+        assert!(may("units") && may("units: cache") && Steps::new(None).may_want("units: "));
+        assert!(!may("kill") && !may("pair"));
+    }
+
+    #[test]
+    fn steps_that_run_side_by_side_are_listed_in_their_order_with_their_errors() {
+        let step = |name: &str, pause: u64, result: fn() -> Result<StepTally>| {
+            SideStep::new(name, move || {
+                std::thread::sleep(Duration::from_millis(pause));
+                SideStepResult { tally: result(), output: String::new() }
+            })
+        };
+        let mut steps = Steps::new(Some("a".to_owned()));
+        steps.run_side_by_side(
+            2,
+            vec![
+                step("a 1", 50, || Ok(StepTally::one())),
+                step("a 2", 0, || anyhow::bail!("broken")),
+                step("b", 0, || panic!("left out")),
+            ],
+        );
+        let done = steps.done.iter().map(|(name, _, tally)| (name.as_str(), tally.failed));
+        assert_eq!(done.collect::<Vec<_>>(), [("a 1", 0), ("a 2", 1)]);
     }
 
     #[test]

@@ -19,18 +19,26 @@ pub mod fio;
 pub mod attach;
 pub mod pair;
 
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use rig::build;
 
 use crate::check;
 use crate::packages;
+use crate::side_steps::{SideStep, StepNeed};
+use crate::step_list::StepList;
 use crate::steps::{StepTally, Steps};
+use units::{CompiledTests, UnitOptions};
 
-/// What a run is asked for.
+/// The options of a run.
 pub struct SuiteOptions {
     /// Foreign tools are used, and installed where that is possible.
     pub interop: bool,
+    /// The steps run on the release build of the program instead of the build in the profile of the tests.
+    pub release: bool,
     /// Only steps whose name contains this word.
     pub filter: Option<String>,
     /// How many points the crash simulator tries; its own number if not said.
@@ -49,65 +57,179 @@ pub struct SuiteOptions {
     pub pair_rounds: u32,
 }
 
-/// Runs every step that is wanted; true if all held.
-pub fn test(wanted: SuiteOptions) -> bool {
-    let with_interop = wanted.interop;
+/// The step that makes sure that the foreign tools are there.
+const PACKAGES: &str = "interop: packages";
+
+/// The step that compiles the tests, and with them the program in the same profile.
+const BUILD: &str = "build: tests";
+
+/// The variable with the seconds that the compilation of this program took, set by `.ci/run`.
+const BUILD_SECONDS: &str = "XTASK_BUILD_SECONDS";
+
+/// Places for steps that run side by side, for each processor. Most steps wait more than they compute.
+const PLACES_PER_PROCESSOR: usize = 2;
+
+/// Runs every step that is wanted. `arguments` let a process of this program run one of them. Returns whether all cases held.
+pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     let mut steps = Steps::new(wanted.filter.clone());
+    if let Some(seconds) = std::env::var(BUILD_SECONDS).ok().and_then(|text| text.parse().ok()) {
+        steps.add_earlier("build: xtask", Duration::from_secs(seconds));
+    }
+    let processors = std::thread::available_parallelism().map_or(2, |number| number.get());
+    let places = PLACES_PER_PROCESSOR * processors;
     // First, since the tests of some crates use these tools too.
-    let mut tools = with_interop;
-    if with_interop {
-        steps.run_always("interop: packages", || {
-            tools = false;
-            let note = packages::provide()?;
-            tools = true;
-            Ok(StepTally::one().with_note(note))
-        });
-    }
-    check::check(&mut steps);
-    let SuiteOptions { crash_points, coherence_minutes, counter_rounds, kill_rounds, .. } = wanted;
-    let SuiteOptions { power_cuts, cut, pair_rounds, .. } = wanted;
-    let mut compiling = steps.wanted(UNITS).then(units::Compiling::begin);
-    // Build also for a filter that names only a later step: it would test an out-of-date binary unnoticed.
-    steps.run_before_next("build: release", || build::build().map(|_| StepTally::one()));
-    match build::binary() {
-        Ok(program) => {
-            steps.run("pages: commands they show", || pages::check(&program));
-            steps.run("transfers: every way, every size", || transfers::check(&program));
-            // The steps after this one wait for destage within a minute. Beside the compiler, which keeps all processors
-            // busy, they waited in vain.
-            if let Some(compiling) = compiling.take() {
-                steps.run_always("build: tests", || compiling?.end().map(|()| StepTally::one()));
+    let tools = wanted.interop && steps.run_always(PACKAGES, provide_packages);
+    let mut checks = StepList::default();
+    check::steps(&mut checks);
+    let checks = checks.beside(&mut steps, arguments);
+    steps.run_side_by_side(places, longest_first(checks));
+    let mut list = StepList::default();
+    program_steps(&mut list, Path::new(""), wanted, tools);
+    let names: Vec<String> = list.names().map(str::to_owned).collect();
+    let with_units = steps.may_want(units::UNITS) || steps.wanted(trace::NAME);
+    let is_single = !with_units && names.iter().filter(|name| steps.wanted(name)).count() == 1;
+    if with_units || names.iter().any(|name| steps.wanted(name)) {
+        match build(&mut steps, wanted, with_units) {
+            Some((_, program)) if is_single => {
+                // A long step prints its progress.
+                let mut list = StepList::default();
+                program_steps(&mut list, &program, wanted, tools);
+                list.run_here(&mut steps);
             }
-            for report in ["after-complete", "immediate"] {
-                let name = format!("kill -9 behind a line, report {report}");
-                steps.run(&name, || kill::rounds(&program, report));
+            Some((compiled, program)) => {
+                let mut arguments = arguments.to_vec();
+                arguments.extend(["--program".into(), program.clone().into()]);
+                let mut all = list.beside(&mut steps, &arguments);
+                all.extend(test_steps(&compiled, &program, wanted, tools));
+                steps.run_side_by_side(places, longest_first(all));
             }
-            steps.run("kill -9 rounds, data first and then a counter", || {
-                counter::rounds(&program, counter_rounds)
-            });
-            power::steps(&mut steps, &program, kill_rounds, power_cuts);
-            steps.run("the link is cut", || cut::check(&program, cut));
-            steps.run("EMC-tel-like trace, verified", || trace::check(&program));
-            steps.run("quickstart", || quickstart::check(&program));
-            if tools {
-                interop::steps(&mut steps, &program);
-                attach::steps(&mut steps, &program);
-                pair::steps(&mut steps, &program, pair_rounds);
-            } else if with_interop {
-                steps
-                    .leave_out("interop with libiscsi, QEMU, tgt and fio: their tools are missing");
-            }
+            None => steps.fail_all(BUILD, names.iter().map(String::as_str)),
         }
-        Err(error) => steps.run("program", || Err(error)),
     }
-    steps.forget_before_next();
-    drop(compiling);
-    steps.run(UNITS, || units::run(tools, crash_points, coherence_minutes));
-    if !with_interop {
+    if !wanted.interop {
         steps.leave_out("interop with libiscsi, QEMU, tgt and fio (--no-interop)");
     }
     steps.finish()
 }
 
-/// The tests of every crate.
-const UNITS: &str = "units, machines, properties, crash simulator";
+/// Runs one step of [`test`] in this process and writes its tally to a file.
+pub fn run_step(
+    wanted: &SuiteOptions,
+    program: Option<&Path>,
+    name: &str,
+    result: &Path,
+) -> Result<()> {
+    let mut list = StepList::default();
+    check::steps(&mut list);
+    // Without its tools a step is not asked for.
+    program_steps(&mut list, program.unwrap_or(Path::new("")), wanted, true);
+    list.run_for_another(name, result)
+}
+
+fn provide_packages() -> Result<StepTally> {
+    Ok(StepTally::one().with_note(packages::provide()?))
+}
+
+/// Compiles what the steps need. Returns the tests and the program for the steps, or None if that failed.
+fn build(
+    steps: &mut Steps,
+    wanted: &SuiteOptions,
+    with_units: bool,
+) -> Option<(CompiledTests, PathBuf)> {
+    let mut built = None;
+    steps.run_always(BUILD, || {
+        let compiled = units::compile(with_units)?;
+        let program = compiled.program.clone().context("cargo names no program forebay")?;
+        built = Some((compiled, program));
+        Ok(StepTally::one())
+    });
+    if wanted.release {
+        let (_, program) = built.as_mut()?;
+        let is_built = steps.run_always("build: release", || {
+            *program = build::build()?;
+            Ok(StepTally::one())
+        });
+        return built.filter(|_| is_built);
+    }
+    built
+}
+
+/// The steps that run the program from outside.
+fn program_steps<'a>(
+    list: &mut StepList<'a>,
+    program: &'a Path,
+    wanted: &'a SuiteOptions,
+    tools: bool,
+) {
+    list.add("pages: commands they show", move || pages::check(program));
+    list.add("transfers: every way, every size", move || transfers::check(program));
+    for report in ["after-complete", "immediate"] {
+        let name = format!("kill -9 behind a line, report {report}");
+        list.add(&name, move || kill::rounds(program, report));
+    }
+    list.add("kill -9 rounds, data first and then a counter", move || {
+        counter::rounds(program, wanted.counter_rounds)
+    });
+    power::steps(list, program, wanted.kill_rounds, wanted.power_cuts);
+    list.add_with(StepNeed::MACHINE, "the link is cut", move || cut::check(program, wanted.cut));
+    list.add("quickstart", move || quickstart::check(program));
+    if tools {
+        interop::steps(list, program);
+        attach::steps(list, program);
+        pair::steps(list, program, wanted.pair_rounds);
+    } else if wanted.interop {
+        list.leave_out("interop with libiscsi, QEMU, tgt and fio: their tools are missing");
+    }
+}
+
+/// The steps that are test binaries.
+fn test_steps(
+    compiled: &CompiledTests,
+    program: &Path,
+    wanted: &SuiteOptions,
+    with_tools: bool,
+) -> Vec<SideStep> {
+    let SuiteOptions { crash_points, coherence_minutes, .. } = *wanted;
+    let options = UnitOptions { with_tools, crash_points, coherence_minutes };
+    let bench = compiled.binaries.iter().find(|binary| binary.name == "bench");
+    let mut steps: Vec<SideStep> =
+        bench.map(|tests| trace::step(program, tests)).into_iter().collect();
+    steps.extend(units::steps(&compiled.binaries, options));
+    steps
+}
+
+/// The steps that take longest, or keep others waiting: those that change what processes share in the kernel run one after
+/// the other. They begin first, so that none of them is left when all others have ended.
+const FIRST: [&str; 22] = [
+    "check: clippy",
+    "check: fuzz targets compile",
+    "power cuts of the real program, every mode",
+    "units: cache simulated",
+    "units: forebay pair",
+    "interop: iscsi-test-cu",
+    "kill -9 rounds of the real program, every mode",
+    "units: forebay attach",
+    "units: forebay serving",
+    "units: forebay gateway",
+    "units: forebay lab_run",
+    "units: forebay workload",
+    "quickstart",
+    "units: initiator sessions",
+    "units: forebay coherence",
+    "pair with NVRAMs: fio while the gateway that serves is killed",
+    "pair: fio while the gateway that serves is killed",
+    "units: forebay quickstart",
+    "attach: fio on ext4, no direct I/O",
+    "attach: kill -9 under load",
+    "units: coherence model",
+    "units: workload",
+];
+
+fn longest_first(mut steps: Vec<SideStep>) -> Vec<SideStep> {
+    let rank = |step: &SideStep| {
+        let place = FIRST.iter().position(|name| *name == step.name);
+        place.unwrap_or(if step.changes_kernel() { FIRST.len() } else { FIRST.len() + 1 })
+    };
+    steps.sort_by_key(rank);
+    steps
+}

@@ -9,7 +9,9 @@ use anyhow::{Context, Result, ensure};
 use rig::device::{self, AttachedTestDevice};
 use rig::node::ServeProcess;
 
-use crate::steps::{StepTally, Steps};
+use crate::side_steps::{KernelChange, StepNeed};
+use crate::step_list::StepList;
+use crate::steps::StepTally;
 use crate::suite::fio;
 
 const NAME: &str = "iqn.2026-11.forebay.test:attach";
@@ -26,17 +28,20 @@ const KILLS: usize = 4;
 /// The modes of the loop device: what they are called, and what asks for them.
 const MODES: [(&str, &[&str]); 2] = [("direct I/O", &[]), ("no direct I/O", &["--no-direct-io"])];
 
-/// Every step, where volumes can be attached.
-pub fn steps(steps: &mut Steps, program: &Path) {
+/// Every step, where volumes can be attached. Those with file systems mount them where all processes see them.
+pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path) {
     if let Some(why) = device::missing() {
-        return steps.leave_out(format!("attached volumes: {why}"));
+        return list.leave_out(format!("attached volumes: {why}"));
     }
+    let mounts = StepNeed::PLACE.changing(KernelChange::Mounts);
     for (name, mode) in MODES {
-        steps.run(&format!("attach: fio on the device, {name}"), || raw(program, mode));
-        steps.run(&format!("attach: fio on ext4, {name}"), || files(program, mode));
+        list.add(&format!("attach: fio on the device, {name}"), move || raw(program, mode));
+        let ext4 = format!("attach: fio on ext4, {name}");
+        list.add_with(mounts, &ext4, move || files(program, mode));
     }
-    steps.run("attach: fio on a cache in the process", || cached(program));
-    steps.run("attach: kill -9 under load", || kills(program));
+    let cache = "attach: fio on a cache in the process";
+    list.add_with(mounts, cache, move || cached(program));
+    list.add_with(mounts, "attach: kill -9 under load", move || kills(program));
 }
 
 /// A node with a file of half a gigabyte, in a folder of its own.

@@ -12,7 +12,8 @@ use rawclient::ClientLogin;
 use rig::node::{RelayProcess, ServeProcess};
 use rig::tgt::{self, ReferenceTgtd};
 
-use crate::steps::{StepTally, Steps};
+use crate::step_list::StepList;
+use crate::steps::StepTally;
 use crate::suite::conformance::{self, Setup};
 use crate::suite::pass::{self, StampedPass};
 use crate::suite::tools;
@@ -36,19 +37,15 @@ const SUITE: [Setup; 8] = [
 ];
 
 /// Every step that needs foreign tools.
-pub fn steps(steps: &mut Steps, program: &Path) {
-    steps.run("interop: libiscsi tools", || libiscsi(program));
-    steps.run("interop: libiscsi tools with CHAP", || chap(program));
-    let suite = "interop: iscsi-test-cu";
-    steps.run(suite, || test_suite(program));
-    if steps.wanted(suite) {
-        conformance::exceptions().into_iter().for_each(|exception| steps.leave_out(exception));
-    }
-    steps.run("interop: qemu on a target", || qemu_on_target(program));
-    steps.run("interop: qemu through a gateway", || qemu_on_gateway(program));
-    steps.run("interop: qemu through a restart", || under_load::restart(program));
-    steps.run("interop: qemu while units come and go", || under_load::units(program));
-    steps.run("interop: our initiator on tgt", || gateway_over_tgt(program));
+pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path) {
+    list.add("interop: libiscsi tools", move || libiscsi(program));
+    list.add("interop: libiscsi tools with CHAP", move || chap(program));
+    list.add("interop: iscsi-test-cu", move || test_suite(program));
+    list.add("interop: qemu on a target", move || qemu_on_target(program));
+    list.add("interop: qemu through a gateway", move || qemu_on_gateway(program));
+    list.add("interop: qemu through a restart", move || under_load::restart(program));
+    list.add("interop: qemu while units come and go", move || under_load::units(program));
+    list.add("interop: our initiator on tgt", move || gateway_over_tgt(program));
 }
 
 fn libiscsi(program: &Path) -> Result<StepTally> {
@@ -92,7 +89,7 @@ fn test_suite(program: &Path) -> Result<StepTally> {
     let units = SUITE.iter().enumerate().map(|(number, setup)| (*setup, url(number))).collect();
     let tally = conformance::run(&units)?;
     node.stop()?;
-    Ok(tally)
+    Ok(StepTally { left_out: conformance::exceptions(), ..tally })
 }
 
 /// `volume.key`, locked by `volume.secret`.

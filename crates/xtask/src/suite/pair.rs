@@ -14,7 +14,8 @@ use rig::device::{self, AttachedTestDevice};
 use rig::node::ServeProcess;
 use serde_json::Value;
 
-use crate::steps::{StepTally, Steps};
+use crate::step_list::StepList;
+use crate::steps::StepTally;
 use crate::suite::fio;
 
 const GATEWAY: &str = "iqn.2026-11.forebay.test:shared";
@@ -33,17 +34,18 @@ const PAIR_LIMIT: Duration = Duration::from_secs(30);
 const INTO_IT: Duration = Duration::from_millis(1500);
 
 /// Every step, where volumes can be attached.
-pub fn steps(steps: &mut Steps, program: &Path, rounds: u32) {
+pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, rounds: u32) {
     if let Some(why) = device::missing() {
-        return steps.leave_out(format!("fio over pairs and handovers: {why}"));
+        return list.leave_out(format!("fio over pairs and handovers: {why}"));
     }
-    steps.run("pair: fio while the gateway that serves is killed", || {
+    list.add("pair: fio while the gateway that serves is killed", move || {
         failover(program, rounds, PairSuiteLog::Paired)
     });
-    steps.run("pair with NVRAMs: fio while the gateway that serves is killed", || {
+    list.add("pair with NVRAMs: fio while the gateway that serves is killed", move || {
         failover(program, rounds, PairSuiteLog::PairedWithNvram)
     });
-    steps.run("pair: fio while a log is handed over and back", || handover(program, rounds));
+    let name = "pair: fio while a log is handed over and back";
+    list.add(name, move || handover(program, rounds));
 }
 
 /// Each round kills who serves, by turns: the second one is the way back.

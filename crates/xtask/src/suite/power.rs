@@ -19,6 +19,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use rig::build;
 
 use crate::powercut::{Chance, missing, private_namespace};
+use crate::side_steps::{KernelChange, StepNeed};
+use crate::step_list::StepList;
 use crate::steps::{StepTally, Steps};
 
 pub use mode::{PowerRoundFailure, PowerRoundMode};
@@ -43,8 +45,8 @@ pub struct PowerSuiteOptions {
 /// Number of rigs that run at once. A rig mostly waits for its own processes, and a pair for its `dead_after`.
 const SIDE_BY_SIDE: usize = 5;
 
-/// Runs both kinds of failure as steps of the suite; a kind with 0 rounds is left out.
-pub fn steps(steps: &mut Steps, program: &Path, kills: u32, cuts: u32) {
+/// Both kinds of failure are steps of the suite; a kind with 0 rounds is left out.
+pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, kills: u32, cuts: u32) {
     let both = [
         (PowerRoundFailure::Kill, kills, "--kill-rounds 0"),
         (PowerRoundFailure::Power, cuts, "--power-cuts 0"),
@@ -52,13 +54,15 @@ pub fn steps(steps: &mut Steps, program: &Path, kills: u32, cuts: u32) {
     for (failure, rounds, none) in both {
         let name = title(failure);
         if rounds == 0 {
-            steps.leave_out(format!("{name} ({none})"));
+            list.leave_out(format!("{name} ({none})"));
         } else if let Some(why) = missing() {
-            steps.leave_out(format!("{name}: {why}"));
+            list.leave_out(format!("{name}: {why}"));
         } else {
             let wanted =
                 PowerSuiteOptions { mode: None, failure, rounds, seed: SEED, ignored: None };
-            steps.run(&format!("{name}, every mode"), || run(program, &wanted));
+            // Each rig has a mount namespace of its own.
+            let need = StepNeed::BUSY.changing(KernelChange::Namespaces);
+            list.add_with(need, &format!("{name}, every mode"), move || run(program, &wanted));
         }
     }
 }

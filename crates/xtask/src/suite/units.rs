@@ -1,113 +1,234 @@
-//! `cargo test --workspace`, its output thinned to what does not pass, its cases counted.
+//! The tests of every crate: cargo compiles them, and each test binary is a step of its own.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use program::RunningProgram;
+use anyhow::{Context, Result, ensure};
+use program::Said;
+use serde_json::Value;
 
 use crate::check::root;
+use crate::side_steps::{KernelChange, SideStep, SideStepResult, StepNeed};
 use crate::steps::StepTally;
 
-/// Compiling and running, with the crash simulator's minute in it.
+/// The names of the steps begin so.
+pub const UNITS: &str = "units: ";
+
+/// Compiling all tests, and running one test binary, with the crash simulator's minute in it.
 const LIMIT: Duration = Duration::from_secs(1500);
 
-/// The tests while they are compiled.
-pub struct Compiling(RunningProgram);
-
-impl Compiling {
-    /// Begins to compile what [`run`] runs, behind all else: steps that mostly wait leave it the CPUs, and
-    /// linking the release build one of them.
-    pub fn begin() -> Result<Compiling> {
-        let mut command = Command::new("nice");
-        command.args(["cargo", "test", "--workspace", "--no-run", "--quiet"]).current_dir(root());
-        // What it has to say is said again by who runs the tests.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Compiling(program::start(&mut command)?))
-    }
-
-    /// Waits for the compiler. Whether it succeeds does not matter here: the step that runs the tests reports its errors.
-    pub fn end(mut self) -> Result<()> {
-        self.0.ended(LIMIT)?.context("the tests do not compile in time")?;
-        Ok(())
-    }
+/// A compiled test binary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestBinary {
+    /// The crate, and the name of the target if it is not the crate's library or program itself: `cache simulated`.
+    pub name: String,
+    path: PathBuf,
+    /// The folder of the crate, in which its tests run.
+    folder: PathBuf,
 }
 
-/// Runs the tests of every crate; those that need foreign tools only `with_tools`.
-pub fn run(
-    with_tools: bool,
-    crash_points: Option<u64>,
-    coherence_minutes: Option<u64>,
-) -> Result<StepTally> {
+/// What cargo has compiled for the tests.
+#[derive(Default)]
+pub struct CompiledTests {
+    /// The test binaries.
+    pub binaries: Vec<TestBinary>,
+    /// The program `forebay`, in the same profile as the tests.
+    pub program: Option<PathBuf>,
+}
+
+/// Compiles the tests of every crate, or with `all` false only a small part of them and the program `forebay`, with the same
+/// features.
+pub fn compile(all: bool) -> Result<CompiledTests> {
     let mut command = Command::new("cargo");
-    // Daemons such as tgtd stand where only root's path looks.
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
-    if !with_tools {
-        command.env("FOREBAY_NO_INTEROP", "1");
+    command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    if !all {
+        command.args(["--test", SMALL_TEST]);
     }
-    if let Some(points) = crash_points {
-        command.env("FOREBAY_CRASH_POINTS", points.to_string());
-    }
-    if let Some(minutes) = coherence_minutes {
-        command.env("FOREBAY_COHERENCE_SECONDS", (minutes * 60).to_string());
-    }
-    command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(root());
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let messages = Said::new()?;
+    command.current_dir(root()).stdin(Stdio::null()).stdout(messages.output()?);
     let mut running = program::start(&mut command)?;
-    let stdout = running.stdout().context("no pipe")?;
-    let (lines, received) = mpsc::channel();
-    // The channel is as long as the output of one test run.
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if lines.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    let limit = limit(crash_points, coherence_minutes);
-    let deadline = Instant::now() + limit;
-    let mut tally = StepTally::default();
-    loop {
-        match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => read(&line, &mut tally),
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                // cargo leads a group of its own: the test that hangs ends with it.
-                running.kill();
-                bail!("the tests did not end within {limit:?}");
-            }
-        }
-    }
-    let status = running.ended(Duration::from_secs(60))?.context("cargo does not end")?;
-    ensure!(status.success() || tally.failed > 0, "cargo test failed ({status})");
-    Ok(tally)
+    let status = running.ended(LIMIT)?.context("the tests do not compile in time")?;
+    ensure!(status.success(), "cargo test --no-run failed ({status})");
+    CompiledTests::of_messages(&messages.text()?)
 }
 
-/// Time limit of the tests. It grows with the crash points and with the minutes of the coherence test.
-fn limit(crash_points: Option<u64>, coherence_minutes: Option<u64>) -> Duration {
-    let points = crash_points.unwrap_or_default() * MILLISECONDS_PER_POINT;
-    LIMIT + Duration::from_millis(points + 60_000 * coherence_minutes.unwrap_or_default())
+/// A test of the crate `forebay`. Its compilation includes that of the program.
+const SMALL_TEST: &str = "status";
+
+impl CompiledTests {
+    /// Reads the messages of cargo, one JSON object a line.
+    fn of_messages(messages: &str) -> Result<CompiledTests> {
+        let mut compiled = CompiledTests::default();
+        for line in messages.lines().filter(|line| line.starts_with('{')) {
+            let message: Value = serde_json::from_str(line)?;
+            let (Some(path), Some(manifest), Some(target)) = (
+                message["executable"].as_str(),
+                message["manifest_path"].as_str(),
+                message["target"]["name"].as_str(),
+            ) else {
+                continue;
+            };
+            let folder = Path::new(manifest).parent().context("a manifest is in a folder")?;
+            let krate = folder.file_name().and_then(|name| name.to_str()).context("no crate")?;
+            let name = match target == krate {
+                true if message["target"]["kind"][0] != "test" => krate.to_owned(),
+                _ => format!("{krate} {target}"),
+            };
+            match message["profile"]["test"].as_bool() {
+                Some(true) => compiled.binaries.push(TestBinary {
+                    name,
+                    path: path.into(),
+                    folder: folder.to_owned(),
+                }),
+                _ if name == "forebay" => compiled.program = Some(path.into()),
+                _ => {}
+            }
+        }
+        Ok(compiled)
+    }
+}
+
+/// How the tests are run.
+#[derive(Clone, Copy)]
+pub struct UnitOptions {
+    /// Tests that need foreign tools run, too.
+    pub with_tools: bool,
+    /// Points of the crash simulator; its own number if not said.
+    pub crash_points: Option<u64>,
+    /// Minutes of the coherence test; its own time if not said.
+    pub coherence_minutes: Option<u64>,
+}
+
+/// Returns a step for each test binary, and one for the examples in the documentation.
+pub fn steps(binaries: &[TestBinary], options: UnitOptions) -> Vec<SideStep> {
+    let of_binary = |binary: &TestBinary| {
+        let mut command = binary.command();
+        options.set(&mut command);
+        let name = format!("{UNITS}{}", binary.name);
+        SideStep::new(&name, move || run(command, options.limit())).needs(need(&binary.name))
+    };
+    let mut examples = Command::new("cargo");
+    examples.args(["test", "--workspace", "--doc", "--no-fail-fast"]).current_dir(root());
+    let examples = SideStep::new(EXAMPLES, move || run(examples, LIMIT));
+    binaries.iter().map(of_binary).chain([examples]).collect()
+}
+
+/// The step that runs the examples in the documentation.
+pub const EXAMPLES: &str = "units: examples in the documentation";
+
+/// The test binaries that need more than a place beside others: those that measure times, that change what all processes
+/// share in the kernel, or that keep all processors busy.
+const NEEDS: [(&str, StepNeed); 16] = [
+    ("attach", MOUNTS),
+    ("attach device", MOUNTS),
+    ("cache simulated", StepNeed::BUSY),
+    ("coherence model", StepNeed::BUSY),
+    ("fairtcp kernel", SEVERAL),
+    ("forebay attach", SEVERAL),
+    ("forebay command_line", NAMESPACES),
+    ("forebay ensemble", SEVERAL),
+    ("forebay gateway_command", NAMESPACES),
+    ("forebay lab", NAMESPACES),
+    ("forebay lab_run", SEVERAL),
+    ("forebay login_access", StepNeed::MACHINE),
+    ("forebay serve", StepNeed::MACHINE),
+    ("forebay workload", SEVERAL),
+    ("wan link", StepNeed::MACHINE),
+    ("xtask", NAMESPACES),
+];
+
+const MOUNTS: StepNeed = StepNeed::PLACE.changing(KernelChange::Mounts);
+const NAMESPACES: StepNeed = StepNeed::PLACE.changing(KernelChange::Namespaces);
+const SEVERAL: StepNeed = StepNeed::PLACE.changing(KernelChange::Several);
+
+fn need(name: &str) -> StepNeed {
+    let found = NEEDS.iter().find(|(binary, _)| *binary == name);
+    found.map_or(StepNeed::PLACE, |(_, need)| *need)
+}
+
+impl TestBinary {
+    /// Returns a command that runs all tests, as cargo does.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        // Daemons such as tgtd are in folders that are in root's path only.
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+        command
+    }
+}
+
+/// Runs a test binary, counts its cases and keeps the part of its output that matters.
+pub fn run(command: Command, limit: Duration) -> SideStepResult {
+    match output_of(command, limit) {
+        Ok((status, output)) => {
+            let has_result = output.lines().any(|line| result(line).is_some());
+            let mut tally = StepTally::default();
+            let output = read(&output, &mut tally);
+            let ended = || {
+                let status = status.with_context(|| format!("not ended within {limit:?}"))?;
+                ensure!(status.success() || tally.failed > 0, "the tests ended with {status}");
+                ensure!(has_result, "the tests ended without a result");
+                Ok(tally)
+            };
+            SideStepResult { tally: ended(), output }
+        }
+        Err(error) => SideStepResult { tally: Err(error), output: String::new() },
+    }
+}
+
+/// Returns how a program ended, None if it was killed after `limit`, and its output, errors last.
+fn output_of(mut command: Command, limit: Duration) -> Result<(Option<ExitStatus>, String)> {
+    // Two files: a line with an error must not fall into the middle of a line that is counted.
+    let (output, errors) = (Said::new()?, Said::new()?);
+    command.stdin(Stdio::null()).stdout(output.output()?).stderr(errors.output()?);
+    // The program leads a group of its own: the test that hangs ends with it.
+    let mut running = program::start(&mut command)?;
+    let status = running.ended(limit)?;
+    drop(running);
+    Ok((status, output.text()? + &errors.text()?))
+}
+
+impl UnitOptions {
+    /// Sets the variables that the tests read.
+    fn set(self, command: &mut Command) {
+        if !self.with_tools {
+            command.env("FOREBAY_NO_INTEROP", "1");
+        }
+        if let Some(points) = self.crash_points {
+            command.env("FOREBAY_CRASH_POINTS", points.to_string());
+        }
+        if let Some(minutes) = self.coherence_minutes {
+            command.env("FOREBAY_COHERENCE_SECONDS", (minutes * 60).to_string());
+        }
+    }
+
+    /// Time limit of a test binary. It grows with the crash points and with the minutes of the coherence test.
+    fn limit(self) -> Duration {
+        let points = self.crash_points.unwrap_or_default() * MILLISECONDS_PER_POINT;
+        LIMIT + Duration::from_millis(points + 60_000 * self.coherence_minutes.unwrap_or_default())
+    }
 }
 
 /// Time allowed for each crash point. The default of 20,000 points takes a minute on two idle CPUs, which is 3 ms a
 /// point; other work on the machine can make it ten times as long.
 const MILLISECONDS_PER_POINT: u64 = 40;
 
-/// Counts a line of output and prints it, unless it says that a case passed.
-fn read(line: &str, tally: &mut StepTally) {
-    if line.contains(" crash points in ") {
-        line.clone_into(&mut tally.note);
-    }
-    if count(line, tally) {
-        if let Some(time) = seconds(line).filter(|time| *time >= TELLING) {
-            println!("  {time:.0} s");
+/// Adds the counts of the output of tests, and returns the lines that do not say that a case passed.
+fn read(output: &str, tally: &mut StepTally) -> String {
+    let mut kept = String::new();
+    for line in output.lines() {
+        if line.contains(" crash points in ") {
+            line.clone_into(&mut tally.note);
         }
-    } else if !line.ends_with("... ok") && !line.is_empty() && line != "running 0 tests" {
-        println!("{line}");
+        let is_passed = line.ends_with("... ok") || line.is_empty();
+        if !count(line, tally) && !is_passed && line != "running 0 tests" {
+            kept.push_str(line);
+            kept.push('\n');
+        }
     }
+    kept
 }
 
 /// Adds the counts of a line that ends the output of a test binary. Returns false for any other line.
@@ -128,20 +249,15 @@ fn result(line: &str) -> Option<(u64, u64)> {
     Some((count("passed")?, count("failed")?))
 }
 
-/// How long it took, which ends such a line.
-fn seconds(line: &str) -> Option<f64> {
-    line.rsplit_once("finished in ")?.1.strip_suffix('s')?.parse().ok()
-}
-
-/// Seconds from which on the time of a test binary is worth a line: the run has to stay below half an hour.
-const TELLING: f64 = 10.0;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn more_crash_points_and_more_minutes_have_more_time() {
+        let limit = |crash_points, coherence_minutes| {
+            UnitOptions { with_tools: true, crash_points, coherence_minutes }.limit()
+        };
         assert_eq!(limit(None, None), LIMIT);
         assert_eq!(limit(None, Some(10)), LIMIT + Duration::from_secs(600));
         let measured = Duration::from_millis(100_000 * MILLISECONDS_PER_POINT);
@@ -154,13 +270,68 @@ mod tests {
             "test result: FAILED. 27 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out";
         assert_eq!(result(line), Some((27, 1)));
         assert_eq!(result("test result of mine"), None);
-        assert_eq!(seconds("test result: ok. 3 passed; finished in 31.07s"), Some(31.07));
-        assert_eq!(seconds(line), None);
         let mut tally = StepTally::default();
         read(line, &mut tally);
-        read("test result: ok. 3 passed; 0 failed; 0 ignored", &mut tally);
+        let more =
+            "test a ... ok\ntest b ... FAILED\ntest result: ok. 3 passed; 0 failed; 0 ignored";
+        assert_eq!(read(more, &mut tally), "test b ... FAILED\n");
         assert_eq!((tally.passed, tally.failed), (30, 1));
         read("20011 crash points in 90 scripts, 31.0 s", &mut tally);
         assert!(tally.note.starts_with("20011 crash points"));
+    }
+
+    #[test]
+    fn test_binaries_and_the_program_are_found_in_the_messages_of_cargo() {
+        let message = |krate: &str, kind: &str, target: &str, test: bool| {
+            format!(
+                "{{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/w/crates/{krate}/Cargo.toml\",\
+                 \"target\":{{\"kind\":[\"{kind}\"],\"name\":\"{target}\"}},\"profile\":{{\"test\":{test}}},\
+                 \"executable\":\"/t/{target}-1\"}}\n"
+            )
+        };
+        let messages = [
+            message("cache", "lib", "cache", true),
+            message("cache", "test", "simulated", true),
+            message("attach", "test", "attach", true),
+            message("forebay", "bin", "forebay", false),
+            message("forebay", "bin", "forebay", true),
+            "{\"reason\":\"build-finished\",\"success\":true}\n".to_owned(),
+        ];
+        let compiled = CompiledTests::of_messages(&messages.concat()).unwrap();
+        let names: Vec<&str> = compiled.binaries.iter().map(|binary| &*binary.name).collect();
+        assert_eq!(names, ["cache", "cache simulated", "attach attach", "forebay"]);
+        assert_eq!(compiled.binaries[1].folder, Path::new("/w/crates/cache"));
+        assert_eq!(compiled.program, Some(PathBuf::from("/t/forebay-1")));
+    }
+
+    #[test]
+    fn a_test_binary_that_fails_or_hangs_without_a_result_is_an_error() {
+        let script = |text: &str, limit: u64| {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            run(command, Duration::from_millis(limit))
+        };
+        let aborted = script("echo running 2 tests; echo lost >&2; exit 101", 10_000);
+        assert!(aborted.tally.is_err());
+        assert_eq!(aborted.output, "running 2 tests\nlost\n");
+        assert!(script("sleep 60", 20).tally.is_err());
+        assert!(script("exit 0", 10_000).tally.is_err());
+        let failed = script("echo 'test result: FAILED. 1 passed; 1 failed;'; exit 101", 10_000);
+        assert_eq!(failed.tally.unwrap().failed, 1);
+    }
+
+    #[test]
+    fn the_test_binaries_with_other_needs_exist() {
+        for (name, _) in NEEDS {
+            let exists = match name.split_once(' ') {
+                Some((krate, target)) => {
+                    let tests = root().join("crates").join(krate).join("tests");
+                    tests.join(format!("{target}.rs")).is_file()
+                        || tests.join(target).join("main.rs").is_file()
+                }
+                None => root().join("crates").join(name).join("src").is_dir(),
+            };
+            assert!(exists, "{name}");
+        }
     }
 }

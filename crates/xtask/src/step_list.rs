@@ -1,0 +1,130 @@
+//! Steps that are known by their names, so that each can run in a process of its own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::side_steps::{SideStep, SideStepResult, StepNeed};
+use crate::steps::{StepTally, Steps};
+
+/// Time limit of a step in a process of its own. Each step limits its own parts; a run of 100,000 rounds takes days.
+const LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Steps in order. They borrow what they need for `'a`.
+#[derive(Default)]
+pub struct StepList<'a> {
+    steps: Vec<ListedStep<'a>>,
+    left_out: Vec<String>,
+}
+
+struct ListedStep<'a> {
+    name: String,
+    need: StepNeed,
+    run: Box<dyn FnOnce() -> Result<StepTally> + 'a>,
+}
+
+impl<'a> StepList<'a> {
+    /// Adds a step that needs one place beside others.
+    pub fn add(&mut self, name: &str, run: impl FnOnce() -> Result<StepTally> + 'a) {
+        self.add_with(StepNeed::PLACE, name, run);
+    }
+
+    /// Adds a step with other needs.
+    pub fn add_with(
+        &mut self,
+        need: StepNeed,
+        name: &str,
+        run: impl FnOnce() -> Result<StepTally> + 'a,
+    ) {
+        self.steps.push(ListedStep { name: name.to_owned(), need, run: Box::new(run) });
+    }
+
+    /// Remembers what this list does not test.
+    pub fn leave_out(&mut self, what: impl Into<String>) {
+        self.left_out.push(what.into());
+    }
+
+    /// The names of the steps.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().map(|step| step.name.as_str())
+    }
+
+    /// Runs the steps in this process, one after the other.
+    pub fn run_here(self, steps: &mut Steps) {
+        self.left_out.into_iter().for_each(|what| steps.leave_out(what));
+        for step in self.steps {
+            steps.run(&step.name, step.run);
+        }
+    }
+
+    /// Runs the step of this name in this process, and writes its tally to a file for the process that started this one.
+    pub fn run_for_another(self, name: &str, result: &Path) -> Result<()> {
+        let step = self.steps.into_iter().find(|step| step.name == name);
+        let step = step.with_context(|| format!("there is no step '{name}'"))?;
+        let tally = (step.run)().unwrap_or_else(|error| {
+            println!("{name}: {error:#}");
+            StepTally::of_error(&error)
+        });
+        Ok(fs::write(result, tally.to_json())?)
+    }
+
+    /// Returns the steps for [`Steps::run_side_by_side`]: each runs this program again with `arguments`, which must end in
+    /// [`StepList::run_for_another`]. The name of the step and the file for its result follow the arguments.
+    pub fn beside(self, steps: &mut Steps, arguments: &[OsString]) -> Vec<SideStep> {
+        self.left_out.into_iter().for_each(|what| steps.leave_out(what));
+        let beside = self.steps.into_iter().map(|step| {
+            let (name, arguments) = (step.name.clone(), arguments.to_vec());
+            let run = move || {
+                in_own_process(&name, &arguments).unwrap_or_else(|error| SideStepResult {
+                    tally: Err(error),
+                    output: String::new(),
+                })
+            };
+            SideStep::new(&step.name, run).needs(step.need)
+        });
+        beside.collect()
+    }
+}
+
+fn in_own_process(name: &str, arguments: &[OsString]) -> Result<SideStepResult> {
+    let folder = tempfile::tempdir()?;
+    let result = folder.path().join("result.json");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments).arg(name).arg(&result);
+    let ended = program::run(&mut command, LIMIT)?;
+    let tally = || {
+        ensure!(ended.success(), "the process of the step {}", ended.ending());
+        StepTally::from_json(&fs::read_to_string(&result)?)
+    };
+    Ok(SideStepResult { tally: tally(), output: ended.output.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_runs_by_its_name_and_leaves_its_tally() {
+        let folder = tempfile::tempdir().unwrap();
+        let result = folder.path().join("result");
+        let list = || {
+            let mut list = StepList::default();
+            list.add("good", || Ok(StepTally::one()));
+            list.add_with(StepNeed::MACHINE, "bad", || anyhow::bail!("broken"));
+            list
+        };
+        assert_eq!(list().names().collect::<Vec<_>>(), ["good", "bad"]);
+        let tally = |name: &str| {
+            list().run_for_another(name, &result).unwrap();
+            StepTally::from_json(&fs::read_to_string(&result).unwrap()).unwrap()
+        };
+        assert_eq!(tally("good"), StepTally::one());
+        let bad = tally("bad");
+        assert_eq!((bad.failed, bad.note.as_str()), (1, "broken"));
+        assert!(list().run_for_another("none", &result).is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! The result of a step.
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+/// The result of one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepTally {
+    /// Cases that held.
+    pub passed: u64,
+    /// Cases that did not hold.
+    pub failed: u64,
+    /// One line for the table.
+    pub note: String,
+    /// What the step did not test, one line each.
+    pub left_out: Vec<String>,
+}
+
+impl StepTally {
+    /// A step that is one case, and it held.
+    pub fn one() -> StepTally {
+        StepTally { passed: 1, ..StepTally::default() }
+    }
+
+    /// A step that failed before it could count its cases.
+    pub fn of_error(error: &anyhow::Error) -> StepTally {
+        let note = first_line(&format!("{error:#}"));
+        StepTally { failed: 1, ..StepTally::default() }.with_note(note)
+    }
+
+    /// The same with a line for the table.
+    pub fn with_note(mut self, note: impl Into<String>) -> StepTally {
+        self.note = note.into();
+        self
+    }
+
+    /// Counts one more case.
+    pub fn count(&mut self, held: bool) {
+        *(if held { &mut self.passed } else { &mut self.failed }) += 1;
+    }
+
+    /// Returns the tally as JSON: a step in a process of its own reports it so.
+    pub fn to_json(&self) -> String {
+        let StepTally { passed, failed, note, left_out } = self;
+        json!({ "passed": passed, "failed": failed, "note": note, "left_out": left_out })
+            .to_string()
+    }
+
+    /// Reads the JSON of [`StepTally::to_json`].
+    pub fn from_json(text: &str) -> Result<StepTally> {
+        let value: Value = serde_json::from_str(text)?;
+        let count = |name: &str| value[name].as_u64().with_context(|| format!("no {name}: {text}"));
+        let lines = value["left_out"].as_array().context("no left_out")?;
+        let lines = lines.iter().filter_map(Value::as_str).map(str::to_owned);
+        Ok(StepTally {
+            passed: count("passed")?,
+            failed: count("failed")?,
+            note: value["note"].as_str().context("no note")?.to_owned(),
+            left_out: lines.collect(),
+        })
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tally_is_the_same_after_its_way_through_json() {
+        let left_out = vec!["a".to_owned(), "b".to_owned()];
+        let tally = StepTally { passed: 3, failed: 1, note: "so".to_owned(), left_out };
+        assert_eq!(StepTally::from_json(&tally.to_json()).unwrap(), tally);
+        assert!(StepTally::from_json("{}").is_err());
+    }
+}
