@@ -4,7 +4,7 @@ use bytes::Bytes;
 use iscsi::{Cid, Itt, codec::PduFrame};
 use proptest::prelude::*;
 
-use crate::scene::{Scene, numbers};
+use crate::scene::Scene;
 
 proptest! {
     /// Random headers, with tags that exist or nearly do.

@@ -9,7 +9,7 @@ use iscsi::{
 };
 use scsi::{Lun, Sense, SenseKey};
 
-use crate::scene::{Scene, numbers};
+use crate::scene::Scene;
 
 #[test]
 fn a_target_that_drops_the_session_says_when_to_come_back() {

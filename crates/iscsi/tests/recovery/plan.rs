@@ -1,7 +1,5 @@
 //! A run: its workload, the fault that happens in it, and its outcome.
 
-use iscsi::session::{initiator, target};
-
 use crate::model::Op;
 
 /// What happens to one PDU.
