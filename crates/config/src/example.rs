@@ -99,7 +99,7 @@ fn every_layer_is_in_the_example() {
     }
     let error = toml::from_str::<Any>("layer = 'none'").expect_err("layers are fixed");
     let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
-    assert_eq!(names.len(), 13, "{error}");
+    assert!(names.len() >= 13, "{error}");
     for name in names {
         let heading = format!("[target.unit.stack.{name}]");
         assert!(EXAMPLE.contains(&heading) || EXAMPLE.contains(&format!("\"{name}\"")), "{name}");
