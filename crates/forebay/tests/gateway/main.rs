@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 mod common_cache;
+mod earlier_program;
 mod epochs;
 mod handover;
 mod lost_files;
