@@ -65,6 +65,8 @@ pub enum Layer {
     CommonCache(InCommon),
     /// Refuses writes.
     ReadOnly,
+    /// Does nothing.
+    Nothing,
 }
 
 impl Layer {
@@ -82,7 +84,12 @@ impl Layer {
     pub fn keeps_size(&self) -> bool {
         matches!(
             self,
-            Self::Delay(_) | Self::Disk(_) | Self::Observe(_) | Self::Fault(_) | Self::Encrypt(_)
+            Self::Delay(_)
+                | Self::Disk(_)
+                | Self::Observe(_)
+                | Self::Fault(_)
+                | Self::Encrypt(_)
+                | Self::Nothing
         )
     }
 
@@ -109,7 +116,8 @@ impl Layer {
             | Self::Delay(_)
             | Self::Disk(_)
             | Self::Observe(_)
-            | Self::Fault(_) => None,
+            | Self::Fault(_)
+            | Self::Nothing => None,
         }
     }
 
@@ -139,7 +147,11 @@ impl Layer {
             Self::Cache(cache) => cache.check(&at.key("cache"), files),
             Self::Encrypt(encrypt) => encrypt.check(&at.key("encrypt"), files),
             Self::Disk(disk) => disk.check(&at.key("disk")),
-            Self::CommonCache(_) | Self::Delay(_) | Self::Fault(_) | Self::ReadOnly => Ok(()),
+            Self::CommonCache(_)
+            | Self::Delay(_)
+            | Self::Fault(_)
+            | Self::ReadOnly
+            | Self::Nothing => Ok(()),
         }
     }
 
