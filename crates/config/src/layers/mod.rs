@@ -65,8 +65,6 @@ pub enum Layer {
     CommonCache(InCommon),
     /// Refuses writes.
     ReadOnly,
-    /// Does nothing.
-    Nothing,
 }
 
 impl Layer {
@@ -84,12 +82,7 @@ impl Layer {
     pub fn keeps_size(&self) -> bool {
         matches!(
             self,
-            Self::Delay(_)
-                | Self::Disk(_)
-                | Self::Observe(_)
-                | Self::Fault(_)
-                | Self::Encrypt(_)
-                | Self::Nothing
+            Self::Delay(_) | Self::Disk(_) | Self::Observe(_) | Self::Fault(_) | Self::Encrypt(_)
         )
     }
 
@@ -116,8 +109,7 @@ impl Layer {
             | Self::Delay(_)
             | Self::Disk(_)
             | Self::Observe(_)
-            | Self::Fault(_)
-            | Self::Nothing => None,
+            | Self::Fault(_) => None,
         }
     }
 
@@ -147,11 +139,7 @@ impl Layer {
             Self::Cache(cache) => cache.check(&at.key("cache"), files),
             Self::Encrypt(encrypt) => encrypt.check(&at.key("encrypt"), files),
             Self::Disk(disk) => disk.check(&at.key("disk")),
-            Self::CommonCache(_)
-            | Self::Delay(_)
-            | Self::Fault(_)
-            | Self::ReadOnly
-            | Self::Nothing => Ok(()),
+            Self::CommonCache(_) | Self::Delay(_) | Self::Fault(_) | Self::ReadOnly => Ok(()),
         }
     }
 

@@ -39,7 +39,6 @@ pub fn open_filter(layer: &Layer, lower: Stack, identity: &str) -> Result<Opened
         Layer::Observe(settings) => Ok(observe::open(settings, lower)),
         Layer::Fault(settings) => Ok(fault::open(settings, lower)),
         Layer::ReadOnly => Ok(read_only::open(lower)),
-        Layer::Nothing => Ok(OpenedLayer::plain("nothing", String::new(), lower)),
         Layer::Memory(_) | Layer::File(_) | Layer::Half(_) | Layer::Remote(_) => {
             unreachable!("settings put a bottom first, and nowhere else")
         }
