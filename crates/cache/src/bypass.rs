@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use journal::segment::LogRecordKind;
 use tokio::{
     sync::{OwnedRwLockReadGuard, oneshot},
     time::timeout,
@@ -26,7 +27,6 @@ use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
     core::CacheCore,
-    log::segment::LogRecordKind,
     mutant::Mutant,
     slots::{
         sectors::{SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},

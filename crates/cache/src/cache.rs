@@ -6,6 +6,7 @@ mod figures;
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+use journal::identity::{InstanceId, LogVolumeIdentity};
 use tokio::time::Instant;
 use volume::{
     Data, Durability, Error, Extensions, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
@@ -17,9 +18,7 @@ use crate::mutant::Mutant;
 use crate::{
     confirm,
     core::CacheCore,
-    destage,
-    log::identity::{InstanceId, LogVolumeIdentity},
-    mode,
+    destage, mode,
     open::{self, Parts},
     orders::Orders,
     refusal::CacheOpenError,

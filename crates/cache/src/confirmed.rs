@@ -6,10 +6,9 @@
 
 use std::{fmt, sync::Arc};
 
+use journal::identity::InstanceId;
 use parking_lot::Mutex;
 use volume::Confirmed;
-
-use crate::log::identity::InstanceId;
 
 /// Identifies one boot of one machine. No two boots have the same id, on any machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,11 +5,10 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use journal::superblock::Superblock;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{DegradedMirror, Error, Mirror, MirrorLegStatus};
-
-use crate::log::superblock::Superblock;
 
 /// The log of a pair of gateways.
 pub(crate) struct PairWitness {

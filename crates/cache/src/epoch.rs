@@ -298,8 +298,10 @@ const MOST_WEIGHT: u64 = 4;
 
 #[cfg(test)]
 mod tests {
+    use journal::segment::LogRecordKind;
+
     use super::*;
-    use crate::{log::segment::LogRecordKind, slots::sectors::WHOLE};
+    use crate::slots::sectors::WHOLE;
 
     fn place(segment: u64) -> LogAddress {
         LogAddress {

@@ -38,7 +38,7 @@ impl CacheCore {
             return;
         }
         let is_one = self.lower.joined.is_none();
-        let grown = |superblock: &mut crate::log::superblock::Superblock| {
+        let grown = |superblock: &mut journal::superblock::Superblock| {
             let geometry = match is_one {
                 true => Some(&mut superblock.identity.geometry),
                 false => {

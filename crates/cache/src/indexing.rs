@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use journal::segment::SegmentHeader;
 use volume::{Data, Durability};
 
-use crate::{core::CacheCore, log::segment::SegmentHeader};
+use crate::core::CacheCore;
 
 impl CacheCore {
     /// Takes note of a stable segment, which begins in block `start`.

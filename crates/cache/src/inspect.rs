@@ -2,24 +2,20 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use journal::{
+    BLOCK_BYTES,
+    identity::{InstanceId, LogVolumeIdentity},
+    members::MemberRecord,
+    recovery::{AcknowledgedLoss, NoSuperblock, Scan, scan, superblock},
+    segment::{LogRecordKind, SegmentHeader},
+    shape::{FIRST_BLOCK, index_shape, least_blocks, most_segment_slots},
+    superblock::{MAX_NAME, Superblock},
+};
 use volume::Stack;
 
 use crate::{
-    core::write_copies,
-    log::{
-        BLOCK_BYTES,
-        identity::{InstanceId, LogVolumeIdentity},
-        members::MemberRecord,
-        recovery::{AcknowledgedLoss, NoSuperblock, Scan, scan, superblock},
-        segment::{LogRecordKind, SegmentHeader},
-        shape::{FIRST_BLOCK, index_shape, least_blocks, most_segment_slots},
-        superblock::{MAX_NAME, Superblock},
-    },
-    lower::extent::place_of,
-    random::random,
-    refusal::CacheOpenError,
-    settings::Settings,
-    slots::pages::SlotPagePool,
+    core::write_copies, lower::extent::place_of, random::random, refusal::CacheOpenError,
+    settings::Settings, slots::pages::SlotPagePool,
 };
 
 /// What is known of a log without opening it.
@@ -231,7 +227,7 @@ pub(crate) fn no_superblock(error: NoSuperblock) -> CacheOpenError {
     match error {
         NoSuperblock::Blank | NoSuperblock::Garbage => CacheOpenError::NotALog,
         NoSuperblock::Version(found) => {
-            CacheOpenError::Version { what: "log", found, supported: crate::log::VERSION }
+            CacheOpenError::Version { what: "log", found, supported: journal::VERSION }
         }
         NoSuperblock::Io(error) => CacheOpenError::Log(error),
     }

@@ -4,9 +4,9 @@
 //! A write is acknowledged when it is in the log (or in NVRAM), and goes down later: joined with
 //! its neighbours, overwritten blocks once. Nothing here knows whether `lower` is remote.
 
-mod checksum;
+#[cfg(test)]
+mod format_page;
 mod random;
-mod log;
 mod mutant;
 mod slots;
 mod mapping;
@@ -57,7 +57,7 @@ mod share;
 pub use cache::{Cache, WriteOrderMark};
 pub use confirmed::{BootId, ConfirmedIn, ConfirmedStore, ConfirmedWrites};
 pub use inspect::{InspectError, LogInfo, format, inspect};
-pub use log::{
+pub use journal::{
     identity::{InstanceId, LogVolumeIdentity},
     members::{GivenUp, MemberRecord},
     recovery::AcknowledgedLoss,

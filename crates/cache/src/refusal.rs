@@ -1,8 +1,7 @@
 //! The reasons why a cache is not opened, each with the way out.
 
+use journal::{identity::InstanceId, recovery::AcknowledgedLoss};
 use volume::Error;
-
-use crate::log::{identity::InstanceId, recovery::AcknowledgedLoss};
 
 /// Why a cache could not be opened. The data in its log and its NVRAM was not changed.
 #[derive(Debug, thiserror::Error)]

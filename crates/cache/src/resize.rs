@@ -10,20 +10,18 @@
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
+use journal::{
+    layout::{MOST_LAYOUTS, MOST_ZONES, SegmentLayout},
+    shape::{FIRST_BLOCK, index_shape, least_blocks},
+    superblock::Superblock,
+};
 use tokio::{
     sync::OwnedMutexGuard,
     time::{sleep, timeout},
 };
 use volume::Error;
 
-use crate::{
-    core::CacheCore,
-    log::{
-        layout::{MOST_LAYOUTS, MOST_ZONES, SegmentLayout},
-        shape::{FIRST_BLOCK, index_shape, least_blocks},
-        superblock::Superblock,
-    },
-};
+use crate::core::CacheCore;
 
 /// Why a log does not get another size. It is as it was, unless said otherwise.
 #[derive(Debug, thiserror::Error)]

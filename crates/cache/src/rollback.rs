@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use journal::segment::LogRecordKind;
 use volume::Error;
 
-use crate::{core::CacheCore, log::segment::LogRecordKind, state::CacheState};
+use crate::{core::CacheCore, state::CacheState};
 
 impl CacheCore {
     /// Takes the volume back to its last flush; stable when this returns.

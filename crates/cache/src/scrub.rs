@@ -3,11 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use journal::segment::LogRecordKind;
 use tokio::time::sleep;
 
 use crate::{
     core::CacheCore,
-    log::segment::LogRecordKind,
     slots::{sectors::SLOT_BYTES, table::LogAddress},
 };
 

@@ -3,16 +3,14 @@
 
 use std::sync::Arc;
 
+use journal::{
+    identity::InstanceId,
+    seal::{LogKey, Salt, SealedBlockId, Sealer, Tag, Which},
+    segment::{LogRecordKind, SegmentHeader},
+};
 use parking_lot::Mutex;
 
-use crate::{
-    log::{
-        identity::InstanceId,
-        seal::{LogKey, Salt, SealedBlockId, Sealer, Tag, Which},
-        segment::{LogRecordKind, SegmentHeader},
-    },
-    slots::{pages::PAGE_BYTES, table::LogAddress},
-};
+use crate::slots::{pages::PAGE_BYTES, table::LogAddress};
 
 /// The keys and tags of one log.
 pub(crate) struct Seals {
@@ -92,8 +90,10 @@ impl Seals {
 
 #[cfg(test)]
 mod tests {
+    use journal::segment::LogRecord;
+
     use super::*;
-    use crate::{log::segment::LogRecord, slots::sectors::WHOLE};
+    use crate::slots::sectors::WHOLE;
 
     fn header(number: u64, salt: Salt, tag: Tag) -> SegmentHeader {
         let (kind, mask) = (LogRecordKind::Data, WHOLE);

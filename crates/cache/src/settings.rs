@@ -2,12 +2,10 @@
 
 use std::ops::RangeInclusive;
 
+use journal::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, seal::LogKey};
 use serde::Deserialize;
 
-use crate::{
-    confirmed::{BootId, ConfirmedIn},
-    log::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, seal::LogKey},
-};
+use crate::confirmed::{BootId, ConfirmedIn};
 
 /// When the host is told that a write is done (STICS 5.1).
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]

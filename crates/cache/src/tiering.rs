@@ -2,13 +2,13 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use journal::{identity::InstanceId, seal::Sealer};
 use tokio::time::timeout;
 use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
     core::CacheCore,
     fetch::SlotFetch,
-    log::{identity::InstanceId, seal::Sealer},
     slots::{pages::scratch_block, sectors::SLOT_BYTES},
     tier::{
         FIRST_BLOCK, LEAST_BLOCKS, TierDisk,

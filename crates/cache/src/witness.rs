@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use journal::{reached::LegProgress, superblock::Superblock};
 use tokio::time::{sleep, timeout};
 use volume::{
     Claim, DegradedMirror, Error, HalfLabel, Holding, Mirror, MirrorError, Stack, Volume,
@@ -18,7 +19,6 @@ use volume::{
 use crate::{
     core::CacheCore,
     degraded_pair::{PairWitness, Question},
-    log::{reached::LegProgress, superblock::Superblock},
     random::random,
 };
 
@@ -201,27 +201,6 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
         }
         drop(shared);
         sleep(LOOK_EVERY).await;
-    }
-}
-
-impl Superblock {
-    /// Notes the claim of going on alone among the openings, before the other half gets anything
-    /// again. Its generation is not used again, whether it was granted or not.
-    pub fn note_alone(&mut self, number: u64, generation: u64, is_granted: bool) {
-        self.note_number(number);
-        if is_granted {
-            self.note_grant();
-        }
-        self.granted = generation;
-    }
-
-    /// Notes that a claim with this number may have been granted.
-    pub fn note_number(&mut self, number: u64) {
-        if number != 0 && !self.predecessors().contains(&number) {
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&number.to_le_bytes());
-            self.note_opening(bytes);
-        }
     }
 }
 

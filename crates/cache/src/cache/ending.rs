@@ -103,7 +103,7 @@ impl Cache {
     /// Notes in the superblock that the log ends cleanly. `begun` is the time at which [`Self::come_to_rest`] was called:
     /// the time that it did not use is added to the time for the note.
     async fn note_end(&self, begun: Instant) -> Result<(), Error> {
-        let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
+        let last = |superblock: &mut journal::superblock::Superblock| superblock.clean = true;
         let within = NOTE_TIME + STOP_TIME.saturating_sub(begun.elapsed());
         let written = timeout(within, self.shared.write_superblock(last)).await;
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))

@@ -3,15 +3,15 @@
 use std::task::Waker;
 
 use bytes::Bytes;
+use journal::{
+    checksum::crc32c,
+    seal::{SealedBlockId, Sealer, Which},
+    segment::{LogRecord, LogRecordKind, MAX_ZERO_SLOTS, NO_TAG, SegmentHeader},
+};
 use tokio::time::Instant;
 
 use crate::{
-    checksum::crc32c,
     core::SegmentIdentity,
-    log::{
-        seal::{SealedBlockId, Sealer, Which},
-        segment::{LogRecord, LogRecordKind, MAX_ZERO_SLOTS, NO_TAG, SegmentHeader},
-    },
     slots::{
         sectors::WHOLE,
         table::{LogAddress, NONE},

@@ -5,15 +5,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use journal::{
+    checksum::crc32c, identity::InstanceId, index_memory::LogIndexFrames, recovery::copy_to_mend,
+    seal::Salt, superblock::Superblock,
+};
 use parking_lot::Mutex;
 use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
-    checksum::crc32c,
-    log::{
-        identity::InstanceId, index_memory::LogIndexFrames, recovery::copy_to_mend, seal::Salt,
-        superblock::Superblock,
-    },
     seals::Seals,
     slots::{
         pages::{SlotPagePool, scratch_block},

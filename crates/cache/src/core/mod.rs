@@ -8,6 +8,7 @@ mod log_disk;
 
 use std::{pin::pin, sync::Arc};
 
+use journal::superblock::Superblock;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::{Error, Holding, Volume};
@@ -19,7 +20,6 @@ pub(crate) use self::{
 use crate::{
     confirmed::Confirming,
     degraded_pair::PairWitness,
-    log::superblock::Superblock,
     mutant::Mutation,
     nvram::NvramBuffer,
     rules::ModeRules,

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use journal::segment::LogRecordKind;
 use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
@@ -16,7 +17,6 @@ use crate::{
     core::CacheCore,
     destage::pace::DestagePace,
     epoch::Item,
-    log::segment::LogRecordKind,
     lower::window::WindowTicket,
     mutant::Mutant,
     slots::{

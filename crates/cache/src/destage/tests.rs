@@ -1,9 +1,10 @@
 //! Tests of destage.
 
+use journal::{ring::SegmentRing, segment::LogRecordKind};
+
 use super::*;
 use crate::{
     epoch::Epochs,
-    log::{ring::SegmentRing, segment::LogRecordKind},
     slots::{sectors::WHOLE, table::SlotTable},
 };
 

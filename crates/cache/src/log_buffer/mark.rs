@@ -1,16 +1,14 @@
 //! The mark of a log buffer. It is stored in the last block of the log disk, and says whether a later opening needs the
 //! NVRAM, and which one.
 
+use journal::{
+    BLOCK_BYTES,
+    bytes::{array, put, put_u32, u32_at},
+    checksum::crc32c,
+};
 use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
-use crate::{
-    checksum::crc32c,
-    confirmed::BootId,
-    log::{
-        BLOCK_BYTES,
-        bytes::{array, put, put_u32, u32_at},
-    },
-};
+use crate::confirmed::BootId;
 
 /// Identifies the content of an NVRAM. A new id is drawn each time the NVRAM is cleared.
 pub(super) type BufferId = [u8; 16];
@@ -119,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_page_describes_the_mark_as_it_is() {
-        use crate::log::tests::{rows, tables};
+        use crate::format_page::{rows, tables};
         let fields = [
             ("magic", 0, 8),
             ("version", VERSION_AT, 4),

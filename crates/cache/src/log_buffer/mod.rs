@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+use journal::BLOCK_BYTES;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::{
@@ -22,10 +23,7 @@ use volume::{
     Volume,
 };
 
-use crate::{
-    confirmed::BootId, log::BLOCK_BYTES, nvram::StableMemory, random::random,
-    settings::NvramSurvival,
-};
+use crate::{confirmed::BootId, nvram::StableMemory, random::random, settings::NvramSurvival};
 use mark::{BufferId, FoundMark, LogBufferMark};
 use ring::{LogBufferContents, LogBufferRing};
 

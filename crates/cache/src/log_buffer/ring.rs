@@ -2,17 +2,15 @@
 
 use std::collections::VecDeque;
 
+use journal::{
+    BLOCK_BYTES,
+    bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    checksum::crc32c,
+};
 use volume::Data;
 
 use super::mark::BufferId;
-use crate::{
-    checksum::crc32c,
-    log::{
-        BLOCK_BYTES,
-        bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
-    },
-    nvram::{BUFFER_MAGIC as MAGIC, StableMemory},
-};
+use crate::nvram::{BUFFER_MAGIC as MAGIC, StableMemory};
 
 /// The writes in the NVRAM, in order. Room that the oldest records leave is used for new ones.
 ///

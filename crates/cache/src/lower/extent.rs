@@ -5,9 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use journal::members::MemberRecord;
 use volume::{Dirty, JoinedVolume};
 
-use crate::{log::members::MemberRecord, slots::sectors::SLOT_BYTES};
+use crate::slots::sectors::SLOT_BYTES;
 
 /// Several volumes that are opened as those of one log.
 pub(crate) struct JoinedMembers {

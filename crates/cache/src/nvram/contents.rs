@@ -1,13 +1,11 @@
 //! What an NVRAM holds, and for which log.
 
 use super::{StableMemory, layout::*, slot_header::SlotHeader};
-use crate::{
+use journal::{
+    BLOCK_BYTES,
+    bytes::{array, u32_at, u64_at},
     checksum::crc32c,
-    log::{
-        BLOCK_BYTES,
-        bytes::{array, u32_at, u64_at},
-        identity::InstanceId,
-    },
+    identity::InstanceId,
 };
 
 /// One slot of the buffer that holds acknowledged data.

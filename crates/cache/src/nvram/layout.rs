@@ -1,6 +1,6 @@
 //! The offsets of an NVRAM, as described in `docs/formats/nvram.md`.
 
-use crate::log::BLOCK_BYTES;
+use journal::BLOCK_BYTES;
 
 /// Returns the bytes of stable memory that `slots` slots with their headers need.
 #[must_use]
@@ -60,7 +60,7 @@ pub(super) const MOST_FLIPPED: u32 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::tests::{rows, tables};
+    use crate::format_page::{rows, tables};
 
     /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
     const FIELDS: &[(&str, usize, usize)] = &[

@@ -11,10 +11,11 @@ use std::{
     },
 };
 
+use journal::BLOCK_BYTES;
 use volume::{NamedFile, OpenFileChange, OpenNamed, narrow};
 
 use super::layout::{HEADER_BYTES, MAGIC, length_for};
-use crate::{log::BLOCK_BYTES, mapping::Mapping};
+use crate::mapping::Mapping;
 
 /// The magic number of the NVRAM of a [`crate::LogBuffer`].
 pub(crate) const BUFFER_MAGIC: &[u8] = b"FBYLOGBU";

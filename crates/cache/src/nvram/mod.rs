@@ -17,14 +17,12 @@ use slot_header::{Damage, SlotHeader, is_whole, mended};
 
 use std::io;
 
-use crate::{
+use journal::{
+    BLOCK_BYTES, VERSION,
+    bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
     checksum::crc32c,
-    log::{
-        BLOCK_BYTES, VERSION,
-        bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
-        identity::InstanceId,
-        seal::{LogKey, Salt, SealedBlockId, Sealer, Which},
-    },
+    identity::InstanceId,
+    seal::{LogKey, Salt, SealedBlockId, Sealer, Which},
 };
 
 /// The buffer over a stable memory.

@@ -5,7 +5,7 @@ use super::{
     StableMemory,
     layout::{ENTRY_BYTES, ENTRY_CHECKSUM_AT, MOST_FLIPPED, entry_at},
 };
-use crate::{checksum::crc32c, log::bytes::u32_at};
+use journal::{bytes::u32_at, checksum::crc32c};
 
 /// A slot header as it was found in the memory.
 pub(super) enum SlotHeader {

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use journal::{
+    index_memory::LogIndexFrames, ring::SegmentRing, seal::Salt, superblock::Superblock,
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{Confirmed, Geometry, Stack};
@@ -11,7 +14,6 @@ use crate::{
     core::{CacheCore, CacheLimits, CacheLog, CacheSignals, LowerVolume, SegmentIdentity},
     degraded_pair::PairWitness,
     inspect::pool,
-    log::{index_memory::LogIndexFrames, ring::SegmentRing, seal::Salt, superblock::Superblock},
     lower::{
         extent::{JoinedMembers, MemberExtents},
         silence::Heard,

@@ -1,10 +1,10 @@
 //! Whether a log, and an NVRAM without a log, may be used for a volume.
 
+use journal::{identity::LogVolumeIdentity, superblock::Superblock};
 use volume::{Geometry, Stack};
 
 use crate::{
     inspect::check_size,
-    log::{identity::LogVolumeIdentity, superblock::Superblock},
     nvram::{StableMemory, owner},
     refusal::CacheOpenError,
     settings::Settings,

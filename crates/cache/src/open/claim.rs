@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
+use journal::superblock::Superblock;
 use volume::{Claim, Confirmed, Dirty, Error, Holding, JoinedVolume, Stack};
 
 use crate::{
-    core::write_copies, log::superblock::Superblock, refusal::CacheOpenError, settings::Settings,
-    slots::pages::SlotPagePool,
+    core::write_copies, refusal::CacheOpenError, settings::Settings, slots::pages::SlotPagePool,
 };
 
 /// Asks the lower volume for the claim of the opening that the superblock, which is written, has

@@ -1,13 +1,14 @@
 //! The key of a log: whether the given one is right, and the change of the key of a log without data.
 
+use journal::{
+    recovery::{FoundIndex, Scan},
+    ring::SegmentRing,
+    seal::{LogKey, Salt, draw_salt},
+    shape::{FIRST_BLOCK, most_segment_slots},
+    superblock::Superblock,
+};
+
 use crate::{
-    log::{
-        recovery::{FoundIndex, Scan},
-        ring::SegmentRing,
-        seal::{LogKey, Salt, draw_salt},
-        shape::{FIRST_BLOCK, most_segment_slots},
-        superblock::Superblock,
-    },
     refusal::{CacheOpenError, KeyRefusal},
     seals::Seals,
     settings::Settings,

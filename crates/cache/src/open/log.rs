@@ -1,17 +1,17 @@
 //! The log at an opening: reading it, and taking its segments into the slot table.
 
+use journal::{
+    doubt::{Doubt, judge_frames},
+    layout::MOST_LAYOUTS,
+    recovery::{Scan, mend, scan},
+    ring::SegmentRing,
+    segment::{LogRecordKind, SegmentHeader},
+    superblock::Superblock,
+};
 use volume::{Geometry, Stack};
 
 use crate::{
     epoch::{Epochs, limit},
-    log::{
-        doubt::{Doubt, judge_frames},
-        layout::MOST_LAYOUTS,
-        recovery::{Scan, mend, scan},
-        ring::SegmentRing,
-        segment::{LogRecordKind, SegmentHeader},
-        superblock::Superblock,
-    },
     open::key,
     refusal::CacheOpenError,
     rules::ModeRules,

@@ -1,7 +1,8 @@
 //! Several volumes in one log: which of them the log is for, and what becomes of the data of the others.
 
+use journal::{members::MemberRecord, superblock::Superblock};
+
 use crate::{
-    log::{members::MemberRecord, superblock::Superblock},
     lower::extent::{DirtyFlags, JoinedMembers, place_of},
     nvram::HeldNvramSlot,
     open::nvram::FoundNvram,

@@ -16,6 +16,13 @@ mod assemble;
 
 use std::sync::Arc;
 
+use journal::{
+    MAX_SEALED_SLOTS,
+    doubt::Doubt,
+    identity::LogVolumeIdentity,
+    recovery::{NoSuperblock, scan, superblock},
+    superblock::Superblock,
+};
 use volume::{Confirmed, DegradedMirror, Geometry, Holding, Mirror, Stack};
 
 use self::{
@@ -30,13 +37,6 @@ use crate::{
     core::{CacheCore, SCRATCH_PAGES, write_copies},
     degraded_pair::PairWitness,
     inspect::{check_size, no_superblock, pool, write_new},
-    log::{
-        MAX_SEALED_SLOTS,
-        doubt::Doubt,
-        identity::LogVolumeIdentity,
-        recovery::{NoSuperblock, scan, superblock},
-        superblock::Superblock,
-    },
     lower::extent::{DirtyFlags, JoinedMembers},
     mode,
     nvram::{NvramBuffer, StableMemory},

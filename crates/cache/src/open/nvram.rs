@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use journal::{checksum::crc32c, recovery::Scan, superblock::Superblock};
+
 use crate::{
-    checksum::crc32c,
     core::CacheCore,
-    log::{recovery::Scan, superblock::Superblock},
     nvram::{HeldNvramSlot, NvramBuffer, NvramContents, StableMemory},
     open::{key::OpeningKey, older},
     random::random,
@@ -120,7 +120,7 @@ impl FoundNvram {
             }
             NvramContents::Other { .. } if needed => return missing("is of another log"),
             NvramContents::Version(found) => {
-                let supported = crate::log::VERSION;
+                let supported = journal::VERSION;
                 return Err(CacheOpenError::Version { what: "NVRAM", found, supported });
             }
             // Format the NVRAM. Slots of this log, damaged or whole, are not needed: the log has every acknowledged

@@ -1,9 +1,10 @@
 //! Recognizes a log or an NVRAM that was replaced by an older copy.
 
+use journal::{recovery::Scan, superblock::Superblock};
+
 use crate::{
     confirmed::{BootId, ConfirmedIn, ConfirmedWrites},
     inspect::{LogInfo, complete},
-    log::{recovery::Scan, superblock::Superblock},
     nvram::{self, StableMemory},
     refusal::CacheOpenError,
     rules::ModeRules,

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use journal::reached::LegProgress;
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
@@ -16,7 +17,7 @@ use super::{
     host::{PairMemberHost, PairTiming},
     plan::{PairOpeningPlan, plan},
 };
-use crate::{Cache, log::reached::LegProgress, random::random, witness::blocks_of};
+use crate::{Cache, random::random, witness::blocks_of};
 
 /// Who does what.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

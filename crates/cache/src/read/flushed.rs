@@ -7,11 +7,11 @@
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use journal::segment::LogRecordKind;
 use volume::{Data, Error, Extent, Volume};
 
 use crate::{
     core::CacheCore,
-    log::segment::LogRecordKind,
     read::{bytes_of, cut},
     slots::{
         sectors::{SECTOR_BYTES, SECTORS, WHOLE, mask, runs},

@@ -2,10 +2,10 @@
 //! block is opened.
 
 use bytes::Bytes;
+use journal::checksum::crc32c;
 use volume::{Data, Error, Extent, Lba};
 
 use crate::{
-    checksum::crc32c,
     core::CacheCore,
     slots::{
         sectors::{SECTORS, SLOT_BYTES},

@@ -6,6 +6,12 @@
 
 use std::sync::Arc;
 
+use journal::{
+    identity::LogVolumeIdentity,
+    members::{self, MemberRecord},
+    recovery::{NoSuperblock, superblock},
+    superblock::MEMBERS_BYTES,
+};
 use volume::{
     Allocation, Data, Dirty, Durability, Error, Extensions, Extent, Geometry, Io, JoinedVolume,
     Lba, Provisioning, Stack, ThinSpaceUsage, Volume,
@@ -13,12 +19,6 @@ use volume::{
 
 use crate::{
     cache::Cache,
-    log::{
-        identity::LogVolumeIdentity,
-        members::{self, MemberRecord},
-        recovery::{NoSuperblock, superblock},
-        superblock::MEMBERS_BYTES,
-    },
     lower::extent::JoinedMembers,
     mode,
     nvram::StableMemory,
@@ -300,13 +300,11 @@ const NAME: &str = "several volumes";
 
 #[cfg(test)]
 mod tests {
+    use journal::BLOCK_BYTES;
     use volume::MemVolume;
 
     use super::*;
-    use crate::{
-        log::BLOCK_BYTES,
-        slots::sectors::{SECTORS, WHOLE},
-    };
+    use crate::slots::sectors::{SECTORS, WHOLE};
 
     fn volume(blocks: u64) -> Stack {
         Arc::new(MemVolume::new(Geometry::with_blocks(blocks)))

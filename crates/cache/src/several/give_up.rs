@@ -6,16 +6,16 @@
 
 use std::collections::HashSet;
 
+use journal::{
+    members::{GivenUp, MemberRecord},
+    recovery::{scan, superblock},
+    superblock::Superblock,
+};
 use volume::Stack;
 
 use crate::{
     core::write_copies,
     inspect::{check_size, no_superblock, note_dirty, pool},
-    log::{
-        members::{GivenUp, MemberRecord},
-        recovery::{scan, superblock},
-        superblock::Superblock,
-    },
     lower::extent::place_of,
     nvram::{NvramBuffer, NvramContents, StableMemory},
     refusal::CacheOpenError,
@@ -120,7 +120,7 @@ fn held(
         }
         NvramContents::Other { .. } => missing("is of another log"),
         NvramContents::Version(found) => {
-            let supported = crate::log::VERSION;
+            let supported = journal::VERSION;
             Err(CacheOpenError::Version { what: "NVRAM", found, supported })
         }
     }

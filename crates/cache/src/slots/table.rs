@@ -7,14 +7,12 @@
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
 use bytes::Bytes;
+use journal::segment::LogRecordKind;
 
-use crate::{
-    log::segment::LogRecordKind,
-    slots::{
-        hash::SlotHasher,
-        replacement::{Ahead, EvictedPage, Replacement},
-        sectors::WHOLE,
-    },
+use crate::slots::{
+    hash::SlotHasher,
+    replacement::{Ahead, EvictedPage, Replacement},
+    sectors::WHOLE,
 };
 
 /// No index.

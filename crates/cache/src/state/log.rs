@@ -2,9 +2,10 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use journal::ring::SegmentRing;
 use volume::Error;
 
-use crate::{gauge::LogFillGauge, log::ring::SegmentRing};
+use crate::gauge::LogFillGauge;
 
 /// A log whose file was removed, cut short or replaced. It no longer counts as stable, although the open file may
 /// still be read and written.

@@ -12,6 +12,7 @@ mod log;
 mod lower;
 mod room;
 
+use journal::ring::SegmentRing;
 use volume::Error;
 
 pub(crate) use self::{
@@ -25,7 +26,6 @@ pub(crate) use self::{
 };
 use crate::{
     epoch::Epochs,
-    log::ring::SegmentRing,
     nvram::NvramBuffer,
     rules::QueueOrder,
     slots::{locks::SlotLocks, sectors::SLOT_BYTES, table::SlotTable},
@@ -201,4 +201,4 @@ impl CacheState {
 /// Slots looked up under the lock at once: some tens of microseconds.
 const LOOKED_UP: u64 = 1024;
 
-const _: () = assert!(SLOT_BYTES == crate::log::BLOCK_BYTES, "a data block holds a slot");
+const _: () = assert!(SLOT_BYTES == journal::BLOCK_BYTES, "a data block holds a slot");

@@ -4,15 +4,15 @@ use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use journal::{
+    checksum::crc32c,
+    seal::{SealedBlockId, Sealer, Tag, Which},
+};
 use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
-use crate::{
-    checksum::crc32c,
-    log::seal::{SealedBlockId, Sealer, Tag, Which},
-    slots::{
-        pages::{SlotPagePool, scratch_block},
-        sectors::{SLOT_BYTES, WHOLE},
-    },
+use crate::slots::{
+    pages::{SlotPagePool, scratch_block},
+    sectors::{SLOT_BYTES, WHOLE},
 };
 
 /// The disk of a tier, and what its blocks are encrypted with.

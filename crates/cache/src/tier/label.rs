@@ -2,14 +2,13 @@
 //!
 //! The bytes are written down in `docs/formats/read-tier.md`.
 
-use crate::{
+use journal::{
+    bytes::{array, put, put_u32, u32_at},
     checksum::crc32c,
-    log::{
-        bytes::{array, put, put_u32, u32_at},
-        identity::InstanceId,
-    },
-    slots::sectors::SLOT_BYTES,
+    identity::InstanceId,
 };
+
+use crate::slots::sectors::SLOT_BYTES;
 
 /// What the first block says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -75,7 +74,7 @@ const CHECKSUM: usize = 508;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::tests::{rows, tables};
+    use crate::format_page::{rows, tables};
 
     #[test]
     fn the_page_says_what_the_code_does() {

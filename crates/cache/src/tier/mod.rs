@@ -14,11 +14,11 @@ pub(crate) mod label;
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use bytes::Bytes;
+use journal::seal::Which;
 use tokio::sync::Notify;
 use volume::{Data, Error};
 
 use crate::{
-    log::seal::Which,
     slots::{sectors::SLOT_BYTES, table::Evicted},
     statistics::TierStatistics,
 };

@@ -4,14 +4,13 @@ pub(crate) mod room;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use journal::{checksum::crc32c, segment::LogRecordKind};
 use tokio::time::sleep;
 use volume::{Data, Durability, Error};
 
 use crate::{
-    checksum::crc32c,
     core::CacheCore,
     line::WaitTicket,
-    log::segment::LogRecordKind,
     rules::QueueOrder,
     slots::{
         pages::PageMut,

@@ -141,7 +141,7 @@ fn the_memory_of_another_buffer_is_not_taken_for_this_one() {
 
 #[test]
 fn the_page_describes_the_memory_as_it_is() {
-    use crate::log::tests::{rows, tables};
+    use crate::format_page::{rows, tables};
     let top = [
         ("magic", 0, 8),
         ("version", VERSION_AT, 4),

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem};
 
 use volume::Lba;
 
-use crate::log::{
+use crate::{
     index::{IndexFrame, IndexFrameStamp},
     recovery::FoundIndex,
     segment::SegmentHeader,
@@ -12,7 +12,7 @@ use crate::log::{
 };
 
 /// The frames of a running cache.
-pub(crate) struct LogIndexFrames {
+pub struct LogIndexFrames {
     /// What does not change: places, sizes, whose frames these are.
     shape: Superblock,
     /// Most segments in a frame.
@@ -133,7 +133,8 @@ impl LogIndexFrames {
 }
 
 /// A frame on its way to the log disk.
-pub(crate) struct FrameToWrite {
+pub struct FrameToWrite {
+    /// The frame as it is written.
     pub bytes: Vec<u8>,
     /// The number of its last segment.
     pub last: u64,

@@ -3,14 +3,15 @@
 
 use volume::{Error, Stack};
 
-use super::{
+use crate::{
     identity::InstanceId,
     recovery::{NoSuperblock, scan, superblock},
 };
 
 /// What a half has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct LegProgress {
+pub struct LegProgress {
+    /// The id of the log.
     pub instance: InstanceId,
     /// Of the superblock.
     sequence: u64,

@@ -2,7 +2,8 @@
 
 use volume::Geometry;
 
-use super::{
+use crate::checksum::crc32c;
+use crate::{
     BLOCK_BYTES, MIN_SEGMENT_SLOTS, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
     identity::{InstanceId, LogVolumeIdentity},
@@ -11,18 +12,20 @@ use super::{
     seal::KeyCheck,
     shape::{FIRST_BLOCK, MOST_FRAME_BLOCKS, least_ring, most_segment_slots},
 };
-use crate::checksum::crc32c;
 
 /// One state of the superblock. Blocks 0 and 1 of the log hold two copies, written one after the
 /// other: a crash between or within leaves one whole, and damage to one is mended by the other.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Superblock {
+pub struct Superblock {
     /// Counts the states; the copy with the higher number is the newer.
     pub sequence: u64,
+    /// The id of the log.
     pub instance: InstanceId,
+    /// The volume that the log belongs to.
     pub identity: LogVolumeIdentity,
     /// Blocks in the log, superblocks included.
     pub log_blocks: u64,
+    /// Most slots in one segment.
     pub segment_slots: u32,
     /// Counts the openings.
     pub generation: u64,
@@ -201,7 +204,7 @@ impl Superblock {
     }
 
     /// Reads the record from a block of 4096 bytes, believing nothing.
-    pub fn decode(block: &[u8]) -> Result<Self, InvalidSuperblock> {
+    pub(crate) fn decode(block: &[u8]) -> Result<Self, InvalidSuperblock> {
         assert_eq!(block.len(), BLOCK_BYTES, "a block was read");
         if block.iter().all(|&byte| byte == 0) {
             return Err(InvalidSuperblock::Blank);
@@ -302,7 +305,7 @@ impl Superblock {
 }
 
 /// Bytes in the longest name of a volume.
-pub(crate) const MAX_NAME: usize = 248;
+pub const MAX_NAME: usize = 248;
 /// Openings whose claim may be the one that the lower volume knows: the one that was granted last,
 /// this one, and seven that were cut off between asking and hearing.
 pub(crate) const MAX_OPENINGS: usize = volume::Claim::MOST_PREDECESSORS;
@@ -361,7 +364,7 @@ const LAYOUTS_AT: usize = 512;
 /// The records of the members follow those of the layouts.
 const MEMBERS_AT: usize = LAYOUTS_AT + MOST_LAYOUTS * LAYOUT_BYTES;
 /// Bytes for the records of all volumes.
-pub(crate) const MEMBERS_BYTES: usize = BOOT_AT - MEMBERS_AT;
+pub const MEMBERS_BYTES: usize = BOOT_AT - MEMBERS_AT;
 /// The boot and its checksum follow the members and end the block.
 const BOOT_AT: usize = BLOCK_BYTES - 20;
 const BOOT_CHECKSUM_AT: usize = BLOCK_BYTES - 4;
@@ -371,7 +374,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::layout::Zone;
+    use crate::layout::Zone;
 
     pub(crate) fn sample() -> Superblock {
         Superblock {

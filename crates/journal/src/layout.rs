@@ -1,10 +1,11 @@
 //! Where the segments of a log go: the runs of blocks that its ring is made of.
 
-use super::bytes::{put_u32, put_u64, u32_at, u64_at};
+use crate::bytes::{put_u32, put_u64, u32_at, u64_at};
 
 /// A run of blocks in the ring.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Zone {
+pub struct Zone {
+    /// The first block.
     pub first: u32,
     /// The block after the last.
     pub end: u32,
@@ -12,19 +13,19 @@ pub(crate) struct Zone {
 
 impl Zone {
     /// Whether a block is in it.
-    pub fn contains(self, block: u32) -> bool {
+    pub(crate) fn contains(self, block: u32) -> bool {
         (self.first..self.end).contains(&block)
     }
 
     /// How many it has.
-    pub fn blocks(self) -> u32 {
+    pub(crate) fn blocks(self) -> u32 {
         self.end - self.first
     }
 }
 
 /// Where segments go, from a segment on.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct SegmentLayout {
+pub struct SegmentLayout {
     /// Number of the first segment.
     pub first: u64,
     /// The block where that begins, unless too few are left in the zone behind it.
@@ -35,29 +36,29 @@ pub(crate) struct SegmentLayout {
 
 impl SegmentLayout {
     /// One zone, for all segments there are.
-    pub fn whole(first: u32, end: u32) -> Self {
+    pub(crate) fn whole(first: u32, end: u32) -> Self {
         Self { first: 0, start: first, zones: vec![Zone { first, end }] }
     }
 
     /// The zone that has a block.
-    pub fn zone_of(&self, block: u32) -> Option<usize> {
+    pub(crate) fn zone_of(&self, block: u32) -> Option<usize> {
         self.zones.iter().position(|zone| zone.contains(block))
     }
 
     /// The zone behind another one.
-    pub fn next_zone(&self, zone: usize) -> Zone {
+    pub(crate) fn next_zone(&self, zone: usize) -> Zone {
         self.zones[(zone + 1) % self.zones.len()]
     }
 
     /// How far into the ring a block of it is.
-    pub fn offset(&self, block: u32) -> u32 {
+    pub(crate) fn offset(&self, block: u32) -> u32 {
         let zone = self.zone_of(block).expect("it is a block of the ring");
         let before: u32 = self.zones[..zone].iter().map(|zone| zone.blocks()).sum();
         before + block - self.zones[zone].first
     }
 
     /// In all zones.
-    pub fn blocks(&self) -> u32 {
+    pub(crate) fn blocks(&self) -> u32 {
         self.zones.iter().map(|zone| zone.blocks()).sum()
     }
 
@@ -67,7 +68,7 @@ impl SegmentLayout {
     }
 
     /// Whether no zone is too short or shares blocks with another, and all are inside `ring`.
-    pub fn makes_sense(&self, ring: Zone, longest: u32) -> bool {
+    pub(crate) fn makes_sense(&self, ring: Zone, longest: u32) -> bool {
         let apart = |a: &Zone, b: &Zone| a.end <= b.first || b.end <= a.first;
         let zones = self.zones.iter().enumerate();
         !self.zones.is_empty()
@@ -81,7 +82,7 @@ impl SegmentLayout {
     }
 
     /// Writes it into a record of [`LAYOUT_BYTES`].
-    pub fn encode(&self, record: &mut [u8]) {
+    pub(crate) fn encode(&self, record: &mut [u8]) {
         assert!(self.zones.len() <= MOST_ZONES, "a resize that needs more is refused");
         put_u64(record, FIRST_AT, self.first);
         put_u32(record, START_AT, self.start);
@@ -93,7 +94,7 @@ impl SegmentLayout {
     }
 
     /// Reads it again, believing nothing. [`Self::makes_sense`] is still to be asked.
-    pub fn decode(record: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let count = u32_at(record, ZONE_COUNT_AT) as usize;
         let zones = (ZONES_AT..).step_by(ZONE_BYTES).take(count);
         let zones = |()| {
@@ -107,9 +108,9 @@ impl SegmentLayout {
 }
 
 /// Layouts that live segments may be of: so often a log is resized before its oldest data goes down.
-pub(crate) const MOST_LAYOUTS: usize = 8;
+pub const MOST_LAYOUTS: usize = 8;
 /// Zones of a ring: each time that it grows around live segments adds two.
-pub(crate) const MOST_ZONES: usize = 14;
+pub const MOST_ZONES: usize = 14;
 /// Bytes of a layout.
 pub(crate) const LAYOUT_BYTES: usize = 128;
 

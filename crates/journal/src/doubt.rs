@@ -3,17 +3,17 @@
 
 use volume::{Data, Error, Extent, Lba, Stack, examine};
 
-use super::{
+use crate::checksum::crc32c;
+use crate::{
     BLOCK_BYTES,
     index::IndexFrame,
     segment::{LogRecordKind, SegmentHeader},
     shape::FIRST_BLOCK,
     superblock::Superblock,
 };
-use crate::checksum::crc32c;
 
 /// Blocks of segments of which there are copies that differ.
-pub(crate) struct Doubt {
+pub struct Doubt {
     extents: Vec<Extent>,
     blocks: Vec<(u64, ExpectedLogBlock)>,
 }
@@ -27,10 +27,12 @@ enum ExpectedLogBlock {
 }
 
 impl Doubt {
+    /// Asks the log where its copies differ.
     pub fn new(log: &Stack) -> Self {
         Self { extents: log.extensions().divergent(), blocks: Vec::new() }
     }
 
+    /// Returns true if no copies of the log differ.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
@@ -89,7 +91,7 @@ pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
 }
 
 /// Judges the frames of the index.
-pub(crate) async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result<(), Error> {
+pub async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result<(), Error> {
     let extents = log.extensions().divergent();
     if extents.is_empty() {
         return Ok(());

@@ -1,20 +1,20 @@
 //! The parts of a log disk and their sizes: superblocks, ring and index.
 
-use super::{MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS};
+use crate::{MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS};
 
 /// Returns the most slots that a segment may have. The header of a sealed segment has room for fewer.
-pub(crate) const fn most_segment_slots(sealed: bool) -> u32 {
+pub const fn most_segment_slots(sealed: bool) -> u32 {
     if sealed { MAX_SEALED_SLOTS } else { MAX_SEGMENT_SLOTS }
 }
 
 /// Returns the blocks in the smallest ring: room for six full segments, so that there is some left beside the
 /// reserve and the unused end of the ring.
-pub(super) const fn least_ring(segment_slots: u32) -> u64 {
+pub(crate) const fn least_ring(segment_slots: u32) -> u64 {
     6 * (segment_slots as u64 + 1)
 }
 
 /// Returns the blocks in the smallest log.
-pub(crate) const fn least_blocks(segment_slots: u32) -> u64 {
+pub const fn least_blocks(segment_slots: u32) -> u64 {
     FIRST_BLOCK as u64 + least_ring(segment_slots) + LEAST_FRAMES
 }
 
@@ -24,7 +24,7 @@ pub(crate) const fn least_blocks(segment_slots: u32) -> u64 {
 /// number of blocks; with what is lost at the ends of frames, of the smallest too, less than 1 %.
 /// A frame is 1/131072 of the log, at most 64 KiB: what recovery reads in full, since the newest
 /// frame does not tell of it yet, is little of a large log, and no more than a frame holds of any.
-pub(crate) fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
+pub fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
     let frame = (log_blocks >> 17).clamp(1, u64::from(MOST_FRAME_BLOCKS));
     let surplus = log_blocks - least_blocks(segment_slots);
     let frames = (LEAST_FRAMES + surplus / 100).div_ceil(frame);
@@ -32,7 +32,7 @@ pub(crate) fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
 }
 
 /// The first block after the two superblocks: where the ring begins.
-pub(crate) const FIRST_BLOCK: u32 = 2;
+pub const FIRST_BLOCK: u32 = 2;
 /// Blocks in the largest frame of an index, 64 KiB: what ten megabytes of full segments need.
 pub(crate) const MOST_FRAME_BLOCKS: u32 = 16;
 /// Frames in the smallest index, each a block.

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use super::{
+use crate::{
     layout::{SegmentLayout, Zone},
     shape::FIRST_BLOCK,
 };
@@ -22,7 +22,7 @@ use super::{
 /// at the first block of the next zone if fewer blocks than the longest segment needs are left before
 /// the end of this one.
 #[derive(Clone, Debug)]
-pub(crate) struct SegmentRing {
+pub struct SegmentRing {
     /// Blocks in the longest segment, its header included.
     longest: u32,
     /// Those of live segments and of the next, oldest first.
@@ -52,7 +52,12 @@ impl SegmentRing {
     }
 
     /// The same with the layouts of live segments, oldest first. `head` may be of the oldest.
-    pub fn with_layouts(layouts: Vec<SegmentLayout>, longest: u32, next: u64, head: u32) -> Self {
+    pub(crate) fn with_layouts(
+        layouts: Vec<SegmentLayout>,
+        longest: u32,
+        next: u64,
+        head: u32,
+    ) -> Self {
         let layouts = VecDeque::from(layouts);
         let starts = VecDeque::new();
         let (tail, wall, pushed) = (next, None, 0);
@@ -119,7 +124,7 @@ impl SegmentRing {
     }
 
     /// The block that follows another one in the ring.
-    pub fn after(&self, block: u32) -> u32 {
+    pub(crate) fn after(&self, block: u32) -> u32 {
         let layout = self.layout();
         match layout.zone_of(block) {
             Some(zone) if layout.zones[zone].end == block + 1 => layout.next_zone(zone).first,
@@ -176,7 +181,7 @@ impl SegmentRing {
     }
 
     /// Forgets the segments from `number` on: it is the next again, where it was.
-    pub fn truncate(&mut self, number: u64) {
+    pub(crate) fn truncate(&mut self, number: u64) {
         let kept = number.checked_sub(self.tail).expect("no older than the oldest") as usize;
         if let Some(&start) = self.starts.get(kept) {
             self.starts.truncate(kept);
@@ -296,7 +301,7 @@ impl SegmentRing {
     }
 
     /// What recovery has found is all there is: the newest layout holds from the next segment on.
-    pub fn end_recovery(&mut self) {
+    pub(crate) fn end_recovery(&mut self) {
         let next = self.next();
         let newest = self.layouts.len() - 1;
         if newest > self.current {

@@ -8,7 +8,8 @@
 use bytes::Bytes;
 use volume::{Data, Error, Extent, Lba, Stack, examine};
 
-use super::{
+use crate::checksum::crc32c;
+use crate::{
     BLOCK_BYTES,
     doubt::judge_superblocks,
     index::{IndexFrame, IndexReader},
@@ -17,7 +18,6 @@ use super::{
     shape::FIRST_BLOCK,
     superblock::{InvalidSuperblock, Superblock},
 };
-use crate::checksum::crc32c;
 
 /// Acknowledged data that is not there.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -34,7 +34,7 @@ pub struct AcknowledgedLoss {
 
 /// What a scan found.
 #[derive(Debug)]
-pub(crate) struct Scan {
+pub struct Scan {
     /// With every whole segment from the tail on.
     pub ring: SegmentRing,
     /// The highest serial of any write.
@@ -43,9 +43,11 @@ pub(crate) struct Scan {
     pub complete: u64,
     /// Segments after the last whole epoch: they hold what was never flushed, and are not used.
     pub unflushed: u64,
+    /// Acknowledged data that the scan knows to be missing.
     pub loss: Option<AcknowledgedLoss>,
     /// The number and the first block that the segment after the last whole one would have.
     pub end: (u64, u32),
+    /// The frames of the index, and the segments that no frame has.
     pub index: FoundIndex,
     /// Number of the newest whole segment, if its header says that the NVRAM had noted it.
     pub noted: Option<u64>,
@@ -53,27 +55,28 @@ pub(crate) struct Scan {
 
 /// What a scan found of the index, and what it lacks.
 #[derive(Debug, Default)]
-pub(crate) struct FoundIndex {
+pub struct FoundIndex {
     /// The last segment of each frame; the first is the superblock's index tail.
     pub frames: Vec<u64>,
     /// The segments at the end of the log that no frame tells of.
-    pub untold: Vec<IndexFrame>,
+    pub(crate) untold: Vec<IndexFrame>,
 }
 
 /// Why a log has no superblock that we can use.
 #[derive(Debug)]
-pub(crate) enum NoSuperblock {
+pub enum NoSuperblock {
     /// The first blocks are all zeros: a new disk.
     Blank,
     /// They are something else.
     Garbage,
     /// It was written by this newer version.
     Version(u32),
+    /// The superblocks could not be read.
     Io(Error),
 }
 
 /// The newer of the two superblocks.
-pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
+pub async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
     let blocks = log.geometry().blocks.min(u64::from(FIRST_BLOCK) + 1);
     if blocks < u64::from(FIRST_BLOCK) {
         return Err(NoSuperblock::Garbage);
@@ -99,7 +102,7 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
 }
 
 /// Returns the superblock copy to write first: copy 1 if only that is damaged, otherwise copy 0.
-pub(crate) async fn copy_to_mend(log: &Stack) -> Result<u64, Error> {
+pub async fn copy_to_mend(log: &Stack) -> Result<u64, Error> {
     let bytes = read(log, 0, FIRST_BLOCK).await?;
     let is_whole = |copy: &[u8]| Superblock::decode(copy).is_ok();
     let whole: Vec<_> = bytes.chunks_exact(BLOCK_BYTES).map(is_whole).collect();
@@ -109,7 +112,7 @@ pub(crate) async fn copy_to_mend(log: &Stack) -> Result<u64, Error> {
 /// Reads every segment from the tail to the end, in full or in the index, and gives each one of a
 /// whole epoch to `apply`, with the block where it begins. `watermark` is a segment number that is
 /// known from elsewhere (NVRAM) to be stable.
-pub(crate) async fn scan(
+pub async fn scan(
     log: &Stack,
     superblock: &Superblock,
     watermark: Option<u64>,
@@ -254,7 +257,7 @@ fn tell(frames: &mut Vec<IndexFrame>, start: u32, header: &SegmentHeader, frame_
 
 /// Looks for segment `number`, which should begin in block `start`, in all copies of the log that
 /// there are: where one is whole, the others are mended. Whether that was so.
-pub(crate) async fn mend(
+pub async fn mend(
     log: &Stack,
     superblock: &Superblock,
     (number, start): (u64, u32),

@@ -6,7 +6,7 @@
 
 use volume::{Holding, JoinedVolume};
 
-use super::superblock::{MAX_OPENINGS, Superblock};
+use crate::superblock::{MAX_OPENINGS, Superblock};
 
 impl Superblock {
     /// The openings of which the lower volume may know one.
@@ -53,6 +53,25 @@ impl Superblock {
         self.set_openings(&openings);
     }
 
+    /// Notes the claim of going on alone among the openings, before the other half gets anything
+    /// again. Its generation is not used again, whether it was granted or not.
+    pub fn note_alone(&mut self, number: u64, generation: u64, is_granted: bool) {
+        self.note_number(number);
+        if is_granted {
+            self.note_grant();
+        }
+        self.granted = generation;
+    }
+
+    /// Notes that a claim with this number may have been granted.
+    pub fn note_number(&mut self, number: u64) {
+        if number != 0 && !self.predecessors().contains(&number) {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            self.note_opening(bytes);
+        }
+    }
+
     fn set_openings(&mut self, openings: &[u64]) {
         self.openings = std::array::from_fn(|at| openings.get(at).copied().unwrap_or_default());
     }
@@ -61,7 +80,7 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::superblock::tests::sample;
+    use crate::superblock::tests::sample;
 
     #[test]
     fn the_granted_opening_stays_known_however_often_the_next_ones_are_cut_off() {

@@ -2,7 +2,7 @@
 
 use volume::{Geometry, JoinedVolume};
 
-use super::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use crate::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 
 /// One of several volumes whose data is in one log.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -33,7 +33,7 @@ pub struct GivenUp {
 }
 
 /// Writes the records behind each other. False if they do not fit.
-pub(crate) fn encode(members: &[MemberRecord], to: &mut [u8]) -> bool {
+pub fn encode(members: &[MemberRecord], to: &mut [u8]) -> bool {
     let mut at = 0;
     for member in members {
         let name = member.name.as_bytes();

@@ -1,16 +1,16 @@
 //! A segment: what one log write holds, a header block and the data blocks of its slots.
 
-use super::{
+use crate::checksum::crc32c;
+use crate::{
     BLOCK_BYTES, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
     identity::InstanceId,
     seal::{Salt, Tag},
 };
-use crate::checksum::crc32c;
 
 /// What a record says about its slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum LogRecordKind {
+pub enum LogRecordKind {
     /// The sectors of `mask` hold what the record's data block holds.
     Data,
     /// The slots hold zeros.
@@ -21,11 +21,12 @@ pub(crate) enum LogRecordKind {
 
 /// One entry of a header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct LogRecord {
+pub struct LogRecord {
     /// The first slot.
     pub slot: u64,
     /// How many slots: one for data.
     pub count: u32,
+    /// What the record says about the slots.
     pub kind: LogRecordKind,
     /// Sectors of the slot that the record holds, the first in bit 0. All of them unless data.
     pub mask: u8,
@@ -39,8 +40,10 @@ pub(crate) struct LogRecord {
 
 /// The header block of a segment.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct SegmentHeader {
+pub struct SegmentHeader {
+    /// The id of the log.
     pub instance: InstanceId,
+    /// The generation of the superblock when the segment was written.
     pub generation: u64,
     /// Number of the segment; the next one has one more.
     pub number: u64,
@@ -55,12 +58,13 @@ pub(crate) struct SegmentHeader {
     /// The NVRAM had noted this segment before it was written, so an NVRAM that has not is an older copy. The index
     /// does not have this field.
     pub noted: bool,
+    /// The records, in the order of their data blocks.
     pub records: Vec<LogRecord>,
 }
 
 impl SegmentHeader {
     /// How many data blocks follow the header.
-    pub fn data_blocks(&self) -> u32 {
+    pub(crate) fn data_blocks(&self) -> u32 {
         self.records.iter().filter(|record| record.kind == LogRecordKind::Data).count() as u32
     }
 
@@ -71,7 +75,7 @@ impl SegmentHeader {
     }
 
     /// What it says of epochs, as it is written.
-    pub fn flags(&self) -> u32 {
+    pub(crate) fn flags(&self) -> u32 {
         u32::from(self.ends_epoch) * ENDS_EPOCH
             + u32::from(self.voids_open) * VOIDS_OPEN
             + u32::from(self.salt.is_some()) * SEALED
@@ -120,14 +124,14 @@ impl SegmentHeader {
     }
 
     /// Bytes of what [`Self::encode_brief`] adds.
-    pub fn brief_bytes(&self) -> usize {
+    pub(crate) fn brief_bytes(&self) -> usize {
         let shape = self.shape();
         shape.brief_bytes() + self.records.len() * shape.record_bytes()
     }
 
     /// Adds to `bytes` what the index says of this segment: all but what the segments of a frame
     /// share, and their numbers, which follow each other.
-    pub fn encode_brief(&self, bytes: &mut Vec<u8>) {
+    pub(crate) fn encode_brief(&self, bytes: &mut Vec<u8>) {
         let at = bytes.len();
         bytes.resize(at + self.brief_bytes(), 0);
         let shape = self.shape();
@@ -147,14 +151,14 @@ impl SegmentHeader {
     }
 
     /// Bytes of what [`Self::encode_brief`] put at the beginning of `bytes`.
-    pub fn brief_length(bytes: &[u8]) -> usize {
+    pub(crate) fn brief_length(bytes: &[u8]) -> usize {
         let shape = SegmentShape::of(u32_at(bytes, BRIEF_FLAGS_AT));
         shape.brief_bytes() + u32_at(bytes, BRIEF_COUNT_AT) as usize * shape.record_bytes()
     }
 
     /// Reads what [`Self::encode_brief`] wrote of segment `number` from the beginning of `bytes`,
     /// believing nothing. Gives how many bytes it took, too. The rest as for [`Self::decode`].
-    pub fn decode_brief(
+    pub(crate) fn decode_brief(
         bytes: &[u8],
         instance: InstanceId,
         number: u64,
@@ -184,7 +188,12 @@ impl SegmentHeader {
 
     /// Reads a header of the log `instance` from a block, believing nothing. `slots` is how many
     /// the lower volume has, `limit` how many data blocks a segment may have.
-    pub fn decode(block: &[u8], instance: InstanceId, slots: u64, limit: u32) -> Option<Self> {
+    pub(crate) fn decode(
+        block: &[u8],
+        instance: InstanceId,
+        slots: u64,
+        limit: u32,
+    ) -> Option<Self> {
         if !Self::is_one(block, instance) || u32_at(block, VERSION_AT) != VERSION {
             return None;
         }
@@ -315,11 +324,11 @@ impl SegmentShape {
 }
 
 /// The tag of what is not sealed.
-pub(crate) const NO_TAG: Tag = [0; 16];
+pub const NO_TAG: Tag = [0; 16];
 /// Most slots that one record of zeros covers: recovery makes an entry for each.
-pub(crate) const MAX_ZERO_SLOTS: u32 = 4096;
+pub const MAX_ZERO_SLOTS: u32 = 4096;
 /// Most records in a header: as many as slots.
-pub(crate) const MAX_RECORDS: usize = super::MAX_SEGMENT_SLOTS as usize;
+pub(crate) const MAX_RECORDS: usize = crate::MAX_SEGMENT_SLOTS as usize;
 
 const ENDS_EPOCH: u32 = 1;
 const VOIDS_OPEN: u32 = 2;

@@ -1,6 +1,6 @@
 //! The layouts of the ring in the superblock: in which zones of the log disk segments lie.
 
-use super::{
+use crate::{
     layout::{SegmentLayout, Zone},
     shape::FIRST_BLOCK,
     superblock::Superblock,
@@ -13,7 +13,7 @@ impl Superblock {
     }
 
     /// Returns the layouts of the ring, oldest first.
-    pub fn ring_layouts(&self) -> Vec<SegmentLayout> {
+    pub(crate) fn ring_layouts(&self) -> Vec<SegmentLayout> {
         match self.layouts.is_empty() {
             true => vec![SegmentLayout::whole(FIRST_BLOCK, self.ring_end())],
             false => self.layouts.clone(),
@@ -39,7 +39,7 @@ impl Superblock {
     }
 
     /// Returns true if later arithmetic can rely on the layouts.
-    pub(super) fn layouts_make_sense(&self) -> bool {
+    pub(crate) fn layouts_make_sense(&self) -> bool {
         let ring = Zone { first: FIRST_BLOCK, end: self.ring_end() };
         let in_order = self.layouts.windows(2).all(|pair| pair[0].first < pair[1].first);
         in_order

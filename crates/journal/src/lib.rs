@@ -1,42 +1,44 @@
-//! The log disk: superblock, segments, how their blocks are sealed, the ring they lie in, the index
-//! of it, and what recovery reads from them.
+//! A log on a disk that survives crashes: superblocks, segments, the seals of their blocks, the ring that the segments lie in,
+//! the index of the ring, and the scan that recovers all of this after a crash.
 //!
-//! The bytes are written down in `docs/formats/log-disk.md`.
+//! The cache keeps its writes in such a log. The crate knows the bytes on the disk and the order of the segments. It does
+//! not know when a segment is written, or what becomes of the data. `docs/formats/log-disk.md` describes every byte.
 
-pub(crate) mod bytes;
-pub(crate) mod seal;
-pub(crate) mod layout;
-pub(crate) mod members;
-pub(crate) mod identity;
-pub(crate) mod shape;
-pub(crate) mod superblock;
+pub mod checksum;
+pub mod bytes;
+pub mod seal;
+pub mod layout;
+pub mod members;
+pub mod identity;
+pub mod shape;
+pub mod superblock;
 mod ring_layouts;
 mod openings;
-pub(crate) mod segment;
-pub(crate) mod ring;
-pub(crate) mod index;
-pub(crate) mod doubt;
-pub(crate) mod recovery;
-pub(crate) mod reached;
-pub(crate) mod index_memory;
+pub mod segment;
+pub mod ring;
+mod index;
+pub mod doubt;
+pub mod recovery;
+pub mod reached;
+pub mod index_memory;
 
 /// Bytes in a block of the log disk; a slot's data fills one.
-pub(crate) const BLOCK_BYTES: usize = 4096;
+pub const BLOCK_BYTES: usize = 4096;
 /// Most slots in one segment (STICS 4.3.1: 128).
 pub const MAX_SEGMENT_SLOTS: u32 = 128;
 /// Most slots in one segment whose blocks are sealed: their tags take room in its header.
-pub(crate) const MAX_SEALED_SLOTS: u32 = 96;
+pub const MAX_SEALED_SLOTS: u32 = 96;
 /// Fewest slots that a segment may be limited to.
-pub(crate) const MIN_SEGMENT_SLOTS: u32 = 1;
+pub const MIN_SEGMENT_SLOTS: u32 = 1;
 /// The version of the format that this code writes and the only one it reads.
-pub(crate) const VERSION: u32 = 3;
+pub const VERSION: u32 = 3;
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::{index, layout, members, segment, superblock};
 
     /// Name, offset and bytes of every row of every table of fields on a page, table by table.
-    pub(crate) fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
+    fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
         let mut tables = Vec::new();
         for line in page.lines() {
             let cells: Vec<_> = line.split('|').map(str::trim).collect();
@@ -51,13 +53,13 @@ pub(crate) mod tests {
         tables
     }
 
-    pub(crate) fn rows(fields: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
+    fn rows(fields: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
         fields.iter().map(|&(name, offset, bytes)| (name.to_owned(), offset, bytes)).collect()
     }
 
     #[test]
     fn the_page_says_what_the_code_does() {
-        let page = include_str!("../../../../docs/formats/log-disk.md");
+        let page = include_str!("../../../docs/formats/log-disk.md");
         let code = [
             superblock::tests::FIELDS,
             layout::tests::FIELDS,

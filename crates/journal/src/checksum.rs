@@ -3,7 +3,7 @@
 use crc_fast::{CrcAlgorithm, checksum};
 
 /// CRC32C (Castagnoli) of `bytes`, as in RFC 3720 B.4.
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 

@@ -14,16 +14,16 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 
-use super::BLOCK_BYTES;
+use crate::BLOCK_BYTES;
 
 /// What the key of every opening is derived from. Never shown.
 #[derive(Clone)]
 pub struct LogKey(Prk);
 
 /// What is random in the keys of an opening.
-pub(crate) type Salt = [u8; 12];
+pub type Salt = [u8; 12];
 /// The authentication tag of a block.
-pub(crate) type Tag = [u8; 16];
+pub type Tag = [u8; 16];
 /// By which a log knows its key again.
 pub(crate) type KeyCheck = [u8; 16];
 
@@ -35,17 +35,17 @@ impl LogKey {
     }
 
     /// What the superblock of the log `instance` says of this key. Tells nothing of the key.
-    pub(crate) fn check(&self, instance: &[u8; 16]) -> KeyCheck {
+    pub fn check(&self, instance: &[u8; 16]) -> KeyCheck {
         self.derive(&[b"check", instance])
     }
 
     /// What seals the segments of the log `instance` in the opening that drew `salt`.
-    pub(crate) fn for_segments(&self, instance: &[u8; 16], salt: &Salt) -> Sealer {
+    pub fn for_segments(&self, instance: &[u8; 16], salt: &Salt) -> Sealer {
         Sealer::new(self.derive(&[b"segments", instance, salt]))
     }
 
     /// What seals its NVRAM.
-    pub(crate) fn for_nvram(&self, instance: &[u8; 16], salt: &Salt) -> Sealer {
+    pub fn for_nvram(&self, instance: &[u8; 16], salt: &Salt) -> Sealer {
         Sealer::new(self.derive(&[b"nvram", instance, salt]))
     }
 
@@ -78,15 +78,16 @@ impl KeyType for Length {
 }
 
 /// Seals and opens blocks with the key of one opening.
-pub(crate) struct Sealer(LessSafeKey);
+pub struct Sealer(LessSafeKey);
 
 /// Which of all blocks that a key seals: a number, and which of those with this number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Which(pub u64, pub u32);
+pub struct Which(pub u64, pub u32);
 
 /// What must be the same when a block is opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct SealedBlockId {
+pub struct SealedBlockId {
+    /// The slot of the volume whose data the block holds.
     pub slot: u64,
     /// Its sectors that the block holds.
     pub mask: u8,
@@ -151,7 +152,7 @@ impl SealedBlockId {
 }
 
 /// A salt that nobody else draws.
-pub(crate) fn draw_salt() -> Result<Salt, &'static str> {
+pub fn draw_salt() -> Result<Salt, &'static str> {
     let mut salt = [0; 12];
     SystemRandom::new().fill(&mut salt).map_err(|_| NOT_RANDOM)?;
     Ok(salt)

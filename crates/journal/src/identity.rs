@@ -16,7 +16,7 @@ pub struct LogVolumeIdentity {
 impl LogVolumeIdentity {
     /// Returns true if data logged for `self` may be written to a volume with this geometry: the block size must be
     /// the same, and the volume may have grown but not shrunk.
-    pub(crate) fn fits(&self, geometry: Geometry) -> bool {
+    pub fn fits(&self, geometry: Geometry) -> bool {
         self.geometry.block_size == geometry.block_size && self.geometry.blocks <= geometry.blocks
     }
 }

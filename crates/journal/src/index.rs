@@ -7,14 +7,14 @@
 use bytes::Bytes;
 use volume::{Error, Extent, Lba, Stack};
 
-use super::{
+use crate::checksum::crc32c;
+use crate::{
     BLOCK_BYTES, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
     identity::InstanceId,
     segment::SegmentHeader,
     superblock::Superblock,
 };
-use crate::checksum::crc32c;
 
 /// Segments that follow each other, as the index tells of them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -30,13 +30,13 @@ pub(crate) struct IndexFrame {
 
 impl IndexFrame {
     /// Number of the last segment. Not of an empty frame.
-    pub fn last(&self) -> u64 {
+    pub(crate) fn last(&self) -> u64 {
         self.first + u64::from(self.count) - 1
     }
 
     /// Adds the next segment, which begins in block `start`; false if a frame of so many bytes has
     /// no room for it.
-    pub fn push(&mut self, start: u32, header: &SegmentHeader, frame_bytes: usize) -> bool {
+    pub(crate) fn push(&mut self, start: u32, header: &SegmentHeader, frame_bytes: usize) -> bool {
         if HEADER_BYTES + self.entries.len() + header.brief_bytes() + CHECKSUM_BYTES > frame_bytes {
             return false;
         }
@@ -50,7 +50,7 @@ impl IndexFrame {
     }
 
     /// Forgets the segments from `number` on. For a frame that was filled here.
-    pub fn truncate(&mut self, number: u64) {
+    pub(crate) fn truncate(&mut self, number: u64) {
         self.count = self.count.min(number.saturating_sub(self.first) as u32);
         let mut length = 0;
         for _ in 0..self.count {
@@ -60,7 +60,7 @@ impl IndexFrame {
     }
 
     /// The frame as it is written: `frame_bytes` long.
-    pub fn encode(&self, stamp: IndexFrameStamp, frame_bytes: usize) -> Vec<u8> {
+    pub(crate) fn encode(&self, stamp: IndexFrameStamp, frame_bytes: usize) -> Vec<u8> {
         let mut bytes = vec![0; frame_bytes];
         put(&mut bytes, MAGIC_AT, MAGIC);
         put_u32(&mut bytes, VERSION_AT, VERSION);
@@ -79,7 +79,7 @@ impl IndexFrame {
     }
 
     /// Reads a frame of the log `instance`, believing nothing; its entries are not looked at yet.
-    pub fn decode(bytes: &[u8], instance: InstanceId) -> Option<(Self, IndexFrameStamp)> {
+    pub(crate) fn decode(bytes: &[u8], instance: InstanceId) -> Option<(Self, IndexFrameStamp)> {
         let at = bytes.len().checked_sub(CHECKSUM_BYTES)?;
         let whole = bytes.starts_with(MAGIC)
             && array(bytes, INSTANCE_AT) == instance.0
@@ -135,7 +135,7 @@ struct Current {
 }
 
 impl<'a> IndexReader<'a> {
-    pub fn new(log: &'a Stack, superblock: &'a Superblock) -> Self {
+    pub(crate) fn new(log: &'a Stack, superblock: &'a Superblock) -> Self {
         let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
         let window = (0, Bytes::new());
         let (current, found, generation, ended) = (None, Vec::new(), 0, false);
@@ -144,7 +144,7 @@ impl<'a> IndexReader<'a> {
 
     /// What the index says of segment `number`, which begins in block `start`. The numbers must
     /// grow.
-    pub async fn segment(&mut self, number: u64, start: u32) -> Option<SegmentHeader> {
+    pub(crate) async fn segment(&mut self, number: u64, start: u32) -> Option<SegmentHeader> {
         loop {
             let Some(Current { frame, next, at }) = &mut self.current else {
                 self.current = self.load().await;
@@ -177,7 +177,7 @@ impl<'a> IndexReader<'a> {
     }
 
     /// Looks at the index no more: what it says cannot be.
-    pub fn distrust(&mut self) {
+    pub(crate) fn distrust(&mut self) {
         if self.current.take().is_some() {
             self.found.pop();
         }
@@ -185,13 +185,13 @@ impl<'a> IndexReader<'a> {
     }
 
     /// The newest segment that it has told of.
-    pub fn newest(&self) -> Option<u64> {
+    pub(crate) fn newest(&self) -> Option<u64> {
         self.found.last().copied()
     }
 
     /// The last segment of every frame that tells of segments before `end` alone: their numbers
     /// follow each other, from the superblock's index tail on.
-    pub fn into_frames(self, end: u64) -> Vec<u64> {
+    pub(crate) fn into_frames(self, end: u64) -> Vec<u64> {
         let mut found = self.found;
         found.retain(|&last| last < end);
         found
@@ -256,17 +256,17 @@ impl<'a> IndexReader<'a> {
 
 impl Superblock {
     /// Places for frames in the index.
-    pub fn frames(&self) -> u64 {
+    pub(crate) fn frames(&self) -> u64 {
         u64::from(self.index_blocks / self.frame_blocks)
     }
 
     /// Bytes in a frame.
-    pub fn frame_bytes(&self) -> usize {
+    pub(crate) fn frame_bytes(&self) -> usize {
         self.frame_blocks as usize * BLOCK_BYTES
     }
 
     /// The block of the log where frame `number` begins.
-    pub fn frame_block(&self, number: u64) -> u64 {
+    pub(crate) fn frame_block(&self, number: u64) -> u64 {
         let place = number % self.frames();
         u64::from(self.ring_end()) + place * u64::from(self.frame_blocks)
     }
@@ -295,7 +295,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::segment::tests::{INSTANCE, SLOTS, header};
+    use crate::segment::tests::{INSTANCE, SLOTS, header};
 
     /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[

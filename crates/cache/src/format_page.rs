@@ -1,0 +1,21 @@
+//! Reads the tables of fields on the pages about formats, for the tests that compare them with the code.
+
+/// Name, offset and bytes of every row of every table of fields on a page, table by table.
+pub(crate) fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
+    let mut tables = Vec::new();
+    for line in page.lines() {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        if cells.get(1) == Some(&"field") {
+            tables.push(Vec::new());
+        } else if let [_, name, offset, bytes, ..] = cells[..]
+            && let (Ok(offset), Ok(bytes)) = (offset.parse(), bytes.parse())
+        {
+            tables.last_mut().expect("after a head").push((name.to_owned(), offset, bytes));
+        }
+    }
+    tables
+}
+
+pub(crate) fn rows(fields: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
+    fields.iter().map(|&(name, offset, bytes)| (name.to_owned(), offset, bytes)).collect()
+}
