@@ -55,7 +55,6 @@ impl Instruction {
 /// The eleven registers. R1 to R5 are arguments and are lost in a call, R0 is the result of a call and of the
 /// program, R6 to R9 are preserved in a call, R10 points to the end of the stack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs)]
 pub enum Register {
     R0,
     R1,
@@ -121,7 +120,6 @@ impl From<i32> for Operand {
 
 /// Arithmetic on 64 bits. Division is unsigned; division by zero results in zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs)]
 pub enum Alu {
     Add = 0x00,
     Sub = 0x10,
@@ -135,7 +133,6 @@ pub enum Alu {
 
 /// The condition of a jump: the comparison of 64 bits with the operand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs)]
 pub enum If {
     Equal = 0x10,
     Above = 0x20,

@@ -37,7 +37,6 @@ pub struct FieldPointer {
 }
 
 /// The sense keys (SPC-4, table 48).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum SenseKey {

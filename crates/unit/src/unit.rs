@@ -102,7 +102,6 @@ pub struct Task {
 }
 
 /// Task attributes (SAM-5, 8.9; wire values of RFC 7143, 11.3.1).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum TaskAttribute {
     #[default]
@@ -157,7 +156,6 @@ impl Completion {
 }
 
 /// Task management functions (SAM-5, 7).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TaskManagement {
     AbortTask,

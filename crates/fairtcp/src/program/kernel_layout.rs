@@ -18,7 +18,6 @@ pub struct Bits {
 
 /// Offsets in bytes in `struct tcp_sock`, and at the end in `struct rate_sample`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs)]
 pub struct Fields {
     pub snd_cwnd: i16,
     pub snd_ssthresh: i16,

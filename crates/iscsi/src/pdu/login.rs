@@ -83,7 +83,6 @@ pub struct LoginResponse {
 }
 
 /// Status-Class and Status-Detail (RFC 7143, 11.13.5).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u16)]
 pub enum LoginStatus {

@@ -5,7 +5,6 @@ use super::{Bhs, Cid, Itt, Numbers, ParseError};
 use crate::Serial;
 
 /// Why the initiator leaves.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum LogoutReason {
@@ -15,7 +14,6 @@ pub enum LogoutReason {
 }
 
 /// How it ended.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum LogoutResult {

@@ -82,7 +82,6 @@ pub struct Numbers {
 }
 
 /// Any PDU, in either direction.
-#[allow(missing_docs)]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Pdu {
     // initiator to target

@@ -6,7 +6,6 @@ use super::header::{self, Encoded, FINAL, put_numbers, put_u32};
 use super::{Bhs, Itt, Numbers, ParseError};
 
 /// Why a PDU was refused.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum RejectReason {

@@ -7,7 +7,6 @@ use super::{Bhs, Itt, Ttt};
 use crate::Serial;
 
 /// What is missing, or acknowledged.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum SnackKind {

@@ -7,7 +7,6 @@ use super::{Bhs, Itt, Numbers, ParseError};
 use crate::Serial;
 
 /// What to do with tasks.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum TaskFunction {
@@ -22,7 +21,6 @@ pub enum TaskFunction {
 }
 
 /// How the function ended.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum TaskFunctionResult {

@@ -16,7 +16,6 @@ pub struct Sanitize {
 }
 
 /// SERVICE ACTION.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum SanitizeAction {

@@ -22,7 +22,6 @@ pub struct ModeSense {
 }
 
 /// PAGE CONTROL (SPC-4, table 167).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum PageControl {

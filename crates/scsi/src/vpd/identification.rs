@@ -22,7 +22,6 @@ pub struct Designator {
 }
 
 /// ASSOCIATION (SPC-4, table 502); other values do not occur in what we keep.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Association {
@@ -32,7 +31,6 @@ pub enum Association {
 }
 
 /// DESIGNATOR TYPE (SPC-4, table 503).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DesignatorKind {
     VendorSpecific,

@@ -23,7 +23,6 @@ pub struct LogicalBlockProvisioning {
 }
 
 /// PROVISIONING TYPE (SBC-3, table 192).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ProvisioningType {

@@ -15,7 +15,6 @@ pub struct PersistentReserveIn {
 }
 
 /// The service actions of PERSISTENT RESERVE IN (SPC-4, table 205).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ReserveReport {
@@ -36,7 +35,6 @@ pub struct PersistentReserveOut {
 
 /// The service actions of PERSISTENT RESERVE OUT (SPC-4, table 214), those about a reservation
 /// with its type. The scope is always the logical unit.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReserveAction {
     Register,
@@ -50,7 +48,6 @@ pub enum ReserveAction {
 }
 
 /// The types of a persistent reservation (SPC-4, table 212).
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum ReservationType {
