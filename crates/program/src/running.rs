@@ -3,7 +3,7 @@
 use std::{
     io,
     os::unix::process::{CommandExt, ExitStatusExt},
-    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -70,6 +70,11 @@ impl RunningProgram {
     /// Returns the reading end of the program's standard output, if the command has a pipe there. It is given once.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
+    }
+
+    /// Returns the reading end of the program's standard error, if the command has a pipe there. It is given once.
+    pub fn stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
     }
 
     /// How it ended, if it does within this time.

@@ -4,21 +4,21 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
     net::SocketAddr,
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use control::Failure;
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use program::RunningProgram;
+use rustix::process::Signal;
 use tokio::sync::oneshot;
 
 /// A running `forebay serve`. Dropping it kills the process.
 #[derive(Debug)]
 pub struct QuickstartProcess {
     name: &'static str,
-    child: Child,
+    running: RunningProgram,
     /// The file of its events.
     events: PathBuf,
     /// The first address on which it listens.
@@ -29,6 +29,9 @@ pub struct QuickstartProcess {
 
 /// Opening a log of a few hundred megabytes on a slow disk takes seconds; a longer time is an error.
 const READY_WITHIN: Duration = Duration::from_secs(40);
+
+/// A killed process ends at once, unless its disk does not answer.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 impl QuickstartProcess {
     /// Starts `program serve --config FILE` and waits until it listens.
@@ -47,17 +50,12 @@ impl QuickstartProcess {
         let mut command = Command::new(program);
         command.args(["--log-level", "info", "serve", "--config"]).arg(config);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-        // A process group of its own: Ctrl-C reaches only us, and we end the process in order.
-        command.process_group(0);
-        // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
-        unsafe {
-            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
-        }
         let begun = Instant::now();
-        let mut child = command.spawn().map_err(cannot)?;
-        let stdout = child.stdout.take().expect("its stdout is a pipe");
+        // The process has a group of its own, so that Ctrl-C reaches only quickstart, which then stops the process in order.
+        let mut running = RunningProgram::start(&mut command, Signal::KILL).map_err(cannot)?;
+        let stdout = running.stdout().expect("its stdout is a pipe");
         let address = LOOPBACK_UNKNOWN;
-        let mut process = Self { name, child, events, address, ready_after: Duration::ZERO };
+        let mut process = Self { name, running, events, address, ready_after: Duration::ZERO };
         process.address = process.ready(stdout).await?;
         process.ready_after = begun.elapsed();
         Ok(process)
@@ -65,15 +63,15 @@ impl QuickstartProcess {
 
     /// Waits for the line `ready ADDRESS`.
     async fn ready(&mut self, stdout: impl Read + Send + 'static) -> Result<SocketAddr, Failure> {
-        let (tell, told) = oneshot::channel();
+        let (sender, received) = oneshot::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
             // If the pipe ends without a line, the sender is dropped and the receiver notices.
             if BufReader::new(stdout.take(4096)).read_line(&mut line).is_ok() {
-                let _ = tell.send(line);
+                let _ = sender.send(line);
             }
         });
-        let line = match tokio::time::timeout(READY_WITHIN, told).await {
+        let line = match tokio::time::timeout(READY_WITHIN, received).await {
             Ok(line) => line.unwrap_or_default(),
             Err(_) => return Err(self.failed("is not ready in time")),
         };
@@ -88,25 +86,22 @@ impl QuickstartProcess {
         Failure::new(format!("the {} process {how}; it said:\n{}", self.name, last.join("\n")))
     }
 
-    /// Returns the process number.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Kills the process with SIGKILL.
     pub fn kill(&mut self) -> io::Result<()> {
-        self.child.kill()?;
-        self.child.wait().map(|_| ())
+        self.running.kill();
+        match self.running.ended(KILL_WITHIN)? {
+            Some(_) => Ok(()),
+            None => Err(io::ErrorKind::TimedOut.into()),
+        }
     }
 
     /// Stops the process with SIGTERM and waits for its end. Kills it if it takes longer than a stop may take.
     pub async fn stop(mut self) -> Result<(), Failure> {
-        let id = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
-        let asked = id.map(|id| kill_process(id, Signal::TERM));
-        tracing::debug!(?asked, process = self.name, "asked to stop");
+        self.running.signal(Signal::TERM).map_err(Failure::new)?;
+        tracing::debug!(process = self.name, "asked to stop");
         let deadline = Instant::now() + Duration::from_secs(6);
         while Instant::now() < deadline {
-            match self.child.try_wait() {
+            match self.running.ended(Duration::ZERO) {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(_)) => return Err(self.failed("did not stop cleanly")),
                 Ok(None) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -117,13 +112,6 @@ impl QuickstartProcess {
     }
 }
 
-/// Time limit until the process has printed its address.
+/// The address until the process has printed its own.
 const LOOPBACK_UNKNOWN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
-
-impl Drop for QuickstartProcess {
-    fn drop(&mut self) {
-        // An error here means that it has ended already.
-        let _ = self.kill();
-    }
-}

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use attached::{Ended, LIMIT, Mount, attach, detached, ends, has_device, is_possible};
+use attached::{LIMIT, Mount, attach, detached, ends, has_device, is_possible};
 use serde_json::Value;
 use support::{Place, Running, Serving, forebay, run, start, stderr};
 
@@ -126,7 +126,7 @@ fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_la
     assert!(said.contains("paused") && has_device(&attached), "{said}");
     let output = run(&["detach", &attached.ready]);
     let said = text(&output);
-    assert!(output.status.success() && ends(&mut attached.child), "{said}");
+    assert!(output.status.success() && ends(&mut attached.program), "{said}");
     assert!(
         said.contains("4.0 MiB are in the log") && said.contains("not at the far side yet"),
         "{said}"
@@ -169,7 +169,7 @@ fn a_detach_drains_first_and_one_that_cannot_leaves_the_device() {
     let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&told["stable"], &told["dirty_bytes"]), (&true.into(), &0.into()));
     assert_eq!(told["log"], scene.place.path("gateway.log").display().to_string());
-    assert!(ends(&mut attached.child) && !mount.is_mounted());
+    assert!(ends(&mut attached.program) && !mount.is_mounted());
     // The node alone has all the data.
     let url = scene.node.url(NODE);
     let far = attach(&[&url, "--read-only", "--mount", &folder]);
@@ -194,7 +194,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
     // The node still answers on the socket.
     assert_eq!(scene.status()["targets"][0]["name"], NODE);
     attached.signal(rustix::process::Signal::TERM);
-    assert!(ends(&mut attached.child));
+    assert!(ends(&mut attached.program));
     let mut said = String::new();
     std::io::Read::read_to_string(&mut events, &mut said).expect("text");
     let (_, own) = said.split_once("ask this process with --control ").expect("another socket");
@@ -210,13 +210,9 @@ fn an_attach_that_waits_for_its_far_side_says_so() {
     let mut scene = Scene::new("waits");
     scene.node.kill();
     let config = scene.config.display().to_string();
-    let mut waiting = Ended(
-        forebay()
-            .args(["attach", GATEWAY, "--config", &config])
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("the binary runs"),
-    );
+    let mut command = forebay();
+    command.args(["attach", GATEWAY, "--config", &config]).stderr(std::process::Stdio::null());
+    let mut waiting = program::start(&mut command).expect("the binary runs");
     let begun = Instant::now();
     let status = loop {
         let output = scene.ask(&["status", "--json"]);
@@ -227,9 +223,8 @@ fn an_attach_that_waits_for_its_far_side_says_so() {
         std::thread::yield_now();
     };
     assert_eq!(status["state"], "starting");
-    let id = rustix::process::Pid::from_child(&waiting.0);
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
-    assert!(ends(&mut waiting.0));
+    waiting.signal(rustix::process::Signal::TERM).expect("it runs");
+    assert!(ends(&mut waiting));
 }
 
 /// An attachment in the background. Dropping it detaches the device that a failed test has left.

@@ -14,11 +14,12 @@ use std::{
     io::Write,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use attached::{LIMIT, Mount, attach, detach, detached, ends, has_device, is_possible, try_attach};
+use program::RunningProgram;
 use rustix::process::Signal;
 use support::{Place, connect, forebay, start, stderr};
 
@@ -82,7 +83,7 @@ fn a_file_system_is_made_once_and_is_there_again_the_next_time() {
         // SIGTERM does the same.
         second.signal(Signal::TERM);
         let mut second = second;
-        assert!(ends(&mut second.child));
+        assert!(ends(&mut second.program));
         assert!(!mount.is_mounted() && !has_device(&second));
         check(&place.path("disk.img"));
     }
@@ -124,7 +125,7 @@ fn who_uses_it_keeps_it() {
     open.sync_all().expect("stable");
     drop(open);
     let mut attached = attached;
-    assert!(ends(&mut attached.child));
+    assert!(ends(&mut attached.program));
     check(&place.path("disk.img"));
 }
 
@@ -152,16 +153,15 @@ fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
         fs::write(&stable, content(round, 1 << 20)).expect("written");
         fs::File::open(&stable).expect("opened").sync_all().expect("stable");
         let load = |flag: &str, name: &str| {
-            Command::new("dd")
-                .args(["if=/dev/zero", "bs=64k", "count=2000000", "status=none", flag])
+            let mut dd = Command::new("dd");
+            dd.args(["if=/dev/zero", "bs=64k", "count=2000000", "status=none", flag])
                 .arg(format!("of={}", mount.file(name).display()))
                 .args(["conv=notrunc", "seek=1"])
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("dd runs")
+                .stderr(Stdio::null());
+            program::start(&mut dd).expect("dd runs")
         };
         // They overwrite all space that is available.
-        let mut writers: Vec<Child> = ["oflag=direct", "oflag=sync"]
+        let mut writers: Vec<RunningProgram> = ["oflag=direct", "oflag=sync"]
             .iter()
             .enumerate()
             .map(|(n, flag)| load(flag, &format!("load-{n}")))
@@ -172,11 +172,11 @@ fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
             std::thread::sleep(Duration::from_millis(5));
         }
         for writer in &mut writers {
-            let ended = writer.try_wait().expect("a child");
+            let ended = writer.ended(Duration::ZERO).expect("a child");
             assert!(ended.is_none(), "it writes until the kill: {ended:?}");
         }
-        attached.child.kill().expect("it ran");
-        attached.child.wait().expect("it ends, whatever was under way");
+        attached.program.kill();
+        attached.wait();
         for writer in &mut writers {
             assert!(!ends(writer), "an I/O error, no success");
         }
@@ -201,8 +201,8 @@ fn a_device_whose_process_was_killed_is_cleared_by_detach() {
     // Pages that were not written back, and cannot be any more.
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
-    attached.child.kill().expect("it ran");
-    attached.child.wait().expect("it ends");
+    attached.program.kill();
+    attached.wait();
     assert!(device.sync_all().is_err(), "what is lost is said");
     drop(device);
     let output = forebay().args(["detach", "--json", &attached.ready]).output().expect("it runs");
@@ -341,7 +341,7 @@ fn a_flush_speaks_for_what_the_far_side_had_lost() {
     let output = forebay().args(["detach", "--json", &attached.ready]).output().expect("it runs");
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&told["device"], &told["stable"]), (&attached.ready.clone().into(), &true.into()));
-    assert!(ends(&mut attached.child));
+    assert!(ends(&mut attached.program));
 }
 
 /// Nothing of it is cached here.
@@ -396,7 +396,7 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already"), "{twice}");
     // Somebody has removed the files.
-    let process = attached.child.id().to_string();
+    let process = attached.program.id().to_string();
     for file in fs::read_dir("/run/forebay-attach").expect("the folder").map_while(Result::ok) {
         let path = file.path();
         if fs::read_to_string(&path).is_ok_and(|owner| owner.trim() == process) {
@@ -424,7 +424,7 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     // Its terminal is closed, so nobody reads its output: it detaches, as after SIGTERM.
     drop(attached.stderr());
     attached.signal(Signal::HUP);
-    assert!(ends(&mut attached.child));
+    assert!(ends(&mut attached.program));
     assert!(!has_device(&attached));
 }
 
@@ -458,7 +458,7 @@ fn what_the_kernel_has_given_up_is_never_called_stable() {
         assert!(begun.elapsed() < LIMIT, "it is not detached: {output:?}");
     };
     assert!(last.contains(" writes failed with I/O errors since "), "{last}");
-    assert!(!ends(&mut attached.child), "the process says it, too");
+    assert!(!ends(&mut attached.program), "the process says it, too");
     assert!(!mount.is_mounted() && !has_device(&attached));
 
     // The same with force.
@@ -470,7 +470,7 @@ fn what_the_kernel_has_given_up_is_never_called_stable() {
     let said = stderr(&forced);
     assert!(!forced.status.success() && said.contains("is detached; "), "{said}");
     assert!(said.contains("may be lost") && said.contains("writes failed"), "{said}");
-    assert!(!ends(&mut attached.child));
+    assert!(!ends(&mut attached.program));
 }
 
 #[test]

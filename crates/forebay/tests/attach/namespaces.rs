@@ -2,7 +2,8 @@
 
 use std::{fs, io::Read, process::Command, time::Instant};
 
-use attached::{Ended, LIMIT, Mount, attach, detach, detached, has_device, is_possible};
+use attached::{LIMIT, Mount, attach, detach, detached, has_device, is_possible};
+use program::RunningProgram;
 use support::{Place, forebay, start, stderr};
 
 use crate::{TARGET, attached, settings, support};
@@ -23,7 +24,7 @@ fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     let refused = detach(&folder);
     let said = stderr(&refused);
     assert!(!refused.status.success());
-    let id = sleeper.0.id();
+    let id = sleeper.id();
     let where_ = format!("mounted on {folder} in the mount namespace of process {id} (sleep)");
     assert!(said.contains(&where_), "{said}");
     assert!(mount.is_mounted() && has_device(&attached), "nothing is done by half");
@@ -59,17 +60,17 @@ fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
 }
 
 /// Starts a process with a copy of all mounts.
-fn sleep_in_namespace(propagation: &str) -> Ended {
+fn sleep_in_namespace(propagation: &str) -> RunningProgram {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", propagation, "sleep", "100"]);
-    let child = Ended(command.spawn().expect("unshare runs"));
+    let sleeping = program::start(&mut command).expect("unshare runs");
     let begun = Instant::now();
-    let name = format!("/proc/{}/comm", child.0.id());
+    let name = format!("/proc/{}/comm", sleeping.id());
     while fs::read_to_string(&name).expect("it runs").trim() != "sleep" {
         assert!(begun.elapsed() < LIMIT, "it does not start");
         std::thread::yield_now();
     }
-    child
+    sleeping
 }
 
 /// Finding S9: nothing was in the folder, without a message that said why.

@@ -1,10 +1,10 @@
 //! The process of an attachment: its errors, its way into the background and its stderr.
 
-use std::{fs, io::Read, process::Stdio};
+use std::{fs, io::Read};
 
-use attached::{attach, detach, detached, ends, is_possible, try_attach};
+use attached::{attach, detach, detached, is_possible, try_attach};
 use rustix::process::Signal;
-use support::{Place, forebay, raw::full_pipe, start_with, stderr};
+use support::{Place, forebay, raw::full_pipe, run, start_with, stderr};
 
 use crate::{TARGET, attached, settings, support};
 
@@ -45,18 +45,10 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     }
     let place = Place::new();
     let node = place.serve("node", &settings("64MiB"));
-    let mut child = forebay()
-        .args(["attach", "--background", "--json", &node.url(TARGET)])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    // Both end, although the serving process continues.
-    let mut said = String::new();
-    child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-    child.stderr.take().expect("piped").read_to_end(&mut Vec::new()).expect("bytes");
-    assert!(ends(&mut child));
-    let attached: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    // This returns when both outputs are closed: the process that serves in the background must not hold them open.
+    let output = run(&["attach", "--background", "--json", &node.url(TARGET)]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let attached: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(attached["bytes"], 64 << 20);
     assert_eq!(attached["direct_io"], true);
     // It has no terminal of its own.

@@ -6,10 +6,12 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Output},
+    process::{Command, Output},
     sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use program::RunningProgram;
 
 use crate::support::{Place, Running, forebay, start, stderr};
 
@@ -104,14 +106,14 @@ pub fn detach(what: impl AsRef<std::ffi::OsStr>) -> Output {
 pub fn detached(mut running: Running) {
     let output = detach(&running.ready);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(running.child.wait().expect("it ends").success());
+    assert!(running.wait().success());
     assert!(!has_device(&running), "the loop device is cleared");
 }
 
 /// Returns true if the device is still its own: another test may have been given that number meanwhile.
 pub fn has_device(running: &Running) -> bool {
     let name = fs::read_to_string(backing(&running.ready)).unwrap_or_default();
-    name.contains(&format!("-{}.", running.child.id()))
+    name.contains(&format!("-{}.", running.program.id()))
 }
 
 fn backing(device: &str) -> PathBuf {
@@ -119,24 +121,7 @@ fn backing(device: &str) -> PathBuf {
     Path::new("/sys/block").join(name).join("loop/backing_file")
 }
 
-/// Waits for a child, which must end by itself. Returns false after [`LIMIT`].
-pub fn ends(child: &mut Child) -> bool {
-    let begun = Instant::now();
-    while begun.elapsed() < LIMIT {
-        if let Some(status) = child.try_wait().expect("a child") {
-            return status.success();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("it hangs");
-}
-
-/// A child that is killed when dropped.
-pub struct Ended(pub Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Waits until a program has ended by itself, at most for [`LIMIT`]. Returns true if its exit code is 0.
+pub fn ends(program: &mut RunningProgram) -> bool {
+    program.ended(LIMIT).expect("a child").expect("it ends").success()
 }

@@ -13,13 +13,15 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
+    process::{ChildStderr, Command, ExitStatus, Output, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use certificates::{Authority, Issued};
 use initiator::RemoteVolume;
+use program::RunningProgram;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
@@ -139,31 +141,30 @@ pub fn start(command: &mut Command) -> Result<Running, String> {
 
 /// Starts a program with this stderr, and waits until it is ready.
 pub fn start_with(command: &mut Command, stderr: Stdio) -> Result<Running, String> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(stderr)
-        .spawn()
-        .expect("the binary runs");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    let mut program = RunningProgram::start(command, Signal::KILL).expect("the binary runs");
     let mut line = String::new();
-    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-    let mut running = Running { child, ready: String::new() };
+    let mut stdout = BufReader::new(program.stdout().expect("piped"));
+    let mut running = Running { program, ready: String::new() };
     stdout.read_line(&mut line).expect("a line or the end");
     let Some(ready) = line.trim().strip_prefix("ready ") else {
         let mut text = String::new();
-        if let Some(mut stderr) = running.child.stderr.take() {
+        if let Some(mut stderr) = running.program.stderr() {
             stderr.read_to_string(&mut text).expect("text");
         }
-        let status = running.child.wait().expect("it ends");
+        let status = running.wait();
         return Err(format!("{status}: {text}"));
     };
     running.ready = ready.to_owned();
     Ok(running)
 }
 
-/// A program that is ready. Killed on drop.
+/// A program that was asked to end has ended within this time, also on a busy machine.
+const END_LIMIT: Duration = Duration::from_secs(60);
+
+/// A program that is ready. Killed with its process group on drop.
 pub struct Running {
-    pub child: Child,
+    pub program: RunningProgram,
     /// The rest of the line that reports that it is ready.
     pub ready: String,
 }
@@ -171,15 +172,21 @@ pub struct Running {
 impl Running {
     /// Its events, which can be taken once.
     pub fn stderr(&mut self) -> ChildStderr {
-        self.child.stderr.take().expect("piped, and not taken")
+        self.program.stderr().expect("piped, and not taken")
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, signal).expect("it runs");
+    /// Waits for the end of the program. Fails the test after [`END_LIMIT`].
+    pub fn wait(&mut self) -> ExitStatus {
+        self.program.ended(END_LIMIT).expect("a child").expect("it ends")
+    }
+
+    /// Sends a signal. After SIGSTOP, waits until all threads of the program are stopped.
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.program.id()).ok().and_then(Pid::from_raw).expect("an id");
+        kill_process(id, signal).expect("it runs");
         let begun = Instant::now();
         // Its threads continue for a moment after the signal was sent.
-        while signal == rustix::process::Signal::STOP && !self.is_stopped() {
+        while signal == Signal::STOP && !self.is_stopped() {
             assert!(begun.elapsed() < Duration::from_secs(30), "it does not stop");
             std::thread::yield_now();
         }
@@ -187,18 +194,12 @@ impl Running {
 
     /// Returns true if all threads are stopped (proc(5): the state is after the name).
     fn is_stopped(&self) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        let tasks =
+            std::fs::read_dir(format!("/proc/{}/task", self.program.id())).expect("it runs");
         tasks.flatten().all(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
         })
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -215,23 +216,23 @@ impl Serving {
     }
 
     pub fn kill(&mut self) {
-        self.running.child.kill().expect("it was running");
-        self.running.child.wait().expect("it ends");
+        self.running.program.kill();
+        self.running.wait();
     }
 
     /// Returns the process id.
     pub fn id(&self) -> u32 {
-        self.running.child.id()
+        self.running.program.id()
     }
 
     /// Sends SIGTERM; returns the exit status and how long the process took to end.
     pub fn terminate(mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
-        self.signal(rustix::process::Signal::TERM);
-        (self.running.child.wait().expect("it ends"), begun.elapsed())
+        self.signal(Signal::TERM);
+        (self.running.wait(), begun.elapsed())
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub fn signal(&self, signal: Signal) {
         self.running.signal(signal);
     }
 
