@@ -1,5 +1,5 @@
-//! What some units can do besides answering commands. A unit hands these abilities out, so that a node or a copy
-//! manager need not know which device type it has.
+//! Optional abilities of a unit besides answering commands. A node or a copy manager asks a unit for its
+//! abilities and need not know its device type.
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -21,8 +21,9 @@ pub struct UnitAbilities<'a> {
     pub flushes: Option<&'a dyn FlushedUnit>,
 }
 
-/// A unit with commands that make earlier writes stable. A target with several connections must not perform such a
-/// command later than it came: writes that arrive meanwhile on other connections would be performed before it.
+/// A unit with commands that make earlier writes stable. A target with several connections must begin such a
+/// command when it arrives. If it began later, writes that arrived meanwhile on other connections would be
+/// performed before it.
 pub trait FlushedUnit: Send + Sync {
     /// Returns true for a CDB that makes earlier writes stable and returns no data.
     fn is_flush(&self, cdb: &[u8]) -> bool;
@@ -33,24 +34,26 @@ pub trait CopyMember: Send + Sync {
     /// The NAA designator by which a copy names the unit.
     fn naa(&self) -> [u8; 16];
 
-    /// The blocks that a token of this unit stands for.
+    /// Returns the blocks that a ROD token of this unit represents.
     ///
     /// # Errors
-    /// The reason for which the token is not valid here.
+    /// Sense data with the reason why the token is not valid here.
     fn rod(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense>;
 }
 
 /// A unit that an exclusive writer can claim (CLAIM OUT), or that several gateways share.
 pub trait ClaimedUnit: Send + Sync {
-    /// The claim that was granted last; `None` if there never was one, or cannot be.
+    /// Returns the claim that was granted last. `None` if no claim was ever granted, or if the unit cannot be
+    /// claimed.
     fn claim_report(&self) -> Option<ClaimReport>;
 
-    /// The gateways that share the unit, or did until they were dropped; none if it is not shared.
+    /// Returns the gateways that share the unit, those whose claim was dropped included. Empty if the unit is
+    /// not shared.
     fn sharers(&self) -> Vec<Sharer>;
 
-    /// Ends the claim on behalf of the unit's operator. Where several gateways share the unit, ends the claims of
-    /// those that have no session here. The data that only their logs have is lost: the unit refuses it from then
-    /// on.
+    /// Ends the claim on behalf of the unit's operator. If several gateways share the unit, ends the claims
+    /// of the absent ones: those without a session, or silent for longer than a lease. Data that only the
+    /// logs of these gateways hold is lost: the unit refuses it from then on.
     ///
     /// # Errors
     /// See [`NotDropped`]. The claim is still in force, and the call may be repeated.
@@ -59,25 +62,25 @@ pub trait ClaimedUnit: Send + Sync {
 
 /// A unit that can be served by another node from now on.
 pub trait MovableUnit: Send + Sync {
-    /// The unit's names, which it keeps where it moves.
+    /// Returns the unit's names. They stay the same when the unit moves to another node.
     fn identity(&self) -> &UnitIdentity;
 
-    /// Waits for all commands that have begun, and holds up those that come until the result is dropped. Commands
-    /// at the head of the queue are not held up; they change nothing.
+    /// Waits for all commands that have begun. Delays new commands until the result is dropped, except those
+    /// at the head of the queue, which change nothing.
     fn hold(&self) -> UnitFuture<'_, HeldUnit<'_>>;
 
-    /// The record of reservations for the node that serves the unit from now on. It has also the reservations that
-    /// would not outlast a loss of power here.
+    /// Returns the record of reservations for the node that will serve the unit. It includes reservations
+    /// that a loss of power here would end.
     fn reservations_to_move(&self) -> Vec<u8>;
 
-    /// Returns true if the unit may not move now, since work on all of it goes on or has failed (SANITIZE).
+    /// Returns true if the unit must not move now, because a SANITIZE is running or has failed.
     fn is_sanitizing(&self) -> bool;
 }
 
-/// A call on a unit that takes a while.
+/// The future of a call on a unit that may wait.
 pub type UnitFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Holds up the commands of a unit until it is dropped.
+/// Delays the commands of a unit until it is dropped.
 pub struct HeldUnit<'a> {
     _held: Box<dyn Send + 'a>,
 }
@@ -89,16 +92,15 @@ impl<'a> HeldUnit<'a> {
     }
 }
 
-/// One gateway of a shared unit, for people.
+/// One gateway of a shared unit, as the status report shows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Sharer {
-    /// The state of its claim.
     pub claim: ClaimReport,
-    /// The ranges and the lease that it has.
+    /// The ranges and the lease of the gateway.
     pub standing: SharingMemberStatus,
 }
 
-/// The reason for which a claim could not be dropped. The claim is still in force.
+/// The reason why a claim could not be dropped. The claim is still in force.
 #[derive(Clone, Debug)]
 pub enum NotDropped {
     /// The volume could not be rolled back to the last flush of the owner.

@@ -12,18 +12,18 @@ use crate::{
     sense::UnitCommandFailure,
 };
 
-/// What a device type adds to the gate.
+/// The checks that a device type adds to the gate.
 pub trait GatedDevice {
-    /// The commands of the device type, those of SPC among them.
+    /// The commands of the device type, including those of SPC.
     type Command: DeviceCommand;
 
-    /// The command in a CDB.
+    /// Parses a CDB.
     ///
     /// # Errors
     /// 5/20/00 for an unknown command, 5/24/00 for a field that asks for something that is not supported.
     fn parse(&self, cdb: &[u8]) -> Result<Self::Command, Sense>;
 
-    /// Checks that a nexus may perform a command beside the exclusive writer of the unit.
+    /// Checks that a nexus may perform a command while the unit has an exclusive writer.
     ///
     /// # Errors
     /// The completion of the command.
@@ -31,8 +31,8 @@ pub trait GatedDevice {
         Ok(())
     }
 
-    /// Checks that no work on the whole unit goes on or has failed that bars the command. `parsed` may be a CDB that
-    /// the unit cannot read: the work is reported first.
+    /// Checks that no work on the whole unit is running, or has failed, that excludes the command. `parsed`
+    /// may be an error: the work is reported before errors of the CDB.
     ///
     /// # Errors
     /// The sense data of the command.
@@ -49,19 +49,19 @@ pub trait GatedDevice {
         Ok(())
     }
 
-    /// Returns the generation of the state that the checks of this trait depend on. It increases with each change of
-    /// that state. Returns `None` while the checks of a command of this nexus have to be made each time, since their
-    /// outcome depends on more than counted changes; this is the case by default.
+    /// Returns the generation of the state that the checks of this trait depend on. It increases with each
+    /// change of that state. Returns `None` (the default) if the result depends on more than counted changes,
+    /// so that the checks must be made for each command.
     fn generation(&self, _nexus: u64) -> Option<u64> {
         None
     }
 }
 
-/// One check of the gate. INQUIRY, REPORT LUNS and REQUEST SENSE pass all of them (SPC-4, 5.14).
+/// One kind of check of the gate. INQUIRY, REPORT LUNS and REQUEST SENSE pass all of them (SPC-4, 5.14).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum GateCheck {
-    /// Unit attention condition of a reset, the only one that comes before a reservation conflict (SAM-5, 5.3.3). A
-    /// part of another task skips it: that task has been told, or will be.
+    /// Unit attention condition of a reset, the only one that comes before a reservation conflict (SAM-5,
+    /// 5.3.3). A part of another task skips it: the condition is reported to that task.
     Reset,
     /// Reservations of other nexuses (SPC-4, 5.13.1; SPC-2, 5.5.1).
     Reservation,
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::{DeviceType, PrimaryCommandInput, UnitIdentity};
 
-    /// A device with commands of SPC only, at which each check of its own can be made to fail.
+    /// A device with the commands of SPC only, each of whose own checks can be made to fail.
     #[derive(Clone, Copy)]
     struct Barring {
         writer: bool,
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// A device that counts how often it parses a CDB and how often it is asked for its exclusive writer.
+    /// A device that counts how often it parses a CDB and how often it checks the exclusive writer.
     #[derive(Default)]
     struct CountingDevice {
         parsed: AtomicU64,

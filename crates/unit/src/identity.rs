@@ -1,7 +1,7 @@
 //! The names of a logical unit.
 
-/// What a unit calls itself. The same after a restart, different from every other unit: hosts
-/// recognise a disk by it, and refuse one that changed.
+/// The names that a unit reports. They stay the same across restarts and differ from those of every other
+/// unit: hosts recognize a disk by them, and refuse a disk whose names have changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnitIdentity {
     /// T10 vendor identification, at most 8 printable ASCII characters.
@@ -19,7 +19,7 @@ pub struct UnitIdentity {
 }
 
 impl UnitIdentity {
-    /// A unit with this serial number; the NAA designator follows from it.
+    /// Returns the names of a unit with this serial number, from which the NAA designator is computed.
     #[must_use]
     pub fn new(serial: &str) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl UnitIdentity {
         }
     }
 
-    /// The same as part of this target.
+    /// Adds the target that the unit belongs to.
     #[must_use]
     pub fn with_target(mut self, name: &str) -> Self {
         self.target_name = Some(name.into());
@@ -40,21 +40,21 @@ impl UnitIdentity {
     }
 }
 
-/// NAA 6 with a locally administered company id (02-46-42: its second bit says that nobody
-/// registered it), and 100 bits of a hash of the serial number.
+/// Returns a designator of type NAA 6 with a locally administered company id and 100 bits of a hash of the
+/// serial number. In the company id 02-46-42, the second bit says that it is not registered.
 fn naa(serial: &str) -> [u8; 16] {
     let prefix = 0x6_024642 << 100;
     (prefix | fnv1a(serial.as_bytes()) >> 28).to_be_bytes()
 }
 
-/// FNV-1a with 128 bits: not secret, but spread well, and the same for ever.
+/// FNV-1a with 128 bits. It is not secret, but spreads well, and it never changes.
 fn fnv1a(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
 
-/// The program's version, as far as four characters hold it.
+/// The program's version, major and minor, since the field has four characters.
 const REVISION: &str =
     concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
 

@@ -1,4 +1,4 @@
-//! Where a command becomes a call on storage.
+//! Logical units: they check SCSI commands and perform them as calls on a volume.
 
 mod tokens;
 mod identity;

@@ -5,7 +5,7 @@ use volume::Error;
 
 use crate::Completion;
 
-/// Why a command does not end in GOOD.
+/// The reason why a command does not end with GOOD.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum UnitCommandFailure {
     /// BUSY: nothing was done, and the initiator repeats the command.
@@ -13,9 +13,9 @@ pub(crate) enum UnitCommandFailure {
     /// The volume did not answer a change, which may have been done. The unit may repeat the change; if that does
     /// not help, the answer is ABORTED COMMAND, after which initiators repeat the command, too.
     Unanswered,
-    /// RESERVATION CONFLICT.
+    /// RESERVATION CONFLICT, because another nexus has the right.
     Conflict,
-    /// CHECK CONDITION.
+    /// CHECK CONDITION with this sense data.
     Check(Sense),
 }
 
@@ -30,10 +30,10 @@ pub(crate) enum FailedAccessKind {
 }
 
 impl UnitCommandFailure {
-    /// The answer to `error`.
+    /// Converts an error of the volume into the failure of the command.
     ///
-    /// A lower volume that is away is BUSY, not MEDIUM ERROR: hosts give up at once on a bad
-    /// medium, and file systems on them turn read-only, but they are patient with a busy disk.
+    /// An unreachable lower volume gives BUSY, not MEDIUM ERROR: hosts fail a request on a bad medium at
+    /// once, and their file systems turn read-only, but they keep retrying on a busy disk.
     pub(crate) fn new(error: &Error, access: FailedAccessKind) -> Self {
         Self::Check(match error {
             Error::OutOfRange(_) => Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE,
@@ -54,7 +54,8 @@ impl UnitCommandFailure {
                 FailedAccessKind::Write => return Self::Unanswered,
             },
             Error::Device(_) => Sense::INTERNAL_TARGET_FAILURE,
-            // Hosts give up at once, or take another path: to this one the data is gone.
+            // Hosts fail the request at once, or use another path. The data cannot be reached through this
+            // unit any more.
             Error::Fenced(_) => Sense::MANUAL_INTERVENTION_REQUIRED,
         })
     }

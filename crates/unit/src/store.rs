@@ -1,30 +1,29 @@
-//! What a unit keeps over a restart beside its blocks.
+//! The records that a unit keeps across a restart, in addition to its blocks.
 
 use std::{future::Future, io, pin::Pin};
 
-/// A place for records of one unit, each small and replaced as a whole.
+/// Stores the records of one unit. Each record is small and is replaced as a whole.
 pub trait UnitStore: Send + Sync + 'static {
-    /// What was saved last; `None` if nothing ever was.
+    /// Returns the record that was saved last; `None` if none was ever saved.
     ///
     /// # Errors
-    /// The record cannot be read, or what was read is not what was saved. Then the unit must not be
-    /// served: a reservation that is forgotten lets two hosts write to one disk.
+    /// The record cannot be read, or is damaged. Then the unit must not be served: if a reservation is lost,
+    /// two hosts can write to one disk.
     fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>>;
 
-    /// Replaces a record, whole or not at all; it is stable when the call returns. Of two calls for
-    /// one record the later one counts, also when the earlier one's future was dropped.
+    /// Replaces a record atomically. The record is stable when the future completes. Of two calls for one
+    /// record the later one prevails, even if the future of the earlier one was dropped.
     fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_>;
 }
 
-/// A save on its way.
+/// The future of a save.
 pub type Saving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 
-/// What there is to keep.
+/// The kinds of records.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum UnitRecordKind {
-    /// Who claimed the unit last.
+    /// The claim that was granted last.
     Claim,
-    /// Identifying information.
     Identifying,
     /// Mode parameters that MODE SELECT saved.
     Modes,
@@ -32,12 +31,11 @@ pub enum UnitRecordKind {
     Reservations,
     /// The gateways that share the unit.
     Sharing,
-    /// A sanitize that has begun and did not end well yet.
+    /// A SANITIZE that has begun and has not succeeded yet.
     Sanitize,
 }
 
 impl UnitRecordKind {
-    /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Claim,
         Self::Identifying,
@@ -47,7 +45,7 @@ impl UnitRecordKind {
         Self::Sharing,
     ];
 
-    /// A word of lower-case letters, for a file's name.
+    /// Returns a word of lower-case letters, for use in a file name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,7 +59,7 @@ impl UnitRecordKind {
     }
 }
 
-/// A record that is there and says nothing that we wrote.
+/// Returns the error for a record that no unit can have written.
 pub(crate) fn damaged(record: UnitRecordKind) -> io::Error {
     let message = format!("the record of {} is damaged", record.name());
     io::Error::new(io::ErrorKind::InvalidData, message)

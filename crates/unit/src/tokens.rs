@@ -1,7 +1,7 @@
-//! Tokens that stand for blocks of a unit as they were when the token was made.
+//! ROD tokens: each represents blocks of a unit with the content that they had when the token was made.
 //!
-//! A token is void as soon as one of its blocks is written: a copy of what was there is not kept
-//! (SPC-4's type "point in time copy, change vulnerable"). Windows then copies by itself.
+//! A token becomes void as soon as one of its blocks is written, because the unit keeps no copy of the old
+//! content (SPC-4's type "point in time copy, change vulnerable"). Windows then copies the data itself.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use volume::{Extent, Lba};
 /// The tokens of one unit.
 #[derive(Default)]
 pub(crate) struct UnitRodTokens {
-    /// How many there are, so that a write need not take the lock to learn that there is none.
+    /// Number of tokens. While it is 0, a write need not take the lock.
     live: AtomicUsize,
     rods: Mutex<HashMap<u64, StoredRodToken>>,
 }
@@ -35,18 +35,18 @@ struct StoredRodToken {
     expires: Instant,
 }
 
-/// What a token stands for.
+/// The blocks that a token represents.
 pub struct Rod {
-    /// The blocks, in the order of the token.
     ranges: Vec<TokenRange>,
     void: AtomicBool,
 }
 
 impl UnitRodTokens {
-    /// A token for these blocks, whoever presents it. From now on a write to them voids it.
+    /// Makes a token for these blocks. The token is valid for every nexus that presents it. From now on a
+    /// write to the blocks voids it.
     ///
     /// # Errors
-    /// There are too many, or no randomness.
+    /// The unit has too many tokens, or the system gives no random bytes.
     pub(crate) fn make(
         &self,
         creator: Cscd,
@@ -64,7 +64,7 @@ impl UnitRodTokens {
         let rod = Arc::new(Rod { ranges, void: AtomicBool::new(false) });
         let now = Instant::now();
         let mut rods = self.rods.lock();
-        // What is void or was forgotten makes room.
+        // Remove void and expired tokens to make room.
         if rods.len() >= MOST {
             rods.retain(|_, kept| kept.expires > now && !kept.rod.is_void());
         }
@@ -78,10 +78,10 @@ impl UnitRodTokens {
         Ok((token, rod))
     }
 
-    /// What a token stands for. Its time begins anew.
+    /// Returns the blocks that a token represents, and restarts its timeout.
     ///
     /// # Errors
-    /// It is none of this unit's, is too old, or its blocks were written.
+    /// The token is not of this unit, has expired, or its blocks were written.
     pub(crate) fn find(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
         let (identifier, _) = RodToken::origin(token).ok_or(Sense::TOKEN_UNKNOWN)?;
         let mut rods = self.rods.lock();
@@ -100,7 +100,7 @@ impl UnitRodTokens {
         Ok(Arc::clone(&kept.rod))
     }
 
-    /// The token is not needed any more.
+    /// Removes a token that is no longer needed.
     pub(crate) fn forget(&self, token: &[u8; TOKEN_BYTES]) {
         let mut rods = self.rods.lock();
         if let Some((identifier, _)) = RodToken::origin(token)
@@ -111,14 +111,14 @@ impl UnitRodTokens {
         }
     }
 
-    /// These blocks are about to be written. Called with the write's claim held, so that who
-    /// makes a token and then waits for the claims of its blocks knows that every later write
-    /// voids it.
+    /// Voids the tokens of these blocks, which are about to be written. Call this with the blocks locked:
+    /// `make_token` locks the blocks of a new token once, and relies on every later write to void it.
     pub(crate) fn note_write(&self, extent: Extent) {
         self.void_where(|rod| rod.touches(extent));
     }
 
-    /// The same for every block of the unit, of which there may be more than an extent can have.
+    /// Voids all tokens. Used if all blocks of the unit are overwritten, which may be more than an extent can
+    /// have.
     pub(crate) fn note_overwritten(&self) {
         self.void_where(|_| true);
     }
@@ -134,25 +134,25 @@ impl UnitRodTokens {
 }
 
 impl Rod {
-    /// The blocks, in order.
+    /// Returns the blocks, in the order of the token.
     #[must_use]
     pub fn ranges(&self) -> &[TokenRange] {
         &self.ranges
     }
 
-    /// How many blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.ranges.iter().map(|range| u64::from(range.blocks)).sum()
     }
 
-    /// Something was written to the blocks since.
+    /// Returns true if one of the blocks was written since the token was made.
     #[must_use]
     pub fn is_void(&self) -> bool {
         self.void.load(Ordering::SeqCst)
     }
 
-    /// Where the block of this number is, and how many follow it there.
+    /// Returns the address of the block with this number in the token, and the number of blocks that follow
+    /// it without a gap.
     #[must_use]
     pub fn locate(&self, mut number: u64) -> Option<Extent> {
         for range in &self.ranges {
@@ -174,13 +174,13 @@ impl Rod {
     }
 }
 
-/// In the same time wherever they differ: how much was guessed right is nobody's business.
+/// Compares in constant time, so that the time does not reveal how many bytes of a guess are right.
 fn is_equal(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
     let difference = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
     std::hint::black_box(difference) == 0
 }
 
-/// Tokens that a unit keeps: each is some kilobytes, and a host has few copies under way.
+/// Most tokens that a unit keeps. Each has some kilobytes, and a host has few copies in progress.
 const MOST: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a transport hands to a logical unit, and what it gets back.
+//! The interface between a transport and a logical unit.
 
 use std::sync::Arc;
 
@@ -31,38 +31,37 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// futures it holds. `nexus` asked for the function.
     fn task_management(&self, nexus: &Nexus, function: TaskManagement);
 
-    /// A nexus begins. Its first command is answered with a unit attention condition.
+    /// Adds a nexus. Its first command is answered with a unit attention condition.
     fn nexus_opened(&self, nexus: &Nexus);
 
-    /// Says which other units and which target ports a nexus reaches, right after the nexus began and whenever that
-    /// changes. Third-party copies and reports of ports need this; without it, a unit copies within itself and reports
-    /// the port of the nexus only.
+    /// Sets the other units and the target ports that a nexus has access to. Call this right after the nexus
+    /// has begun and whenever that changes. Third-party copies and reports of ports need it; without it, a
+    /// unit copies only within itself and reports only the port of the nexus.
     fn nexus_reaches(&self, _nexus: &Nexus, _neighbours: Arc<dyn Neighbours>) {}
 
-    /// A nexus ended. The unit drops everything that it holds for the nexus.
+    /// Removes a nexus that has ended, and everything that the unit holds for it.
     fn nexus_closed(&self, nexus: &Nexus);
 
     /// Raises or withdraws a unit attention condition of this nexus for an event that happened above the unit.
     fn change_attention(&self, _nexus: &Nexus, _condition: Sense, _change: AttentionChange) {}
 
-    /// What the unit can do besides answering commands.
+    /// Returns the optional abilities of the unit.
     fn abilities(&self) -> UnitAbilities<'_> {
         UnitAbilities::default()
     }
 }
 
-/// What becomes of a unit attention condition of one nexus.
+/// A change of a unit attention condition of one nexus.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AttentionChange {
-    /// The unit reports the condition once. Nothing happens if it waits already.
+    /// Makes the unit report the condition once. Changes nothing if the condition waits already.
     Raise,
-    /// The nexus has learned of the event elsewhere: the unit does not report it any more.
+    /// Removes the condition, because the nexus has learned of the event in another way.
     Withdraw,
 }
 
-/// The target of a nexus: the units that the nexus reaches, and the ports through which it can reach them.
+/// The target of a nexus: the units that the nexus has access to, and the target's ports.
 pub trait Neighbours: Send + Sync + 'static {
-    /// Returns the unit with this NAA designator.
     fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>>;
 
     /// Returns the relative identifiers of the target's ports, ascending: see [`Nexus::target_port`].
@@ -88,16 +87,15 @@ pub struct Task {
     pub nexus: Nexus,
     /// The addressed unit, as the initiator wrote it.
     pub lun: Lun,
-    /// The command.
     pub cdb: Cdb,
     /// Order relative to other tasks.
     pub attribute: TaskAttribute,
     /// All data that came with the command, in order.
     pub data_out: Data,
-    /// How many bytes of Data-In the initiator has room for.
+    /// Bytes of Data-In that the initiator can take.
     pub data_in_capacity: u32,
-    /// What this unit returned for this command from [`LogicalUnit::admit`]. `None` if the data came without being
-    /// solicited.
+    /// The result that [`LogicalUnit::admit`] of this unit returned for this command. `None` if the data was
+    /// unsolicited.
     pub admitted: Option<AdmittedCommand>,
 }
 
@@ -110,34 +108,32 @@ pub enum TaskAttribute {
     Ordered,
     HeadOfQueue,
     Aca,
-    /// A part of another task of the same nexus, which waits for the part. The part waits for no other task, and
-    /// reports no unit attention condition.
+    /// A command that another task of the same nexus sends and waits for, for example a part of a copy. It
+    /// waits for no other task, and reports no unit attention condition.
     Nested,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// The status.
     pub status: ScsiStatus,
     /// The sense data, with CHECK CONDITION.
     pub sense: Option<Sense>,
-    /// The Data-In of the command, already cut to its allocation length. The transport cuts it to the length that the
-    /// initiator has room for, and reports the residual.
+    /// The Data-In of the command, cut to its allocation length. The transport also cuts it to the length
+    /// that the initiator can take, and reports the residual count.
     pub data_in: Data,
-    /// How many bytes of Data-Out the command takes by its CDB, or of Data-In it would return if there were room; the
-    /// transport reports the difference from what was announced. `None`: exactly what was announced.
+    /// Bytes of Data-Out that the command takes according to its CDB, or of Data-In that it would return
+    /// without a limit. The transport reports the difference from the announced length as residual count.
+    /// `None`: the announced length is exact.
     pub data_out_length: Option<u32>,
 }
 
 impl Completion {
-    /// GOOD with this Data-In.
     #[must_use]
     pub fn good(data_in: Data) -> Self {
         Self { status: ScsiStatus::Good, sense: None, data_in, data_out_length: None }
     }
 
-    /// CHECK CONDITION.
     #[must_use]
     pub fn check_condition(sense: Sense) -> Self {
         Self {
@@ -148,7 +144,7 @@ impl Completion {
         }
     }
 
-    /// A status without sense data: BUSY, TASK SET FULL, RESERVATION CONFLICT.
+    /// Returns a completion with a status without sense data: BUSY, TASK SET FULL, RESERVATION CONFLICT.
     #[must_use]
     pub fn status(status: ScsiStatus) -> Self {
         Self { status, sense: None, data_in: Data::new(), data_out_length: None }

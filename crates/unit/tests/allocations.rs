@@ -1,4 +1,4 @@
-//! The number of memory allocations per command.
+//! Counts memory allocations per command.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const COMMANDS: u64 = 1000;
 
-/// Says whether the data of a command is solicited, so that the unit admits the command first.
+/// Decides whether the data of a command is solicited, so that the unit admits the command first.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Solicits {
     No,

@@ -1,4 +1,4 @@
-//! Commands that move blocks or look at them, as calls on a volume.
+//! The calls on a volume that commands about blocks make: read, write, verify, write same.
 
 use bytes::{Bytes, BytesMut};
 use scsi::Sense;
@@ -11,14 +11,14 @@ use crate::{
     sense::{FailedAccessKind, UnitCommandFailure},
 };
 
-/// What blocks are compared with.
+/// The data that VERIFY compares the blocks with.
 #[derive(Clone)]
 pub(crate) enum Against {
-    /// Nothing: they are to be readable.
+    /// No data: the blocks only have to be readable.
     Nothing,
-    /// Data as long as the blocks, or shorter: then only as far as it goes.
+    /// Data of at most the length of the blocks. Blocks after its end are read, but not compared.
     Data(Data),
-    /// Each with this one block.
+    /// The content that each block must have.
     Block(Bytes),
 }
 
@@ -33,7 +33,8 @@ pub(crate) enum ReadVersion {
 }
 
 impl ReadVersion {
-    /// Reads this version. [`ReadVersion::Stable`] is read like [`ReadVersion::Newest`]: the caller has to flush first.
+    /// Reads this version of the blocks. [`ReadVersion::Stable`] is read like [`ReadVersion::Newest`]: the
+    /// caller has to flush first.
     pub(crate) fn of<'a>(self, volume: &'a dyn Volume, extent: Extent) -> Io<'a, Data> {
         match self {
             Self::Newest | Self::Stable => volume.read(extent),
@@ -42,7 +43,7 @@ impl ReadVersion {
     }
 }
 
-/// READ.
+/// READ. For [`ReadVersion::Stable`], flushes the volume first.
 pub(crate) fn read<'a>(
     volume: &'a dyn Volume,
     extent: Extent,
@@ -73,7 +74,7 @@ fn completion_of_read(result: Result<Data, volume::Error>) -> Completion {
     }
 }
 
-/// WRITE of whole blocks, at least one. `taken`: what the CDB asked for, in bytes.
+/// Writes whole blocks, at least one, for WRITE. `taken`: the length in bytes that the CDB asked for.
 pub(crate) fn write<'a>(
     volume: &'a dyn Volume,
     lba: Lba,
@@ -92,7 +93,7 @@ pub(crate) fn write<'a>(
         let _held = held;
         let mut written = first.await.map_err(failed_write);
         if written == Err(UnitCommandFailure::Unanswered) {
-            // The write may have been done, and BUSY would say that it was not.
+            // The write may already have been done, so do not answer BUSY: BUSY says that it was not.
             let write = || async {
                 volume.write(lba, data.clone(), durability).await.map_err(failed_write)
             };
@@ -105,7 +106,7 @@ pub(crate) fn write<'a>(
     })
 }
 
-/// WRITE AND VERIFY of whole blocks, at least one.
+/// Writes whole blocks, at least one, and then verifies them, for WRITE AND VERIFY.
 pub(crate) async fn write_and_verify(
     volume: &dyn Volume,
     lba: Lba,
@@ -123,7 +124,7 @@ pub(crate) async fn write_and_verify(
     patience.step(lba.0, || verify(volume, extent, against.clone(), ReadVersion::Newest)).await
 }
 
-/// Reads the blocks in pieces and compares them.
+/// Reads the blocks a piece at a time and compares each piece with `against`.
 pub(crate) async fn verify(
     volume: &dyn Volume,
     extent: Extent,
@@ -185,7 +186,7 @@ pub(crate) fn failed_flush(error: volume::Error) -> UnitCommandFailure {
     UnitCommandFailure::new(&error, FailedAccessKind::Flush)
 }
 
-/// `length` bytes of this block over and over; the pieces share one run of 64 KiB.
+/// Returns `length` bytes that repeat `block`. The parts of the result share one buffer of at most 64 KiB.
 pub(crate) fn repeated(block: &Bytes, length: usize) -> Data {
     let run_length = RUN.min(length.next_multiple_of(block.len()));
     let mut run = BytesMut::with_capacity(run_length);
@@ -200,7 +201,7 @@ pub(crate) fn repeated(block: &Bytes, length: usize) -> Data {
     data
 }
 
-/// `extent` in pieces of at most [`PIECE`] bytes.
+/// Splits `extent` into pieces of at most [`PIECE`] bytes.
 pub(crate) fn pieces(extent: Extent, block_size: usize) -> impl Iterator<Item = Extent> {
     let step = (PIECE / block_size) as u32;
     (0..extent.blocks.div_ceil(step)).map(move |index| Extent {
@@ -209,7 +210,8 @@ pub(crate) fn pieces(extent: Extent, block_size: usize) -> impl Iterator<Item = 
     })
 }
 
-/// Where `a` first differs from the bytes of `b` at the same place, as far as `a` goes.
+/// Returns the offset of the first byte of `a` that differs from `b`. `b` may be longer: the bytes after the
+/// end of `a` are ignored.
 pub(crate) fn first_difference(a: &Data, b: &Data) -> Option<usize> {
     let mut rest = b.parts().iter().map(|part| &part[..]);
     let mut other: &[u8] = &[];
@@ -231,10 +233,10 @@ pub(crate) fn first_difference(a: &Data, b: &Data) -> Option<usize> {
     None
 }
 
-/// What VERIFY and WRITE SAME hold in memory at once: bounded whatever the command asks for, and
-/// other commands get their turn between pieces.
+/// Bytes that VERIFY and WRITE SAME hold in memory at once. This bounds memory for commands of any length,
+/// and lets other commands run between the pieces.
 pub(crate) const PIECE: usize = 1 << 20;
-/// Bytes of a pattern that are laid out; divisible by every block size.
+/// Bytes of the buffer that holds a repeated pattern; divisible by every block size.
 const RUN: usize = 1 << 16;
 
 #[cfg(test)]

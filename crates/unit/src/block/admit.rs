@@ -7,11 +7,11 @@ use super::{BlockUnit, bounds::writable};
 use crate::{Completion, Nexus, block::access, gate, primary::check_parameter_list};
 
 impl BlockUnit {
-    /// Checks that a command that brings `data_out_length` bytes would be taken now. Returns the result for the
-    /// task that brings them.
+    /// Checks that the unit would accept a command that brings `data_out_length` bytes if it came now.
+    /// Returns the result of the checks, which the session keeps with the task.
     ///
     /// # Errors
-    /// The completion of a command that would be refused.
+    /// The completion that refuses the command.
     pub(super) fn check_admission(
         &self,
         nexus: &Nexus,
@@ -29,14 +29,14 @@ impl BlockUnit {
             Command::Vendor(_) => None,
         };
         if let Some(bytes) = bytes {
-            // Whatever the failure, nothing was done yet.
+            // The command has changed nothing yet, so each failure may be answered with BUSY.
             self.volume.admit(bytes as usize).map_err(access::failed_flush)?;
         }
         Ok(admitted)
     }
 
-    /// Returns the bytes that the volume must have room for; `None` for a command that writes no blocks, or none from
-    /// its data.
+    /// Returns the number of bytes that the volume must have room for. `None` if the command writes no
+    /// blocks, or writes blocks without Data-Out.
     fn bytes_of(
         &self,
         command: &BlockCommand,

@@ -1,4 +1,4 @@
-//! What a command about blocks may ask for and bring.
+//! Limits on the extent of a command about blocks, and on the data that it brings.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Returns the volume's geometry. Raises a unit attention condition for every nexus if the capacity has changed.
-    /// Software write protect makes the volume read-only.
+    /// Returns the volume's geometry, which is read-only with software write protect. Raises a unit attention
+    /// condition for every nexus if the capacity has changed.
     pub(super) fn geometry(&self) -> Geometry {
         let mut geometry = self.volume.geometry();
         geometry.read_only |= self.primary.modes.current().write_protect;
@@ -44,7 +44,8 @@ pub(super) fn in_range(lba: u64, blocks: u64, geometry: &Geometry) -> Result<(),
     }
 }
 
-/// More blocks than a command may ask for: 5/24/00, pointing at the length.
+/// Returns the sense data of a command that asks for more blocks than one command may: 5/24/00, with a
+/// pointer to the length field.
 pub(super) fn too_long(form: Form) -> Sense {
     Sense::invalid_field_in_cdb(match form {
         Form::Six => 4,
@@ -54,9 +55,8 @@ pub(super) fn too_long(form: Form) -> Sense {
     })
 }
 
-/// The first `taken` bytes of what came. Less is fine as long as it is whole blocks, since the
-/// initiator announced no more and hears of the rest as a residual; of a part of a block nobody
-/// could say where it belongs.
+/// Returns the first `taken` bytes of the data. Less data is accepted if it is whole blocks: the initiator
+/// announced no more, and it learns of the rest from the residual count. A part of a block is an error.
 pub(super) fn whole_blocks(data: Data, taken: u32, geometry: &Geometry) -> Result<Data, Sense> {
     let taken = taken as usize;
     if data.len() == taken {
@@ -72,7 +72,7 @@ pub(super) fn whole_blocks(data: Data, taken: u32, geometry: &Geometry) -> Resul
     }
 }
 
-/// Exactly one block.
+/// Returns the data if it is exactly one block.
 pub(super) fn one_block(data: Data, geometry: &Geometry) -> Result<Bytes, Sense> {
     if data.len() == geometry.block_size as usize {
         Ok(data.into_bytes())
@@ -81,8 +81,8 @@ pub(super) fn one_block(data: Data, geometry: &Geometry) -> Result<Bytes, Sense>
     }
 }
 
-/// Returns the parameter list of a command for which a list of no bytes is no error, but nothing to do (SPC-4, 6.4.1;
-/// SBC-3, 5.28.1).
+/// Returns the parameter list of a command. A list of no bytes is no error, but ends the command at once with
+/// GOOD (SPC-4, 6.4.1; SBC-3, 5.28.1).
 pub(super) fn list_to_do(data: &Data, length: usize) -> Result<Bytes, Completion> {
     if length == 0 { Err(taking(0)) } else { parameter_list(data, length) }
 }

@@ -1,22 +1,22 @@
-//! Who changes which blocks: what makes COMPARE AND WRITE atomic against every other write.
+//! Locks on ranges of blocks, which make COMPARE AND WRITE atomic against every other write.
 //!
-//! A write claims its blocks together with others, as its future is made; a command that reads
-//! blocks and writes them by what it read claims them alone.
+//! A write takes its locks in shared mode when its future is made. A command that reads blocks and then
+//! writes them by what it read takes its locks in exclusive mode.
 
 use smallvec::SmallVec;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use volume::Extent;
 
-/// The claims on the blocks of one unit.
+/// The locks on the blocks of one unit.
 ///
-/// Blocks are claimed by stripes of 1 MiB. Stripe `n` is lock `n % LOCKS`, a fair one, so that
-/// nobody waits for ever; several are taken in ascending order, so that nobody waits in a circle.
+/// Blocks are locked by stripes of 1 MiB. Stripe `n` has lock `n % LOCKS`. The locks are fair, which prevents
+/// starvation. A command that needs several takes them in ascending order, which prevents deadlock.
 #[derive(Debug)]
 pub(crate) struct BlockRangeLocks {
     locks: [RwLock<()>; LOCKS],
 }
 
-/// Blocks claimed, until it is dropped.
+/// Locks on a range of blocks. Dropping the guard releases them.
 #[allow(dead_code, reason = "guards are held, not read")]
 #[derive(Debug)]
 pub(crate) enum BlockRangeGuard<'a> {
@@ -31,7 +31,7 @@ impl Default for BlockRangeLocks {
 }
 
 impl BlockRangeLocks {
-    /// A write's claim that need not be waited for: the usual case.
+    /// Takes the locks of a write if none of them has to be waited for, which is the usual case.
     pub(crate) fn shared_now(
         &self,
         extent: Extent,
@@ -42,7 +42,7 @@ impl BlockRangeLocks {
         Option::map(guards, BlockRangeGuard::Shared)
     }
 
-    /// A write's claim.
+    /// Takes the locks of a write, shared with other writes.
     pub(crate) async fn shared(&self, extent: Extent, block_size: u32) -> BlockRangeGuard<'_> {
         let mut guards = SmallVec::new();
         for index in indexes(extent, block_size) {
@@ -51,7 +51,7 @@ impl BlockRangeLocks {
         BlockRangeGuard::Shared(guards)
     }
 
-    /// The claim of who lets nobody else write meanwhile.
+    /// Takes the locks of a command that excludes all other writes of these blocks.
     pub(crate) async fn alone(&self, extent: Extent, block_size: u32) -> BlockRangeGuard<'_> {
         let mut guards = SmallVec::new();
         for index in indexes(extent, block_size) {
@@ -61,20 +61,20 @@ impl BlockRangeLocks {
     }
 }
 
-/// The locks of an extent, ascending, each once.
+/// Returns the indexes of the locks of an extent: ascending, and each index once.
 fn indexes(extent: Extent, block_size: u32) -> impl Iterator<Item = usize> {
     let per_stripe = u64::from(STRIPE / block_size);
     let first = extent.lba.0 / per_stripe;
     let stripes = (extent.end().0 - 1) / per_stripe - first + 1;
     let (from, count) = ((first % LOCKS as u64) as usize, stripes.min(LOCKS as u64) as usize);
-    // Those behind the last lock go on at the first.
+    // Stripes after the last lock wrap around to the first locks.
     let wrapped = (from + count).saturating_sub(LOCKS);
     (0..wrapped).chain(from..(from + count).min(LOCKS))
 }
 
-/// Bytes: as much as a command moves as a rule, so that most need one or two locks.
+/// Bytes of a stripe. Most commands move no more than this, and so need one or two locks.
 const STRIPE: u32 = 1 << 20;
-/// Enough that commands in different places seldom meet.
+/// Large enough that commands on different stripes rarely share a lock.
 const LOCKS: usize = 64;
 
 #[cfg(test)]

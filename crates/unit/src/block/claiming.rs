@@ -1,4 +1,4 @@
-//! What every write does before it begins: it claims its blocks.
+//! Locks the blocks of a write before it begins. A write also voids the ROD tokens of its blocks.
 
 use smallvec::SmallVec;
 use volume::{Extent, Geometry};
@@ -10,7 +10,8 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// The claim of a write, if nobody is in its way: the usual case.
+    /// Locks the blocks of a write without waiting, if no other command is in the way. This is the usual
+    /// case.
     pub(super) fn claim_now(
         &self,
         extent: Extent,
@@ -21,14 +22,14 @@ impl BlockUnit {
         Some(claim)
     }
 
-    /// The claim of a write.
+    /// Locks the blocks of a write.
     pub(super) async fn claim(&self, extent: Extent, geometry: &Geometry) -> BlockRangeGuard<'_> {
         let claim = self.claims.shared(extent, geometry.block_size).await;
         self.tokens.note_write(extent);
         claim
     }
 
-    /// The claim of a write that nobody else may write beside.
+    /// Locks the blocks of a write that excludes all other writes of them.
     pub(super) async fn claim_alone(
         &self,
         extent: Extent,
@@ -39,7 +40,7 @@ impl BlockUnit {
         claim
     }
 
-    /// Gives the blocks of all extents back.
+    /// Discards (unmaps) the blocks of all extents.
     pub(super) async fn discard(
         &self,
         extents: SmallVec<[Extent; 4]>,

@@ -1,4 +1,4 @@
-//! Copies that a nexus asked for: how far they came, for as long as it may ask.
+//! Status of the copy operations that a nexus has started, kept while the nexus may ask for it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,38 +9,38 @@ use parking_lot::Mutex;
 use scsi::copy::{CONCURRENT, CopyState, CopyStatus};
 use tokio::sync::watch;
 
-/// The copies of all nexuses of one unit. What is known of them goes with the nexus.
+/// The copy operations of all nexuses of one unit. The end of a nexus removes the status of its copies.
 #[derive(Default)]
 pub(crate) struct Copies {
     nexuses: Mutex<HashMap<u64, NexusCopyList>>,
 }
 
-/// Oldest first, by list identifier; at most [`CONCURRENT`].
+/// Copies with their list identifiers, oldest first; at most [`CONCURRENT`].
 type NexusCopyList = VecDeque<(u32, Arc<Copying>)>;
 
-/// A copy, as it is known to who goes on with it and to who asks about it.
+/// A copy, shared by the task that performs it and the commands that ask for its status.
 struct Copying {
     status: Mutex<CopyStatus>,
-    /// Somebody wants it to end.
+    /// Set to true when a command or the end of the task asks for the end of the copy.
     abort: watch::Sender<bool>,
-    /// It has ended.
+    /// Set to true when the copy has ended.
     ended: watch::Sender<bool>,
 }
 
-/// A copy as long as it goes on; dropped before its end it counts as aborted.
+/// Handle of a running copy. If it is dropped before the copy has ended, the copy is recorded as aborted.
 pub(crate) struct RunningCopy(Arc<Copying>);
 
-/// Why a copy cannot begin.
+/// The reason why a copy cannot begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CopyRefusal {
-    /// One of this identifier goes on.
+    /// A copy with this list identifier is running.
     InProgress,
-    /// As many go on as there may be.
+    /// [`CONCURRENT`] copies of this nexus are running.
     Full,
 }
 
 impl Copies {
-    /// A copy begins, known as `list` if it has an identifier.
+    /// Registers a copy that begins. With a list identifier, other commands can ask for its status.
     pub(crate) fn begin(
         &self,
         nexus: u64,
@@ -75,15 +75,15 @@ impl Copies {
         Ok(RunningCopy(copying))
     }
 
-    /// What is known of a copy.
+    /// Returns the status of a copy; `None` if the identifier is unknown.
     pub(crate) fn status(&self, nexus: u64, list: u32) -> Option<CopyStatus> {
         let copying = self.find(nexus, list)?;
         let status = copying.status.lock().clone();
         Some(status)
     }
 
-    /// Ends a copy, if it goes on; what comes back is done when it has ended. `None`: there is
-    /// none of this identifier.
+    /// Asks a copy to end if it is running. The returned future completes when the copy has ended. `None` if
+    /// the identifier is unknown.
     pub(crate) fn abort(
         &self,
         nexus: u64,
@@ -103,19 +103,19 @@ impl Copies {
         Some(Arc::clone(copying))
     }
 
-    /// A nexus ended.
+    /// Removes the copies of a nexus that has ended.
     pub(crate) fn close(&self, nexus: u64) {
         self.nexuses.lock().remove(&nexus);
     }
 }
 
 impl RunningCopy {
-    /// Changes what is known.
+    /// Changes the status of the copy.
     pub(crate) fn note(&self, change: impl FnOnce(&mut CopyStatus)) {
         change(&mut self.0.status.lock());
     }
 
-    /// Done when somebody wants the copy to end.
+    /// Waits until a command asks for the end of the copy.
     pub(crate) async fn aborted(&self) {
         let mut abort = self.0.abort.subscribe();
         if abort.wait_for(|abort| *abort).await.is_err() {

@@ -1,9 +1,9 @@
-//! EXTENDED COPY and what is asked about it.
+//! EXTENDED COPY and the commands that ask for its status.
 //!
-//! The copy manager does by commands what the nexus that asks could do itself, as that nexus: READ
-//! at one unit, WRITE at another. So every reservation, write protection and state of both counts,
-//! and a unit that the nexus does not reach cannot be named (CVE-2020-28374 was a copy manager
-//! that reached more than who asked).
+//! The copy manager acts as the nexus that asked for the copy. It sends READ to the source unit and WRITE to
+//! the destination unit in that nexus. So reservations, write protection and the state of both units apply,
+//! and a unit that is not mapped to the nexus cannot be named. CVE-2020-28374 was a copy manager that had
+//! access to more units than its initiator.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::{
     sense::UnitCommandFailure,
 };
 
-/// A unit that takes part in a copy, reached as the nexus that asked for it.
+/// A unit that takes part in a copy, with the nexus that asked for the copy.
 pub(super) struct Party<'a> {
     unit: CopyPartyUnit<'a>,
     nexus: &'a Nexus,
@@ -33,8 +33,8 @@ pub(super) struct Party<'a> {
 
 enum CopyPartyUnit<'a> {
     Own(&'a BlockUnit),
-    /// Another unit of the target: looked up for each piece, since it may be taken away while the
-    /// copy goes on, and is not to be kept by it.
+    /// Another unit of the target. It is looked up for each piece, since it may be removed while the copy is
+    /// running; a reference held here would delay the removal.
     Other {
         asked: &'a BlockUnit,
         naa: [u8; 16],
@@ -61,7 +61,7 @@ impl BlockUnit {
         }))
     }
 
-    /// A copy begins, if the nexus has not too many.
+    /// Registers a copy. Refuses it if the nexus has too many copies running.
     pub(super) fn begin_copy(
         &self,
         nexus: &Nexus,
@@ -74,7 +74,7 @@ impl BlockUnit {
         })
     }
 
-    /// Looks at every segment before the first block is moved.
+    /// Checks every segment before it moves the first block.
     async fn copy(
         &self,
         nexus: &Nexus,
@@ -83,7 +83,7 @@ impl BlockUnit {
     ) -> Result<(), UnitCommandFailure> {
         let mut parties = Vec::with_capacity(list.cscds.len());
         for cscd in &list.cscds {
-            // Reserved in SPC-3, not looked at since.
+            // Reserved in SPC-3; ignored since SPC-4.
             if self.settings.spc_3 && cscd.lu_id_type != 0 {
                 return Err(Sense::invalid_field_in_parameter_list(17).into());
             }
@@ -105,7 +105,7 @@ impl BlockUnit {
             if !inside(&from, segment.source_lba) || !inside(&to, segment.destination_lba) {
                 return Err(Sense::COPY_ABORTED.into());
             }
-            // The lengths told must be right, and blocks are not cut.
+            // The initiator must have named the right block lengths, and both units must have the same one.
             let told = |index: u16| list.cscds[usize::from(index)].block_size;
             let sizes = [told(segment.source), told(segment.destination), to.block_size];
             if sizes.iter().any(|size| *size != from.block_size) {
@@ -130,9 +130,9 @@ impl BlockUnit {
         Ok(())
     }
 
-    /// The unit of this designator, if the nexus reaches it.
+    /// Returns the unit with this designator if it is mapped to the nexus.
     pub(super) fn reach<'a>(&'a self, nexus: &'a Nexus, cscd: &Cscd) -> Option<Party<'a>> {
-        // NUL of SPC-3: no unit is meant. It is reserved since.
+        // The NUL bit of SPC-3 says that no unit is meant. Later standards have it reserved.
         let naa = cscd.naa.filter(|_| !(cscd.null && self.settings.spc_3))?;
         let unit = if naa == self.primary.identity().naa {
             CopyPartyUnit::Own(self)
@@ -143,7 +143,7 @@ impl BlockUnit {
         Some(Party { unit, nexus })
     }
 
-    /// COPY OPERATION ABORT, of a copy that this nexus asked for; good when it has ended.
+    /// COPY OPERATION ABORT of a copy of this nexus. Ends with GOOD when the copy has ended.
     pub(super) fn abort_copy<'a>(
         &'a self,
         nexus: &Nexus,
@@ -181,7 +181,8 @@ impl BlockUnit {
     }
 }
 
-/// Converts the failure of a step of a copy. RECEIVE COPY RESULTS reports how far the copy came.
+/// Converts the failure of one step into the failure of the whole copy. RECEIVE COPY RESULTS reports how many
+/// blocks were copied.
 pub(super) fn aborted(failure: UnitCommandFailure) -> UnitCommandFailure {
     match failure {
         UnitCommandFailure::Check(sense)
@@ -193,7 +194,8 @@ pub(super) fn aborted(failure: UnitCommandFailure) -> UnitCommandFailure {
     }
 }
 
-/// Goes on with a copy until it ends or is aborted; its completion, and its last status.
+/// Runs a copy until it ends or is aborted. Records its last status and returns the completion of the
+/// command.
 pub(super) async fn run_copy(
     copy: impl Future<Output = Result<(), UnitCommandFailure>>,
     running: &RunningCopy,
@@ -223,7 +225,7 @@ pub(super) async fn run_copy(
 }
 
 impl Party<'_> {
-    /// Both are the same unit.
+    /// Returns true if both name the same unit.
     fn is(&self, other: &Self) -> bool {
         match (&self.unit, &other.unit) {
             (CopyPartyUnit::Own(_), CopyPartyUnit::Own(_)) => true,
@@ -232,7 +234,7 @@ impl Party<'_> {
         }
     }
 
-    /// What a token stands for that this unit made.
+    /// Returns the blocks that a ROD token represents, if this unit made the token.
     pub(super) fn rod(
         &self,
         token: &[u8; scsi::copy::TOKEN_BYTES],
@@ -267,7 +269,7 @@ impl Party<'_> {
     ) -> Result<(), UnitCommandFailure> {
         let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) };
         self.perform(Command::Block(BlockCommand::Write(transfer)), data).await?;
-        // Volumes in memory are done at once: others get their turn here.
+        // A volume in memory never waits, so yield to other tasks here.
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -277,7 +279,7 @@ impl Party<'_> {
             nexus: self.nexus.clone(),
             lun: Lun(0),
             cdb: Cdb::new(&command.encode()),
-            // The task that asked for the copy may hold up others, but not its own parts.
+            // The copy command may make other tasks wait, but not the commands that it sends itself.
             attribute: TaskAttribute::Nested,
             data_out,
             data_in_capacity: u32::MAX,
@@ -298,8 +300,8 @@ impl Party<'_> {
     }
 }
 
-/// The blocks of a segment in pieces, by offset; the last first where the first would be
-/// overwritten before it is read.
+/// Splits the blocks of a segment into pieces, by offset. Returns them in descending order if the copy
+/// overlaps itself such that ascending order would overwrite blocks before they are read.
 fn pieces_of(segment: &CopySegment, block_size: u32, same: bool) -> Vec<(u64, u32)> {
     let blocks = u32::from(segment.blocks);
     if blocks == 0 {
@@ -313,8 +315,8 @@ fn pieces_of(segment: &CopySegment, block_size: u32, same: bool) -> Vec<(u64, u3
     (0..count).map(|index| piece(if backwards { count - 1 - index } else { index })).collect()
 }
 
-/// Bytes that are read and written at once: four times what one READ of an initiator moves, so
-/// that a far volume has something to do in parallel.
+/// Bytes that are read and written at once: four times the length of a typical READ of an initiator, so that
+/// a far volume has requests to work on in parallel.
 pub(super) const PIECE: u32 = 4 << 20;
 
 #[cfg(test)]

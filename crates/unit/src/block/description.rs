@@ -1,4 +1,4 @@
-//! What a block unit reports about itself: INQUIRY, capacity, commands.
+//! The properties that a block unit reports: INQUIRY, capacity, supported commands.
 
 use scsi::{
     Capacity10, Capacity16, OPERATIONS, OperationCodeEntry, Sense,
@@ -21,24 +21,24 @@ use crate::{
     primary::{DeviceType, is_identifying},
 };
 
-/// The facts that the answers are made from.
+/// The facts that INQUIRY, READ CAPACITY and the list of supported commands are made from.
 pub(crate) struct Description<'a> {
     pub(crate) identity: &'a UnitIdentity,
     pub(crate) volume: &'a dyn Volume,
     pub(crate) sanitizer: &'a Sanitizer,
     pub(crate) geometry: Geometry,
     pub(crate) limits: UnitBlockLimits,
-    /// RMB.
+    /// RMB: the medium can be removed.
     pub(crate) removable: bool,
-    /// The space below a thin volume; `None` if nothing is known of it.
+    /// The space below a thin volume; `None` if the volume does not report it.
     pub(crate) space: Option<Space>,
-    /// See [`crate::Settings::spc_3`].
+    /// True if INQUIRY claims SPC-3, see [`crate::Settings::spc_3`].
     pub(crate) spc_3: bool,
-    /// The unit keeps records over a restart.
+    /// True if the unit keeps its records across a restart.
     pub(crate) has_store: bool,
-    /// Several gateways change the unit.
+    /// True if several gateways write to the unit.
     pub(crate) is_shared: bool,
-    /// See [`crate::Settings::is_one_of_many`].
+    /// True if the unit is one of several gateways, see [`crate::Settings::is_one_of_many`].
     pub(crate) is_one_of_many: bool,
 }
 
@@ -47,7 +47,8 @@ impl DeviceType for Description<'_> {
         let UnitIdentity { vendor, product, revision, .. } = self.identity;
         StandardInquiry {
             removable: self.removable,
-            // Implicit and explicit: both managements are served, and change nothing.
+            // Reports implicit and explicit ALUA: the commands of both are served, and neither changes a
+            // state.
             target_port_groups: 3,
             ..StandardInquiry::disk(ascii(vendor), ascii(product), ascii(revision))
         }
@@ -65,15 +66,16 @@ impl DeviceType for Description<'_> {
         Some(match page {
             ForebayVolume::PAGE if self.has_epochs() => {
                 let epoch_blocks = self.geometry.epoch_blocks;
-                // The order is kept for the owner of a claim, and a unit without a store has no claims.
+                // The unit orders flushes only for the owner of a claim, and a unit without a store has no
+                // claims.
                 ForebayVolume { epoch_blocks, orders_flushes: self.has_store }.to_bytes()
             }
             ExtendedInquiry::PAGE => self.extended().to_bytes(),
             SharedModePages::PAGE => SharedModePages.to_bytes(),
             BlockLimitsPage::PAGE => self.block_limits().to_bytes(),
             BlockDeviceCharacteristics::PAGE => {
-                // It does not rotate: seeks cost nothing.
-                // After a BLOCK ERASE every block reads as zeros.
+                // A medium that does not rotate: seeks cost nothing. After a BLOCK ERASE every block reads as
+                // zeros.
                 BlockDeviceCharacteristics {
                     rotation_rate: 1,
                     reads_after_block_erase: self.geometry.in_place,
@@ -116,7 +118,8 @@ impl DeviceType for Description<'_> {
         }
     }
 
-    /// Hosts with several paths send TEST UNIT READY: a path to a gateway that has been shut out is no path.
+    /// A gateway that has been fenced reports NOT READY, so that hosts with several paths, which check them
+    /// with TEST UNIT READY, use another path.
     fn check_ready(&self) -> Result<(), Sense> {
         match self.volume.extensions().holding() {
             Holding::Refused(_) => Err(Sense::MANUAL_INTERVENTION_REQUIRED),
@@ -165,8 +168,8 @@ impl Description<'_> {
         }
     }
 
-    /// Tokens that stand for blocks as they were: of several gateways one does not know what is written at the
-    /// others.
+    /// Returns true if the unit offers ROD tokens. A token represents blocks at a point in time. One of
+    /// several gateways cannot offer that: it does not know of writes through the others.
     fn has_tokens(&self) -> bool {
         !self.is_one_of_many
     }
@@ -226,7 +229,6 @@ const PAGES: [u8; 5] = [
     BlockDeviceCharacteristics::PAGE,
     LogicalBlockProvisioning::PAGE,
 ];
-/// Operation codes.
 const UNMAP: u8 = 0x42;
 const SANITIZE: u8 = 0x48;
 const EXTENDED_COPY: u8 = 0x83;
@@ -236,10 +238,9 @@ const CLAIM_OUT: u8 = 0xc1;
 const ROLL_BACK: u8 = 0xc2;
 const TOKEN_IN: u8 = 0xc3;
 const TOKEN_OUT: u8 = 0xc4;
-/// Those that hold for all initiators of a unit, whichever gateway they come through: RESERVE and RELEASE,
-/// SANITIZE, PERSISTENT RESERVE, COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
+/// Operation codes of commands that take effect for all initiators of a unit, through whichever gateway they
+/// come: RESERVE and RELEASE, SANITIZE, PERSISTENT RESERVE, COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
 const FOR_ALL: [u8; 10] = [0x16, 0x17, 0x48, 0x56, 0x57, 0x5e, 0x5f, 0x89, 0x8b, WRITE_ATOMIC];
-/// Service actions.
 const POPULATE_TOKEN: u16 = 0x10;
 const WRITE_USING_TOKEN: u16 = 0x11;
 const CRYPTOGRAPHIC_ERASE: u16 = 0x03;

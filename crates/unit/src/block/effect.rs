@@ -1,4 +1,4 @@
-//! What the commands of a block device do, as reservations see it.
+//! How reservations classify the commands of a block device.
 
 use scsi::{BlockCommand, Command, ParsedCommand, PrimaryCommand, VendorCommand};
 
@@ -39,7 +39,7 @@ impl DeviceCommand for Command {
     }
 }
 
-/// SBC-3, table 13.
+/// Follows SBC-3, table 13.
 fn effect_of(command: &BlockCommand) -> ReservationEffect {
     match command {
         BlockCommand::PreventAllow { prevent: false }

@@ -1,5 +1,5 @@
-//! Commands that write by what they read, or all or nothing: COMPARE AND WRITE, ORWRITE, WRITE
-//! ATOMIC.
+//! Commands that write atomically: COMPARE AND WRITE and ORWRITE depend on the blocks that they read, WRITE
+//! ATOMIC is done completely or not at all.
 
 use bytes::BytesMut;
 use scsi::{BlockTransfer, Sense};
@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Reads, compares and writes with nobody else writing there meanwhile.
+    /// Reads, compares and writes the blocks while all other writes to them are locked out.
     pub(super) fn compare_and_write<'a>(
         &'a self,
         transfer: BlockTransfer,
@@ -29,7 +29,7 @@ impl BlockUnit {
         let BlockCommandInput { data, geometry, turn, .. } = work;
         let extent = self.check_compare_and_write(&transfer, &geometry)?;
         let Some(extent) = extent else {
-            // Who asks for 256 blocks asks for none, since the length has one byte.
+            // The length field has one byte, so an initiator that wants 256 blocks asks for none.
             if data.is_empty() {
                 return Err(taking(0));
             }
@@ -50,10 +50,10 @@ impl BlockUnit {
                 .await
                 .map_err(|e| UnitCommandFailure::new(&e, FailedAccessKind::Read))?;
             if let Some(offset) = first_difference(&expected, &found) {
-                // Which byte of the data that came (SBC-3, 5.2.1).
+                // INFORMATION has the offset of the first byte that differs (SBC-3, 5.2.1).
                 return Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(offset as u64).into());
             }
-            // Do not repeat a write that may have been done: the initiator has to read what is there.
+            // Do not repeat a write that may have been done: the initiator has to read the blocks first.
             volume.write(extent.lba, new, durability).await.map_err(access::failed_write)
         };
         Ok(finished(exchange, 2 * half, turn))
@@ -68,8 +68,8 @@ impl BlockUnit {
         self.extent(transfer, geometry)
     }
 
-    /// Sets bits that are set in the data, a piece at a time, with nobody else writing there
-    /// meanwhile.
+    /// Sets the bits that are set in the data, a piece at a time, while all other writes to these blocks are
+    /// locked out.
     pub(super) fn or_write<'a>(
         &'a self,
         transfer: BlockTransfer,
@@ -100,7 +100,7 @@ impl BlockUnit {
         Ok(finished(or, taken, turn))
     }
 
-    /// A write as one call on a volume that promises to do such a one wholly or not at all.
+    /// Writes in one call on a volume that promises to perform such a write completely or not at all.
     pub(super) fn write_atomic<'a>(
         &'a self,
         transfer: BlockTransfer,
@@ -110,7 +110,7 @@ impl BlockUnit {
         let extent = self.check_write_atomic(&transfer, boundary, &work.geometry)?;
         let Some(extent) = extent else { return Err(taking(0)) };
         let taken = extent.blocks * work.geometry.block_size;
-        // A part of it would be just what must not happen.
+        // Less data would make a partial write, which WRITE ATOMIC must exclude.
         if work.data.len() != taken as usize {
             let sense = Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT;
             return Err(taking_with(taken, sense.into()));
@@ -130,7 +130,7 @@ impl BlockUnit {
         }
         writable(geometry)?;
         let extent = self.extent(transfer, geometry)?;
-        // MAXIMUM ATOMIC BOUNDARY SIZE is zero: there are none.
+        // MAXIMUM ATOMIC BOUNDARY SIZE is zero: the unit supports no boundaries.
         if boundary != 0 {
             return Err(Sense::invalid_field_in_cdb(10));
         }
@@ -147,7 +147,7 @@ impl BlockUnit {
     }
 }
 
-/// Both of one length, bit by bit.
+/// Returns the bitwise OR of two buffers of the same length.
 fn or(a: &Data, b: &Data) -> Data {
     let mut bytes = BytesMut::zeroed(a.len());
     a.copy_to_slice(&mut bytes);

@@ -1,4 +1,4 @@
-//! What a block device adds to the gate.
+//! The checks that a block device adds to the gate.
 
 use scsi::{BlockCommand, Command, PrimaryCommand, Sense};
 
@@ -21,7 +21,8 @@ impl GatedDevice for BlockUnit {
         }
     }
 
-    /// After a failure another SANITIZE may mend the unit (SBC-3, 4.11.4).
+    /// After a failed SANITIZE, another SANITIZE is let through, since it may repair the unit (SBC-3,
+    /// 4.11.4).
     fn check_work(&self, parsed: &Result<Command, Sense>) -> Result<(), Sense> {
         match self.sanitizer.sense() {
             Some(sense)
@@ -41,8 +42,8 @@ impl GatedDevice for BlockUnit {
         self.medium.check(command)
     }
 
-    /// Neither the medium nor a SANITIZE bars a command while the medium is there and no SANITIZE runs or has failed,
-    /// so their changes need not be counted.
+    /// Returns a generation while the medium is there and no SANITIZE runs or has failed: then neither of
+    /// them can refuse a command, so only the changes of the writers count.
     fn generation(&self, nexus: u64) -> Option<u64> {
         if self.medium.is_present() && self.sanitizer.is_sound() {
             self.writers.generation(nexus)
@@ -52,8 +53,8 @@ impl GatedDevice for BlockUnit {
     }
 }
 
-/// Returns true for a command that asks for something that holds for all initiators of the unit, whichever gateway
-/// they come through. One of several gateways cannot promise that alone.
+/// Returns true for a command that takes effect for all initiators of the unit, through whichever gateway
+/// they come. One of several gateways cannot promise that alone.
 fn is_for_all(command: &Command) -> bool {
     match command {
         Command::Primary(command) => matches!(

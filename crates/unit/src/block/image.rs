@@ -21,12 +21,12 @@ impl ConsistentPrefixTracker {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the number of changes that have begun.
+    /// Returns the number of changes that the owner has begun.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Notes a successful flush that began after so many changes.
+    /// Notes a successful flush. `changes` is the number of changes that had begun when the flush began.
     pub(crate) fn note_flush(&self, changes: u64) {
         self.flushed.fetch_max(changes, Ordering::AcqRel);
     }

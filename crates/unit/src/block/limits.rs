@@ -1,65 +1,65 @@
-//! How much one command may ask for.
+//! Limits on the size of one command.
 
 use volume::Geometry;
 
-/// Settings of a block unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Settings {
-    /// The most that one READ, WRITE, VERIFY or WRITE SAME may move, in bytes; at least one
-    /// physical block. What a READ returns and a WRITE brings is held in memory.
+    /// Most bytes of one READ, WRITE, VERIFY or WRITE SAME; at least one physical block. The data of a READ
+    /// and of a WRITE is held in memory.
     pub maximum_transfer_bytes: u32,
-    /// What initiators should ask for at once, in bytes. Linux never asks for more than this.
+    /// Transfer length in bytes that the unit recommends to initiators. Linux never asks for more than this.
     pub optimal_transfer_bytes: u32,
-    /// The most that one UNMAP may give back, in bytes.
+    /// Most bytes that one UNMAP may unmap.
     pub maximum_unmap_bytes: u32,
-    /// A WRITE SAME of zero blocks goes to the end of the unit (WSNZ=0); otherwise it is refused.
+    /// True if a WRITE SAME of zero blocks writes to the end of the unit (WSNZ=0); otherwise it is refused.
     pub write_same_to_end: bool,
-    /// The medium can be taken out (RMB): START STOP UNIT ejects and loads it.
+    /// True if the medium can be removed (RMB): START STOP UNIT ejects and loads it.
     pub removable: bool,
-    /// The soft threshold of a thin volume, 1 to 100: percent of the space used, of used and left,
-    /// above which initiators are told. `None`: never.
+    /// Soft threshold of a thin volume, 1 to 100: the percentage of used space above which initiators get a
+    /// unit attention condition. `None`: no threshold.
     pub soft_threshold_percent: Option<u8>,
-    /// Bytes of a physical block as initiators are told; `None`: as the volume has it. A power of
-    /// two, at least a logical block, at most what the volume has.
+    /// Bytes of a physical block as reported to initiators; `None`: the value of the volume. A power of two,
+    /// from the size of a logical block to the volume's value.
     pub physical_block_bytes: Option<u32>,
-    /// INQUIRY claims SPC-3 in place of SPC-4, for initiators that know nothing newer, and what
-    /// SPC-3 has other rules for follows those.
+    /// INQUIRY claims SPC-3 in place of SPC-4, for initiators that know nothing newer. The unit then follows
+    /// SPC-3 where its rules differ.
     pub spc_3: bool,
-    /// While a cache has claimed the unit, others may read it: they see it as it was some time ago.
+    /// Other initiators may read the unit while a cache has claimed it. They read an older, consistent state.
     pub reads_beside_claim: bool,
-    /// Several gateways change the unit, each what it has tokens for.
+    /// Several gateways write to the unit, each to the ranges for which it has coherence tokens.
     pub share: Option<Share>,
-    /// The blocks are those of a unit that other gateways change, too: what asks for an answer for all
-    /// initiators at once, reservations and COMPARE AND WRITE among them, is not there.
+    /// This unit is one of several gateways to the same blocks. It refuses commands that must take effect for
+    /// all initiators at once, such as reservations and COMPARE AND WRITE.
     pub is_one_of_many: bool,
 }
 
-/// How a unit is shared.
+/// The terms on which gateways share a unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Share {
-    /// Bytes that are granted as one: whole blocks, at least one.
+    /// Bytes of one range, the unit of granting tokens: whole blocks, at least one.
     pub grain_bytes: u32,
-    /// After so many milliseconds without a word a gateway's tokens for reading are given on; at least
-    /// 1000, at most 3,600,000.
+    /// Milliseconds without a message after which the node takes back a gateway's read tokens; 1000 to
+    /// 3,600,000.
     pub lease_ms: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // What tgt and LIO take at most is 32,768 blocks of 512 bytes or about.
+            // tgt and LIO accept at most about 32,768 blocks of 512 bytes.
             maximum_transfer_bytes: 16 << 20,
             // One burst of the MaxBurstLength that we offer.
             optimal_transfer_bytes: 1 << 20,
-            // Short enough not to keep other commands waiting below.
+            // Short enough that other commands need not wait long for the volume below.
             maximum_unmap_bytes: 64 << 20,
-            // As LIO: whoever means the end can say how far it is, and who means nothing is safe.
+            // As LIO does. An initiator that means the end can name the length, and an initiator that means
+            // no blocks loses none.
             write_same_to_end: false,
             removable: false,
             soft_threshold_percent: None,
             physical_block_bytes: None,
             spc_3: false,
-            // An older image, but a consistent one: enough for a backup.
+            // Other initiators read an older, but consistent state, which is enough for a backup.
             reads_beside_claim: true,
             share: None,
             is_one_of_many: false,
@@ -67,34 +67,34 @@ impl Default for Settings {
     }
 }
 
-/// The most that one token stands for, in bytes: a WRITE USING TOKEN of it takes some seconds.
+/// Most bytes that one ROD token represents: a WRITE USING TOKEN of this length takes some seconds.
 pub(crate) const TOKEN_BYTES_MOST: u64 = 256 << 20;
-/// How long a token lasts without being used, in seconds, unless another time is asked for; and the
-/// longest that may be asked for.
+/// Seconds that an unused ROD token stays valid: by default, and at most.
 pub(crate) const TOKEN_TIMEOUT_S: u32 = 60;
 pub(crate) const TOKEN_TIMEOUT_S_MOST: u32 = 600;
 
-/// The settings in blocks.
+/// The limits in logical blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnitBlockLimits {
     /// Most blocks of a transfer, and of a WRITE SAME.
     pub(crate) maximum_blocks: u32,
     pub(crate) optimal_blocks: u32,
-    /// Blocks of one UNMAP command; zero without thin provisioning.
+    /// Most blocks of one UNMAP command; zero without thin provisioning.
     pub(crate) unmap_blocks: u32,
-    /// Descriptors of one UNMAP command.
+    /// Most descriptors of one UNMAP command.
     pub(crate) unmap_descriptors: u32,
     /// Logical blocks in a physical block.
     pub(crate) physical_blocks: u32,
-    /// Blocks that space is given back in.
+    /// Granularity in which UNMAP frees blocks.
     pub(crate) unmap_granularity: u32,
-    /// Blocks of one COMPARE AND WRITE.
+    /// Most blocks of one COMPARE AND WRITE.
     pub(crate) compare_and_write_blocks: u8,
-    /// Blocks of one WRITE ATOMIC; zero: there is no such command.
+    /// Most blocks of one WRITE ATOMIC; zero if the unit does not support it.
     pub(crate) atomic_blocks: u32,
-    /// Blocks that it begins with and has a multiple of.
+    /// Alignment and granularity of a WRITE ATOMIC.
     pub(crate) atomic_granularity: u32,
-    /// See [`Settings::write_same_to_end`].
+    /// True if a WRITE SAME of zero blocks writes to the end of the unit, see
+    /// [`Settings::write_same_to_end`].
     pub(crate) write_same_to_end: bool,
 }
 
@@ -117,7 +117,7 @@ impl UnitBlockLimits {
             unmap_granularity: blocks(UNMAP_BYTES).max(physical_blocks),
             compare_and_write_blocks: u8::MAX,
             atomic_blocks: {
-                // Two bytes of length.
+                // The length field of WRITE ATOMIC (16) has two bytes.
                 let most = geometry.atomic_blocks.min(maximum_blocks).min(u16::MAX.into());
                 most - most % below
             },
@@ -127,9 +127,9 @@ impl UnitBlockLimits {
     }
 }
 
-/// The pages of memory and the blocks of file systems.
+/// The size of memory pages and of file system blocks.
 const UNMAP_BYTES: u32 = 4096;
-/// As many as libiscsi's tests use at once; the list is 4 KiB.
+/// The number that libiscsi's tests use at once; such a list has 4 KiB.
 const UNMAP_DESCRIPTORS: u32 = 256;
 
 #[cfg(test)]

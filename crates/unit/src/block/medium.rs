@@ -1,4 +1,4 @@
-//! START STOP UNIT.
+//! START STOP UNIT: stops the unit, and ejects or loads a removable medium.
 
 use scsi::{Sense, StartStop};
 
@@ -9,9 +9,10 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Ejects or loads the medium. Others cannot eject it from the owner of a claim. There is no motor: a stop makes earlier writes stable, and the unit stays
-    /// ready; a power condition is accepted and changes nothing. A stop by an initiator that is not the claim's
-    /// owner flushes nothing, since the flush would end the owner's epoch in the middle.
+    /// Ejects or loads the medium. While the unit is claimed, only the claim's owner can eject it. There is
+    /// no motor: a stop makes earlier writes stable, and the unit stays ready. A power condition is accepted
+    /// and changes nothing. A stop by an initiator that is not the claim's owner flushes nothing, since the
+    /// flush would end the owner's epoch in the middle.
     pub(super) fn start_stop<'a>(
         &'a self,
         nexus: &Nexus,

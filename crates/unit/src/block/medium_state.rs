@@ -12,7 +12,6 @@ use scsi::{BlockCommand, Command, PrimaryCommand, Sense};
 #[derive(Debug, Default)]
 pub(crate) struct Medium {
     absent: AtomicBool,
-    /// The sessions that prevent removal.
     kept_by: Mutex<HashSet<u64>>,
 }
 
@@ -33,7 +32,7 @@ impl Medium {
         Ok(())
     }
 
-    /// PREVENT ALLOW MEDIUM REMOVAL.
+    /// PREVENT ALLOW MEDIUM REMOVAL: notes whether a session prevents the removal.
     pub(crate) fn keep(&self, nexus: u64, keep: bool) {
         let mut kept_by = self.kept_by.lock();
         if keep {
@@ -43,7 +42,7 @@ impl Medium {
         }
     }
 
-    /// A reset: no session prevents the removal any more.
+    /// Forgets all sessions that prevent the removal, as a reset does.
     pub(crate) fn reset(&self) {
         self.kept_by.lock().clear();
     }
@@ -54,13 +53,14 @@ impl Medium {
         if is_free { Ok(()) } else { Err(Sense::MEDIUM_REMOVAL_PREVENTED) }
     }
 
-    /// Loads or ejects the medium. Returns true if that is a change.
+    /// Loads or ejects the medium. Returns true if the state has changed.
     pub(crate) fn set_present(&self, present: bool) -> bool {
         self.absent.swap(!present, Ordering::AcqRel) == present
     }
 }
 
-/// Returns true for a command about blocks. A command about the unit is answered without a medium, too.
+/// Returns true for a command that accesses blocks. Commands about the unit itself are answered without a
+/// medium as well.
 fn needs_medium(command: &Command) -> bool {
     match command {
         Command::Primary(command) => matches!(

@@ -1,4 +1,4 @@
-//! A disk: SBC over a `Volume`.
+//! A block device (SBC) over a `Volume`.
 
 mod limits;
 mod patience;
@@ -52,9 +52,9 @@ use crate::{
     store::UnitStore, tokens::UnitRodTokens,
 };
 
-/// A block device whose blocks are those of a volume.
+/// A block device that keeps its blocks in a volume.
 ///
-/// Simple tasks run as they come, in no particular order.
+/// Simple tasks run in the order of arrival and may end in any order.
 pub struct BlockUnit {
     primary: PrimaryUnit,
     volume: Stack,
@@ -80,7 +80,7 @@ struct BlockCommandInput<'a> {
 }
 
 impl BlockUnit {
-    /// Returns a unit with this name over `volume`. It loses reservations and mode parameters when the process ends,
+    /// Returns a unit over `volume`. The unit loses reservations and mode parameters when the process ends,
     /// and reports that it cannot save them.
     #[must_use]
     pub fn new(volume: Stack, identity: UnitIdentity, settings: Settings) -> Self {
@@ -141,8 +141,9 @@ impl BlockUnit {
         &self.volume
     }
 
-    /// Executes a task. A change by the claim's owner waits for a flush of the owner that arrived before it. This is
-    /// decided when the command arrives, before it waits for anything else.
+    /// Executes a task. If it changes blocks and comes from the claim's owner, it waits for a flush of the
+    /// owner that arrived before it. This is decided when the task arrives, before it waits for anything
+    /// else.
     fn execute_in_order(&self, task: Task) -> UnitReply<'_> {
         let gate = &self.writers.flush_gate;
         let is_flush = self.is_flush(&task.cdb);
@@ -180,7 +181,8 @@ impl BlockUnit {
         })
     }
 
-    /// Returns true if this nexus is the claim's owner, so that its flushes end the volume's epochs.
+    /// Returns true if this nexus is the claim's owner and the volume has epochs, so that flushes of this
+    /// nexus end epochs.
     fn is_epoch_of(&self, nexus: u64) -> bool {
         self.writers.ownership.as_ref().is_some_and(|ownership| ownership.is_holder(nexus))
             && self.geometry().epoch_blocks > 0
@@ -263,7 +265,7 @@ impl LogicalUnit for BlockUnit {
 }
 
 impl FlushedUnit for BlockUnit {
-    /// SYNCHRONIZE CACHE (10) and (16).
+    /// Returns true for SYNCHRONIZE CACHE (10) and (16).
     fn is_flush(&self, cdb: &[u8]) -> bool {
         matches!(cdb.first(), Some(0x35 | 0x91))
     }

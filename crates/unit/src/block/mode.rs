@@ -1,4 +1,5 @@
-//! The mode parameters of a block device: block descriptor, write cache, and what changes with them (SBC-3, 6.5).
+//! The mode parameters of a block device: block descriptor, write cache, and the effects of changing them
+//! (SBC-3, 6.5).
 
 use scsi::mode::{
     BlockDescriptor, CachingModePage, ModePage, ModeParameters, ProvisioningThreshold,
@@ -26,7 +27,8 @@ impl DeviceModes for BlockUnit {
         }
     }
 
-    /// The unit keeps its size. Zero and all ones, too, mean the present number of blocks (SBC-3, 6.5.2).
+    /// Returns true if the descriptor leaves the size unchanged. Zero and all ones mean the present number of
+    /// blocks (SBC-3, 6.5.2).
     fn takes_block_descriptor(&self, wanted: &BlockDescriptor) -> bool {
         let geometry = self.volume.geometry();
         let most = if wanted.long { u64::MAX } else { u64::from(u32::MAX) };
@@ -34,8 +36,8 @@ impl DeviceModes for BlockUnit {
             && [0, geometry.block_size].contains(&wanted.block_size)
     }
 
-    /// WCE of a unit with epochs is always 1 and cannot be changed. With WCE=0 each write of a gateway would end an
-    /// epoch, so that a part of the gateway's epoch would become stable.
+    /// Returns the mode pages. WCE of a unit with epochs is always 1 and cannot be changed. With WCE=0 each
+    /// write of a gateway would end an epoch, so that a part of the gateway's epoch would become stable.
     fn mode_pages(&self, modes: Modes) -> Vec<ModePage> {
         let geometry = self.volume.geometry();
         let caching = CachingModePage {
@@ -52,7 +54,7 @@ impl DeviceModes for BlockUnit {
 
     fn with_mode_page(&self, modes: Modes, page: &ModePage) -> Modes {
         match CachingModePage::from_page(page) {
-            // Without a write cache there is nothing to turn off, and nothing is remembered.
+            // Without a volatile cache there is nothing to turn off, so WCE is not saved.
             Some(caching) if self.volume.geometry().volatile_cache => {
                 Modes { write_through: !caching.write_cache, ..modes }
             }

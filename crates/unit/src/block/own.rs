@@ -1,4 +1,4 @@
-//! CLAIM OUT and what the unit's operator may do about it.
+//! CLAIM OUT and CLAIM IN, and the operator's call that drops a claim.
 
 use scsi::{ClaimAction, ClaimParameters, ClaimReport, Sense};
 use volume::{Extensions, Extent, Lba};
@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// The claim is stable before the status, and nothing that others began goes on after it.
+    /// CLAIM OUT. The claim is stable before the status is sent. For CLAIM and RELEASE, all commands that had
+    /// begun have ended by then.
     pub(super) fn claim_out<'a>(
         &'a self,
         nexus: &Nexus,
@@ -60,7 +61,7 @@ impl BlockUnit {
             ClaimAction::Claim => {
                 let done = sharing.claim(&from, asked).await;
                 drop(turn);
-                // What an earlier session of the same log began is not carried out later.
+                // Commands that an earlier session of the same log has begun must not take effect later.
                 self.await_what_has_begun().await;
                 done?;
             }
@@ -110,7 +111,7 @@ impl BlockUnit {
         Ok(())
     }
 
-    /// CLAIM IN.
+    /// CLAIM IN: reports the claim.
     pub(super) fn claim_in(
         &self,
         nexus: &Nexus,
@@ -123,28 +124,32 @@ impl BlockUnit {
         Ok(answer(report.to_bytes(), u32::from(allocation_length)))
     }
 
-    /// A unit that forgets claims has no such commands.
+    /// Returns the claim's record. A unit without a store would lose claims, so it does not support these
+    /// commands.
     pub(super) fn ownership(&self) -> Result<&Ownership, Sense> {
         self.writers.ownership.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
     }
 
-    /// What the owner of a claim has not flushed when another comes, or when he comes back, is half
-    /// an epoch, and nothing; what others had written before is theirs to keep.
+    /// Begins the first epoch of a new claim. `follows` says that another claim was in force before it: then
+    /// the open epoch is incomplete and is rolled back. Otherwise the open epoch holds writes of initiators
+    /// without a claim, and is flushed.
     async fn begin_epoch(&self, follows: bool) -> Result<(), volume::Error> {
         let abilities: Extensions<'_> = self.volume.extensions();
         if follows { abilities.roll_back().await } else { self.volume.flush().await }
     }
 
-    /// From now on those who are shut out are refused; what they have on its way ends first.
+    /// Waits until all commands that have begun have ended. Commands of fenced sessions are refused from now
+    /// on.
     pub(super) async fn await_what_has_begun(&self) {
         drop(self.when_all_has_ended().await);
     }
 
-    /// Waits for all that has begun. While both are held, nothing else changes a block.
+    /// Waits until all commands that have begun have ended. While the caller holds both results, no other
+    /// command changes a block.
     pub(super) async fn when_all_has_ended(&self) -> (TaskTurn<'_>, BlockRangeGuard<'_>) {
         let turn = self.primary.order.turn(TaskAttribute::Ordered).await;
-        // Parts of a copy have no turns of their own, but claim the blocks that they write, like
-        // all others. So many blocks are in every stripe.
+        // The commands of a copy have no turn, but lock the blocks that they write, as all others do. An
+        // extent of `u32::MAX` blocks covers every lock, so no write is missed on a larger volume.
         let geometry = self.volume.geometry();
         let blocks = u32::try_from(geometry.blocks).unwrap_or(u32::MAX).max(1);
         let whole = Extent { lba: Lba(0), blocks };
@@ -155,7 +160,7 @@ impl BlockUnit {
 impl ClaimedUnit for BlockUnit {
     fn claim_report(&self) -> Option<ClaimReport> {
         let report = match &self.writers.sharing {
-            // The report for a number that no session has starts with a gateway that is away.
+            // No session has this number, so the report prefers a gateway that has no session.
             Some(sharing) => sharing.report(u64::MAX),
             None => self.writers.ownership.as_ref()?.report(),
         };
@@ -174,12 +179,13 @@ impl ClaimedUnit for BlockUnit {
                 return sharing.drop_absent().await.map_err(|_| NotDropped::NotSaved);
             }
             let Some(ownership) = &self.writers.ownership else { return Ok(()) };
-            // Nobody may read or write between the roll-back and the end of the claim: a read would return half an
-            // epoch, and new writes would be rolled back with it.
+            // No other command may run between the roll-back and the end of the claim: a read would return
+            // half an epoch, and new writes would be rolled back with it.
             let _nothing_else = self.when_all_has_ended().await;
             if self.volume.geometry().epoch_blocks > 0 {
-                // Roll back first. If that fails, the claim still keeps other initiators from reading and from flushing
-                // the half epoch. The owner must not flush the rest of an epoch whose first half was given up.
+                // Roll back first. If that fails, the claim still keeps other initiators from reading and
+                // from flushing the half epoch. Fence the owner first: it must not flush the rest of an epoch
+                // whose first half was discarded.
                 ownership.shut_holder_out();
                 self.begin_epoch(true).await.map_err(NotDropped::NotRolledBack)?;
             }
@@ -206,8 +212,8 @@ impl MovableUnit for BlockUnit {
     }
 }
 
-/// The reply of a command that ends in GOOD or a failure when `work` has ended, and that takes `taken` bytes. The work
-/// gives its turn back by itself.
+/// Returns the reply of a command that ends with GOOD or a failure when `work` has ended, and that takes
+/// `taken` bytes. `work` itself releases the turn.
 fn finished<'a>(
     work: impl Future<Output = Result<(), UnitCommandFailure>> + Send + 'a,
     taken: u32,

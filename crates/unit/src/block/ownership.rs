@@ -28,7 +28,7 @@ pub(crate) struct Ownership {
     /// True while a claim is in force or a session is fenced. Written under the lock. A command need not take
     /// the lock while this is false, nor if it comes from the holder.
     any: AtomicBool,
-    /// The session that has presented the claim in force, or [`NOBODY`]. Written under the lock.
+    /// The session that has presented the claim in force, or [`NOBODY`] (no session). Written under the lock.
     holder: AtomicU64,
     /// Number of changes of `known`. Written under the lock.
     generation: AtomicU64,
@@ -45,7 +45,7 @@ struct OwnershipState {
     last: Option<ClaimOwner>,
     /// Sessions that have lost their claim.
     fenced: HashSet<u64>,
-    /// A refused write of another initiator has been reported since the claim was granted.
+    /// True if a refused write of another initiator has been reported since the claim was granted.
     is_told: bool,
     /// Set while the claim in force has not begun an epoch of its own: true if the open epoch has to be rolled
     /// back first, false if it has to be flushed.
@@ -97,15 +97,16 @@ impl Ownership {
         self.known.lock().last.clone()
     }
 
-    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session. Returns
-    /// `None` for a session beside the claim's owner: whether it may read depends also on the owner's open epoch.
+    /// Returns a number that changes whenever the outcome of [`Self::bar`] may change for this session.
+    /// Returns `None` for a session other than the owner's: its right to read also depends on the owner's
+    /// open epoch.
     pub(crate) fn generation(&self, nexus: u64) -> Option<u64> {
         let generation = self.generation.load(Ordering::Acquire);
         (!self.any.load(Ordering::Acquire) || self.is_holder(nexus)).then_some(generation)
     }
 
-    /// Returns the failure of a command that this session may not execute. `reads_beside` says whether sessions
-    /// other than the owner's may read, `has_epochs` whether such a read gets the last flushed epoch.
+    /// Returns the failure of a command that this session may not execute. `reads_beside`: sessions other
+    /// than the owner's may read. `has_epochs`: such a read gets the last flushed epoch.
     pub(crate) fn bar(
         &self,
         nexus: u64,
@@ -142,8 +143,9 @@ impl Ownership {
         }
     }
 
-    /// The answer to a read that would return half an epoch. It is BUSY while the owner has a session, since
-    /// its destage round ends soon; afterwards only the owner's return, or the operator, ends the state.
+    /// Returns the answer to a read that would return half an epoch. While the owner has a session this is
+    /// BUSY, since its destage round ends soon. Without a session only the owner's return, or the operator,
+    /// ends this state.
     fn half_an_epoch(&self) -> UnitCommandFailure {
         match self.holder.load(Ordering::Acquire) {
             NOBODY => Sense::CLAIM_HALF_AN_EPOCH.into(),
@@ -236,7 +238,7 @@ impl Ownership {
             return Err(sense);
         }
         self.save(&mut saved, &next).await?;
-        // A log without dirty data has nothing that the volume lacks, whatever was written here before.
+        // A log without dirty data holds no data that the volume lacks, whatever was written here before.
         if !is_dirty {
             self.image.note_flush(self.changes());
         }
@@ -252,7 +254,7 @@ impl Ownership {
             if before != nexus && before != NOBODY {
                 known.fenced.insert(before);
             }
-            // A session that repeats its claim has lost none of its writes, so its epoch goes on.
+            // A session that repeats its claim has lost none of its writes, so its epoch continues.
             if before != nexus {
                 let is_held = known.last.as_ref().is_some_and(|last| last.is_held);
                 known.unbegun = known.unbegun.or(Some(is_held));
@@ -322,7 +324,7 @@ impl Ownership {
         });
     }
 
-    /// Ends the claim on behalf of the operator, and gives up the data that only its log has.
+    /// Ends the claim on behalf of the operator. The data that only the owner's log holds is lost.
     pub(crate) async fn drop_claim(&self) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let Some(last) = self.known.lock().last.clone() else { return Ok(()) };
@@ -340,7 +342,8 @@ impl Ownership {
         Ok(())
     }
 
-    /// CLAIM IN. Does not report the numbers of openings: with one, another initiator could pass for the owner.
+    /// Answers CLAIM IN. Leaves out the numbers of openings: with such a number, another initiator could pose
+    /// as the owner.
     pub(crate) fn report(&self) -> ClaimReport {
         let known = self.known.lock();
         let last = known.last.clone().unwrap_or_default();
@@ -356,7 +359,7 @@ impl Ownership {
         }
     }
 
-    /// A session ended. The claim stays.
+    /// Notes the end of a session. The claim stays in force.
     pub(crate) fn close(&self, nexus: u64) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -392,8 +395,8 @@ impl Ownership {
     }
 }
 
-/// Decides whether a claim is granted. `last` is the claim that was granted last; `is_present` says whether
-/// a session holds it.
+/// Decides whether a claim is granted. `last` is the claim that was granted last; `is_present`: a session
+/// holds that claim.
 pub(crate) fn admit(
     last: Option<&ClaimOwner>,
     asked: &ClaimParameters,
@@ -401,7 +404,7 @@ pub(crate) fn admit(
 ) -> Result<(), Sense> {
     let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
     let Some(last) = last else {
-        // The log knows of a claim that this unit has never seen.
+        // The log was granted a claim that this unit has no record of.
         return if asked.granted > 0 { accepted(Sense::CLAIM_WENT_BACK) } else { Ok(()) };
     };
     if last.instance != asked.instance {
@@ -413,7 +416,8 @@ pub(crate) fn admit(
             Ok(())
         };
     }
-    // The operator has dropped the claim, so no copy of the log counts as the newest: accept_loss lets any copy in.
+    // After the operator has dropped the claim, no copy of the log counts as the newest, so accept_loss
+    // admits any copy.
     if last.is_dropped {
         return accepted(Sense::CLAIM_DROPPED);
     }
@@ -454,7 +458,7 @@ fn admit_opening(
     Err(Sense::CLAIM_FENCED)
 }
 
-/// The effect of a command on the blocks.
+/// The effect of a command on blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Touch {
     Nothing,
@@ -469,8 +473,8 @@ pub(crate) fn changes(command: &Command) -> bool {
     Touch::of(command) == Touch::Changes
 }
 
-/// Returns true for a command whose change of blocks is a part of the owner's epoch, which a flush ends. A
-/// write with FUA is none: a cache sends it past its log, and a flush need not follow.
+/// Returns true for a command whose changes belong to the owner's epoch, which a flush ends. A write with FUA
+/// does not: the cache sends it directly to the volume, bypassing its log, and a flush need not follow.
 pub(crate) fn needs_a_flush(command: &Command) -> bool {
     let stands_alone =
         matches!(command, Command::Block(BlockCommand::Write(transfer)) if transfer.fua);
@@ -482,7 +486,7 @@ impl Touch {
         match command {
             Command::Block(command) => Self::of_block(command),
             Command::Vendor(VendorCommand::RollBack) => Self::Changes,
-            // An EXTENDED COPY reads and writes by commands of its own.
+            // EXTENDED COPY reads and writes with commands of its own, which are checked separately.
             Command::Vendor(_) | Command::Primary(_) => Self::Nothing,
         }
     }
@@ -512,7 +516,8 @@ impl Touch {
 impl ClaimOwner {
     /// Returns the record of a claim that is granted after `last`.
     pub(crate) fn granted(last: Option<&Self>, asked: ClaimParameters) -> Self {
-        // An older gateway sends no confirmed number. Its log continues, so keep the number that is known.
+        // An older gateway sends no confirmed number. The log is still the same one, so keep the number on
+        // record.
         let before = last.filter(|last| last.instance == asked.instance).map(|l| l.confirmed);
         Self {
             confirmed: asked.confirmed.or(before).unwrap_or(0),
@@ -580,7 +585,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// No session. Sessions are numbered upwards from a low number.
+/// Stands for "no session". Real sessions are numbered upwards from a low number.
 const NOBODY: u64 = u64::MAX;
 /// Version of the record without a confirmed number; `docs/formats/state.md` has its bytes.
 const VERSION: u8 = 1;

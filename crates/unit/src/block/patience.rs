@@ -1,5 +1,5 @@
-//! Commands that are executed in steps. Once a step has succeeded, a command waits inside of the unit for a
-//! volume that is full or away, since BUSY would say that nothing was done.
+//! Commands that are executed in steps. Once a step has succeeded, the command waits inside of the unit while
+//! the volume is full or unreachable: BUSY would say that it has changed nothing.
 
 use std::{future::Future, time::Duration};
 
@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::sense::UnitCommandFailure;
 
-/// The waiting of one command. Dropping the command, as for a host's abort, ends it at any time.
+/// The retry state of one command. Dropping the command, for example when a host aborts it, ends the waiting
+/// at any time.
 #[derive(Debug, Default)]
 pub(crate) struct StepRetryWait {
     has_begun: bool,
@@ -20,12 +21,13 @@ impl StepRetryWait {
         Self { has_begun: true }
     }
 
-    /// Does one step. Before the first step has succeeded, BUSY of the volume becomes the command's answer.
-    /// Afterwards, and after a step that may have been done, the step is repeated for a minute at most.
+    /// Performs one step. Before the first step has succeeded, BUSY of the volume becomes the command's
+    /// answer. After a step that has succeeded or may have been done, the step is repeated for a minute at
+    /// most.
     ///
     /// # Errors
-    /// The failure of the step. 08/01 with ABORTED COMMAND if the step was busy for a minute; INFORMATION then
-    /// has `lba`, the first block that was not done.
+    /// The failure of the step. 08/01 with ABORTED COMMAND if the volume stayed busy for a minute;
+    /// INFORMATION then has `lba`, the first block that was not done.
     pub(crate) async fn step<T, F>(
         &mut self,
         lba: u64,
@@ -56,7 +58,7 @@ impl StepRetryWait {
 
 /// Longer than hosts wait for an answer before they abort a command: Linux 30 s, Windows 60 s.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Pause between two tries. A full cache holds each try for a while by itself.
+/// Pause between two tries. A full cache delays each try as well.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

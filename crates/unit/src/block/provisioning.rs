@@ -1,4 +1,4 @@
-//! Commands that give blocks back: UNMAP and WRITE SAME.
+//! Commands that unmap blocks: UNMAP and WRITE SAME.
 
 use scsi::{BlockCommand, Sense, parse_unmap_list};
 use smallvec::SmallVec;
@@ -14,9 +14,9 @@ use crate::{
     primary::reply::{at_once, finished, taking, taking_with},
 };
 
-/// What a WRITE SAME is going to do.
+/// The checked parameters of a WRITE SAME.
 pub(super) struct WriteSame {
-    /// `None`: zero blocks, at the very end.
+    /// `None` if the command covers no blocks, at the very end of the unit.
     pub(super) extent: Option<Extent>,
     unmap: bool,
     no_data_out: bool,
@@ -33,7 +33,7 @@ impl BlockUnit {
         writable(geometry)
     }
 
-    /// Looks at every descriptor before the first block is given back.
+    /// UNMAP. Checks every descriptor before the first block is unmapped.
     pub(super) fn unmap<'a>(
         &'a self,
         length: usize,
@@ -69,7 +69,7 @@ impl BlockUnit {
         let BlockCommand::WriteSame { transfer, unmap, anchor, no_data_out } = *command else {
             unreachable!("the caller matched it");
         };
-        // An anchor keeps the space of a block that holds nothing: no volume can promise that.
+        // An anchor reserves the space of an unmapped block, which no volume can promise.
         if anchor {
             return Err(Sense::invalid_bit_in_cdb(1, 4));
         }
@@ -82,7 +82,7 @@ impl BlockUnit {
         if asked == 0 && !self.settings.write_same_to_end {
             return Err(too_long(transfer.form));
         }
-        // Zero blocks means all that follow (WSNZ=0).
+        // A length of zero means all blocks up to the end (WSNZ=0).
         let blocks = if asked == 0 { geometry.blocks - transfer.lba } else { asked };
         if blocks > u64::from(self.limits(geometry).maximum_blocks) {
             return Err(too_long(transfer.form));
@@ -108,7 +108,7 @@ impl BlockUnit {
             Err(sense) => return Err(taking_with(taken, sense.into())),
         };
         let Some(extent) = asked.extent else { return Ok(at_once(taking(taken))) };
-        // A block may be given back only if it then reads as what was to be written.
+        // Unmap the blocks only if they then read as the data that was to be written, which is zeros.
         if asked.unmap && block.iter().all(|byte| *byte == 0) {
             let extents = SmallVec::from_slice(&[extent]);
             return Ok(finished(self.discard(extents, geometry, nexus), taken, turn));

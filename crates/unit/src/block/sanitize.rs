@@ -1,4 +1,4 @@
-//! The command SANITIZE: what it may ask for, and its start.
+//! The command SANITIZE: checks of its parameters, and the start of the work.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Waits until every other command has ended, begins the work, and with IMMED lets go of it.
-    /// Dropping the answer later does not end the work.
+    /// Waits until every other command has ended and begins the work. With IMMED, answers without waiting for
+    /// its end. Dropping the answer later does not stop the work.
     pub(super) fn sanitize<'a>(
         &'a self,
         asked: Sanitize,
@@ -37,7 +37,7 @@ impl BlockUnit {
                 Method::Overwrite(list.map_err(|sense| taking_with(taken, sense.into()))?)
             }
         };
-        // Without a runtime nothing could go on behind the command's back.
+        // Without a runtime the work cannot continue after the command.
         let runtime = Handle::try_current().map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
         Ok(UnitReply::new(async move {
             drop(turn);
@@ -64,14 +64,15 @@ impl BlockUnit {
         asked: &Sanitize,
         geometry: &Geometry,
     ) -> Result<(), Sense> {
-        // Older copies would stay where no command reaches them.
+        // The volume does not overwrite blocks in place, so older copies of the data would survive, out of
+        // reach of any command.
         if !geometry.in_place {
             return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
         }
         if asked.action == SanitizeAction::CryptographicErase && !geometry.key_erasable {
             return Err(Sense::invalid_bit_in_cdb(1, 4));
         }
-        // What is in the list is looked at when it is there; here whether it can be one at all.
+        // The content of the list is checked when it has arrived; here only its length.
         let most = geometry.block_size + 4;
         if asked.action == SanitizeAction::Overwrite
             && !(5..=most).contains(&u32::from(asked.parameter_list_length))

@@ -1,4 +1,4 @@
-//! TOKEN OUT and TOKEN IN: what the gateways that share a unit ask for and are told.
+//! TOKEN OUT and TOKEN IN: the requests of the gateways that share a unit, and the answers to them.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Whether a session may change these blocks now, as far as tokens go. With their claim held.
+    /// Checks that the coherence tokens of a session let it change these blocks now. Call this with the
+    /// blocks locked.
     pub(super) fn check_token(&self, nexus: u64, extent: Extent) -> Result<(), UnitCommandFailure> {
         self.writers.sharing.as_ref().map_or(Ok(()), |sharing| sharing.check(nexus, extent))
     }
@@ -38,7 +39,8 @@ impl BlockUnit {
             .map_err(|_| taking_with(length, Sense::invalid_field_in_parameter_list(0).into()))?;
         let (nexus, turn) = (work.nexus, work.turn);
         Ok(UnitReply::new(async move {
-            // Whoever waits for all that has begun must not wait for this, which may wait for the same.
+            // Release the turn: a command that waits for all others to end would wait for this one, which may
+            // wait for the same.
             drop(turn);
             for request in requests {
                 if let Err(sense) = self.ask_tokens(sharing, nexus, request).await {
@@ -49,8 +51,8 @@ impl BlockUnit {
         }))
     }
 
-    /// A range that is given back is given on only when nothing more is written to it by who had it, not
-    /// even by a session that has ended.
+    /// Passes one request to the grantor. Before a released range is granted to another gateway, all writes
+    /// to it must have ended, those of sessions that have ended included.
     async fn ask_tokens(
         &self,
         sharing: &UnitSharing,

@@ -1,5 +1,6 @@
-//! A unit that several gateways change, each what it has tokens for (decision 0016). In place of one
-//! owner there are many: each claims as a single one would (`ownership.rs`), beside the others.
+//! A unit that several gateways write to, each to the ranges for which it has coherence tokens (decision
+//! 0016). Each gateway claims the unit as a single owner would (`ownership.rs`), but the claims of all are in
+//! force together.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,29 +32,31 @@ use crate::{
 };
 
 /// The gateways of a shared unit.
+///
+/// Lock order: `saved` before `state`.
 pub(crate) struct UnitSharing {
     store: Arc<dyn UnitStore>,
     grain: u32,
     started: Instant,
     state: Mutex<UnitSharingState>,
-    /// Held through a change until it is saved.
+    /// Locked through a change of the owners until it is saved.
     saved: tokio::sync::Mutex<()>,
-    /// There is something for somebody.
+    /// Wakes the sessions that wait in [`Self::hear`].
     told: Notify,
 }
 
 struct UnitSharingState {
-    /// The place in the list is the number of the member.
+    /// The index in the list is the number of the member.
     owners: Vec<ClaimOwner>,
     grantor: Grantor,
     /// Sessions that have presented a claim.
     present: HashMap<u64, SharingMember>,
-    /// Sessions whose claim is not in force any more.
+    /// Sessions whose claim is no longer in force.
     fenced: HashSet<u64>,
 }
 
 impl UnitSharing {
-    /// Goes on with the claims that were saved. `former`: who had the unit alone before it was shared.
+    /// Loads the saved claims. `former` is the exclusive writer that the unit had before it was shared.
     pub(crate) fn load(
         share: Share,
         geometry: &Geometry,
@@ -68,7 +71,7 @@ impl UnitSharing {
                     former.name
                 )));
             }
-            // Its log knows that it was granted something here.
+            // Keep this record: the log of the former owner knows that it was granted a claim here.
             Some(former) if owners.is_empty() => owners.push(former),
             _ => {}
         }
@@ -78,11 +81,12 @@ impl UnitSharing {
         let terms = Terms { lease: share.lease_ms.into(), ranges };
         let mut first = [0; 8];
         getrandom::fill(&mut first).map_err(io::Error::other)?;
-        // Room for as many as will ever be counted.
+        // Clear the top bits, so that counting up from this number never overflows.
         let first = u64::from_ne_bytes(first) >> 2 | 1;
         let known = || numbered(&owners).filter(|(_, owner)| owner.is_held || owner.is_dropped);
         let mut grantor = Grantor::new(terms, first, known().map(|(member, _)| member), 0);
-        // It may have been dropped a moment ago, and reads until its lease is over.
+        // The claim may have been dropped a moment before the restart. The gateway may read until its lease
+        // has expired.
         for (dropped, _) in known().filter(|(_, owner)| owner.is_dropped) {
             grantor.expel(dropped, 0);
         }
@@ -98,7 +102,8 @@ impl UnitSharing {
         })
     }
 
-    /// Who shares the unit still, as the store has it: such a unit must not be served as one that is not shared.
+    /// Returns true if the store records gateways that still share the unit. Such a unit must not be served
+    /// unshared.
     pub(crate) fn is_left(store: &dyn UnitStore) -> io::Result<bool> {
         Ok(Self::owners(store)?.iter().any(|owner| owner.is_held))
     }
@@ -111,7 +116,7 @@ impl UnitSharing {
         read_record(&record).ok_or_else(|| damaged(UnitRecordKind::Sharing))
     }
 
-    /// Why the command is not for this session, if it is not.
+    /// Returns the failure of a command that this session may not execute.
     pub(crate) fn bar(
         &self,
         nexus: u64,
@@ -133,7 +138,7 @@ impl UnitSharing {
         match touch {
             Touch::Nothing | Touch::Flushes => None,
             Touch::Reads => (!is_member && !reads_beside).then_some(UnitCommandFailure::Conflict),
-            // Only these are known by the blocks that they change.
+            // Only for these commands are the changed blocks known from the CDB.
             Touch::Changes => match command {
                 Command::Block(BlockCommand::Write(transfer))
                 | Command::Block(BlockCommand::WriteSame { transfer, .. })
@@ -147,8 +152,8 @@ impl UnitSharing {
         }
     }
 
-    /// Whether a session may change these blocks now. To be asked with the write's claim held: a release waits
-    /// for that.
+    /// Checks that a session may change these blocks now. Call this with the blocks locked: a release of
+    /// their range waits for that lock.
     pub(crate) fn check(&self, nexus: u64, extent: Extent) -> Result<(), UnitCommandFailure> {
         let state = self.state.lock();
         if !state.owners.iter().any(|owner| owner.is_held) {
@@ -157,7 +162,7 @@ impl UnitSharing {
         state.check(nexus, extent, self.grain)
     }
 
-    /// The blocks of a range.
+    /// Returns the blocks of a range.
     pub(crate) fn extent(&self, range: CoherenceRange) -> Extent {
         let lba = Lba(u64::from(range.0) * u64::from(self.grain));
         Extent { lba, blocks: self.grain }
@@ -166,9 +171,9 @@ impl UnitSharing {
     /// CLAIM OUT: CLAIM. Changes nothing if it fails.
     ///
     /// # Errors
-    /// 5/26/00 if the owner's name is not the initiator's; 7/27/81 if there is no place, if the session has the
-    /// claim of another log, or if the initiator has [`MOST_OF_ONE`] places already; otherwise as with a claim
-    /// on an unshared unit.
+    /// 5/26/00 if the owner's name is not the initiator's; 7/27/81 if the list of members is full, if the
+    /// session has the claim of another log, or if the initiator has [`MOST_OF_ONE`] members already;
+    /// otherwise as with a claim on an unshared unit.
     pub(crate) async fn claim(&self, from: &Nexus, asked: ClaimParameters) -> Result<(), Sense> {
         let nexus = from.number;
         let _saving = self.saved.lock().await;
@@ -200,14 +205,15 @@ impl UnitSharing {
         }
         state.fenced.remove(&nexus);
         state.owners = owners;
-        // Presented again in its session, it goes on as it was.
+        // A session that repeats its claim keeps its tokens.
         if state.present.insert(nexus, member) != Some(member) {
             state.grantor.attach(member, now);
         }
         Ok(())
     }
 
-    /// CLAIM OUT: RELEASE, while nothing is under way that it had sent. The record stays, so that older copies of the log are known.
+    /// CLAIM OUT: RELEASE. No command of the session may be in progress. The record stays, so that older
+    /// copies of the log are recognized.
     pub(crate) async fn release(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let _saving = self.saved.lock().await;
         let (owners, member) = {
@@ -252,8 +258,8 @@ impl UnitSharing {
         Ok(())
     }
 
-    /// The operator gives up what those have of whom nothing is heard; while nothing is under way that they
-    /// had sent.
+    /// Drops the claims of the absent gateways on behalf of the operator; their dirty data is lost. No
+    /// command of these gateways may be in progress.
     pub(crate) async fn drop_absent(&self) -> Result<(), Sense> {
         let _saving = self.saved.lock().await;
         let now = self.now();
@@ -276,7 +282,7 @@ impl UnitSharing {
         for member in &dropped {
             tracing::warn!(owner = owners[member.0 as usize].name, "the claim is dropped");
             state.grantor.expel(*member, now);
-            // One that is cut off may have its session still.
+            // A gateway that was cut off may still have its session.
             let sessions: Vec<u64> = state.sessions_of(*member).collect();
             for session in sessions {
                 state.present.remove(&session);
@@ -288,20 +294,21 @@ impl UnitSharing {
         Ok(())
     }
 
-    /// CLAIM IN: of the session's own claim, or of the one that others wait for.
+    /// CLAIM IN: reports the session's own claim. For a session without a claim, reports one of the claims in
+    /// force, preferably that of an absent gateway.
     pub(crate) fn report(&self, nexus: u64) -> ClaimReport {
         let state = self.state.lock();
         let now = self.now();
         let own = state.present.get(&nexus).copied();
         let held = || {
             let held = numbered(&state.owners).filter(|(_, owner)| owner.is_held);
-            // Who is away comes first.
+            // `false` sorts first, so an absent gateway is preferred.
             held.min_by_key(|(member, _)| state.is_there(*member, now)).map(|(m, _)| m)
         };
         own.or_else(held).map(|member| state.report(member, now)).unwrap_or_default()
     }
 
-    /// All who share it.
+    /// Returns the gateways that share the unit, those whose claim was dropped included.
     pub(crate) fn sharers(&self) -> Vec<Sharer> {
         let now = self.now();
         let state = self.state.lock();
@@ -313,7 +320,7 @@ impl UnitSharing {
         .collect()
     }
 
-    /// TOKEN OUT, one of its requests. The unit has so many blocks: it may have grown.
+    /// Handles one request of TOKEN OUT. `blocks` is the present size of the unit, which may have grown.
     pub(crate) fn ask(
         &self,
         nexus: u64,
@@ -322,7 +329,7 @@ impl UnitSharing {
     ) -> Result<(), Sense> {
         let now = self.now();
         let mut state = self.state.lock();
-        // Of too many ranges the first are shared still.
+        // If the unit has grown beyond the largest number of ranges, the first ranges stay shared.
         if let Some(ranges) = ranges(blocks, self.grain) {
             state.grantor.grow(ranges);
         }
@@ -333,7 +340,7 @@ impl UnitSharing {
         Ok(())
     }
 
-    /// TOKEN IN: waits until there is something for a session, or so long.
+    /// TOKEN IN: waits until there are answers for the session, but no longer than `wait`.
     pub(crate) async fn hear(
         &self,
         nexus: u64,
@@ -363,7 +370,7 @@ impl UnitSharing {
         }
     }
 
-    /// A session ended. The claim and the tokens stay.
+    /// Notes the end of a session. The claim and the tokens stay.
     pub(crate) fn close(&self, nexus: u64) {
         let mut state = self.state.lock();
         state.present.remove(&nexus);
@@ -380,27 +387,27 @@ impl UnitSharing {
     }
 }
 
-/// How many ranges so many blocks are; `None` if they cannot be counted.
+/// Returns the number of ranges in this many blocks; `None` if it exceeds a u32.
 fn ranges(blocks: u64, grain: u32) -> Option<u32> {
     u32::try_from(blocks.div_ceil(u64::from(grain))).ok()
 }
 
 impl UnitSharingState {
-    /// Decides which member a claim becomes, or why it is refused.
+    /// Returns the member that a claim becomes, or the reason for refusing it.
     fn admit(&self, nexus: u64, asked: &ClaimParameters) -> Result<SharingMember, Sense> {
         if !asked.shares {
             return Err(Sense::CLAIM_NOT_SHARED);
         }
-        // A gateway has a session for each of its logs. Places outlast sessions and restarts, so without
-        // these two limits one initiator could take all of them.
+        // A gateway has one session for each of its logs. Member numbers outlast sessions and restarts, so
+        // without these two limits one initiator could take all of them.
         let holds = self.present.get(&nexus).map(|member| &self.owners[member.0 as usize]);
         if holds.is_some_and(|owner| owner.instance != asked.instance) {
             return Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
         }
         let known = numbered(&self.owners).find(|(_, owner)| owner.instance == asked.instance);
         let is_present = known.is_some_and(|(member, _)| self.sessions_of(member).next().is_some());
-        // What a dropped one held was given on. One that would still name it must not be awaited by a node that
-        // starts anew, whatever it accepts to lose.
+        // The ranges of a dropped gateway were granted to others. Do not let it rejoin while it may still
+        // name these ranges, even with accept_loss: after a restart, the node would wait for it.
         let may_name = |owner: &ClaimOwner| asked.is_dirty || asked.opening == owner.opening;
         if known.is_some_and(|(_, owner)| owner.is_dropped && may_name(owner)) {
             return Err(Sense::CLAIM_DROPPED);
@@ -423,7 +430,7 @@ impl UnitSharingState {
     fn check(&self, nexus: u64, extent: Extent, grain: u32) -> Result<(), UnitCommandFailure> {
         let member =
             self.present.get(&nexus).ok_or(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED)?;
-        // It is about to say what it has.
+        // The gateway has not reported yet which tokens it has.
         if !self.grantor.is_joined(*member) {
             return Err(UnitCommandFailure::Busy);
         }
@@ -444,7 +451,8 @@ impl UnitSharingState {
         self.present.iter().filter(move |(_, of)| **of == member).map(|(nexus, _)| *nexus)
     }
 
-    /// Has a session, and was heard of within a lease: a session outlives its connection for a while.
+    /// Returns true if the gateway has a session and has sent a message within its lease. The session alone
+    /// is not enough: it outlives its connection for a while.
     fn is_there(&self, member: SharingMember, now: Millis) -> bool {
         let is_silent = self.grantor.standing(member, now).is_silent;
         !is_silent && self.sessions_of(member).next().is_some()
@@ -491,7 +499,7 @@ fn to_record(owners: &[ClaimOwner]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a record. `None` if it is none.
+/// Parses a record; `None` if it is invalid.
 fn read_record(bytes: &[u8]) -> Option<Vec<ClaimOwner>> {
     let (&[version, count], mut rest) = bytes.split_first_chunk()?;
     let mut owners = Vec::new();
@@ -506,17 +514,19 @@ fn read_record(bytes: &[u8]) -> Option<Vec<ClaimOwner>> {
     is_right.then_some(owners)
 }
 
-/// Gateways of one unit, with those that have gone: more than share one volume anywhere we know of.
+/// Most gateways of one unit, those included that have released it: more than share one volume anywhere we
+/// know of.
 const MOST_MEMBERS: usize = 16;
-/// The most places of one initiator name. Gateways of one host share a name if the settings give them none.
+/// Most members with one initiator name. The gateways of one host have the same name if the settings give
+/// them none.
 const MOST_OF_ONE: usize = 4;
 /// Offset of the byte with the length of the owner's name in the CLAIM OUT parameter list.
 const OWNER_LENGTH: u16 = 13;
-/// The longest that a TOKEN IN stays: well below the time that initiators give a command.
+/// Longest wait of a TOKEN IN: well below the time-outs of initiators.
 const MOST_WAIT: Duration = Duration::from_secs(5);
-/// How often somebody who waits looks whether a lease has ended: a small part of the shortest.
+/// Interval at which a waiting TOKEN IN checks for expired leases: a small part of the shortest lease.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Of the record; `docs/formats/state.md` has its bytes.
+/// Version of the record; `docs/formats/state.md` has its bytes.
 const VERSION: u8 = 1;
 
 #[cfg(test)]

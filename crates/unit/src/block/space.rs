@@ -1,21 +1,21 @@
-//! The space below a thin volume: what LOG SENSE tells of it, and the soft threshold (SBC-3, 4.7.3.7).
+//! The space below a thin volume: the values that LOG SENSE reports, and the soft threshold (SBC-3, 4.7.3.7).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use scsi::{log::ProvisioningCounts, mode::ProvisioningThreshold};
 use volume::{Geometry, ThinSpaceUsage, Volume};
 
-/// Watches over the soft threshold.
+/// Detects when the used space crosses the soft threshold.
 #[derive(Debug)]
 pub(crate) struct Threshold {
     percent: Option<u8>,
-    /// Bytes written, to know when to look.
+    /// Bytes written so far, to decide when to check the space.
     written: AtomicU64,
-    /// It was beyond the threshold when somebody last looked.
+    /// True if the used space was above the threshold at the last check.
     beyond: AtomicBool,
 }
 
-/// The space of a thin volume that knows its space, in threshold sets.
+/// The space of a thin volume, with the size of a threshold set.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Space {
     usage: ThinSpaceUsage,
@@ -27,24 +27,24 @@ impl Threshold {
         Self { percent, written: AtomicU64::new(0), beyond: AtomicBool::new(false) }
     }
 
-    /// So many bytes are going to be written: is it time to look at the space?
+    /// Counts `bytes` that are about to be written. Returns true if the space should be checked now.
     pub(crate) fn is_due(&self, bytes: u64) -> bool {
         if self.percent.is_none() {
             return false;
         }
         let before = self.written.fetch_add(bytes, Ordering::Relaxed);
-        // The first write looks, too: a start may find the space used up.
+        // The first write is always checked: the space may have been used up before the start.
         before == 0 || before / LOOK_EVERY != (before + bytes) / LOOK_EVERY
     }
 
-    /// True if the threshold has been crossed upwards since the last look.
+    /// Returns true if the threshold has been crossed upwards since the last check.
     pub(crate) fn crosses(&self, space: &Space) -> bool {
         let Some(percent) = self.percent else { return false };
         let beyond = space.usage.used > space.part(percent);
         !self.beyond.swap(beyond, Ordering::AcqRel) && beyond
     }
 
-    /// The mode page that tells of it.
+    /// Returns the mode page with the threshold.
     pub(crate) fn to_mode(&self, space: Option<&Space>) -> Option<ProvisioningThreshold> {
         let (percent, space) = (self.percent?, space?);
         Some(ProvisioningThreshold { used: space.sets(space.part(percent)) })
@@ -52,13 +52,13 @@ impl Threshold {
 }
 
 impl Space {
-    /// Of a thin volume that knows it.
+    /// Returns the space of a thin volume that reports it.
     pub(crate) fn of(volume: &dyn Volume, geometry: &Geometry) -> Option<Self> {
         let usage = volume.extensions().usage().filter(|_| geometry.thin)?;
         Some(Self { usage, set_bytes: u64::from(geometry.block_size) << exponent(geometry) })
     }
 
-    /// The log page.
+    /// Returns the log page.
     pub(crate) fn to_log(self) -> ProvisioningCounts {
         ProvisioningCounts {
             available: self.sets(self.usage.available),
@@ -67,7 +67,7 @@ impl Space {
         }
     }
 
-    /// So many percent of all there is, in bytes.
+    /// Returns `percent` of the total space, in bytes.
     fn part(&self, percent: u8) -> u64 {
         let all = u128::from(self.usage.used) + u128::from(self.usage.available);
         u64::try_from(all * u128::from(percent) / 100).unwrap_or(u64::MAX)
@@ -83,8 +83,7 @@ pub(crate) fn exponent(geometry: &Geometry) -> u8 {
     20 - geometry.block_size.trailing_zeros().min(20) as u8
 }
 
-/// How much may be written before somebody looks again: 64 MiB more or less say little about a
-/// volume that has a threshold.
+/// Bytes written between two checks: 64 MiB matter little to a volume that has a threshold.
 const LOOK_EVERY: u64 = 64 << 20;
 
 #[cfg(test)]

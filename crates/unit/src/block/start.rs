@@ -1,4 +1,4 @@
-//! Performs the commands of a block device: everything up to the first call on the volume.
+//! Starts the commands of a block device: everything up to the first call on the volume.
 
 use scsi::{BlockCommand, Command, PrimaryCommand, VendorCommand};
 
@@ -12,15 +12,15 @@ impl BlockUnit {
     /// Begins a task.
     ///
     /// # Errors
-    /// The completion of a task that has ended already, refused or because there is nothing to do.
+    /// The completion of a task that ends at once, because it is refused or has nothing to do.
     pub(super) fn start<'a>(
         &'a self,
         task: Task,
         turn: TaskTurn<'a>,
     ) -> Result<UnitReply<'a>, Completion> {
         if matches!(task.cdb.first(), Some(0x00 | 0x25 | 0x9e)) {
-            // Look for a new size before these commands: initiators send them before they use a
-            // disk, and path checkers all the time.
+            // Ask the volume for a new size before TEST UNIT READY and READ CAPACITY: initiators send them
+            // before they use a disk, and path checkers send them regularly.
             self.volume.extensions().refresh();
         }
         let geometry = self.geometry();
@@ -35,7 +35,7 @@ impl BlockUnit {
         }
     }
 
-    /// `room`: how many bytes of Data-In the initiator has room for.
+    /// `room`: bytes of Data-In that the initiator can take.
     fn start_block<'a>(
         &'a self,
         nexus: Nexus,

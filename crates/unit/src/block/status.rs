@@ -1,4 +1,4 @@
-//! Commands about blocks that move none of them: GET LBA STATUS and PRE-FETCH.
+//! Commands about blocks that move no data: GET LBA STATUS and PRE-FETCH.
 
 use bytes::Bytes;
 use scsi::{BlockTransfer, LbaStatus, Sense, lba_status_list};
@@ -13,7 +13,8 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Which blocks from `lba` on are mapped, as far as the volume tells at once.
+    /// GET LBA STATUS: reports which blocks from `lba` on are mapped, as far as the volume answers in one
+    /// call.
     pub(super) fn get_lba_status<'a>(
         &'a self,
         lba: u64,
@@ -45,9 +46,9 @@ impl BlockUnit {
         }))
     }
 
-    /// Reads the blocks, so that caches below have them; no more than a READ could ask for. GOOD
-    /// says that the blocks need not all be in a cache (SBC-3, 5.10), so what cannot be read is
-    /// not told here. With IMMED nothing is done, since the status would not wait for it.
+    /// PRE-FETCH: reads the blocks so that caches below hold them, but no more than one READ could ask for.
+    /// The status GOOD does not promise that all blocks are in a cache (SBC-3, 5.10), so read errors are not
+    /// reported. With IMMED nothing is done, since the status would not wait for it.
     pub(super) fn pre_fetch<'a>(
         &'a self,
         transfer: BlockTransfer,

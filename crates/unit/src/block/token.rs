@@ -1,7 +1,7 @@
 //! POPULATE TOKEN and WRITE USING TOKEN: copy offload as Windows does it (ODX).
 //!
-//! A token is a bearer's: who knows it may write what it stands for elsewhere, but only where the
-//! nexus that presents it reaches the unit that made it, and is let read there.
+//! A token is a bearer token: an initiator that knows it may write the blocks that it represents to another
+//! unit. The nexus that presents it must have access to the unit that made it, and the right to read there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -65,8 +65,8 @@ impl BlockUnit {
         let timeout = Duration::from_secs(seconds.into());
         let creator = Cscd::naa(self.primary.identity().naa, geometry.block_size);
         let (token, rod) = self.tokens.make(creator, asked.ranges, timeout)?;
-        // Writes that began before the token was there do not void it: they are waited for, and
-        // then it stands for what they wrote.
+        // A write that began before the token existed does not void it. Wait for such writes: the token then
+        // represents the data that they wrote.
         for range in rod.ranges().iter().filter(|range| range.blocks > 0) {
             let extent = Extent { lba: Lba(range.lba), blocks: range.blocks };
             drop(self.claims.alone(extent, geometry.block_size).await);
@@ -132,7 +132,8 @@ impl BlockUnit {
                 let lba = range.lba + u64::from(done);
                 let piece = || async {
                     let data = source.read(from.lba.0, blocks).await?;
-                    // Check this after the read: then a write that began before the end of the read is noticed.
+                    // Check this after the read: a write that began before the read ended has voided the
+                    // token by now.
                     if rod.is_void() {
                         return Err(Sense::TOKEN_REVOKED.into());
                     }
@@ -162,7 +163,7 @@ impl CopyMember for BlockUnit {
 }
 
 fn check_populate(asked: &PopulateToken, geometry: &Geometry) -> Result<(), Sense> {
-    // Zero: the copy manager chooses.
+    // Zero lets the copy manager choose the type.
     if asked.rod_type.is_some_and(|kind| kind != 0 && kind != ROD_TYPE) {
         return Err(Sense::invalid_field_in_parameter_list(8));
     }
@@ -172,7 +173,8 @@ fn check_populate(asked: &PopulateToken, geometry: &Geometry) -> Result<(), Sens
     check_ranges(&asked.ranges, 16, geometry)
 }
 
-/// Ranges that stand at `at` in their list: inside the unit, together not too long, apart.
+/// Checks the ranges of a list, which stand at offset `at` of the parameter list: inside of the unit, in
+/// total at most [`TOKEN_BYTES_MOST`] bytes, and without overlap.
 fn check_ranges(ranges: &[TokenRange], at: u16, geometry: &Geometry) -> Result<(), Sense> {
     let most = TOKEN_BYTES_MOST / u64::from(geometry.block_size);
     let mut all = 0;

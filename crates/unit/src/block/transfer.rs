@@ -1,4 +1,5 @@
-//! Commands that move blocks or look at them: what they may ask for, and the call that does it.
+//! Commands that read, write, verify or flush blocks: checks of their parameters, and the calls on the
+//! volume.
 
 use std::future::Future;
 
@@ -33,8 +34,8 @@ impl NonOwnerRead<'_> {
 }
 
 impl BlockUnit {
-    /// Blocks that the initiator has no `room` for are not read, only told: it may have room for
-    /// none, and would have us hold what nobody counts.
+    /// READ. Reads only the blocks that the initiator has `room` for, and reports the full length. The room
+    /// may be zero, and data beyond it would be held in memory for no use.
     pub(super) fn read<'a>(
         &'a self,
         transfer: BlockTransfer,
@@ -118,8 +119,8 @@ impl BlockUnit {
         }
     }
 
-    /// So many bytes are going to be written: from time to time somebody looks whether the soft
-    /// threshold has been crossed.
+    /// Counts `bytes` that are about to be written. From time to time, checks whether the soft threshold has
+    /// been crossed.
     pub(super) fn watch_space(&self, bytes: u64, geometry: &Geometry) {
         if self.threshold.is_due(bytes)
             && self.space(geometry).is_some_and(|space| self.threshold.crosses(&space))
@@ -144,7 +145,7 @@ impl BlockUnit {
         Ok(finished(write, taken, work.turn))
     }
 
-    /// Where a write goes, and what of its data goes there; or how it ends without one.
+    /// Returns the extent and the data of a write, or the completion if there is nothing to write.
     pub(super) fn to_write(
         &self,
         transfer: &BlockTransfer,
@@ -173,7 +174,7 @@ impl BlockUnit {
         };
         let version = self.version_for(nexus, &geometry);
         let (taken, against) = match byte_check {
-            // Data that comes all the same is not looked at.
+            // Data that an initiator sends nevertheless is ignored.
             ByteCheck::Medium => (0, Ok(Against::Nothing)),
             ByteCheck::Data => {
                 let taken = extent.blocks * geometry.block_size;
@@ -199,7 +200,8 @@ impl BlockUnit {
         })
     }
 
-    /// Begins a read beside the claim of another nexus. Returns `None` if the read cannot return half an epoch.
+    /// Begins a read while another nexus has claimed the unit. Returns `None` if the read cannot return half
+    /// an epoch.
     fn begin_read_beside(
         &self,
         nexus: u64,
@@ -212,8 +214,8 @@ impl BlockUnit {
         Ok(Some(NonOwnerRead { ownership, changes: ownership.begin_read()? }))
     }
 
-    /// All that was written becomes stable, whichever blocks are named: a volume does not flush in
-    /// parts. The status comes after it even with IMMED, which permits that.
+    /// SYNCHRONIZE CACHE: makes all earlier writes stable, whichever blocks are named, since a volume flushes
+    /// only as a whole. With IMMED, too, the status is sent after the flush, as the standard permits.
     pub(super) fn synchronize_cache<'a>(
         &'a self,
         nexus: &Nexus,
@@ -264,8 +266,8 @@ impl BlockUnit {
         }
     }
 
-    /// ROLL BACK: a flush the other way round. It takes writes as a whole, and so waits for those that
-    /// have begun: of one in the middle, the first part would be given up and the rest not.
+    /// ROLL BACK: discards the writes since the last flush. First waits for all writes that have begun:
+    /// otherwise the first part of a running write would be discarded and the rest would not.
     pub(super) fn roll_back<'a>(
         &'a self,
         work: BlockCommandInput<'a>,
@@ -284,7 +286,7 @@ impl BlockUnit {
         }))
     }
 
-    /// The blocks of a transfer, `None` if there are none.
+    /// Returns the blocks of a transfer; `None` if it has none.
     pub(super) fn extent(
         &self,
         transfer: &BlockTransfer,
@@ -294,7 +296,7 @@ impl BlockUnit {
         if transfer.blocks == 0 {
             return Ok(None);
         }
-        // One division less than asking `limits` for blocks, on the way of every READ and WRITE.
+        // Compare in bytes first: this saves the division in `limits` for every READ and WRITE.
         let bytes = u64::from(transfer.blocks) * u64::from(geometry.block_size);
         if bytes > u64::from(self.settings.maximum_transfer_bytes)
             && transfer.blocks > self.limits(geometry).maximum_blocks

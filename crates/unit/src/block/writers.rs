@@ -1,5 +1,5 @@
-//! Who may change the blocks of a unit: everybody, the exclusive writer that has claimed the unit, or the gateways that
-//! share it.
+//! The right to change the blocks of a unit: all initiators have it, or the exclusive writer that has claimed
+//! the unit, or the gateways that share it.
 
 use std::{io, sync::Arc};
 
@@ -23,10 +23,10 @@ pub(super) struct BlockWriters {
 }
 
 impl BlockWriters {
-    /// Goes on with the claims in `store`.
+    /// Loads the claims from `store`.
     ///
     /// # Errors
-    /// A record is damaged, or the settings do not go together with the claims in it.
+    /// A record is damaged, or the settings contradict the claims in it.
     pub(super) fn load(
         settings: &Settings,
         volume: &Stack,
@@ -51,8 +51,8 @@ impl BlockWriters {
         Ok(Self { ownership: Some(ownership), sharing, flush_gate: FlushGate::default() })
     }
 
-    /// Returns the failure of a command that this session may not execute beside the writers of the unit.
-    /// `reads_beside` says whether such a session may read, `has_epochs` whether its reads get the last flushed epoch.
+    /// Returns the failure of a command that this session may not execute because of the unit's writers.
+    /// `reads_beside`: such a session may read. `has_epochs`: its reads get the last flushed epoch.
     pub(super) fn bar(
         &self,
         nexus: u64,
@@ -78,7 +78,7 @@ impl BlockWriters {
         }
     }
 
-    /// A session ended. Its claim stays.
+    /// Notes the end of a session. Its claim stays in force.
     pub(super) fn close(&self, nexus: u64) {
         if let Some(ownership) = &self.ownership {
             ownership.close(nexus);

@@ -12,13 +12,15 @@ use smallvec::SmallVec;
 /// The conditions of all nexuses of one unit.
 #[derive(Debug, Default)]
 pub(crate) struct Attentions {
-    /// Number of conditions that wait in all. While it is 0, a command need not take the lock. Written under the lock.
+    /// Total number of waiting conditions. While it is 0, a command need not take the lock. Written under the
+    /// lock.
     waiting: AtomicUsize,
     nexuses: Mutex<HashMap<u64, Conditions>>,
 }
 
-/// The conditions of one nexus, oldest first. No condition is in the list twice, and a reset drops the others. So there
-/// are never more than the kinds that units raise: a reset, commands cleared, and some changes of unit and target.
+/// The conditions of one nexus, oldest first. No condition is in the list twice, and a reset removes all
+/// earlier ones. So the list is never longer than the number of kinds that units raise: a reset, commands
+/// cleared, and some changes of unit and target.
 type Conditions = SmallVec<[Sense; 3]>;
 
 impl Attentions {
@@ -27,14 +29,14 @@ impl Attentions {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// A nexus begins. Its first condition says that the unit is new to it.
+    /// Adds a nexus, with the condition that the unit is new to it.
     pub(crate) fn open(&self, nexus: u64) {
         self.change(|nexuses| {
             nexuses.insert(nexus, SmallVec::from_slice(&[Sense::POWER_ON_OCCURRED]));
         });
     }
 
-    /// A nexus ended.
+    /// Removes a nexus that has ended.
     pub(crate) fn close(&self, nexus: u64) {
         self.change(|nexuses| {
             nexuses.remove(&nexus);
@@ -48,7 +50,7 @@ impl Attentions {
                 if Some(*number) == except {
                     continue;
                 }
-                // After a reset an initiator asks for everything anew (SAM-5, 5.14.3).
+                // After a reset an initiator asks for everything again (SAM-5, 5.14.3).
                 if condition.asc == RESET {
                     conditions.clear();
                 }
@@ -90,7 +92,7 @@ impl Attentions {
         }
         self.change(|nexuses| {
             let conditions = nexuses.get_mut(&nexus)?;
-            // A reset drops those before it, so it is the oldest.
+            // A reset removes all earlier conditions, so it is the oldest.
             (conditions.first()?.asc == RESET).then(|| conditions.remove(0))
         })
     }

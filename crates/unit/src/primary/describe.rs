@@ -17,7 +17,7 @@ use super::{
 use crate::{Completion, Nexus};
 
 impl PrimaryUnit {
-    /// Answers a command that only reports.
+    /// Performs a command that only reports.
     pub(super) fn describe(
         &self,
         device: &impl DeviceType,
@@ -86,7 +86,8 @@ impl PrimaryUnit {
         })
     }
 
-    /// Identifying information. A unit that forgets it has no commands for it.
+    /// Returns the identifying information. A unit without a store does not keep any, and refuses the
+    /// commands for it.
     pub(super) fn identifying(&self) -> Result<&Identifying, Sense> {
         self.identifying.as_ref().ok_or(Sense::invalid_bit_in_cdb(1, 4))
     }
@@ -183,7 +184,7 @@ pub(crate) fn is_identifying(operation: &OperationCodeEntry) -> bool {
     )
 }
 
-/// A target port of iSCSI is a portal group of a target (RFC 7143, 4.4.1).
+/// Returns the name of a target port. In iSCSI this is a portal group of a target (RFC 7143, 4.4.1).
 fn port_name(target: &str, port: u16) -> Designator {
     Designator::iscsi_name(Association::TargetPort, &format!("{target},t,0x{port:04x}"))
 }
@@ -200,12 +201,11 @@ fn task_functions(extended: bool) -> Vec<u8> {
     .to_bytes(extended)
 }
 
-/// The group of all target ports: access is the same through each of them.
+/// The group of all target ports. Access is the same through each port.
 pub(super) const TARGET_PORT_GROUP: u16 = 1;
 /// VPD pages of all device types.
 const PAGES: [u8; 4] =
     [SupportedPages::PAGE, UnitSerialNumber::PAGE, DeviceIdentification::PAGE, ScsiPorts::PAGE];
-/// Operation codes.
 const MODE_SELECT_6: u8 = 0x15;
 const MODE_SENSE_6: u8 = 0x1a;
 const MODE_SELECT_10: u8 = 0x55;
@@ -214,8 +214,7 @@ const THIRD_PARTY_COPY_OUT: u8 = 0x83;
 const THIRD_PARTY_COPY_IN: u8 = 0x84;
 const MAINTENANCE_IN: u8 = 0xa3;
 const MAINTENANCE_OUT: u8 = 0xa4;
-/// Service actions.
 const REPORT_IDENTIFYING: u16 = 0x05;
 const SET_IDENTIFYING: u16 = 0x06;
-/// What fits behind the eight of the vendor in a designator of 255 bytes.
+/// Characters of the serial number that fit after the eight of the vendor in a designator of 255 bytes.
 const SERIAL_CHARACTERS: usize = 240;

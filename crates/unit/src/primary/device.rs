@@ -1,4 +1,4 @@
-//! What a device type adds to the answers of the commands that all device types share.
+//! The answers of a device type to the commands that all device types share.
 
 use scsi::{
     OperationCodeEntry, Sense,
@@ -12,25 +12,25 @@ use crate::{Completion, abilities::UnitFuture};
 
 /// The facts about a unit that depend on its device type.
 pub trait DeviceType {
-    /// Standard INQUIRY data, with the device type in it.
+    /// Returns the standard INQUIRY data, with the device type in it.
     fn inquiry(&self) -> StandardInquiry;
 
-    /// Codes of the VPD pages that the device type adds, in any order.
+    /// Returns the codes of the VPD pages that the device type adds, in any order.
     fn vpd_pages(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// A VPD page of [`Self::vpd_pages`], header included; `None` for any other page.
+    /// Returns a VPD page of [`Self::vpd_pages`], header included; `None` for any other page.
     fn vpd_page(&self, _page: u8) -> Option<Vec<u8>> {
         None
     }
 
-    /// Log pages that the device type adds, ascending by page code, all below 2Fh.
+    /// Returns the log pages that the device type adds, ascending by page code, all below 2Fh.
     fn log_pages(&self) -> Vec<LogPage> {
         Vec::new()
     }
 
-    /// All commands whose CDBs the unit can read, ascending by operation code and service action.
+    /// Returns all commands whose CDBs the unit can parse, ascending by operation code and service action.
     fn operations(&self) -> Vec<&'static OperationCodeEntry>;
 
     /// Returns true if the unit can perform a command of [`Self::operations`] in its present state.
@@ -38,7 +38,7 @@ pub trait DeviceType {
         true
     }
 
-    /// Why TEST UNIT READY fails.
+    /// Checks that TEST UNIT READY succeeds.
     ///
     /// # Errors
     /// The sense data of the answer.
@@ -46,7 +46,8 @@ pub trait DeviceType {
         Ok(())
     }
 
-    /// What REQUEST SENSE reports if no unit attention condition waits, such as work that is going on.
+    /// Returns the sense data of REQUEST SENSE if no unit attention condition waits, for example while a
+    /// SANITIZE is running.
     fn condition(&self) -> Option<Sense> {
         None
     }
@@ -59,7 +60,7 @@ pub trait DeviceModes: Send + Sync {
     /// long form if `long_lba` is set.
     fn mode_header(&self, modes: Modes, long_lba: bool) -> ModeParameters;
 
-    /// Returns true if MODE SELECT may bring this block descriptor.
+    /// Returns true if the device type accepts this block descriptor in a MODE SELECT.
     fn takes_block_descriptor(&self, wanted: &BlockDescriptor) -> bool;
 
     /// Returns the mode pages of the device type with these values, in any order. `saveable` is set in a page that has
@@ -69,7 +70,8 @@ pub trait DeviceModes: Send + Sync {
     /// Returns `modes` with the values of one of the pages of [`Self::mode_pages`].
     fn with_mode_page(&self, modes: Modes, page: &ModePage) -> Modes;
 
-    /// Does what is necessary before a nexus changes the values from `before` to `wanted`.
+    /// Prepares the change of the values from `before` to `wanted` by a nexus, for example flushes a write
+    /// cache.
     ///
     /// # Errors
     /// The completion of a MODE SELECT that changes nothing.

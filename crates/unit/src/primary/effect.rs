@@ -1,4 +1,4 @@
-//! What a command does to a unit, as reservations see it.
+//! The effect of a command on a unit, as reservations classify it.
 //!
 //! SPC-4, table 66, and SBC-3, table 13, have five columns of "allowed" and "conflict", but only three different rows.
 //! For a registered nexus only the type of the reservation decides.
@@ -17,12 +17,12 @@ pub enum ReservationEffect {
     Changes,
 }
 
-/// A command of any device type, as the parts of a unit see it that all device types share.
+/// A command of any device type, seen by the parts of a unit that all device types share.
 pub trait DeviceCommand: Sized {
-    /// The command, if it is one of those that units of every device type may have.
+    /// Returns the command if it is one of SPC, which units of every device type may have.
     fn primary(&self) -> Option<&PrimaryCommand>;
 
-    /// How the command conflicts with a reservation of another nexus.
+    /// Returns how the command conflicts with a reservation of another nexus.
     fn effect(&self) -> ReservationEffect;
 
     /// Converts the command into the form in which a session keeps it until its data has come.
@@ -37,7 +37,7 @@ impl DeviceCommand for PrimaryCommand {
         Some(self)
     }
 
-    /// SPC-4, table 66.
+    /// Follows SPC-4, table 66.
     fn effect(&self) -> ReservationEffect {
         match self {
             Self::Inquiry { .. }
@@ -52,7 +52,7 @@ impl DeviceCommand for PrimaryCommand {
             | Self::RequestSense { .. }
             | Self::Reserve { .. }
             | Self::TestUnitReady => ReservationEffect::Harmless,
-            // ALLOW COMMANDS is 011b, so MODE SENSE and its like pass a write exclusive reservation.
+            // ALLOW COMMANDS is 011b, so MODE SENSE and similar commands pass a write exclusive reservation.
             Self::ModeSense(_)
             | Self::ReceiveCopyResults { .. }
             | Self::ReportSupportedOperationCodes { .. }

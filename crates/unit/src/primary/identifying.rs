@@ -1,4 +1,4 @@
-//! Identifying information: what an operator calls the unit.
+//! Identifying information: the names that an operator gives the unit.
 
 use std::{io, sync::Arc};
 
@@ -7,16 +7,16 @@ use scsi::{IdentifyingType, Sense};
 
 use crate::store::{UnitRecordKind, UnitStore, damaged};
 
-/// What was set, of a unit that keeps it over a restart; others have none (SPC-4, 5.6: it
-/// persists).
+/// The identifying information of a unit. Only a unit with a store has any, because the information persists
+/// (SPC-4, 5.6).
 pub(crate) struct Identifying {
     store: Arc<dyn UnitStore>,
-    /// Held through a change until it is saved.
+    /// Locked through a change until it is saved.
     changing: tokio::sync::Mutex<()>,
     known: Mutex<Information>,
 }
 
-/// By the place of the type in [`IdentifyingType::ALL`].
+/// Indexed by the position of the type in [`IdentifyingType::ALL`].
 type Information = [Vec<u8>; IdentifyingType::ALL.len()];
 
 impl Identifying {
@@ -34,7 +34,7 @@ impl Identifying {
         self.known.lock()[place(kind)].clone()
     }
 
-    /// Sets it; true if that is a change.
+    /// Sets the information of this type. Returns true if that is a change.
     pub(crate) async fn set(&self, kind: IdentifyingType, bytes: Vec<u8>) -> Result<bool, Sense> {
         let _one_at_a_time = self.changing.lock().await;
         let mut wanted = self.known.lock().clone();
@@ -81,7 +81,8 @@ fn from_record(bytes: &[u8]) -> Option<Information> {
     rest.is_empty().then_some(information)
 }
 
-/// Of the record: this, a zero, then length and bytes of each. `docs/formats/state.md`.
+/// Version of the record. The record has this byte, a zero, and then length and bytes of each type:
+/// `docs/formats/state.md`.
 const VERSION: u8 = 1;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What an initiator tells the unit about itself: its clock, its name.
+//! Commands by which an initiator sets the unit's clock and its identifying information.
 
 use scsi::{IdentifyingType, Sense, Timestamp};
 use volume::Data;
@@ -29,7 +29,7 @@ impl PrimaryUnit {
         Ok(taking(length))
     }
 
-    /// The information is stable before the status.
+    /// SET IDENTIFYING INFORMATION. The information is stable before the status is sent.
     pub(super) fn set_identifying<'a>(
         &'a self,
         nexus: &Nexus,
@@ -55,7 +55,7 @@ impl PrimaryUnit {
     }
 }
 
-/// UTF-8 with its only zero at the end.
+/// Returns true for UTF-8 with one zero byte, at the end.
 fn is_text(bytes: &[u8]) -> bool {
     let text = bytes.split_last().filter(|(last, _)| **last == 0);
     text.is_some_and(|(_, text)| !text.contains(&0) && std::str::from_utf8(text).is_ok())

@@ -42,8 +42,8 @@ use crate::{
 
 /// The state that units of every device type have, and the commands of SPC on it.
 ///
-/// A unit owns one, tells it of nexuses and task management functions, and lets [`crate::gate`] check each command
-/// against it.
+/// Each unit owns one, passes nexuses and task management functions on to it, and lets [`crate::gate`] check
+/// each command against it.
 pub struct PrimaryUnit {
     identity: UnitIdentity,
     attentions: Attentions,
@@ -53,7 +53,7 @@ pub struct PrimaryUnit {
     clock: UnitClock,
     /// `None` for a unit without a store.
     identifying: Option<Identifying>,
-    /// The other units of the target, and its ports, by nexus.
+    /// The other units of the target, and its ports, by the number of the nexus.
     reachable: Mutex<HashMap<u64, Arc<dyn Neighbours>>>,
 }
 
@@ -106,18 +106,18 @@ impl PrimaryUnit {
         self.identifying.is_some()
     }
 
-    /// A nexus begins: it gets its unit attention condition. See [`LogicalUnit::nexus_opened`].
+    /// Adds a nexus, with its unit attention condition. See [`LogicalUnit::nexus_opened`].
     pub fn nexus_opened(&self, nexus: &Nexus) {
         self.reservations.open(nexus);
         self.attentions.open(nexus.number);
     }
 
-    /// Sets the other units and ports that this nexus reaches. See [`LogicalUnit::nexus_reaches`].
+    /// Sets the other units and ports that this nexus has access to. See [`LogicalUnit::nexus_reaches`].
     pub fn nexus_reaches(&self, nexus: &Nexus, neighbours: Arc<dyn Neighbours>) {
         self.reachable.lock().insert(nexus.number, neighbours);
     }
 
-    /// A nexus ended. See [`LogicalUnit::nexus_closed`].
+    /// Removes a nexus that has ended. See [`LogicalUnit::nexus_closed`].
     pub fn nexus_closed(&self, nexus: &Nexus) {
         self.attentions.close(nexus.number);
         self.reachable.lock().remove(&nexus.number);
@@ -160,8 +160,8 @@ impl PrimaryUnit {
         }
     }
 
-    /// Begins a task when its attribute lets it (SAM-5, 8). `start` does everything up to the first wait; its `Err` is
-    /// the completion of a task that has ended already.
+    /// Begins a task when its attribute permits (SAM-5, 8). `start` performs the command up to its first
+    /// wait. An `Err` of `start` is the completion of a task that ends at once.
     pub fn in_turn<'a>(
         &'a self,
         task: Task,
@@ -176,8 +176,8 @@ impl PrimaryUnit {
         }
     }
 
-    /// Returns the record of the reservations in force, also if they would not outlast a loss of power here. The unit
-    /// must keep out the same nexuses where it moves to.
+    /// Returns the record of the reservations in force, those included that a loss of power here would end.
+    /// After a move, the unit must refuse the same nexuses as before.
     #[must_use]
     pub fn reservations_to_move(&self) -> Vec<u8> {
         self.reservations.to_move()
@@ -204,14 +204,14 @@ impl PrimaryUnit {
         self.attentions.take(nexus)
     }
 
-    /// Returns the unit with this NAA designator, if the nexus reaches it.
+    /// Returns the unit with this NAA designator if the nexus has access to it.
     pub(crate) fn neighbour(&self, nexus: &Nexus, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
         let neighbours = self.reachable.lock().get(&nexus.number).cloned();
         neighbours?.unit(naa)
     }
 
-    /// Returns the target ports through which the unit is reached, ascending. The port of the nexus is among them: a
-    /// portal group may have gone while its sessions stay.
+    /// Returns the target ports of the unit, ascending. The port of the nexus is always among them: its
+    /// portal group may have been removed while its sessions stay.
     pub(crate) fn target_ports(&self, nexus: &Nexus) -> SmallVec<[u16; 4]> {
         let reachable = self.reachable.lock();
         let target = reachable.get(&nexus.number);

@@ -56,7 +56,7 @@ impl PrimaryUnit {
     /// MODE SELECT of a device type with mode parameters. `data` is the parameter list.
     ///
     /// # Errors
-    /// The completion of a command that has ended already, refused or because its list is empty.
+    /// The completion of a command that ends at once, because it is refused or its list is empty.
     pub fn mode_select<'a>(
         &'a self,
         device: &'a impl DeviceModes,
@@ -75,7 +75,7 @@ impl PrimaryUnit {
         if length == 0 {
             return Err(taking(0));
         }
-        // The unit has no pages of a format of its own.
+        // The unit has no vendor-specific page format.
         if !select.page_format {
             return Err(Sense::invalid_bit_in_cdb(1, 4).into());
         }
@@ -162,7 +162,7 @@ impl PrimaryUnit {
             descriptor_sense: modes.descriptor_sense,
             unrestricted_reordering: true,
             write_protect: modes.write_protect,
-            // Nobody knows how long a lower volume stays away.
+            // It is unknown how long a lower volume stays unreachable.
             busy_timeout: 0xffff,
         };
         let mut pages = device.mode_pages(modes);
@@ -172,7 +172,7 @@ impl PrimaryUnit {
         pages
     }
 
-    /// Returns all pages with ones where something can be changed.
+    /// Returns all pages with ones in the bits that can be changed.
     fn changeable_pages(&self, device: &impl DeviceModes) -> Vec<ModePage> {
         let everything = Modes { write_through: true, write_protect: true, descriptor_sense: true };
         let mut pages = self.mode_pages(device, Modes::default());
@@ -189,7 +189,7 @@ impl PrimaryUnit {
     }
 }
 
-/// Returns the first byte in which a page differs from the current one where nothing can be changed.
+/// Returns the offset of the first byte in which `wanted` changes a bit that cannot be changed.
 fn first_fixed_difference(
     current: &ModePage,
     changeable: &ModePage,

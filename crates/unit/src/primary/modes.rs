@@ -1,5 +1,5 @@
-//! Mode parameters that an initiator can change: the current and the saved values. `mode_parameters` makes mode pages
-//! of them.
+//! Mode parameters that an initiator can change: the current and the saved values. `mode_parameters` makes
+//! mode pages from them.
 
 use std::{
     io,
@@ -74,7 +74,7 @@ impl ModeSettings {
         Some(Modes::from_bits(self.saved.load(Ordering::Acquire)))
     }
 
-    /// A reset: puts the saved values in force.
+    /// Puts the saved values in force, as a reset does.
     pub(crate) fn reset(&self) {
         self.current.store(self.saved.load(Ordering::Acquire), Ordering::Release);
     }
@@ -94,5 +94,5 @@ impl ModeSettings {
     }
 }
 
-/// Version of the record, which has a byte of flags behind it: `docs/formats/state.md`.
+/// Version of the record, in which a byte of flags follows: `docs/formats/state.md`.
 const VERSION: u8 = 1;

@@ -1,7 +1,7 @@
-//! Task attributes: which task waits for which (SAM-5, 8).
+//! Task attributes: the order in which tasks start (SAM-5, 8).
 //!
-//! One task set for all nexuses (TST=0): an ordered task starts when all before it have ended, and
-//! all after it start when it has.
+//! All nexuses share one task set (TST=0). An ordered task starts when all tasks before it have ended, and
+//! all tasks after it start when it has ended.
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -9,12 +9,12 @@ use crate::TaskAttribute;
 
 /// The order among the tasks of one unit.
 ///
-/// A fair lock keeps the order: simple tasks share it, an ordered task holds it alone, and no task overtakes one that
-/// waits.
+/// A fair lock keeps the order: simple tasks share it, an ordered task holds it exclusively, and no task
+/// overtakes one that waits.
 #[derive(Debug, Default)]
 pub(crate) struct TaskOrder(RwLock<()>);
 
-/// A task's turn, until it is dropped.
+/// Permits a task to run until it is dropped.
 #[allow(dead_code, reason = "guards are held, not read")]
 pub struct TaskTurn<'a>(OrderLock<'a>);
 

@@ -1,4 +1,4 @@
-//! Completions that say how much of a command's data was taken, and checks of parameter lists.
+//! Completions that report how much of a command's data was taken, and checks of parameter lists.
 
 use std::future::Future;
 
@@ -8,12 +8,13 @@ use volume::Data;
 
 use crate::{Completion, UnitReply, primary::order::TaskTurn, sense::UnitCommandFailure};
 
-/// The reply of a command that has ended already.
+/// Returns the reply of a command that ends at once.
 pub(crate) fn at_once<'a>(completion: Completion) -> UnitReply<'a> {
     UnitReply::done(completion)
 }
 
-/// The reply of a command that ends in GOOD or a failure when `work` has ended, and that takes `taken` bytes of data.
+/// Returns the reply of a command that ends with GOOD or a failure when `work` has ended, and that takes
+/// `taken` bytes of data. Holds the turn until then.
 pub(crate) fn finished<'a>(
     work: impl Future<Output = Result<(), UnitCommandFailure>> + Send + 'a,
     taken: u32,
@@ -35,12 +36,12 @@ pub(crate) fn answer(bytes: Vec<u8>, allocation_length: u32) -> Completion {
     Completion::good(bytes.into())
 }
 
-/// GOOD, for a command that takes `bytes` bytes of data.
+/// Returns GOOD for a command that takes `bytes` bytes of data.
 pub(crate) fn taking(bytes: u32) -> Completion {
     Completion { data_out_length: Some(bytes), ..Completion::good(Data::new()) }
 }
 
-/// A failure of a command that takes `bytes` bytes of data.
+/// Returns the failure of a command that takes `bytes` bytes of data.
 pub(crate) fn taking_with(bytes: u32, failure: UnitCommandFailure) -> Completion {
     Completion { data_out_length: Some(bytes), ..failure.into() }
 }

@@ -42,8 +42,8 @@ impl PrimaryUnit {
     }
 }
 
-/// SET TARGET PORT GROUPS (SPC-4, 6.45). Every group is active and optimized and stays so: a list that wants anything
-/// else is refused.
+/// SET TARGET PORT GROUPS (SPC-4, 6.45). Every group is always active and optimized. A list that asks for
+/// another state is refused.
 pub(super) fn set_target_port_groups(length: u32, data: &Data) -> Result<Completion, Completion> {
     check_list_length(length)?;
     // A length of zero is no error (SPC-4, 6.45).

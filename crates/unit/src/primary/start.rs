@@ -13,23 +13,21 @@ use super::{
 };
 use crate::{Completion, Nexus, UnitReply};
 
-/// The parts of a task other than its command.
 pub struct PrimaryCommandInput<'a> {
     /// The nexus that the task came through.
     pub nexus: Nexus,
-    /// The data that came with the command.
     pub data: Data,
     /// The task's turn, which ends with the command.
     pub turn: TaskTurn<'a>,
 }
 
 impl PrimaryUnit {
-    /// Does everything of a command up to its first wait. MODE SENSE and MODE SELECT end as unknown commands here: a
-    /// device type that has mode parameters performs them by [`Self::mode_sense`] and [`Self::mode_select`]. So does
-    /// third-party copy, which only block devices have.
+    /// Performs a command up to its first wait. MODE SENSE and MODE SELECT end as unknown commands here: a
+    /// device type that has mode parameters performs them by [`Self::mode_sense`] and [`Self::mode_select`].
+    /// Third-party copy, which only block devices have, ends as an unknown command as well.
     ///
     /// # Errors
-    /// The completion of a command that has ended already, GOOD or not.
+    /// The completion of a command that ends at once, GOOD or not.
     pub fn start<'a>(
         &'a self,
         device: &impl DeviceType,

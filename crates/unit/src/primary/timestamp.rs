@@ -1,4 +1,4 @@
-//! The unit's clock: the machine's, until an initiator sets it.
+//! The unit's clock. It shows the time of the machine until an initiator sets it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,20 +6,20 @@ use parking_lot::Mutex;
 use scsi::{Timestamp, TimestampOrigin};
 use tokio::time::Instant;
 
-/// What REPORT TIMESTAMP tells.
+/// The time that REPORT TIMESTAMP returns.
 #[derive(Debug, Default)]
 pub(crate) struct UnitClock {
-    /// Milliseconds since 1970, and when that was so.
+    /// The time that an initiator has set, in milliseconds since 1970, and the moment when it was set.
     set: Mutex<Option<(u64, Instant)>>,
 }
 
 impl UnitClock {
-    /// SET TIMESTAMP.
+    /// Sets the time, for SET TIMESTAMP.
     pub(crate) fn set(&self, milliseconds: u64) {
         *self.set.lock() = Some((milliseconds, Instant::now()));
     }
 
-    /// A hard reset: what was set is forgotten (SPC-4, 5.2).
+    /// Forgets the time that was set, as a hard reset does (SPC-4, 5.2).
     pub(crate) fn reset(&self) {
         *self.set.lock() = None;
     }

@@ -37,7 +37,7 @@ fn cve_2024_42416_every_service_action_may_be_asked_for() {
     }
 }
 
-/// LIO added address and length in too few bits.
+/// LIO added address and length in a type that was too narrow, so the sum overflowed.
 #[test]
 fn cve_2025_68782_addresses_and_lengths_at_the_end_of_all_numbers() {
     let host = Host::new(geometry());

@@ -1,4 +1,4 @@
-//! Unit attentions: told once to each nexus, before anything else is done for it.
+//! Unit attention conditions: each nexus gets them once, before its next command is performed.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! The claim of a cache: who else may do what, and what is left of it after a restart.
+//! The claim of a cache: the rights of other initiators, and the state after a restart.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -46,7 +46,7 @@ pub fn out(action: ClaimAction, asked: &ClaimParameters) -> (Command, Vec<u8>) {
     (VendorCommand::ClaimOut { action, parameter_list_length }.into(), list)
 }
 
-/// The sense of a CLAIM OUT as this nexus, if it fails.
+/// Sends a CLAIM OUT as this nexus. Returns the sense data if it fails.
 pub fn ask(
     host: &Host,
     from: &Nexus,
@@ -77,7 +77,7 @@ fn only_the_owner_changes_a_claimed_unit_and_others_read() {
     assert_eq!(write_as(&host, &host.nexus), None);
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
     assert_eq!(write_as(&host, &other), protected);
-    // Before its data is asked for.
+    // The check before the data is solicited.
     let write = Command::write(0, 1, false).encode();
     let refused = host.unit.admit(&other, &write, 512).expect_err("refused");
     assert_eq!(refused.sense, protected);
@@ -153,7 +153,7 @@ fn who_is_succeeded_is_shut_out_with_what_it_still_has() {
     assert_eq!(ask(&host, &later, ClaimAction::Claim, &claim(2, 20, &[10])), None);
     let fenced = Some(Sense::CLAIM_FENCED);
     assert_eq!(write_as(&host, &host.nexus), fenced);
-    // What it reads is older than what it thinks, and its flush would speak for lost writes.
+    // Its reads would be out of date, and its flush would report lost writes as stable.
     for command in [Command::read(0, 1), Command::synchronize_cache()] {
         assert_eq!(host.send(&command.encode(), &[]).sense, fenced);
     }
@@ -164,7 +164,7 @@ fn who_is_succeeded_is_shut_out_with_what_it_still_has() {
     assert_eq!(write_as(&host, &host.nexus), fenced);
 }
 
-/// What of the former owner was on its way when the claim was taken ends before that is answered.
+/// CLAIM OUT ends only after the writes that the former owner had in progress.
 #[test]
 fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     let store = Arc::new(MemoryStore::default());
@@ -192,7 +192,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     let (command, list) = out(ClaimAction::Claim, &claim(2, 20, &[10]));
     let (mut claimed, first) = send(&later, &command, list);
     assert!(first.is_pending(), "the write is still on its way");
-    // What comes from the former owner meanwhile waits behind that, and is refused.
+    // Writes of the former owner that arrive meanwhile wait, and are then refused.
     let (mut late, first) = send(&owner, &Command::write(0, 1, false), pattern(2, 1));
     assert!(first.is_pending());
     drop(write);
@@ -208,7 +208,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     assert_eq!(done.sense, Some(Sense::CLAIM_FENCED));
 }
 
-/// Two gateways with copies of one log ask at once, in any order: one of them writes.
+/// Two gateways with copies of one log claim the unit in either order: only one of them can write.
 #[test]
 fn of_two_gateways_with_one_log_never_both_write() {
     for first in [1, 2] {
@@ -299,7 +299,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// K3: a confirmed number is stable before its ADVANCE is answered, and only the claim's owner raises it.
+/// K3: a confirmed number is stable before ADVANCE is answered, and only the claim's owner raises it.
 #[test]
 fn a_confirmed_number_outlasts_a_restart_and_is_raised_by_the_holder_alone() {
     let store = Arc::new(MemoryStore::default());

@@ -1,4 +1,4 @@
-//! The epochs of a claim: writes that count with the next flush of the owner, and what others see of them.
+//! Claims on a volume with epochs: the owner's writes become visible to other initiators with its next flush.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -35,10 +35,10 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
         calls
     };
     calls(&host);
-    // What others have written before is theirs to keep.
+    // A first claim flushes, so that earlier writes of other initiators are kept.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(calls(&host), [Call::Flush]);
-    // Again in the same session: what it has sent stays.
+    // A repeated claim in the same session keeps the writes of that session.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[10])), None);
     assert_eq!(calls(&host), []);
     let flush = Command::synchronize_cache().encode();
@@ -50,7 +50,7 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
     host.good(&VendorCommand::RollBack, &[]);
     host.good(&Command::synchronize_cache(), &[]);
     assert_eq!(calls(&host), [Call::RollBack, Call::Flush]);
-    // In a new session, what it had not flushed is half an epoch.
+    // In a new session, the writes that the owner had not flushed are half an epoch, and are rolled back.
     host.unit.nexus_closed(&host.nexus);
     let back = host.other(3);
     assert_eq!(ask(&host, &back, ClaimAction::Claim, &claim(2, 20, &[10])), None);
@@ -95,7 +95,7 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(calls(&host.nexus, Command::read(3, 2)), [Call::Read(3, 2)]);
     let flushed = [Call::ReadFlushed(3, 2)];
-    // While the owner is there, and when it is gone. FUA flushes nothing, since the flush would end an epoch.
+    // With and without a session of the owner. FUA flushes nothing, since the flush would end an epoch.
     for is_gone in [false, true] {
         if is_gone {
             host.unit.nexus_closed(&host.nexus);
@@ -290,10 +290,10 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     assert_eq!(write_as(&host, &host.nexus), None);
     host.good(&STOP, &[]);
     assert_eq!(read_as(&other, &host), good, "the owner's stop is a flush");
-    // The gateway writes this past its log (FUA), so no flush need follow.
+    // The gateway writes this directly to the volume, bypassing its log (FUA), so no flush need follow.
     host.good(&Command::write(0, 1, true), &pattern(1, 1));
     assert_eq!(read_as(&other, &host), good);
-    // The owner is lost in the middle of a destage round: nobody else can end the round.
+    // The owner is lost in the middle of a destage round: no other initiator can end the round.
     assert_eq!(write_as(&host, &host.nexus), None);
     host.unit.nexus_closed(&host.nexus);
     assert_eq!(read_as(&other, &host), refused);
@@ -310,7 +310,7 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     // The owner's log is empty, so the volume has all data.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(read_as(&other, &host), good);
-    // The operator gives up the data that only the owner's log has.
+    // The operator discards the data that only the owner's log has.
     assert_eq!(write_as(&host, &host.nexus), None);
     host.unit.nexus_closed(&host.nexus);
     assert_eq!(read_as(&other, &host), refused);
@@ -359,7 +359,8 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
     assert_eq!(send(&other, verify, vec![]).await.status, ScsiStatus::Good);
 }
 
-/// A cache that writes through answers a write after the volume has it: every moment is a consistent prefix.
+/// A write-through cache acknowledges a write only after the volume has it, so the volume always holds a
+/// consistent prefix.
 #[test]
 fn readers_beside_the_claim_of_a_cache_that_writes_through_are_not_refused() {
     let store = Arc::new(MemoryStore::default());

@@ -48,7 +48,7 @@ async fn blocks_go_from_one_unit_to_another() {
     for long in [false, true] {
         let (command, data) =
             copy(&list(&both, &[segment(1000, 5, 70), segment(2000, 1005, 1070)]), long);
-        // Whoever is asked, the same happens.
+        // The result is the same at either unit.
         let asked = if long { &a } else { &b };
         asked.good(&command, data).await;
         assert_eq!(b.good(&Command::read(70, 3000), vec![]).await, pattern(1, 3000));
@@ -75,8 +75,8 @@ async fn a_copy_over_itself_moves_what_would_be_overwritten_first() {
     }
 }
 
-/// CVE-2020-28374 (LIO), CVE-2021-3139 (tcmu-runner): the copy manager found units by their names
-/// alone, so that any initiator read and wrote the disks of all others.
+/// CVE-2020-28374 (LIO), CVE-2021-3139 (tcmu-runner): the copy manager found units by their names alone, so
+/// that any initiator could read and write the disks of all others.
 #[tokio::test]
 async fn cve_2020_28374_a_unit_that_the_session_does_not_reach_cannot_be_named() {
     let (_party, a, _) = two();
@@ -91,7 +91,7 @@ async fn cve_2020_28374_a_unit_that_the_session_does_not_reach_cannot_be_named()
     }
     assert_eq!(a.good(&Command::read(0, 8), vec![]).await, vec![0; 8 * BLOCK]);
     assert_eq!(secret.good(&Command::read(0, 8), vec![]).await, pattern(9, 8));
-    // A session of which nothing is known reaches the unit itself and no other.
+    // A session without a list of neighbours has access only to the unit itself.
     let stranger = nexus(99);
     let (command, data) = copy(&list(&[a.cscd(), secret.cscd()], &[segment(8, 0, 0)]), false);
     let refused = a.unit.execute(task(&stranger, command.encode(), data)).await;
@@ -149,7 +149,7 @@ async fn lists_of_nothing_are_good_and_outcomes_belong_to_who_asked() {
     assert_eq!(parameters[8..12], [0, 8, 0, 64]);
 }
 
-/// The copy's own commands do not take the unit attention that the nexus is to hear.
+/// The commands of the copy must not take the unit attention condition that is meant for the nexus.
 #[tokio::test]
 async fn a_copy_does_not_swallow_what_the_other_unit_has_to_tell() {
     let (_party, a, b) = two();
@@ -230,6 +230,6 @@ async fn an_aborted_copy_has_ended_when_the_abort_has_and_only_its_own_nexus_abo
     let (copied, ()) = tokio::join!(copying, aborting);
     assert_eq!(copied.sense, Some(Sense::COPY_ABORTED));
     assert!(begun.elapsed() < Duration::from_secs(4), "fifteen pieces of two seconds");
-    // What has ended is no error to abort, and stays what it was.
+    // An abort of a copy that has ended is no error and does not change its status.
     a.good(&abort, vec![]).await;
 }

@@ -207,7 +207,7 @@ fn supported(host: &Host, reporting: Reporting, timeouts: bool) -> Vec<u8> {
 
 #[test]
 fn one_command_is_asked_for_in_the_way_of_its_kind() {
-    // With all that a volume can have.
+    // Volumes with all optional abilities.
     let with_epochs = Geometry { epoch_blocks: 800, key_erasable: true, ..geometry() };
     let alone = Host::with_store(with_epochs, &Arc::default());
     let share = Some(Share { grain_bytes: 64 << 10, lease_ms: 1000 });
@@ -257,7 +257,7 @@ fn what_is_reported_is_served_and_nothing_else() {
                 OPERATIONS.iter().any(|o| o.opcode == opcode && o.service_action.is_some());
             let unknown = sense == Some(Sense::INVALID_COMMAND_OPERATION_CODE)
                 || has_action && sense == Some(Sense::invalid_bit_in_cdb(1, 4));
-            // The target answers REPORT LUNS in the unit's place.
+            // The target answers REPORT LUNS itself.
             let here =
                 opcode != 0xa0 && reported.contains(&(opcode, if has_action { action } else { 0 }));
             assert_eq!(!unknown, here, "{opcode:02x}/{action:02x}");

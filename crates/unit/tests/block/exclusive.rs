@@ -105,8 +105,8 @@ fn writes_to_a_write_protected_unit_are_refused() {
     }
 }
 
-/// Eight hosts count in one block, each by what it read: no increment may be lost though reads
-/// and writes of the volume overlap, and plain writes elsewhere go on.
+/// Eight hosts increment a counter in one block with COMPARE AND WRITE. No increment may be lost, although
+/// reads and writes of the volume overlap and other hosts write elsewhere.
 #[tokio::test(start_paused = true)]
 async fn nobody_writes_between_the_comparison_and_the_write() {
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1024)));

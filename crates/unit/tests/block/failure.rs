@@ -1,4 +1,4 @@
-//! What a volume that fails looks like to an initiator; what is refused before its data comes.
+//! The status that an initiator gets when the volume fails, and the checks before data is solicited.
 
 use std::sync::atomic::Ordering;
 
@@ -129,7 +129,7 @@ fn admission_asks_the_volume_for_what_will_come() {
     assert!(host.unit.admit(&host.nexus, &Command::read(0, 8).encode(), 0).is_ok());
 }
 
-/// A log that is too small for the whole command takes its data a piece at a time.
+/// A command that is done in pieces needs room in the log for one piece only.
 #[test]
 fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));

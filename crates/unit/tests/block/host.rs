@@ -1,4 +1,4 @@
-//! An initiator without a network: sends a command, expects the answer at the first poll.
+//! An initiator without a network: sends a command and expects its completion at the first poll.
 
 use std::{
     collections::HashMap,
@@ -32,23 +32,20 @@ pub struct Host {
     pub nexus: Nexus,
 }
 
-/// The volume right below the unit: notes what it is asked, and changes its size when told.
+/// The volume below the unit: records the calls, and has the size that the test sets.
 pub struct Calls {
     lower: Stack,
     noted: Mutex<Vec<Call>>,
     pub blocks: AtomicU64,
     pub full: AtomicBool,
-    /// Makes roll-backs fail.
     pub keeps_open_epoch: AtomicBool,
-    /// What it says of its space.
     pub usage: Mutex<Option<ThinSpaceUsage>>,
 }
 
-/// Records in memory: what survives the unit that saved them.
+/// Records in memory, which outlast the unit that saved them.
 #[derive(Default)]
 pub struct MemoryStore {
     pub records: Mutex<HashMap<UnitRecordKind, Vec<u8>>>,
-    /// Whether saving fails.
     pub broken: AtomicBool,
 }
 
@@ -79,13 +76,13 @@ pub enum Call {
     Admit(usize),
 }
 
-/// 1023 blocks, so that nothing is round.
+/// 1023 blocks: not a multiple of any limit.
 pub fn geometry() -> Geometry {
     Geometry::with_blocks(1023)
 }
 
 impl Host {
-    /// A host that has already been told of its unit attention.
+    /// Returns a host that has already taken its unit attention condition.
     pub fn new(geometry: Geometry) -> Self {
         Self::with_settings(geometry, Settings::default())
     }
@@ -94,7 +91,8 @@ impl Host {
         Self::build(geometry, |volume, identity| BlockUnit::new(volume, identity, settings))
     }
 
-    /// A unit that keeps its records in `store`; as after a restart, if there are some.
+    /// Returns a host of a unit that keeps its records in `store`. With records in `store`, the unit is in
+    /// the state after a restart.
     pub fn with_store(geometry: Geometry, store: &Arc<MemoryStore>) -> Self {
         Self::build(geometry, |volume, identity| {
             BlockUnit::open(volume, identity, Settings::default(), store.clone())
@@ -102,7 +100,7 @@ impl Host {
         })
     }
 
-    /// The same with settings.
+    /// Returns a host of a unit with settings and records.
     pub fn with_store_and_settings(
         geometry: Geometry,
         settings: Settings,
@@ -162,7 +160,7 @@ impl Host {
         }
     }
 
-    /// The data of a command that must end in GOOD.
+    /// Returns the data of a command that must end with GOOD.
     pub fn good(&self, command: &(impl Copy + Into<Command>), data: &[u8]) -> Vec<u8> {
         let command: Command = (*command).into();
         let completion = self.send(&command.encode(), data);
@@ -170,7 +168,7 @@ impl Host {
         completion.data_in.into_bytes().to_vec()
     }
 
-    /// The sense of a command that must end in CHECK CONDITION, without its field pointer.
+    /// Returns the sense data of a command that must end with CHECK CONDITION, without its field pointer.
     pub fn fails(&self, command: &(impl Copy + Into<Command>), data: &[u8]) -> Sense {
         let command: Command = (*command).into();
         self.fails_cdb(&command.encode(), data)
@@ -183,7 +181,7 @@ impl Host {
         Sense { field: None, ..completion.sense.expect("CHECK CONDITION comes with sense data") }
     }
 
-    /// Another session, which has already been told of its unit attention.
+    /// Opens another session that has already taken its unit attention condition.
     pub fn other(&self, number: u64) -> Nexus {
         let other = nexus(number);
         self.unit.nexus_opened(&other);
@@ -192,12 +190,12 @@ impl Host {
         other
     }
 
-    /// How TEST UNIT READY ends.
+    /// Returns the sense data of TEST UNIT READY.
     pub fn ready_as(&self, nexus: &Nexus) -> Option<Sense> {
         self.send_as(nexus, &PrimaryCommand::TestUnitReady.encode(), &[]).sense
     }
 
-    /// What the unit asked of its volume since the last time.
+    /// Returns the calls on the volume since the last call of this function.
     pub fn asked(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.noted.lock())
     }
@@ -217,7 +215,7 @@ pub fn nexus(number: u64) -> Nexus {
     }
 }
 
-/// Blocks that differ from each other: each byte is the seed plus its block's number.
+/// Returns blocks that differ: each byte is the seed plus the number of its block.
 pub fn pattern(seed: u8, blocks: usize) -> Vec<u8> {
     (0..blocks * BLOCK).map(|at| seed.wrapping_add((at / BLOCK) as u8)).collect()
 }

@@ -1,4 +1,4 @@
-//! Logical blocks of 4096 bytes: every command counts in them.
+//! Logical blocks of 4096 bytes: all commands use them as their unit of length.
 
 use std::sync::Arc;
 

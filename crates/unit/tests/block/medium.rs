@@ -1,4 +1,4 @@
-//! A removable medium: taken out and put in, kept from it; a unit without one.
+//! A removable medium: ejecting, loading and preventing removal; a unit without a removable medium.
 
 use scsi::{
     BlockCommand, Command, OPERATIONS, PrimaryCommand, Sense, StartStop, inquiry::StandardInquiry,

@@ -1,4 +1,4 @@
-//! MODE SELECT: what can be changed, who is told, what is saved.
+//! MODE SELECT: the values that can be changed, the unit attention conditions, and saving.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ fn set(host: &Host, page: ModePage, save: bool) {
     host.good(&select(&bytes, false, save), &bytes);
 }
 
-/// What MODE SELECT of these pages is refused with.
+/// Returns the sense data of a refused MODE SELECT with these pages.
 fn refused(host: &Host, pages: &[ModePage]) -> Sense {
     let bytes = list(pages).to_bytes_6();
     host.fails(&select(&bytes, false, false), &bytes)

@@ -1,4 +1,4 @@
-//! Task attributes, and tasks that are dropped half way.
+//! Task attributes, and tasks that are dropped while they run.
 
 use std::{
     sync::Arc,
@@ -68,7 +68,7 @@ fn an_ordered_task_waits_and_those_after_it_wait_for_it() {
     let mut urgent = start(&host, &Command::write(10, 1, false), TaskAttribute::HeadOfQueue);
     assert_eq!(status(&mut urgent), Some(ScsiStatus::Good));
 
-    // The first is aborted, as a driver does it.
+    // Abort the first task as a driver does, by dropping its future.
     drop(hanging);
     assert_eq!(status(&mut after), None);
     assert_eq!(status(&mut ordered), Some(ScsiStatus::Good));
@@ -93,7 +93,7 @@ fn a_waiting_ordered_task_that_is_aborted_lets_the_rest_go_on() {
     assert_eq!(status(&mut after), Some(ScsiStatus::Good));
 }
 
-/// A write has many steps below: none of them may be given up without the others.
+/// A write makes several calls on the volume: a roll-back must discard all of them or none.
 #[test]
 fn a_roll_back_waits_for_writes_that_have_begun() {
     let host = host_with_epochs_that_hangs_at_7();
@@ -172,7 +172,7 @@ fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
     let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
     let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     drop(hanging);
-    // Poll the write before the flush: the flush then has no place in the queue of the lock yet.
+    // Poll the write before the flush: the flush has not joined the queue of the lock yet.
     assert_eq!(status(&mut ordered), Some(ScsiStatus::Good));
     assert_eq!(status(&mut write), None);
     assert_eq!(status(&mut flush), Some(ScsiStatus::Good));

@@ -1,4 +1,4 @@
-//! Units that a session reaches beside each other, as a target puts them together.
+//! Several units of one target, with access for the same sessions.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,7 +12,6 @@ use volume::{Geometry, MemVolume, Stack};
 
 use crate::host::nexus;
 
-/// Units of one target.
 #[derive(Default)]
 pub struct Party(Mutex<HashMap<[u8; 16], Arc<BlockUnit>>>);
 
@@ -27,19 +26,18 @@ impl Neighbours for Party {
 }
 
 impl Party {
-    /// The target has this unit no more.
+    /// Removes a unit from the target.
     pub fn leave(&self, naa: &[u8; 16]) {
         self.0.lock().remove(naa);
     }
 }
 
-/// One unit of a party.
 pub struct Member {
     pub unit: Arc<BlockUnit>,
     pub nexus: Nexus,
 }
 
-/// A unit in memory of this serial number that becomes part of the party, with its one nexus.
+/// Adds a unit in memory with this serial number, and opens its one nexus.
 pub fn join(party: &Arc<Party>, serial: &str, geometry: Geometry) -> Member {
     join_over(party, serial, Arc::new(MemVolume::new(geometry)))
 }
@@ -53,7 +51,7 @@ pub fn join_over(party: &Arc<Party>, serial: &str, volume: Stack) -> Member {
 }
 
 impl Member {
-    /// A nexus that has been told of its unit attention.
+    /// Opens a nexus that has already taken its unit attention condition.
     pub fn open(&self, party: &Arc<Party>, number: u64) -> Nexus {
         let nexus = nexus(number);
         self.unit.nexus_opened(&nexus);
@@ -98,7 +96,7 @@ pub fn task(nexus: &Nexus, cdb: Cdb, data: Vec<u8>) -> Task {
     }
 }
 
-/// The result of what is done at its first poll.
+/// Returns the result of a future that completes at its first poll.
 fn futures<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

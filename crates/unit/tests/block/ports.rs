@@ -1,4 +1,4 @@
-//! Target ports and their group, and what is told of them.
+//! Target ports and their group, and the reports of them.
 
 use scsi::{
     Command, PrimaryCommand, ReportTargetPortGroups, Sense,

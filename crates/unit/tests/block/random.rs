@@ -1,4 +1,4 @@
-//! Any CDB with any data does no harm; any sequence of commands does what it does to an array.
+//! Random CDBs with random data do no harm; random sequences of commands have the same effect as on an array.
 
 use proptest::prelude::*;
 use scsi::{
@@ -17,7 +17,7 @@ fn small() -> Geometry {
 }
 
 fn transfer() -> impl Strategy<Value = BlockTransfer> {
-    // Some reach beyond the end.
+    // Some extents end beyond the last block.
     (0..BLOCKS + 2, 0u32..12).prop_map(|(lba, blocks)| BlockTransfer::new(lba, blocks))
 }
 
@@ -41,15 +41,15 @@ fn command() -> impl Strategy<Value = (Command, u8)> {
         }),
         1 => Just(Command::Block(BlockCommand::Unmap { anchor: false, parameter_list_length: 40 })),
     ];
-    // Seed 0 makes blocks of zeros, which some commands treat apart.
+    // Seed 0 makes blocks of zeros, which some commands treat specially.
     (command, 0u8..4)
 }
 
-/// What the unit is compared with.
+/// The reference that the unit is compared with.
 struct Model(Vec<u8>);
 
 impl Model {
-    /// What the command does to the blocks: its data, what it returns, how it ends.
+    /// Performs the command on the blocks. Returns its Data-Out and its result.
     fn run(&mut self, command: &Command, seed: u8) -> (Vec<u8>, Result<Vec<u8>, Sense>) {
         let block = |index: usize| [if seed == 0 { 0 } else { seed ^ index as u8 }; BLOCK];
         let blocks =
@@ -145,7 +145,7 @@ proptest! {
         let mut cdb = [0; 16];
         cdb[1..].copy_from_slice(&rest);
         if small_numbers {
-            // Most random addresses are outside; these are not.
+            // Most random addresses are beyond the end. Keep these inside.
             cdb[2..].iter_mut().for_each(|field| *field &= 0x03);
             cdb[2..6].fill(0);
         }

@@ -1,4 +1,5 @@
-//! Persistent reservations: what each service action does, who is told, and what is barred from whom.
+//! Persistent reservations: the effect of each service action, the unit attention conditions, and the refused
+//! commands.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -28,7 +29,7 @@ use ReserveAction::{
     Release, Reserve,
 };
 
-/// How a PERSISTENT RESERVE OUT ends: its status, or sense without the field.
+/// The result of a PERSISTENT RESERVE OUT, without the field pointer of its sense data.
 type Outcome = Result<(), Refusal>;
 
 #[derive(Debug, PartialEq)]
@@ -66,7 +67,7 @@ fn read(host: &Host, report: ReserveReport) -> Vec<u8> {
     host.good(&PrimaryCommand::PersistentReserveIn(asked), &[])
 }
 
-/// PRGENERATION, and the keys that are registered.
+/// Returns PRGENERATION and the registered keys.
 fn keys(host: &Host) -> (u32, Vec<u64>) {
     let bytes = read(host, ReserveReport::Keys);
     let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -75,14 +76,14 @@ fn keys(host: &Host) -> (u32, Vec<u64>) {
     (number(0), keys.map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect())
 }
 
-/// Key and type of the reservation.
+/// Returns key and type of the reservation.
 fn held(host: &Host) -> Option<(u64, u8)> {
     let bytes = read(host, ReserveReport::Reservation);
     let key = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     (bytes.len() > 8).then(|| (key(&bytes[8..16]), bytes[21]))
 }
 
-/// Three sessions of three initiator ports, registered under 1, 2 and 3.
+/// Returns three sessions of three initiator ports, registered with the keys 1, 2 and 3.
 fn three() -> (Host, [Nexus; 3]) {
     let host = Host::new(geometry());
     let nexuses = [host.nexus.clone(), host.other(2), host.other(3)];
@@ -244,7 +245,7 @@ fn other_ports_are_registered_by_name_and_for_all_target_ports() {
     assert_eq!(keys(&host), (1, vec![5, 5, 5]));
     let two = host.other(2);
     assert_eq!(act(&host, &two, Reserve(WriteExclusive), 5, 0), Ok(()));
-    // Whoever is registered already is not registered by others, and then nobody is.
+    // A nexus that is registered already cannot be registered by another one. The whole command then fails.
     let four = host.other(4);
     let list = OutParameters { ports: Some(vec![port(5), port(3)]), ..keys_of(0, 6) };
     let field = Err(Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
@@ -281,7 +282,7 @@ fn register_and_move_hands_the_reservation_on() {
     assert_eq!(host.send_as(&seven, &Command::read(0, 1).encode(), &[]).status, ScsiStatus::Good);
 }
 
-/// As [`held`], asked by another session.
+/// Like [`held`], but asked by another session.
 fn held_as(host: &Host, nexus: &Nexus) -> Option<(u64, u8)> {
     let asked = PersistentReserveIn { report: ReserveReport::Reservation, allocation_length: 255 };
     let cdb = PrimaryCommand::PersistentReserveIn(asked).encode();
@@ -317,7 +318,7 @@ fn what_is_to_last_is_there_after_a_restart() {
     let two = again.other(2);
     let status = again.send_as(&two, &Command::read(0, 1).encode(), &[]).status;
     assert_eq!(status, ScsiStatus::ReservationConflict, "before anybody has asked for it anew");
-    // Without APTPL, nothing lasts any more.
+    // Without APTPL, no registration survives any more.
     assert_eq!(act(&again, &again.nexus, RegisterAndIgnoreExistingKey, 0, 4), Ok(()));
     assert_eq!(keys(&again).1, [4]);
     assert_eq!(keys(&Host::with_store(geometry(), &store)), (0, vec![]));
@@ -350,12 +351,12 @@ fn a_unit_whose_reservations_are_damaged_is_not_served() {
     }
 }
 
-/// CVE-2025-57275: registrants beyond what there was room for.
+/// CVE-2025-57275: more registrants than the table had room for.
 #[test]
 fn cve_2025_57275_registrations_are_bounded() {
     let host = Host::new(geometry());
     let port = |number: usize| TransportId(format!("iqn.a,i,0x{number:012x}"));
-    // 4,096 is room for sixteen of these, and for half of one more.
+    // 4,096 registrations have room for sixteen of these batches, and for half of one more.
     let register = |batch: u64, others: usize| {
         let nexus = nexus(1000 + batch);
         host.unit.nexus_opened(&nexus);
@@ -391,8 +392,8 @@ fn lists_of_a_wrong_length_change_nothing() {
     assert_eq!(keys(&host), (0, vec![]));
 }
 
-/// The data of a solicited write arrives a round trip or more after its admission. If another initiator preempts in
-/// between, no earlier write may reach the medium any more.
+/// The data of a solicited write arrives a round trip or more after its admission. If another initiator
+/// preempts in between, no write that was admitted before may be done.
 #[test]
 fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come() {
     let (host, [one, two, _]) = three();
@@ -407,8 +408,8 @@ fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come(
     assert_eq!(read.data_in.into_bytes(), before);
 }
 
-/// The unit does not look at the CDB of an admitted command again: with another CDB in the task, the admitted command
-/// is performed.
+/// The unit does not parse the CDB of an admitted command again: it performs the admitted command even if the
+/// task has another CDB.
 #[test]
 fn a_command_that_was_admitted_is_not_parsed_again() {
     let (host, [one, ..]) = three();
@@ -421,8 +422,8 @@ fn a_command_that_was_admitted_is_not_parsed_again() {
     assert_eq!(read.data_in.into_bytes(), pattern(7, 8));
 }
 
-/// SPC-4, table 66, and SBC-3, table 13: allowed or conflict under write exclusive and exclusive
-/// access for whom the reservation does not admit.
+/// SPC-4, table 66, and SBC-3, table 13: allowed (A) or conflict (C) under write exclusive and exclusive
+/// access, for a nexus without access.
 const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     // opcode, service action, byte 4, columns
     (0x00, None, 0, "AA"),
@@ -500,7 +501,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xae, None, 0, "CC"),
     (0xaf, None, 0, "AC"),
     (0xb7, None, 0, "AC"),
-    // Ours: who may claim is who may write.
+    // Our own commands: only a nexus that may write may claim.
     (0xc0, None, 0, "AA"),
     (0xc1, Some(0x00), 0, "CC"),
     (0xc1, Some(0x01), 0, "CC"),
@@ -534,7 +535,7 @@ fn every_command_conflicts_as_the_standards_say() {
             let barred = columns.as_bytes()[column] == b'C';
             let conflicts = |nexus: &Nexus| {
                 if opcode == SANITIZE {
-                    // It would go on behind the test's back; the gate is asked alone.
+                    // SANITIZE would continue after the test, so only ask the gate.
                     let gate = host.unit.admit(nexus, &Cdb::new(&cdb), 0);
                     return gate.is_err_and(|c| c.status == ScsiStatus::ReservationConflict);
                 }

@@ -1,4 +1,5 @@
-//! A file that grows below a unit that is served: every session is told, and then has it all.
+//! A file that grows below a served unit: every session gets a unit attention condition, and can then use the
+//! new blocks.
 
 use std::{fs::File, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! A SANITIZE that a restart ends goes on with the next start: before that, a unit was served whose
-//! blocks were half overwritten.
+//! A SANITIZE that a restart interrupts continues with the next start. Before this was so, a unit could be
+//! served with half of its blocks overwritten.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -21,16 +21,16 @@ use crate::{
     party::task,
 };
 
-/// Eight pieces of 1 MiB are a pass.
+/// One pass has eight pieces of 1 MiB.
 const BLOCKS: u64 = 16_384;
 
-/// What outlasts the process.
+/// The state that outlasts the process.
 struct Machine {
     disk: Stack,
     store: Arc<MemoryStore>,
 }
 
-/// A process: ended without notice when it is dropped. A write takes a second.
+/// A process that ends without notice when it is dropped. A write takes one second.
 struct Life {
     runtime: Runtime,
     unit: Option<BlockUnit>,
@@ -62,7 +62,7 @@ impl Machine {
         life
     }
 
-    /// The two bytes of which all blocks consist, if they do.
+    /// Returns the two bytes that all blocks repeat; `None` if the blocks differ.
     fn pattern(&self) -> Option<[u8; 2]> {
         let all = Extent { lba: Lba(0), blocks: BLOCKS as u32 };
         let runtime = Builder::new_current_thread().build().expect("a runtime");
@@ -116,7 +116,7 @@ impl Life {
 
 #[test]
 fn it_goes_on_after_a_restart_at_any_moment() {
-    // Two passes of eight seconds; the last one is when it has just ended.
+    // Two passes of eight seconds each. The last moment is right after the end.
     for moment in 0..=17u64 {
         let machine = Machine::new();
         let life = machine.start();
@@ -136,7 +136,7 @@ fn it_goes_on_after_a_restart_at_any_moment() {
     }
 }
 
-/// What hosts write after it is not overwritten by the next start.
+/// The next start must not overwrite data that hosts wrote after the end of the SANITIZE.
 #[test]
 fn it_is_over_when_it_says_so() {
     let machine = Machine::new();
@@ -184,7 +184,7 @@ fn without_its_record_it_does_not_begin_and_is_not_over() {
     machine.store.broken.store(true, Ordering::Relaxed);
     let refused = life.sanitize(SanitizeAction::Overwrite, false);
     assert_eq!(refused, Some(Sense::INTERNAL_TARGET_FAILURE));
-    // Whether the next start would go on with it is not known, so nobody writes here any more.
+    // It is unknown whether the next start would continue the work, so no initiator may write here any more.
     assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED));
     drop(life);
     let life = machine.start();

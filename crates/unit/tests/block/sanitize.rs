@@ -1,4 +1,4 @@
-//! SANITIZE.
+//! SANITIZE: its methods, progress, failures and interruptions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -69,8 +69,8 @@ async fn block_erase_overwrites_what_was_there_and_leaves_nothing_mapped() {
     assert_eq!(lower.allocated_bytes(), 0);
 }
 
-/// Neither an abort nor a reset nor the end of the session ends it; all but being told about the
-/// unit waits, and the progress grows.
+/// An abort, a reset or the end of the session does not end the SANITIZE. Meanwhile all commands wait except
+/// those that report on the unit, and the progress increases.
 #[tokio::test(start_paused = true)]
 async fn it_goes_on_whatever_happens_to_who_asked() {
     let (lower, a) = slow();
@@ -79,7 +79,7 @@ async fn it_goes_on_whatever_happens_to_who_asked() {
         let mut asked = a.unit.execute(task(&a.nexus, command.encode(), list));
         let waited = tokio::time::timeout(Duration::from_millis(2500), &mut asked).await;
         assert!(waited.is_err(), "eight writes of a second each");
-        // Dropped: ABORT TASK.
+        // Dropping the future is ABORT TASK.
     }
     let told = a.fails(&PrimaryCommand::TestUnitReady, vec![]).await;
     assert_eq!((told.key, told.asc, told.ascq), (SenseKey::NotReady, 0x04, 0x1b));
@@ -146,7 +146,7 @@ async fn a_failure_is_told_until_another_one_mends_it() {
     assert_eq!(read, Sense::SANITIZE_COMMAND_FAILED);
     let exit = sanitize(SanitizeAction::ExitFailureMode, false, 0);
     assert_eq!(a.fails(&exit, vec![]).await, Sense::INVALID_FIELD_IN_CDB, "AUSE was not set");
-    // What is away for a while is waited for.
+    // The SANITIZE waits for a volume that is unreachable for a while.
     let away = volume::Error::Unreachable("line cut".into());
     faults.add(FaultRule::always(On::Write, Symptom::Fails(away)).times(5));
     a.good(&command, list).await;
@@ -175,7 +175,7 @@ async fn wrong_lists_and_units_that_keep_older_copies_are_refused() {
     a.good(&Command::read(0, 1), vec![]).await;
 }
 
-/// Always another key.
+/// Gives a new key each time.
 struct Keys(std::sync::atomic::AtomicU8);
 
 impl Keyring for Keys {

@@ -1,4 +1,4 @@
-//! A unit that gateways share: who is let in, and what hostile lists come to.
+//! A unit that several gateways share: admission, and hostile lists.
 
 use std::{
     sync::Arc,
@@ -23,7 +23,7 @@ fn shared(store: &Arc<MemoryStore>) -> Host {
 /// The initiator name of sessions to which a test gives no other name.
 const HOST: &str = "iqn.2026-11.io.forebay:host";
 
-/// A session of another initiator, and a claim for it.
+/// Returns a session of another initiator, and a claim for it.
 fn stranger(host: &Host, log: u8) -> (Nexus, ClaimParameters) {
     let owner = format!("iqn.2026-11.io.forebay:{log}");
     let initiator_port = format!("{owner},i,0x{log:012x}").into();
@@ -73,7 +73,7 @@ fn writes(host: &Host, from: &Nexus, lba: u64) -> Option<Sense> {
     host.send_as(from, &Command::write(lba, 1, false).encode(), &pattern(1, 1)).sense
 }
 
-/// Joins, and gets a token for the first range.
+/// Joins and gets the token for the first range.
 fn has_token(host: &Host, from: &Nexus) {
     let join = CoherenceRequest::Join { number: 1, exclusive: Vec::new() };
     assert_eq!(asks(host, from, &list(&[join])), None);
@@ -117,7 +117,7 @@ fn strangers_and_their_lists_are_refused() {
     wrong[33] ^= 1;
     let list = Some(Sense::invalid_field_in_parameter_list(0));
     assert_eq!(asks(&host, &host.nexus, &wrong), list);
-    // As many gateways as there is room for, and no more.
+    // As many gateways are admitted as the list has room for.
     for log in 2..=16 {
         let (nexus, asked) = stranger(&host, log);
         assert_eq!(claims(&host, &nexus, &asked), None, "{log}");
@@ -140,7 +140,7 @@ fn one_initiator_cannot_take_all_places() {
     assert_eq!(claims(&host, &first, &claim(1, true)), None);
     assert_eq!(claims(&host, &first, &claim(1, true)), None, "again in its session");
     assert_eq!(claims(&host, &first, &claim(2, true)), refused, "a second log in one session");
-    // The same initiator cannot take more places by one session after the other, either, over restarts.
+    // One initiator cannot take more members with one session after the other, not even over restarts.
     for log in 2..=4 {
         let host = shared(&store);
         assert_eq!(claims(&host, &host.other(2), &claim(log, true)), None, "{log}");
@@ -191,7 +191,8 @@ fn who_was_dropped_comes_back_with_nothing_and_after_another_opening() {
     host.unit.nexus_closed(&a);
     now(host.unit.drop_claim()).expect("saved");
     let dropped = Some(Sense::CLAIM_DROPPED);
-    // Whoever would name at a node that starts anew what he had must not be awaited there.
+    // A gateway may not rejoin if it would name its old tokens at a restarted node: the node would wait for
+    // it.
     let again = ClaimParameters { accept_loss: true, ..claim(1, true) };
     assert_eq!(claims(&host, &a, &again), dropped, "the same opening");
     let opened =
@@ -201,8 +202,8 @@ fn who_was_dropped_comes_back_with_nothing_and_after_another_opening() {
     assert_eq!(claims(&host, &a, &opened), None);
 }
 
-/// What a gateway has given back is given on after its last write to it has ended, and a write that it sends
-/// behind that is refused.
+/// A range that a gateway has released is granted to another one only after the last write to it has ended. A
+/// write that the first gateway sends afterwards is refused.
 #[test]
 fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     let host = shared(&Arc::new(MemoryStore::default()));
@@ -246,7 +247,8 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     assert_eq!(writes(&host, &b, 0), None);
 }
 
-/// A gateway that joins anew names what it has: nothing that it began before is carried out after that.
+/// A gateway that joins again names the tokens that it has. None of its earlier writes may take effect after
+/// that.
 #[test]
 fn who_joins_waits_for_what_it_had_begun() {
     let host = shared(&Arc::new(MemoryStore::default()));

@@ -41,7 +41,7 @@ fn write(token: [u8; TOKEN_BYTES], offset: u64, ranges: &[TokenRange]) -> (Comma
     )
 }
 
-/// What Windows does: POPULATE TOKEN, then RECEIVE ROD TOKEN INFORMATION.
+/// Makes a token as Windows does: POPULATE TOKEN, then RECEIVE ROD TOKEN INFORMATION.
 async fn token_of(member: &Member, ranges: &[TokenRange]) -> [u8; TOKEN_BYTES] {
     let (command, list) = populate(ranges);
     member.good(&command, list).await;
@@ -75,7 +75,7 @@ async fn what_a_token_stands_for_is_written_elsewhere() {
     let asked = PrimaryCommand::ReceiveCopyResults { results, allocation_length: 64 };
     let told = b.good(&asked, vec![]).await;
     assert_eq!((told[4], told[5], &told[16..26]), (0x11, 1, &[0, 0, 0, 0, 0, 0, 0, 30, 0, 2][..]));
-    // From the middle of it, at the unit that made it.
+    // Starts in the middle of the token, and writes at the unit that made it.
     let (command, list) = write(token, 18, &[range(40_000, 4)]);
     a.good(&command, list).await;
     assert_eq!(a.good(&Command::read(40_000, 4), vec![]).await, pattern(19, 4));
@@ -133,8 +133,8 @@ async fn whatever_changes_its_blocks_voids_a_token() {
     }
 }
 
-/// As CVE-2020-28374, by a token: who knows one uses it only where the unit that made it can be
-/// reached.
+/// The attack of CVE-2020-28374 with a token: an initiator that knows a token can use it only with access to
+/// the unit that made it.
 #[tokio::test]
 async fn a_token_of_a_unit_that_the_session_does_not_reach_is_unknown() {
     let (_party, a, _) = two();
@@ -190,7 +190,8 @@ async fn what_is_read_through_a_token_is_what_was_there_at_one_time() {
     }
 }
 
-/// It does not know when its blocks are written at another gateway, and would write what is newer.
+/// One of several gateways does not know of writes through the others, so its token could represent newer
+/// data.
 #[test]
 fn a_gateway_of_many_makes_no_tokens_and_says_so() {
     let told = |is_one_of_many| {

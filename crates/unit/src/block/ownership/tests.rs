@@ -1,4 +1,4 @@
-//! Tests of claims.
+//! Tests of the rules by which claims are granted.
 
 use super::*;
 
@@ -143,7 +143,7 @@ fn what_the_operator_dropped_comes_back_only_if_its_own_operator_says_so() {
     let next = asked(4, 40, 3, &[30]);
     assert_eq!(admit(Some(&dropped), &next, false), Err(Sense::CLAIM_DROPPED));
     assert_eq!(admit(Some(&dropped), &accepting(&next), false), Ok(()));
-    // A copy that was fenced is granted the claim as well: nothing newer is left.
+    // A copy that was fenced is granted the claim as well, since no newer log is left.
     let copy = asked(3, 31, 2, &[20]);
     assert_eq!(admit(Some(&dropped), &copy, false), Err(Sense::CLAIM_DROPPED));
     assert_eq!(admit(Some(&dropped), &accepting(&copy), false), Ok(()));
@@ -186,7 +186,7 @@ fn a_log_that_ends_before_its_confirmed_number_is_refused() {
     assert_eq!(admit(Some(&last), &accepting(&next(Some(99))), false), Ok(()));
     let given_back = ClaimOwner { is_held: false, is_dirty: false, ..last.clone() };
     assert_eq!(admit(Some(&given_back), &next(Some(99)), false), behind);
-    // An older gateway sends no number: the unit keeps the one that it has for this log.
+    // An older gateway sends no number: the unit keeps the number that it has on record for this log.
     assert_eq!(admit(Some(&last), &next(None), false), Ok(()));
     assert_eq!(ClaimOwner::granted(Some(&last), next(None)).confirmed, 100);
     // Another log has numbers of its own. After accept_loss, the unit takes the log's lower number.

@@ -1,4 +1,4 @@
-//! How a sanitize goes over the blocks.
+//! The methods of SANITIZE, and the pass of each over the blocks.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::block::access::repeated;
 
-/// How what is there is to go.
+/// The method of a SANITIZE.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Method {
-    /// The pattern, block by block, so many times.
+    /// Writes the pattern to every block, in one or several passes.
     Overwrite(Overwrite),
-    /// Zeros over everything that is mapped, and then no block is.
+    /// Writes zeros over everything that is mapped, and then unmaps it.
     BlockErase,
-    /// The key that all blocks are encrypted with goes.
+    /// Destroys the key that all blocks are encrypted with.
     CryptographicErase,
 }
 
 impl Method {
-    /// Pieces of work, for the progress.
+    /// Returns the number of steps of the work, for the progress report.
     pub(super) fn steps(&self, volume: &Stack) -> u64 {
         let pieces = volume.geometry().bytes().div_ceil(PIECE);
         match self {
@@ -30,7 +30,7 @@ impl Method {
         }
     }
 
-    /// Does all of it from the first block on, and calls `step` after each piece.
+    /// Performs the work from the first block on, and calls `step` after each step.
     pub(super) async fn run(&self, volume: &Stack, step: impl Fn()) -> Result<(), Error> {
         match self {
             Self::CryptographicErase => {
@@ -44,7 +44,7 @@ impl Method {
                         write(volume, extent, &block).await?;
                         step();
                     }
-                    // One pass is where it belongs before the next goes over it.
+                    // Each pass must be stable before the next one overwrites it.
                     stubborn(|| volume.flush()).await?;
                 }
             }
@@ -67,7 +67,8 @@ impl Method {
     }
 }
 
-/// Zeros over what is mapped: given back alone it would stay on the medium below.
+/// Writes zeros over the mapped blocks before they are unmapped: a discard alone would leave the data on the
+/// medium below.
 async fn erase(volume: &Stack, extent: Extent, zeros: &Bytes) -> Result<(), Error> {
     let mut rest = extent;
     while rest.blocks > 0 {
@@ -88,13 +89,13 @@ async fn erase(volume: &Stack, extent: Extent, zeros: &Bytes) -> Result<(), Erro
 async fn write(volume: &Stack, extent: Extent, block: &Bytes) -> Result<(), Error> {
     let data: Data = repeated(block, extent.blocks as usize * block.len());
     stubborn(|| volume.write(extent.lba, data.clone(), Durability::Volatile)).await?;
-    // A volume in memory is done at once: others get their turn here.
+    // A volume in memory never waits, so yield to other tasks here.
     tokio::task::yield_now().await;
     Ok(())
 }
 
-/// Tries again what fails because something is away or full, for as long as a host would: the
-/// work ends well, or the unit is lost until another SANITIZE does.
+/// Repeats a call that fails because something is unreachable or full, as long as a host would retry. If the
+/// call still fails then, so does the SANITIZE, and the unit stays unusable until another SANITIZE succeeds.
 async fn stubborn<'a, T>(call: impl Fn() -> volume::Io<'a, T>) -> Result<T, Error> {
     for _ in 0..TRIES {
         match call().await {
@@ -105,13 +106,14 @@ async fn stubborn<'a, T>(call: impl Fn() -> volume::Io<'a, T>) -> Result<T, Erro
     call().await
 }
 
-/// A block of a pass: the pattern over and over, turned round in every second pass if so asked.
+/// Returns one block of a pass: the repeated pattern, inverted in every second pass if the initiator asked
+/// for that.
 fn block_of(list: &Overwrite, pass: u8, block_size: usize) -> Bytes {
     let invert = if list.invert && pass % 2 == 1 { 0xff } else { 0 };
     list.pattern.iter().cycle().take(block_size).map(|byte| byte ^ invert).collect()
 }
 
-/// The whole volume.
+/// Splits the whole volume into pieces of [`PIECE`] bytes.
 fn pieces(volume: &Stack) -> impl Iterator<Item = Extent> + use<> {
     let geometry = volume.geometry();
     let step = PIECE / u64::from(geometry.block_size);
@@ -121,9 +123,9 @@ fn pieces(volume: &Stack) -> impl Iterator<Item = Extent> + use<> {
     })
 }
 
-/// As much as other commands write at once, in bytes.
+/// Bytes that are written at once, as for other commands.
 const PIECE: u64 = 1 << 20;
-/// A minute in all: the SCSI time-out of Linux twice over.
+/// One minute in total: twice the SCSI time-out of Linux.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(200);
 

@@ -1,4 +1,4 @@
-//! SANITIZE: work on the whole unit that goes on whatever happens to the session that asked for it, also after
+//! SANITIZE: work on the whole unit that continues after the end of the session that asked for it, and after
 //! a restart.
 
 mod method;
@@ -34,14 +34,14 @@ use crate::store::{UnitRecordKind, UnitStore, damaged};
 ///                       Failed ──EXIT FAILURE MODE, if AUSE was set──▶ Sound
 /// ```
 ///
-/// Each step is saved in the store, if there is one, before it has an effect: the begin of the work before the first
-/// block is overwritten, and the end of the work before any initiator can write again. So a restart at any moment
-/// finds the work that is to be done, and never overwrites later data.
+/// Each step is saved in the store, if there is one, before it has an effect: the beginning of the work
+/// before the first block is overwritten, and the end of the work before any initiator can write again. So a
+/// restart at any moment finds the work that is to be done, and never overwrites later data.
 pub(crate) struct Sanitizer {
     /// True in any state but `Sound`. While it is false, a command need not take the lock.
     holds: AtomicBool,
     state: Mutex<SanitizeState>,
-    /// Number of SANITIZEs that have ended, for those who wait for an end.
+    /// Number of SANITIZEs that have ended. Commands that wait for the end watch it.
     ended: watch::Sender<u64>,
     store: Option<Arc<dyn UnitStore>>,
 }
@@ -119,7 +119,7 @@ impl Sanitizer {
         }
     }
 
-    /// Returns true while a SANITIZE runs. [`Sanitizer::sense`] also returns something when one has failed.
+    /// Returns true while a SANITIZE runs. [`Sanitizer::sense`] also returns sense data after a failure.
     pub(crate) fn is_running(&self) -> bool {
         self.holds.load(Ordering::Acquire)
             && matches!(*self.state.lock(), SanitizeState::Running { .. })
@@ -135,7 +135,7 @@ impl Sanitizer {
             SanitizeState::Failed { unrestricted_exit: true } => {
                 self.save(Vec::new()).await.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
                 let mut state = self.state.lock();
-                // A task at the head of the queue may have been overtaken by another SANITIZE.
+                // Another SANITIZE may have begun meanwhile.
                 if matches!(*state, SanitizeState::Failed { .. }) {
                     *state = SanitizeState::Sound;
                     self.holds.store(false, Ordering::Release);
@@ -146,11 +146,12 @@ impl Sanitizer {
         }
     }
 
-    /// Begins the work in a task of its own. No other command of the unit may be in progress. The work has begun when
-    /// it is saved in the store. The returned future ends with the work. Dropping either future changes nothing.
+    /// Begins the work in a task of its own. No other command of the unit may be in progress. When this
+    /// returns, the beginning is saved in the store. The returned future ends with the work. Dropping either
+    /// future does not stop the work.
     ///
     /// # Errors
-    /// A SANITIZE runs already, or the store cannot be written: then nothing was overwritten.
+    /// A SANITIZE is running already, or the store cannot be written. In both cases no block was overwritten.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         volume: Stack,
@@ -190,8 +191,9 @@ impl Sanitizer {
         })
     }
 
-    /// Saves the begin of the work. If that fails, restores the state `before`. The record in the store must then be
-    /// restored as well, because the next start acts on it; if that fails, too, the work counts as failed.
+    /// Saves the beginning of the work. If that fails, restores the state `before`. The record in the store
+    /// must then be restored as well, because the next start acts on it. If that fails too, the work counts
+    /// as failed.
     async fn note(
         &self,
         method: &Method,
@@ -216,7 +218,7 @@ impl Sanitizer {
         Err(Sense::INTERNAL_TARGET_FAILURE)
     }
 
-    /// Does the work, whose begin is saved.
+    /// Performs the work. The caller has saved its beginning.
     async fn work(self: Arc<Self>, volume: Stack, method: Method, unrestricted_exit: bool) {
         // If the work panics, the unit is left as after a failure.
         let ending = SanitizeEndGuard(&self);
@@ -225,7 +227,8 @@ impl Sanitizer {
             Ok(()) => Vec::new(),
             Err(_) => Unfinished { method: None, unrestricted_exit }.to_record(),
         };
-        // Report the end only when a restart can no longer begin again and overwrite new data of hosts.
+        // Report the end only after it is saved: otherwise a restart could begin again and overwrite new data
+        // of hosts.
         let saved = self.save(record).await;
         let well = done.is_ok() && saved.is_ok();
         ending.with(if well {

@@ -1,16 +1,15 @@
-//! The record of a sanitize that has begun and did not end well yet: `docs/formats/state.md` has
-//! its bytes.
+//! The record of a SANITIZE that has begun and has not succeeded yet. `docs/formats/state.md` has its bytes.
 
 use scsi::Overwrite;
 
 use super::method::Method;
 
-/// What a unit is to know of its blocks after a restart.
+/// The state of a SANITIZE that a unit must keep across a restart.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Unfinished {
-    /// It goes on with the restart; `None`: it has failed.
+    /// The method of work that continues after the restart; `None` if the SANITIZE has failed.
     pub(super) method: Option<Method>,
-    /// AUSE.
+    /// AUSE: the initiator may leave the failed state with EXIT FAILURE MODE.
     pub(super) unrestricted_exit: bool,
 }
 
@@ -28,7 +27,7 @@ impl Unfinished {
         bytes
     }
 
-    /// Reads a record that is not empty; `block_size`: of the unit. `None` if it is none.
+    /// Parses a record that is not empty. `block_size` is the unit's. `None` if the record is invalid.
     pub(super) fn from_record(bytes: &[u8], block_size: u32) -> Option<Self> {
         let (&[version, kind, flags, passes], pattern) = bytes.split_first_chunk()?;
         if version != VERSION || flags > 3 {
@@ -37,8 +36,8 @@ impl Unfinished {
         let invert = flags & 2 != 0;
         let method = match kind {
             OVERWRITE if (1..32).contains(&passes) && !pattern.is_empty() => {
-                // A unit of smaller blocks than it had: the pattern begins each of them, as far
-                // as there is room.
+                // The unit may have smaller blocks now than when the record was written: cut the pattern to
+                // one block.
                 let length = pattern.len().min(block_size as usize);
                 let pattern = pattern[..length].to_vec();
                 Some(Method::Overwrite(Overwrite { invert, passes, pattern }))
@@ -54,7 +53,7 @@ impl Unfinished {
 }
 
 const VERSION: u8 = 1;
-/// The service actions (SBC-3, 5.20), and what is none.
+/// Kinds of record: the service actions (SBC-3, 5.20), and 0 for a failed SANITIZE.
 const OVERWRITE: u8 = 1;
 const BLOCK_ERASE: u8 = 2;
 const CRYPTOGRAPHIC_ERASE: u8 = 3;

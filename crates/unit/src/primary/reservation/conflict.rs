@@ -1,27 +1,27 @@
-//! Which command conflicts with a reservation, for both kinds of reservation.
+//! Decides which commands conflict with a reservation, for both kinds of reservation.
 
 use scsi::{PrimaryCommand, persistent::ReservationType};
 
 use crate::primary::effect::{DeviceCommand, ReservationEffect};
 
-/// What a nexus may not do.
+/// The commands that a reservation of another nexus refuses.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Barred {
     #[default]
     Nothing,
-    /// Commands with [`ReservationEffect::Changes`].
+    /// Refuses commands with [`ReservationEffect::Changes`].
     Changing,
-    /// Commands with [`ReservationEffect::Reads`] or [`ReservationEffect::Changes`].
+    /// Refuses commands with [`ReservationEffect::Reads`] or [`ReservationEffect::Changes`].
     Reading,
 }
 
-/// Returns what a reservation of this type bars a nexus from that it does not admit.
+/// Returns the commands that a reservation of this type refuses to a nexus without access.
 pub(super) fn barred(kind: ReservationType) -> Barred {
     if kind.excludes_reading() { Barred::Reading } else { Barred::Changing }
 }
 
 impl Barred {
-    /// Returns true if the command conflicts.
+    /// Returns true if the command is refused.
     pub(super) fn from(self, command: &impl DeviceCommand) -> bool {
         match self {
             Self::Nothing => false,
@@ -40,7 +40,7 @@ pub(super) fn barred_by_reserve(command: &impl DeviceCommand) -> bool {
             | PrimaryCommand::PersistentReserveOut(_)
             | PrimaryCommand::TestUnitReady,
         ) => true,
-        // SPC-2 does not have these commands. Initiators that look for a path send them.
+        // SPC-2 does not have these commands. Initiators send them to find a path.
         Some(
             PrimaryCommand::ReportSupportedOperationCodes { .. }
             | PrimaryCommand::ReportTaskFunctions { .. },

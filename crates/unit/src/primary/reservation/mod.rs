@@ -1,8 +1,8 @@
 //! Reservations of one unit: those of RESERVE (SPC-2) and persistent reservations (SPC-4, 5.13), and the commands of
 //! other nexuses that they refuse.
 //!
-//! Registrations belong to nexuses by name and last longer than sessions; a RESERVE belongs to a
-//! session and ends with it.
+//! Registrations belong to a nexus by its name and outlast its sessions. A RESERVE belongs to a session and
+//! ends with it.
 
 mod conflict;
 mod state;
@@ -36,8 +36,8 @@ use crate::{
 
 /// The reservations of a unit.
 pub(crate) struct Reservations {
-    /// True while a reservation may bar a command. Written under the lock. While it is false, a command need not take
-    /// the lock.
+    /// True while a reservation may refuse a command. Written under the lock. While it is false, a command
+    /// need not take the lock.
     any: AtomicBool,
     /// Number of changes of `inner`. Written under the lock.
     generation: AtomicU64,
@@ -53,7 +53,7 @@ struct ReservationTable {
     state: ReservationState,
     /// The session that holds a RESERVE.
     reserved: Option<u64>,
-    /// The open sessions by number: the nexus of each, and the commands that it is barred from.
+    /// The open sessions by number: the nexus of each, and the commands that it is refused.
     sessions: HashMap<u64, (Path, Barred)>,
 }
 
@@ -83,21 +83,21 @@ impl Reservations {
         Ok(reservations)
     }
 
-    /// Returns the record of the reservations in force, whether or not they would outlast a loss of power here. The
-    /// unit must keep out the same nexuses where it moves to.
+    /// Returns the record of the reservations in force, those included that a loss of power here would end.
+    /// After a move, the unit must refuse the same nexuses as before.
     pub(crate) fn to_move(&self) -> Vec<u8> {
         let state = self.inner.lock().state.clone();
         ReservationState { persist: true, ..state }.to_record()
     }
 
-    /// A session begins.
+    /// Adds a session that has begun.
     pub(crate) fn open(&self, nexus: &Nexus) {
         self.change_inner(|inner| {
             inner.sessions.insert(nexus.number, (path(nexus), Barred::Nothing));
         });
     }
 
-    /// A session ended, and its RESERVE with it.
+    /// Removes a session that has ended, with its RESERVE.
     pub(crate) fn close(&self, nexus: u64) {
         self.change_inner(|inner| {
             inner.sessions.remove(&nexus);
@@ -144,7 +144,7 @@ impl Reservations {
         }
     }
 
-    /// RESERVE.
+    /// RESERVE of SPC-2, by the session of this nexus.
     pub(crate) fn reserve(&self, nexus: &Nexus) -> Result<(), UnitCommandFailure> {
         self.change_inner(|inner| {
             if inner.is_beside_persistent(nexus)? {
@@ -160,7 +160,8 @@ impl Reservations {
         })
     }
 
-    /// RELEASE. From a session that does not hold the RESERVE it changes nothing and ends with GOOD (SPC-2, 7.16).
+    /// RELEASE. If the session does not hold the RESERVE, this changes nothing and ends with GOOD (SPC-2,
+    /// 7.16).
     pub(crate) fn release(&self, nexus: &Nexus) -> Result<(), UnitCommandFailure> {
         self.change_inner(|inner| {
             if !inner.is_beside_persistent(nexus)? {
@@ -170,7 +171,7 @@ impl Reservations {
         })
     }
 
-    /// PERSISTENT RESERVE IN.
+    /// PERSISTENT RESERVE IN: returns the data of the report.
     pub(crate) fn report(&self, report: ReserveReport) -> Vec<u8> {
         let inner = self.inner.lock();
         let state = &inner.state;
@@ -259,7 +260,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Changes `inner`, and then updates from it what each session is barred from, `any` and `generation`.
+    /// Changes `inner`, and then updates `any`, `generation` and the commands that each session is refused.
     fn change_inner<T>(&self, change: impl FnOnce(&mut ReservationTable) -> T) -> T {
         let mut inner = self.inner.lock();
         let result = change(&mut inner);
@@ -287,8 +288,8 @@ impl ReservationTable {
         }
     }
 
-    /// Returns the conditions for nexuses as conditions for their sessions. A nexus without a session is told of a
-    /// reset when it comes back.
+    /// Converts the notices for nexuses into unit attention conditions for their sessions. A nexus without a
+    /// session gets the condition of a reset when it returns.
     fn address(&self, news: &ReservationNotices) -> Vec<Attention> {
         let mut attentions = Vec::new();
         for (path, sense) in news {

@@ -1,11 +1,11 @@
-//! The record that outlasts a loss of power: `docs/formats/state.md` has its bytes.
+//! The record of reservations that survives a loss of power. `docs/formats/state.md` has its bytes.
 
 use scsi::persistent::ReservationType;
 
 use super::state::{MOST_REGISTRANTS, Path, PersistentReservation, Registrant, ReservationState};
 
 impl ReservationState {
-    /// The record; empty if nothing is to outlast a loss of power.
+    /// Returns the record. It is empty if no reservation has to survive a loss of power.
     pub(super) fn to_record(&self) -> Vec<u8> {
         if !self.persist || self.registrants.is_empty() {
             return Vec::new();
@@ -31,7 +31,7 @@ impl ReservationState {
         bytes
     }
 
-    /// Reads a record. `None` if it is none.
+    /// Parses a record; `None` if it is invalid.
     pub(super) fn from_record(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return Some(Self::default());
@@ -75,7 +75,8 @@ impl ReservationState {
 }
 
 const VERSION: u8 = 1;
-/// No registrant's place.
+/// Stands in place of the index of a registrant if there is no holder, or if all registrants hold the
+/// reservation.
 const NOBODY: u32 = u32::MAX;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Registrations and the persistent reservation as a value, and what each service action of
-//! PERSISTENT RESERVE OUT does to it (SPC-4, 5.13).
+//! Registrations and the persistent reservation of one unit, and the effect of each service action of
+//! PERSISTENT RESERVE OUT on them (SPC-4, 5.13).
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use scsi::{
 use super::conflict::{Barred, barred};
 use crate::sense::UnitCommandFailure;
 
-/// All that persistent reservations are about.
+/// The state of the persistent reservations of one unit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct ReservationState {
-    /// At most [`MOST_REGISTRANTS`]; no nexus twice.
+    /// At most [`MOST_REGISTRANTS`], each nexus once.
     pub(super) registrants: Vec<Registrant>,
-    /// Its holder is registered; without registrants there is none.
+    /// `None` if there are no registrants. The holder is always registered.
     pub(super) reservation: Option<PersistentReservation>,
-    /// PRGENERATION.
+    /// PRGENERATION of PERSISTENT RESERVE IN.
     pub(super) generation: u32,
-    /// APTPL of the last registration: all of this outlasts a loss of power.
+    /// APTPL of the last registration: this state survives a loss of power.
     pub(super) persist: bool,
 }
 
-/// A nexus by name: what lasts longer than its session.
+/// The names of a nexus, which outlast its sessions.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Path {
     /// The initiator port's name.
@@ -35,7 +35,6 @@ pub(super) struct Path {
     pub(super) target: u16,
 }
 
-/// A registered nexus.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Registrant {
     pub(super) path: Path,
@@ -45,15 +44,15 @@ pub(super) struct Registrant {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PersistentReservation {
     pub(super) kind: ReservationType,
-    /// `None`: all registrants hold it.
+    /// `None` if all registrants hold it.
     pub(super) holder: Option<Path>,
 }
 
-/// What is to be told to others when a change has been made.
+/// The unit attention conditions that a change causes for other nexuses.
 pub(super) type ReservationNotices = Vec<(Path, Sense)>;
 
 impl ReservationState {
-    /// REGISTER, and with `ignore` REGISTER AND IGNORE EXISTING KEY. `ports`: all target ports.
+    /// REGISTER; with `ignore`, REGISTER AND IGNORE EXISTING KEY. `ports`: all target ports of the unit.
     pub(super) fn register(
         &mut self,
         from: &Path,
@@ -65,7 +64,7 @@ impl ReservationState {
         if !ignore && asked.key != known.unwrap_or(0) {
             return Err(UnitCommandFailure::Conflict);
         }
-        // Ports are named only by who registers for the first time, and with REGISTER alone.
+        // Only the first registration of a nexus may name other ports, and only with REGISTER.
         if asked.ports.is_some() && (ignore || known.is_some() || asked.action_key == 0) {
             return Err(Sense::invalid_field_in_parameter_list(FLAGS).into());
         }
@@ -87,7 +86,7 @@ impl ReservationState {
                 } else if is_new || initiator == from.initiator {
                     self.put(path, asked.action_key)?;
                 } else {
-                    // Who is registered already changes its key itself.
+                    // A nexus that is registered already can change only its own key.
                     return Err(Sense::invalid_field_in_parameter_list(LIST).into());
                 }
             }
@@ -97,7 +96,7 @@ impl ReservationState {
         Ok(news)
     }
 
-    /// RESERVE.
+    /// RESERVE: takes the reservation with this type.
     pub(super) fn reserve(
         &mut self,
         from: &Path,
@@ -113,7 +112,7 @@ impl ReservationState {
         Ok(ReservationNotices::new())
     }
 
-    /// RELEASE.
+    /// RELEASE: ends the reservation that this nexus holds.
     pub(super) fn release(
         &mut self,
         from: &Path,
@@ -129,12 +128,12 @@ impl ReservationState {
                 self.reservation = None;
                 Ok(self.released(kind, from))
             }
-            // Who holds nothing has nothing to release (SPC-4, 5.13.11.2).
+            // A nexus that does not hold the reservation has nothing to release (SPC-4, 5.13.11.2).
             _ => Ok(ReservationNotices::new()),
         }
     }
 
-    /// CLEAR.
+    /// CLEAR: ends the reservation and removes all registrations.
     pub(super) fn clear(
         &mut self,
         from: &Path,
@@ -148,8 +147,9 @@ impl ReservationState {
         Ok(others.map(|r| (r.path, Sense::RESERVATIONS_PREEMPTED)).collect())
     }
 
-    /// PREEMPT and PREEMPT AND ABORT (SPC-4, 5.13.11.4): takes the reservation if the key is its
-    /// holder's, or registrations alone.
+    /// PREEMPT and PREEMPT AND ABORT (SPC-4, 5.13.11.4). If the key to preempt is the holder's (or zero, if all
+    /// registrants hold the reservation), takes over the reservation and removes the registrations with that key.
+    /// Otherwise only removes the registrations with that key.
     pub(super) fn preempt(
         &mut self,
         from: &Path,
@@ -168,7 +168,8 @@ impl ReservationState {
             let all = victim == 0;
             let mut news = self.drop_registrants(|r| (all || r.key == victim) && r.path != *from);
             self.reservation = Some(PersistentReservation::new(kind, from));
-            // Those who stay registered learn that what they were admitted to has another type.
+            // The remaining registrants get a unit attention condition: the reservation that admitted them
+            // now has another type.
             let before = held.map(|(before, _)| before);
             if let Some(before) = before.filter(|before| *before != kind) {
                 news.extend(self.released(before, from));
@@ -188,7 +189,7 @@ impl ReservationState {
         Ok(news)
     }
 
-    /// REGISTER AND MOVE.
+    /// REGISTER AND MOVE: registers another nexus and passes the reservation to it.
     pub(super) fn register_and_move(
         &mut self,
         from: &Path,
@@ -227,7 +228,7 @@ impl ReservationState {
         self.registrants.iter().find(|r| r.path == *path).map(|r| r.key)
     }
 
-    /// Whether this nexus holds the reservation.
+    /// Returns true if this nexus holds the reservation.
     pub(super) fn holds(&self, path: &Path) -> bool {
         match &self.reservation {
             None => false,
@@ -236,13 +237,13 @@ impl ReservationState {
         }
     }
 
-    /// Whether this nexus may do whatever the reservation permits its holder.
+    /// Returns true if the reservation gives this nexus full access.
     pub(super) fn admits(&self, path: &Path) -> bool {
         let Some(held) = &self.reservation else { return true };
         self.holds(path) || held.kind.admits_registrants() && self.key_of(path).is_some()
     }
 
-    /// What the reservation bars this nexus from.
+    /// Returns the commands that the reservation refuses to this nexus.
     pub(super) fn barred(&self, path: &Path) -> Barred {
         match &self.reservation {
             Some(held) if !self.admits(path) => barred(held.kind),
@@ -250,14 +251,14 @@ impl ReservationState {
         }
     }
 
-    /// The reservation as READ RESERVATION tells it.
+    /// Returns the reservation as READ RESERVATION reports it.
     pub(super) fn held(&self) -> Option<ReservationHeld> {
         let held = self.reservation.as_ref()?;
         let key = held.holder.as_ref().and_then(|holder| self.key_of(holder)).unwrap_or(0);
         Some(ReservationHeld { key, kind: held.kind })
     }
 
-    /// The registrations as READ FULL STATUS tells them.
+    /// Returns the registrations as READ FULL STATUS reports them.
     pub(super) fn full_status(&self) -> impl Iterator<Item = FullStatus> + '_ {
         let kind = self.reservation.as_ref().map(|held| held.kind);
         self.registrants.iter().map(move |registrant| FullStatus {
@@ -268,12 +269,12 @@ impl ReservationState {
         })
     }
 
-    /// That the nexus is registered, and under this key.
+    /// Checks that the nexus is registered with this key.
     fn check_key(&self, from: &Path, key: u64) -> Result<(), UnitCommandFailure> {
         if self.key_of(from) == Some(key) { Ok(()) } else { Err(UnitCommandFailure::Conflict) }
     }
 
-    /// Registers, or gives another key.
+    /// Registers a nexus, or changes its key.
     fn put(&mut self, path: Path, key: u64) -> Result<(), Sense> {
         let place = self.registrants.iter().position(|r| r.path == path);
         match place {
@@ -286,7 +287,7 @@ impl ReservationState {
         Ok(())
     }
 
-    /// Takes a registration away at its owner's wish, with what it holds.
+    /// Removes a registration at its owner's request, and the reservation if the owner held it.
     fn unregister(&mut self, path: &Path) -> ReservationNotices {
         self.registrants.retain(|r| r.path != *path);
         let Some(held) = &self.reservation else { return ReservationNotices::new() };
@@ -302,7 +303,7 @@ impl ReservationState {
         self.released(kind, path)
     }
 
-    /// Takes registrations away against their owners' wish.
+    /// Removes registrations without their owners' consent.
     fn drop_registrants(&mut self, doomed: impl Fn(&Registrant) -> bool) -> ReservationNotices {
         let (gone, kept) = self.registrants.drain(..).partition(doomed);
         self.registrants = kept;
@@ -313,7 +314,8 @@ impl ReservationState {
         gone.into_iter().map(|r| (r.path, Sense::REGISTRATIONS_PREEMPTED)).collect()
     }
 
-    /// Whom the end of a reservation of this type concerns: all it admitted but who ended it.
+    /// Returns the notices for the end of a reservation of this type: for every nexus that it admitted except
+    /// `by`, which ended it.
     fn released(&self, kind: ReservationType, by: &Path) -> ReservationNotices {
         if !kind.admits_registrants() {
             return ReservationNotices::new();
@@ -329,10 +331,10 @@ impl PersistentReservation {
     }
 }
 
-/// The most registrations of one unit: 64 hosts by 64 paths. A record of them is below 1.1 MiB, and
-/// READ FULL STATUS as long.
+/// Most registrations of one unit: 64 hosts with 64 paths each. A record of them is smaller than 1.1 MiB, and
+/// so is READ FULL STATUS.
 pub(super) const MOST_REGISTRANTS: usize = 4096;
-/// Where fields stand in the parameter lists.
+/// Offsets of fields in the parameter lists.
 const ACTION_KEY: u16 = 8;
 const TARGET_PORT: u16 = 18;
 const FLAGS: u16 = 20;
