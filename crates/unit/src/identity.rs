@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn the_designator_follows_from_the_serial_number_for_ever() {
-        // Hosts know disks by it: a change of this value is a change of every disk. The hash of
-        // "a" is that of FNV's own test vectors, d228cb696f1a8caf78912b704e4a8964.
+        // Hosts recognize disks by this value, so a change of it would change every disk. The hash of "a" is
+        // that of FNV's own test vectors, d228cb696f1a8caf78912b704e4a8964.
         let expected = [
             0x60, 0x24, 0x64, 0x2d, 0x22, 0x8c, 0xb6, 0x96, 0xf1, 0xa8, 0xca, 0xf7, 0x89, 0x12,
             0xb7, 0x04,
