@@ -31,7 +31,7 @@ pub(crate) struct BusyPolling {
 struct Stint {
     thread: ThreadId,
     begun: Instant,
-    /// See [`waited`].
+    /// The result of [`waited`] at the beginning of the stint.
     waited: Duration,
 }
 
@@ -44,24 +44,25 @@ struct Contention {
     undisturbed: u32,
 }
 
-/// A stint begins after the sockets were checked this many times, which takes 128 us or more. Shorter polling does not
-/// disturb other threads.
+/// A stint begins after the sockets were checked this many times, which takes at least 128 us. Shorter
+/// polling does not disturb other threads.
 const ROUNDS_BEFORE_STINT: u32 = 64;
-/// The length of a stint. The Linux scheduler gives each of two busy threads turns of about three milliseconds, so a stint
-/// contains at most one turn of another thread.
+/// The length of a stint. The Linux scheduler gives each of two busy threads turns of about three
+/// milliseconds, so a stint contains at most one turn of another thread.
 const STINT: Duration = Duration::from_millis(2);
 /// A session pauses if its thread waited for the processor for more than a quarter of a stint.
 const WAITED_PART: u32 = 4;
-/// The first pause. Before the pause the session has polled for at most one turn and one stint, which is 5 % of the pause.
+/// The first pause. Before the pause the session has polled for at most one turn and one stint, which is 5 %
+/// of the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause; each pause is twice as long as the one before. Polling then takes 0.3 % of the time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1600);
-/// After so many stints in a row without contention, the next pause is the first one again.
+/// After this many stints in a row without contention, the next pause is the first one again.
 const UNDISTURBED_STINTS: u32 = 10;
 
 impl BusyPolling {
-    /// A session that polls for `limit` after its last input (not at all if that is zero), while at most `most` of
-    /// those that share `places` do.
+    /// Polls for `limit` after the last input of a session, or not at all if `limit` is zero. At most `most`
+    /// of the sessions that share `places` poll at the same time.
     pub(crate) fn new(limit: Duration, places: &Arc<CountedLimit>, most: usize) -> Self {
         Self {
             limit,
@@ -79,7 +80,7 @@ impl BusyPolling {
         self.limit
     }
 
-    /// Returns true if the session may poll for another round of looks.
+    /// Returns true if the session may poll for another round.
     pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
         !self.contention.is_paused(now) && self.has_place() && !self.is_in_the_way(now)
     }

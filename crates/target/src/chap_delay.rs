@@ -10,16 +10,17 @@ use std::{
 use parking_lot::Mutex;
 use transport::party;
 
-/// Answers the wrong proofs of each address and of each user name one after the other, however many
-/// connections they come on. Each proof is judged at once, so that a right one never waits for wrong ones.
+/// Delays the answers to wrong proofs: those of one address, and those for one user name, are answered one
+/// after the other, on however many connections they arrive. Each proof is checked at once, so a correct one
+/// never waits for wrong ones.
 #[derive(Default)]
 pub(crate) struct ChapFailureDelay<S = RandomState> {
     addresses: Lines<S>,
     users: Lines<S>,
 }
 
-/// A table of lines. The key is a hash of the address or of the user name. Nobody outside of the process can
-/// predict it.
+/// A table of queues. The key is a hash of the address or of the user name, which cannot be predicted from
+/// outside of the process.
 #[derive(Default)]
 struct Lines<S> {
     lines: Mutex<HashMap<u16, ChapFailureQueue>>,
@@ -28,32 +29,33 @@ struct Lines<S> {
 
 /// The wrong proofs of one address or user name whose answers are delayed.
 struct ChapFailureQueue {
-    /// The number of wrong proofs. It starts again after [`FORGOTTEN_AFTER`] without one.
+    /// Wrong proofs so far. The count restarts after [`FORGOTTEN_AFTER`] without one.
     failures: u32,
-    /// When the last of them is answered.
+    /// The time when the last of them is answered.
     end: Instant,
     last_failure: Instant,
 }
 
-/// Maximum number of lines of a table, of about 48 bytes each. Addresses that happen to share a line, or names,
-/// wait for each other's wrong proofs and for nothing else. A stranger cannot clear a line by filling the table.
+/// Maximum number of queues in a table, of about 48 bytes each. Addresses (or names) with the same hash share
+/// a queue, and so wait for each other's wrong proofs, but for nothing else. A stranger cannot remove a queue
+/// by filling the table.
 const LINES: u64 = 4096;
 
 /// The delay of the first wrong proof. It doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Two of these delays and a login still fit into the 15 s that initiators wait for a login.
+/// Two of these delays and a login fit into the 15 s that initiators wait for a login.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The longest wait for an answer, so that a flood of wrong proofs has no effect after it has ended. A login
 /// has the same time by default, so a connection that would wait longer is closed without an answer.
 const LONGEST_LINE: Duration = Duration::from_secs(15);
 
-/// A line without a wrong proof for so long starts again with the first delay.
+/// A queue without a wrong proof for this time starts again with the first delay.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
 impl<S: BuildHasher> ChapFailureDelay<S> {
-    /// Notes a wrong proof of `user` from `address`. Returns when it may be answered.
+    /// Notes a wrong proof of `user` from `address`. Returns the time when it may be answered.
     pub(crate) fn failed(&self, address: IpAddr, user: &str, now: Instant) -> Instant {
         let of_address = self.addresses.append(party(address), now);
         let of_user = self.users.append(user, now);
@@ -62,7 +64,7 @@ impl<S: BuildHasher> ChapFailureDelay<S> {
 }
 
 impl<S: BuildHasher> Lines<S> {
-    /// Adds a wrong proof to the line of `key`. Returns when the line lets it be answered.
+    /// Adds a wrong proof to the queue of `key`. Returns the time when the queue lets it be answered.
     fn append(&self, key: impl Hash, now: Instant) -> Instant {
         let key = (self.hasher.hash_one(key) % LINES) as u16;
         let new = ChapFailureQueue { failures: 0, end: now, last_failure: now };
@@ -71,7 +73,7 @@ impl<S: BuildHasher> Lines<S> {
 }
 
 impl ChapFailureQueue {
-    /// Adds a wrong proof to the line. Returns when it may be answered.
+    /// Adds a wrong proof to the queue. Returns the time when it may be answered.
     fn append(&mut self, now: Instant) -> Instant {
         if now.saturating_duration_since(self.last_failure) >= FORGOTTEN_AFTER {
             self.failures = 0;
@@ -90,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// A guard whose lines are the same in each run, so that no test meets two keys of one line by chance.
+    /// A table whose hash is the same in each run, so that no test happens to use two keys with one queue.
     type ChapFailureDelay = super::ChapFailureDelay<BuildHasherDefault<DefaultHasher>>;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));

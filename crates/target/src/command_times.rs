@@ -7,18 +7,13 @@ use volume::{TimeHistogram, TimeHistogramSnapshot};
 /// A class of commands with similar times.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CommandKind {
-    /// READ of any form.
     Read,
-    /// WRITE of any form.
     Write,
-    /// SYNCHRONIZE CACHE.
     Flush,
-    /// All other commands.
     Other,
 }
 
 impl CommandKind {
-    /// All kinds, in the order of their declaration.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 
     fn of(opcode: u8) -> Self {
@@ -41,8 +36,8 @@ impl CommandTimes {
     }
 }
 
-/// Measures a sample of one session's commands: one of [`SAMPLED_WAITING`] of the commands that have to wait, and one
-/// of [`SAMPLED`] of those that complete at once. Each sample counts for as many commands.
+/// Measures a sample of one session's commands: one of [`SAMPLED_WAITING`] of the commands that have to wait,
+/// and one of [`SAMPLED`] of those that complete at once. Each sample counts as that many commands.
 pub(crate) struct StopWatch {
     times: Arc<CommandTimes>,
     commands: u64,
@@ -52,9 +47,9 @@ pub(crate) struct StopWatch {
 #[derive(Clone, Copy)]
 pub(crate) struct Started {
     kind: CommandKind,
-    /// The command is in the sample of commands that have to wait.
+    /// True if the command is in the sample of commands that have to wait.
     is_timed: bool,
-    /// When the command began; `None` if it is not measured.
+    /// The time when the command began; `None` if it is not measured.
     at: Option<Instant>,
 }
 

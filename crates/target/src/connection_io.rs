@@ -18,22 +18,21 @@ use transport::{
 
 use crate::{counted_limit::Permit, end_reason::ConnectionEndReason};
 
-/// One connection: its socket, its decoder, and what the driver has to remember about it. Its protocol state is in
-/// the session, under the same CID.
+/// One connection: its socket, its decoder, and the I/O state of the driver. Its protocol state is in the
+/// session, under the same CID.
 pub(crate) struct TargetConnectionIo {
     pub(crate) cid: Cid,
     stream: ConnectionStream,
     pub(crate) decoder: Decoder,
-    /// The initiator's address.
     pub(crate) address: SocketAddr,
     /// Our address of the connection.
     pub(crate) local: SocketAddr,
-    /// Since when the socket has accepted no output; `None` if it is not blocked.
+    /// The time since which the socket has accepted no output; `None` if it is not blocked.
     pub(crate) blocked_since: Option<Instant>,
-    /// Output was blocked when the driver last handled this connection. As soon as it is not, the initiator's silence
-    /// is excused.
+    /// True if output was blocked when the driver last handled this connection. When it is no longer blocked,
+    /// the initiator's silence is excused.
     pub(crate) is_held_up: bool,
-    /// The socket is not read at present, because too much output or too much data waits.
+    /// True while the socket is not read, because too much output or too much data waits.
     pub(crate) is_unread: bool,
     /// The length of the queued output in bytes when it exceeded the limit.
     pub(crate) held_at: Option<usize>,
@@ -117,7 +116,7 @@ impl TargetConnectionIo {
         }
     }
 
-    /// Writes as much as the socket accepts, and records since when it accepts nothing.
+    /// Writes as much as the socket accepts. If that is nothing, records since when.
     pub(crate) fn send(
         &mut self,
         output: &mut PduOutput,

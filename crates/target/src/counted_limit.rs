@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-/// The number of permits that are held now.
+/// The number of permits that are held at present.
 #[derive(Default)]
 pub(crate) struct CountedLimit {
     count: AtomicUsize,

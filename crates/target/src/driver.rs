@@ -1,9 +1,9 @@
 //! The driver of one session in full feature phase: the task that owns its sockets, its protocol state and its
 //! commands in progress.
 //!
-//! The driver reads all available input, processes every complete PDU inline, polls each command once (and keeps
-//! those that do not complete), and writes the responses of a batch together. Connections may come and go. A command
-//! may outlive its connection if the protocol allows it. `tasks.rs` has what commands do.
+//! The driver reads all available input, processes every complete PDU inline, polls each command once (and
+//! keeps those that do not complete), and writes the responses of a batch together. Connections may come and
+//! go. A command may outlive its connection if the protocol allows it. `tasks.rs` performs the commands.
 
 use std::{
     future::poll_fn,
@@ -45,7 +45,7 @@ pub(crate) async fn run(
     seat: SessionRegistration,
 ) -> ConnectionEndReason {
     if session.is_discovery() {
-        // Nothing that a discovery session may send has to wait, and its initiator may not have authenticated.
+        // No request of a discovery session has to wait, and its initiator may not have authenticated.
         session.limit_waiting(0);
     }
     let target = session.target_name().filter(|_| !session.is_discovery());
@@ -119,11 +119,11 @@ pub(crate) struct TargetSessionDriver<'a> {
     pub(crate) seat: SessionRegistration,
 }
 
-/// How the session is going to end.
+/// The state of a session that is about to end.
 pub(crate) struct SessionEnding {
-    /// A TARGET COLD RESET was received: this session, too, ends when the response has been written.
+    /// True after a TARGET COLD RESET: this session, too, ends when the response has been written.
     pub(crate) closing_all: bool,
-    /// Why the last connection ended.
+    /// The reason for which the last connection ended.
     last: ConnectionEndReason,
 }
 
@@ -213,8 +213,8 @@ impl TargetSessionDriver<'_> {
         Ok(progress)
     }
 
-    /// Reads from the sockets directly, because the runtime may not have noticed yet that an initiator has closed
-    /// its connection.
+    /// Reads from the sockets directly, because the runtime may not have reported yet that an initiator has
+    /// closed its connection.
     fn look_at_connections(
         &mut self,
         context: &mut Context<'_>,
@@ -376,7 +376,7 @@ impl TargetSessionDriver<'_> {
         Ok(())
     }
 
-    /// Drops connections that have logged out, and ends the session if none is left.
+    /// Drops connections that have logged out, and ends the session if no connection is left.
     fn close_lines(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         if self.ending.closing_all && self.lines.iter().all(|line| line.blocked_since.is_none()) {
             return Err(ConnectionEndReason::Ordered("target cold reset"));
@@ -495,8 +495,9 @@ impl TargetSessionDriver<'_> {
         self.session.is_discovery().then(|| self.last_request + idle)
     }
 
-    /// Reads the sockets of active connections directly, without waiting for the runtime to report input. Returns true if
-    /// input was read. Otherwise other tasks get their turn, and this task is woken again at once while it polls.
+    /// Reads the sockets of active connections directly, without waiting for the runtime to report input.
+    /// Returns true if input was read. Otherwise other tasks get their turn, and this task is woken again at
+    /// once while it polls.
     fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let limit = self.polling.limit();
         if limit.is_zero() {

@@ -1,4 +1,4 @@
-//! Rules about who may log in: by initiator name, network and CHAP user.
+//! Access rules for logins: by initiator name, network and CHAP user.
 
 use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 

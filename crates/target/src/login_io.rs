@@ -395,8 +395,9 @@ fn told(
     failure
 }
 
-/// Explains a refusal that belongs to normal operation; `None` for others. Only an initiator that is allowed
-/// to log in to the target gets such a refusal, so no stranger can avoid an event in this way.
+/// Returns an explanation for a refusal that belongs to normal operation; `None` for other refusals. Only an
+/// initiator that is allowed to log in to the target gets such a refusal, so no stranger can avoid an event
+/// in this way.
 fn usual(failure: &LoginAttemptError) -> Option<&'static str> {
     match failure {
         LoginAttemptError::Refused(LoginStatus::SessionDoesNotExist) => Some(

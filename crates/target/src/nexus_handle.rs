@@ -31,7 +31,8 @@ impl NexusHandle {
         self.tell_reach();
     }
 
-    /// Gives each unit the units that third-party copies of this session may reach: those of its own target only.
+    /// Passes to each unit the units that third-party copies of this session may access: only those of its
+    /// own target.
     fn tell_reach(&self) {
         for unit in self.device.units() {
             unit.nexus_reaches(&self.nexus, Arc::clone(&self.device) as Arc<dyn Neighbours>);

@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, task::JoinHandle};
 use transport::{CongestionControl, SocketOptions, TlsServer};
 
-/// An address on which a server listens, and how it is used.
+/// An address on which a server listens, and its settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Portal {
     /// IP address and port. Port 0 takes any free port. An IPv6 portal accepts IPv6 only.
@@ -51,7 +51,6 @@ impl Default for PortalGroup {
 /// A redirect of logins (RFC 7143, 11.13.5).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Redirect {
-    /// `host[:port]`.
     pub address: String,
     /// True if the target has moved permanently: the initiator should use the new address from now on.
     pub permanent: bool,
@@ -148,11 +147,12 @@ impl Portals {
         open.iter().map(|open| &open.portal).find(|portal| is_it(portal)).cloned()
     }
 
-    /// Returns the TargetAddress values for a connection that came in at `local`: the portals of `group` with its
-    /// tag, the portal of this connection first.
+    /// Returns the TargetAddress values for a connection that was accepted at `local`: the portals of `group`
+    /// with its tag, the portal of this connection first.
     ///
-    /// A plain connection gets the plain portals of the group, and one with TLS gets those with TLS. An initiator
-    /// takes every address for a path to the target: one without TLS would try portals with TLS for ever.
+    /// A connection without TLS gets only the portals of the group without TLS, and one with TLS only those
+    /// with TLS. An initiator regards every address as a path to the target: without this rule, one without
+    /// TLS would keep trying portals with TLS.
     pub(crate) fn addresses(&self, group: PortalGroup, local: SocketAddr) -> Vec<String> {
         let entered = self.entered(local);
         let has_tls = entered.as_ref().is_some_and(|portal| portal.tls.is_some());
@@ -201,7 +201,8 @@ fn plain(ip: IpAddr, port: u16) -> SocketAddr {
 mod tests {
     use super::*;
 
-    /// Returns what discovery reports about these portals of one group to an initiator that is connected to `local`.
+    /// Returns the addresses that discovery reports for portals of one group to an initiator that is
+    /// connected to `local`.
     fn addresses(portals: &[(&str, Option<&str>)], local: &str) -> Vec<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _inside = runtime.enter();

@@ -30,7 +30,6 @@ pub(crate) struct PortalView {
     pub(crate) security: Arc<Security>,
     /// Our address of the connection.
     pub(crate) local: SocketAddr,
-    /// The initiator's address.
     pub(crate) peer: IpAddr,
 }
 

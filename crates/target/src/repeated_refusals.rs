@@ -1,5 +1,5 @@
-//! Refusals that an initiator gets again and again, such as a gateway that logs in every five seconds until
-//! somebody corrects its secret. Each is reported once, and again after ten minutes with a count.
+//! Refusals that an initiator gets repeatedly, such as a gateway that logs in every five seconds with a wrong
+//! secret. Each refusal is reported once, and again after ten minutes with a count.
 
 use std::{
     collections::HashMap,
@@ -23,22 +23,24 @@ struct ReportedRefusal {
     /// A hash of the failure's text.
     failure: u64,
     at: Instant,
-    /// How often the failure came since it was reported.
+    /// Number of times that the failure has occurred since it was reported.
     repeated: u64,
 }
 
 /// After this time a refusal that continues is reported again.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
 
-/// Maximum number of refusals that are remembered: 1,024 entries of some 50 bytes. Beyond it, the one that was
-/// reported first is forgotten, and reported when it comes again, within the limits of [`transport::ReportLimiter`].
+/// Maximum number of refusals that are remembered: 1,024 entries of some 50 bytes. Beyond it, the entry that
+/// was reported first is removed. If that refusal occurs again, it is reported again, within the limits of
+/// [`transport::ReportLimiter`].
 const ENTRIES: usize = 1024;
 
 /// The address, initiator name and target name of a refused login.
 pub(crate) type RefusedLoginKey<'a> = (IpAddr, &'a str, &'a str);
 
 impl RepeatedRefusals {
-    /// Returns how often this failure has come since it was last reported; `None` if it must not be reported now.
+    /// Returns the number of times that this failure has occurred since it was last reported; `None` if it
+    /// must not be reported now.
     pub(crate) fn note(
         &self,
         refused: RefusedLoginKey<'_>,

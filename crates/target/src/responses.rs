@@ -17,13 +17,14 @@ impl TargetSessionDriver<'_> {
             && connection.output().len() > self.server.settings.output_bytes
     }
 
-    /// Returns whether enough commands were answered since the last write to be worth one write for each connection.
+    /// Returns true if enough commands were answered since the last write to justify one write for each
+    /// connection.
     pub(crate) fn is_batch(&self) -> bool {
         self.unsent >= self.server.settings.batch_commands as usize * self.lines.len().max(1)
     }
 
-    /// Writes answers while a batch of commands is still being performed. A socket that fails is noticed by the next read or
-    /// write.
+    /// Writes responses while a batch of commands is still being performed. A socket error is noticed by the
+    /// next read or write.
     pub(crate) fn send_what_goes(&mut self, context: &mut Context<'_>) {
         self.unsent = 0;
         for at in 0..self.lines.len() {

@@ -33,19 +33,19 @@ pub struct TargetServer {
 
 /// The pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the sessions have for their end once they are told to close. They close at once unless a unit blocks a
+/// Time in which sessions must end after they are asked to close. They close at once unless a unit blocks a
 /// thread.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Events about failed logins in ten seconds, of one address and of all addresses: enough for a person who sets
-/// up one initiator or many at once; too few to fill a disk (4 kB/s).
+/// Events about failed logins in ten seconds, for one address and for all addresses: enough while an operator
+/// sets up one initiator or many at once; too few to fill a disk (4 kB/s).
 const LOGIN_REPORTS: u32 = 10;
 const LOGIN_REPORTS_IN_ALL: u32 = 200;
-/// Events about discovery sessions in ten seconds, of one address and of all addresses. A host that repeats its
-/// discovery has nothing new to report.
+/// Events about discovery sessions in ten seconds, for one address and for all addresses. A host that repeats
+/// its discovery has nothing new to report.
 const DISCOVERY_REPORTS: u32 = 1;
 const DISCOVERY_REPORTS_IN_ALL: u32 = 50;
-/// Events about normal sessions in ten seconds, of one address and of all addresses. A host that opens and
+/// Events about normal sessions in ten seconds, for one address and for all addresses. A host that opens and
 /// closes 50 sessions at once is reported in full; no number of sessions can fill a disk (12 kB/s in all).
 const SESSION_REPORTS: u32 = 100;
 const SESSION_REPORTS_IN_ALL: u32 = 500;
@@ -89,14 +89,14 @@ impl TargetServer {
         self.context.names.add(target)
     }
 
-    /// Changes the access rules of a target for later logins. Open sessions stay. Returns false if there is no such
-    /// target.
+    /// Changes the access rules of a target for later logins. Open sessions are not affected. Returns false
+    /// if there is no such target.
     pub fn change_access(&self, name: &str, access: LoginAccess) -> bool {
         let device = self.context.names.find(name);
         device.map(|device| device.change_access(access)).is_some()
     }
 
-    /// Changes the CHAP users and discovery rules for later connections. Open sessions stay.
+    /// Changes the CHAP users and discovery rules for later connections. Open sessions are not affected.
     pub fn change_security(&self, security: Security) {
         *self.context.security.write() = Arc::new(security);
     }
@@ -273,7 +273,7 @@ async fn accept(context: Arc<ServerContext>, listener: TcpListener) {
     }
 }
 
-/// Starts to serve a connection. Closes it if the limits leave no place for it.
+/// Starts to serve a connection. Closes it if a limit is reached.
 fn admit(context: &Arc<ServerContext>, stream: TcpStream, address: SocketAddr) {
     let ServerContext { settings, registry, logins, login_reports, .. } = &**context;
     let connection = Permit::take(&registry.connections, settings.open_connections());

@@ -17,7 +17,7 @@ use crate::{
     write_data_pool::WriteDataPool,
 };
 
-/// Shared by the server, its portals and its connections.
+/// The state that a server, its portals and its connections share.
 pub(crate) struct ServerContext {
     pub(crate) settings: Settings,
     pub(crate) names: Arc<TargetTable>,
@@ -41,7 +41,7 @@ pub(crate) struct ServerContext {
     pub(crate) discovery_reports: ReportLimiter,
     /// Limits the events about normal sessions and their connections.
     pub(crate) session_reports: ReportLimiter,
-    /// True when the server stops. Logins are refused from then on.
+    /// True once the server stops. Logins are refused from then on.
     pub(crate) stopping: watch::Sender<bool>,
 }
 

@@ -1,4 +1,5 @@
-//! The memory of a session: what it borrows from the pool for writes that wait, and whether its commands fill its share.
+//! The memory of a session: its lease from the pool for writes that wait, and the check that its commands
+//! fill its share.
 
 use std::task::Context;
 
@@ -43,7 +44,8 @@ impl TargetSessionDriver<'_> {
         found
     }
 
-    /// Gives back memory that is not needed, and the idle buffers of a session that may hold nothing more.
+    /// Returns memory to the pool that is not needed, and releases the idle buffers of a session that has
+    /// used up its share.
     pub(crate) fn give_room_back(&mut self) {
         if self.session.is_over_share() {
             self.lines.iter_mut().for_each(|line| line.decoder.rest());
@@ -61,8 +63,8 @@ impl TargetSessionDriver<'_> {
         self.server.settings.kept_share() * self.lines.len().max(1)
     }
 
-    /// Returns whether the unfinished commands hold all of this session's share of memory. A command that ends wakes the
-    /// driver.
+    /// Returns true if the unfinished commands hold all of this session's share of memory. When a command
+    /// ends, it wakes the driver.
     pub(crate) fn is_full(&self) -> bool {
         let InFlightBytes { data_out, data_in } = self.executions.held();
         let data_out = data_out + self.deferred.bytes();
@@ -76,5 +78,5 @@ impl TargetSessionDriver<'_> {
 }
 
 /// Memory that a session keeps although it does not need it now: four first bursts, so that not every write
-/// has to ask the pool.
+/// has to borrow from the pool.
 const SPARE_LEASE: usize = 1 << 20;

@@ -63,8 +63,8 @@ pub(crate) struct RefusedJoin {
 /// stops; a sender waits while the queue is full.
 const ORDERS: usize = 16;
 
-/// The sessions of a server. Lock order: while the registry's lock is held, no other lock is taken except that of a
-/// session's published counters.
+/// The sessions of a server. Lock order: while holding the registry's lock, take no other lock except that of
+/// a session's published counters.
 #[derive(Default)]
 pub(crate) struct SessionRegistry {
     inner: Mutex<RegistryState>,
@@ -79,7 +79,7 @@ pub(crate) struct SessionRegistry {
 #[derive(Default)]
 struct RegistryState {
     sessions: HashMap<u64, SessionEntry>,
-    /// The TSIHs of `sessions`.
+    /// The TSIHs of all open sessions.
     tsihs: HashSet<Tsih>,
     /// Sessions without a connection that wait for their initiators, the longest waiting first.
     waiting: VecDeque<u64>,
@@ -87,8 +87,8 @@ struct RegistryState {
     last_tsih: u16,
     /// Sums of the counters of closed sessions.
     past: TargetPduCounters,
-    /// The same sums by target name. A target gets an entry with the first login to it, so their number is bounded by
-    /// the targets in the settings and the volumes that were moved here.
+    /// `past` by target name. A target gets an entry with the first login to it, so their number is bounded
+    /// by the targets in the settings and the volumes that were moved here.
     past_of: HashMap<String, TargetPduCounters>,
     /// The commands of closed sessions by operation code.
     past_commands: OpcodeTally,
@@ -105,7 +105,7 @@ struct SessionEntry {
     orders: mpsc::Sender<DriverMessage>,
     published: Arc<Mutex<SessionSnapshot>>,
     tally: Arc<OpcodeTally>,
-    /// Closed when the driver has ended and nothing of the session is in progress.
+    /// Closed when the driver has ended and no command of the session is in progress.
     gone: watch::Receiver<()>,
 }
 
@@ -173,7 +173,7 @@ impl SessionRegistry {
         };
         let (done, mut all_done) = mpsc::channel(1);
         for driver in drivers {
-            // A driver that takes no more orders has ended its session.
+            // A driver that accepts no more messages has ended its session.
             let _ = driver.send(DriverMessage::LookAtConnections { done: done.clone() }).await;
         }
         drop(done);

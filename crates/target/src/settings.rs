@@ -25,7 +25,7 @@ pub struct Settings {
     pub congestion: CongestionControl,
     /// Maximum number of connections of normal sessions. A login beyond it is refused with status 0302 (out
     /// of resources). Where CHAP users are configured, a quarter of the places is kept for initiators that
-    /// have proved to be one of them or have connected through TLS, so that strangers cannot lock users out.
+    /// have proved to be one of them or have connected through TLS, so that strangers cannot exclude users.
     /// At recovery level 2, a quarter as many sessions without a connection may wait for their initiators;
     /// beyond that, those that have waited longest end. Default 1024.
     pub max_connections: usize,
@@ -117,8 +117,8 @@ impl Settings {
         self.waiting_bytes - self.kept_share() * self.max_connections
     }
 
-    /// Maximum number of sockets that are open at once. A connection that has lost its place takes a moment
-    /// to close, so twice the places of logins and discovery sessions are counted.
+    /// Maximum number of sockets that are open at once. A connection that was displaced takes a moment to
+    /// close, so twice the places of logins and discovery sessions are counted.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         let passing = self.max_logins.saturating_add(self.max_discovery_sessions);

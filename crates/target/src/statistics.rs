@@ -72,7 +72,6 @@ pub struct SessionStatistics {
 pub struct TargetConnectionStats {
     /// The connection's CID, chosen by the initiator.
     pub cid: u16,
-    /// The initiator's address.
     pub address: Option<SocketAddr>,
     /// Our address: that of the portal, or one of the addresses on which the portal listens.
     pub local: Option<SocketAddr>,
@@ -85,7 +84,7 @@ pub struct TargetConnectionStats {
 /// The state of a session that its driver publishes.
 #[derive(Default)]
 pub(crate) struct SessionSnapshot {
-    /// When its driver began to run.
+    /// Set when the driver begins to run.
     pub(crate) congestion: Option<Arc<SessionCongestion>>,
     pub(crate) counters: TargetPduCounters,
     pub(crate) connections: Vec<TargetConnectionStats>,
@@ -100,7 +99,6 @@ pub(crate) struct ServerEventCounters {
     pub(crate) opened_sessions: AtomicU64,
 }
 
-/// Adds one.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

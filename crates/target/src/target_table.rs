@@ -20,7 +20,7 @@ pub struct Target {
     pub alias: Option<String>,
     /// The units with their LUNs, 0 to 16,383.
     pub units: Vec<(u16, Arc<dyn LogicalUnit>)>,
-    /// The portal groups through which the target is reached. Each has a tag of its own.
+    /// The portal groups through which initiators reach the target. Each has a tag of its own.
     pub groups: Vec<PortalGroup>,
     /// If set, every login to this target is redirected to this address.
     pub redirect: Option<Redirect>,
@@ -53,12 +53,7 @@ pub enum TargetError {
     Twice(String),
     /// Two units with the same LUN, or a LUN above 16,383.
     #[error("target `{name}`: LUN {lun} is used twice or above 16,383")]
-    Unit {
-        /// The target's name.
-        name: String,
-        /// The LUN.
-        lun: u16,
-    },
+    Unit { name: String, lun: u16 },
 }
 
 /// The targets of a server by name.

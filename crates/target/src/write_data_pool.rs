@@ -27,7 +27,7 @@ struct WriteDataPoolState {
     /// The wakers of the drivers whose sessions wait for room, each with the number of its lease.
     waiting: Vec<(u64, Waker)>,
     last_number: u64,
-    /// The last time that a session asked for more than it could get.
+    /// The time when a session last asked for more than it could get.
     refused: Option<Instant>,
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct Lease {
     bytes: usize,
 }
 
-/// The pool counts as contended for so long after a refusal. This is as long as three waits for room, so that
-/// the state lasts while an initiator repeats writes that were answered with BUSY.
+/// The pool counts as contended for this time after a refusal. This is as long as three waits for room, so
+/// that the state lasts while an initiator repeats writes that were answered with BUSY.
 const CONTENDED: Duration = Duration::from_secs(15);
 
 impl WriteDataPool {
@@ -67,14 +67,14 @@ impl Lease {
         self.bytes
     }
 
-    /// Borrows `bytes` more. Returns false if the pool has less, or if this session would then have more than an
-    /// even part.
+    /// Borrows `bytes` more. Returns false if the pool has less, or if this session would then have more than
+    /// an even part.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         self.borrow(bytes, false)
     }
 
-    /// Borrows `bytes` more, even beyond an even part. For a session without any other write whose data was
-    /// requested, so that a long write can be done.
+    /// Borrows `bytes` more, even beyond an even part. Only for a session that has requested the data of no
+    /// other write: so a long write can always be done.
     pub(crate) fn grow_for_one(&mut self, bytes: usize) -> bool {
         self.borrow(bytes, true)
     }

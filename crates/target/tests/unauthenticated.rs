@@ -1,5 +1,5 @@
-//! Connections that have not logged in hold little memory. Measured by counting all allocated bytes of this process
-//! while 500 connections slowly send what needs most memory.
+//! Connections that have not logged in use little memory. The tests count all allocated bytes of this process
+//! while 500 connections slowly send the bytes that need most memory.
 
 #[path = "../../transport/tests/certificates/mod.rs"]
 mod certificates;
@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A login request whose text is `length` bytes long and goes on.
+/// Returns a login request whose text is `length` bytes long and is to be continued.
 fn request(text: impl Into<Bytes>) -> Vec<u8> {
     let request = LoginRequest {
         continues: true,
@@ -79,8 +79,8 @@ fn request(text: impl Into<Bytes>) -> Vec<u8> {
     bytes
 }
 
-/// Connects; all connections send each piece before any sends the next. Returns the maximum number of bytes per
-/// connection. A login at `plain` is served after them.
+/// Opens connections. All of them send each piece before any sends the next one. Returns the maximum number
+/// of bytes per connection. At the end, a login at `plain` must still succeed.
 async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> usize {
     let before = IN_USE.load(Relaxed);
     MOST.store(before, Relaxed);
@@ -90,7 +90,7 @@ async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> 
     }
     for piece in pieces {
         for stream in &mut streams {
-            // A closed connection holds nothing.
+            // A closed connection uses no memory.
             let _ = stream.write_all(piece).await;
         }
         all_was_read(plain).await;
@@ -104,8 +104,8 @@ async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> 
     most
 }
 
-/// There is one thread, and a login takes several iterations of its loop, each of which serves every socket with
-/// data.
+/// Waits until the server has read everything. It has one thread, and a login takes several iterations of its
+/// loop, each of which serves every socket with data.
 async fn all_was_read(address: SocketAddr) {
     for _ in 0..4 {
         Client::log_in(address, 1).await.settle().await;
@@ -129,20 +129,20 @@ async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
     all_was_read(address).await;
     let idle = most_held(address, address, &[]).await;
 
-    // Byte by byte at first, then in pieces, without an end.
+    // Byte by byte at first, then in pieces; the request never ends.
     let longest = request(vec![b'x'; 8192]);
     let mut slowly: Vec<&[u8]> = longest[..4].chunks(1).collect();
     slowly.extend(longest[4..8000].chunks(1999));
     let half = most_held(address, address, &slowly).await;
 
-    // Text without an end, in the longest possible pieces.
+    // Text without an end, in pieces of maximum length.
     let mut text = format!("InitiatorName=iqn.2026-11.a:b\0TargetName={TARGET}\0X-text=");
     text.push_str(&"x".repeat(8192 - text.len()));
     let first = request(text);
     let endless =
         most_held(address, address, &[&first, &longest, &longest, &longest, &longest]).await;
 
-    // Many keys, whose answers are long.
+    // Many keys that need long answers.
     let keys: String = (0..700).map(|n| format!("X-{n:03}=1\0")).collect();
     let keys = request(keys);
     let answered = most_held(address, address, &[&keys, &keys, &keys]).await;
@@ -157,7 +157,7 @@ async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
     assert!(half >= 8000, "what was sent is held: {half}");
 }
 
-/// The first message of a client.
+/// Returns the first TLS message of a client.
 async fn client_hello(authority: &Authority) -> Vec<u8> {
     let listener = TcpListener::bind(LOOPBACK).await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -203,5 +203,5 @@ async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
 
 const CONNECTIONS: usize = 500;
 
-/// All bytes of this process are counted, so the tests run one at a time.
+/// Makes the tests run one at a time, because all bytes of this process are counted.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

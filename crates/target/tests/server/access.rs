@@ -1,4 +1,5 @@
-//! Access: authentication, rules, discovery, guessed secrets, limited places.
+//! Access to targets: authentication, rules, discovery, guessed secrets, and limits on the number of
+//! connections.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -28,7 +29,7 @@ use crate::{
     events::Log,
 };
 
-/// Targets for everybody, for alice, for alice from another host, for bob, and for one other network.
+/// Targets that admit every initiator, alice, alice from another host only, bob, and one other network only.
 const OPEN: &str = "iqn.2026-11.io.forebay:open";
 const ALICES: &str = "iqn.2026-11.io.forebay:alices";
 const HOSTS: &str = "iqn.2026-11.io.forebay:hosts";
@@ -96,7 +97,7 @@ async fn log_in(
     join((from, to), target, chap, Tsih(0), Cid(1)).await
 }
 
-/// A login to an existing session, or with TSIH 0 to a new one.
+/// Logs in to an existing session, or with TSIH 0 to a new one.
 async fn join(
     (from, to): (Ipv4Addr, SocketAddr),
     target: Option<&str>,

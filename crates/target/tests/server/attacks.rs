@@ -52,7 +52,7 @@ async fn spdk_3927_no_pdu_before_login_does_harm() {
         for fill in [0, 0xff] {
             let mut header = [fill; 48];
             header[0] = 0x40 | opcode;
-            // Neither further headers nor data, so that it is complete.
+            // Without additional headers and data, so that the PDU is complete.
             header[4..8].fill(0);
             let mut client = Client::connect(address).await;
             let _ = client.socket().write_all(&header).await;
@@ -76,8 +76,8 @@ async fn cve_2011_0001_lengths_beyond_every_buffer_before_login_are_refused_at_t
             header[4] = ahs;
             let mut client = Client::connect(address).await;
             client.socket().write_all(&header).await.unwrap();
-            // Nothing of what the header announces is sent; 255 words of additional headers are not more than a
-            // connection may hold, so the target waits for them.
+            // Send nothing of the announced data. 255 words of additional headers are within the limit of a
+            // connection, so the target waits for them.
             if data == 0 {
                 let _ = client.socket().write_all(&[0xff; 1020]).await;
             }
@@ -170,7 +170,7 @@ async fn a_segment_of_2_24_minus_1_bytes_after_login_ends_its_session_alone() {
     good.settle().await;
 }
 
-/// A write of one session, and data for it from another.
+/// A session must not be able to send data for a write of another session.
 #[tokio::test]
 async fn data_out_with_the_tags_of_another_session_touches_nothing() {
     let (_server, address) = server(Settings::default(), memory()).await;
@@ -186,7 +186,7 @@ async fn data_out_with_the_tags_of_another_session_touches_nothing() {
     for ttt in [r2t.ttt, Ttt::NONE, Ttt(0), Ttt(r2t.ttt.0.wrapping_add(1))] {
         bad.send(Pdu::DataOut(DataOut { ttt, ..data(6) })).await;
     }
-    // The target has processed these when it answers or closes.
+    // The response or the close shows that the target has processed the Data-Out PDUs.
     let question = bad.command(&[0], 0);
     bad.send(Pdu::ScsiCommand(question)).await;
     while !matches!(bad.receive().await, None | Some(Pdu::ScsiResponse(_))) {}
@@ -232,7 +232,7 @@ async fn cve_2020_28374_a_copy_reaches_no_unit_of_a_target_that_was_not_logged_i
     assert_eq!(owner.read(read).await, (0, vec![7; 512]), "nothing went over");
 }
 
-/// A unit with its own name.
+/// Returns a unit with this serial number.
 fn block_unit(name: &str) -> Arc<dyn LogicalUnit> {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
     let identity = UnitIdentity::new(name).with_target(name);
@@ -255,7 +255,7 @@ async fn write(client: &mut Client, cdb: &[u8], data: &[u8]) -> u8 {
     }
 }
 
-/// A designator of the unit: code set, association with type, designator.
+/// Returns the designators of the unit: code set, association with type, designator.
 async fn designators(client: &mut Client) -> Vec<(u8, u8, Vec<u8>)> {
     let inquiry = client.command(&[0x12, 1, 0x83, 2, 0, 0], 512);
     let (status, page) = client.read(inquiry).await;
@@ -272,7 +272,7 @@ async fn designators(client: &mut Client) -> Vec<(u8, u8, Vec<u8>)> {
     found
 }
 
-/// The parameter list of an EXTENDED COPY (LID1) of one block (SPC-4, 6.3).
+/// Returns the parameter list of an EXTENDED COPY (LID1) of one block (SPC-4, 6.3).
 fn copy_list(from: &(u8, u8, Vec<u8>), to: &(u8, u8, Vec<u8>)) -> Vec<u8> {
     let mut list = vec![0; 16];
     for (code_set, kind, designator) in [from, to] {

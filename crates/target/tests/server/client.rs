@@ -33,12 +33,12 @@ use unit::{
 use volume::{Data, Geometry, MemVolume};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
-/// A free port of this machine.
+/// Any free port of this machine.
 pub const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Nothing in these tests takes this long; if it does, it hangs.
+/// No step of these tests takes this long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits for something that has to happen.
+/// Waits for an event that must happen; fails the test if it takes too long.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("this hangs")
 }
@@ -72,7 +72,7 @@ pub struct Client {
     digests: Digests,
     /// Number of the next command; shared by all connections of a session.
     pub cmd_sn: Serial,
-    /// All statuses before this one have arrived.
+    /// The StatSN up to which all responses have arrived.
     pub exp_stat_sn: Serial,
     pub tsih: Tsih,
     itt: u32,
@@ -197,7 +197,7 @@ impl Client {
         self.exp_stat_sn = numbers.stat_sn.next();
     }
 
-    /// Returns the target's answer to a discovery.
+    /// Returns the target's answer to SendTargets.
     pub async fn send_targets(&mut self, which: &str) -> String {
         let request = TextRequest {
             immediate: true,
@@ -271,7 +271,7 @@ impl Client {
         itt
     }
 
-    /// Receives the unit attention of a new nexus.
+    /// Takes the unit attention condition of a new nexus.
     pub async fn settle(&mut self) {
         loop {
             let command = self.command(&[0], 0);
@@ -287,7 +287,7 @@ impl Client {
         self.begin(command).await
     }
 
-    /// Sends data as requested by an R2T.
+    /// Returns a Data-Out PDU with data that an R2T asked for.
     pub fn data_out(&self, r2t: &ReadyToTransfer, data: impl Into<Bytes>) -> DataOut {
         DataOut {
             is_final: true,
@@ -301,7 +301,7 @@ impl Client {
         }
     }
 
-    /// Returns all R2Ts for what was sent so far: a ping is answered after them.
+    /// Returns all R2Ts for the commands sent so far: the answer to a ping arrives after them.
     pub async fn asked(&mut self) -> Vec<ReadyToTransfer> {
         let ping = NopOut {
             immediate: true,
@@ -389,11 +389,11 @@ pub fn refused(failure: LoginFailure) -> LoginStatus {
 /// A unit whose commands wait until the test releases them.
 #[derive(Default)]
 pub struct Stalling {
-    /// Existing futures: commands that were neither answered nor aborted.
+    /// Number of futures that exist: commands that were neither answered nor aborted.
     pub alive: Arc<AtomicUsize>,
     pub go: Notify,
     pub functions: Mutex<Vec<TaskManagement>>,
-    /// Unit attentions for its nexuses.
+    /// Unit attention conditions that were raised for its nexuses.
     pub attentions: Mutex<Vec<Sense>>,
     pub nexuses: AtomicUsize,
     /// While a test holds this, the end of a nexus takes 200 ms; the test needs several threads.

@@ -1,4 +1,4 @@
-//! Commands from socket to unit and back.
+//! Commands from the socket to the unit, and their responses.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -168,8 +168,8 @@ async fn data_that_commands_in_progress_may_return_is_bounded() {
     expect_twelve_in_fours(&unit, &mut client).await;
 }
 
-/// Regression: a write that waited for another one of its connection made the driver reserve memory, return it and
-/// wake itself, so one processor was busy until the first write was done.
+/// Regression: a write that waited for another one of its connection made the driver reserve memory, return
+/// it and wake itself again and again. This kept one processor busy until the first write was done.
 #[test]
 fn a_session_whose_write_waits_for_another_sleeps() {
     let parked = Arc::new(Notify::new());
@@ -227,7 +227,8 @@ async fn data_that_connections_ask_for_is_bounded_together() {
     }
 }
 
-/// Twelve commands are executed by the unit four at a time: if more were, the first release would end more than four.
+/// Checks that the unit executes twelve commands four at a time: if it executed more at once, the first
+/// release would end more than four.
 async fn expect_twelve_in_fours(unit: &Stalling, client: &mut Client) {
     for _ in 0..3 {
         until(|| unit.alive() == 4).await;
@@ -264,7 +265,7 @@ async fn what_a_read_has_no_room_for_is_its_residual() {
     }
 }
 
-/// Short keepalive times.
+/// Returns settings with short keepalive times.
 fn impatient(settings: Settings) -> Settings {
     let time = Duration::from_millis(250);
     let session =
@@ -272,13 +273,14 @@ fn impatient(settings: Settings) -> Settings {
     Settings { session, ..settings }
 }
 
-/// Returns the processor time of this thread; a test runs on one.
+/// Returns the processor time of this thread. A test runs on one thread.
 fn worked() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Regression: a time-out that was over while sockets were not read was checked again and again without a pause.
+/// Regression: a time-out that had expired while sockets were not read was checked repeatedly without a
+/// pause.
 #[tokio::test]
 async fn a_session_that_is_full_sleeps_and_blames_nobody() {
     let unit = Arc::new(Stalling::default());
@@ -292,7 +294,7 @@ async fn a_session_that_is_full_sleeps_and_blames_nobody() {
     }
     until(|| unit.alive() == 1).await;
     let before = worked();
-    // Twice the time that counts as silence.
+    // Twice the time after which a connection counts as silent.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let worked = worked() - before;
     assert!(worked < Duration::from_millis(300), "{worked:?}");
@@ -331,7 +333,8 @@ async fn who_reads_slowly_is_not_taken_for_silent() {
             Pdu::NopIn(_) => {}
             pdu => panic!("{pdu:?}"),
         }
-        // Three times the time that counts as silence. The rest may be in the two socket buffers.
+        // Three times the time after which a connection counts as silent. The last bytes may be in the two
+        // socket buffers.
         if bytes < 24 << 20 {
             tokio::time::sleep(Duration::from_millis(15)).await;
         }
@@ -339,7 +342,8 @@ async fn who_reads_slowly_is_not_taken_for_silent() {
     assert_eq!(bytes, READS << 20);
 }
 
-/// CVE-2020-28374: a copy manager that knew all units of the server let any session read and write those of others.
+/// CVE-2020-28374: a copy manager that knew all units of the server let any session read and write all of
+/// them.
 #[tokio::test]
 async fn cve_2020_28374_a_session_copies_only_among_the_units_of_its_target() {
     let unit = |serial: &str| -> Arc<dyn LogicalUnit> {

@@ -1,4 +1,4 @@
-//! Several connections of one session on real sockets: added, lost, stalled, reinstated.
+//! Several connections of one session on real sockets: they join, are lost, stall and are reinstated.
 
 use std::{
     net::SocketAddr,
@@ -81,7 +81,7 @@ async fn expect_drop(client: &mut Client, cid: Cid) {
     }
 }
 
-/// READ(10) of `blocks` blocks at `lba`.
+/// Returns a READ (10) of `blocks` blocks at `lba`.
 fn read_10(lba: u32, blocks: u16) -> [u8; 10] {
     let [a, b, c, d] = lba.to_be_bytes();
     let [high, low] = blocks.to_be_bytes();
@@ -109,7 +109,7 @@ async fn two_connections_share_one_session() {
     first.tsih = Tsih(first.tsih.0 ^ 0x5555);
     let refusal = first.try_join(address, 1, offer(0), Cid(3)).await.err().unwrap();
     assert_eq!(refused(refusal), LoginStatus::SessionDoesNotExist);
-    // A refused connection does not occupy a place.
+    // A refused connection does not count against the limit.
     until(|| server.statistics().connections == 2).await;
     second.cmd_sn = first.cmd_sn;
     second.settle().await;
@@ -232,7 +232,7 @@ async fn what_was_on_its_way_when_a_busy_connection_was_cut_comes_on_the_other()
         asked.push((command.itt, n * u32::from(BLOCKS)));
         second.send(Pdu::ScsiCommand(command)).await;
     }
-    // Half of the answers arrive and are acknowledged, then the connection is lost.
+    // Half of the responses arrive and are acknowledged, then the connection is lost.
     let mut arrived = 0;
     while arrived < READS / 2 {
         if let Some(Pdu::DataIn(data_in)) = second.receive().await {
@@ -265,7 +265,8 @@ async fn a_connection_whose_initiator_does_not_read_stops_no_other() {
         let command = second.command(&read_10(0, 2048), 1 << 20);
         second.send(Pdu::ScsiCommand(command)).await;
     }
-    // The window is shared: commands that the other one does not finish occupy its places, and nothing else.
+    // The connections share the command window: the commands that the other connection does not finish take
+    // their part of it, but no more.
     first.cmd_sn = second.cmd_sn;
     let mut served = 0;
     while served < 20 {
@@ -313,9 +314,9 @@ impl LogicalUnit for Noting {
     }
 }
 
-/// The target holds back the commands of a connection whose initiator does not read its answers. If it held back a flush,
-/// later writes on another connection would be performed first, and the flush would end an epoch with a part of the next
-/// one in it.
+/// The target delays the commands of a connection whose initiator does not read its responses. It must not
+/// delay a flush: later writes on another connection would be performed first, and the flush would end an
+/// epoch with a part of the next one in it.
 #[tokio::test]
 async fn a_flush_is_not_held_back_behind_answers_that_nobody_reads() {
     const FLUSH: u8 = 0x35;
@@ -361,7 +362,8 @@ async fn a_server_that_stops_tells_every_connection() {
     }
 }
 
-/// Regression: they occupied their places, tasks and answers for up to two hours, as many as there are TSIHs.
+/// Regression: waiting sessions held their limits, tasks and responses for up to two hours, and there could
+/// be as many as TSIHs.
 #[tokio::test]
 async fn sessions_that_wait_for_their_initiators_are_bounded() {
     let unit = Arc::new(Stalling::default());

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 type Text = Arc<Mutex<Vec<u8>>>;
 
 thread_local! {
-    /// The destination of this thread's events; nothing without a [`Log`].
+    /// The destination of this thread's events; `None` without a [`Log`].
     static TEXT: RefCell<Option<Text>> = const { RefCell::new(None) };
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::{Client, TARGET, memory, refused, server, soon, until};
 
-/// Reads until the target closes.
+/// Reads until the target closes the connection.
 pub async fn closed(client: &mut Client) {
     let mut buffer = [0; 1024];
     loop {

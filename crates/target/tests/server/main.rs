@@ -1,4 +1,4 @@
-//! The server on real TCP: what it serves, to whom, and how it stops.
+//! Tests of the server on real TCP: commands, access, sessions, and shutdown.
 
 #[path = "../../../transport/tests/certificates/mod.rs"]
 mod certificates;

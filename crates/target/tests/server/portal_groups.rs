@@ -1,5 +1,5 @@
-//! Several targets, portals and portal groups in one server: what is visible and reachable where, and changes while
-//! it serves.
+//! Several targets, portals and portal groups in one server: which targets each portal shows, and changes at
+//! run time.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

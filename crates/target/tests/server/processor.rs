@@ -46,11 +46,11 @@ struct Processor {
 #[derive(Clone, Copy, Debug)]
 enum ProcessorCommand {
     Primary(PrimaryCommand),
-    /// RECEIVE: returns the message.
+    /// RECEIVE returns the message.
     Receive {
         allocation_length: u32,
     },
-    /// SEND: replaces the message.
+    /// SEND replaces the message.
     Send {
         length: u32,
     },
@@ -213,7 +213,7 @@ fn send_of(length: usize) -> [u8; 5] {
 }
 
 impl Client {
-    /// Runs a command that brings `data` and returns none.
+    /// Runs a command with `data` as Data-Out and without Data-In.
     async fn ends(&mut self, cdb: &[u8], data: &[u8]) -> (ScsiStatus, Option<Sense>) {
         let mut command = self.command(cdb, data.len() as u32);
         if !data.is_empty() {
@@ -224,7 +224,7 @@ impl Client {
         (ScsiStatus::from_byte(response.status).unwrap(), Sense::from_bytes(&response.sense))
     }
 
-    /// Starts a SEND of 100 bytes without data. Returns its tag and the target's request for the data.
+    /// Starts a SEND of 100 bytes without unsolicited data. Returns its tag and the R2T of the target.
     async fn begins_to_send(&mut self) -> (Itt, ReadyToTransfer) {
         let mut solicited = self.command(&send_of(100), 100);
         (solicited.read, solicited.write) = (false, true);
@@ -267,7 +267,7 @@ async fn a_unit_of_another_device_type_keeps_a_message() {
     assert_eq!(client.is_told().await, None);
     assert_eq!(client.ends(&send_of(HELLO.len()), HELLO).await, (GOOD, None));
     assert_eq!(client.receives().await, (0, HELLO.to_vec()));
-    // READ (10) is no command of this device type, nor are those of SPC that the unit does not serve.
+    // READ (10) is not a command of this device type. The unit does not support MODE SENSE, a command of SPC.
     for cdb in [&[0x28, 0, 0, 0, 0, 0, 0, 0, 1][..], &[0x1a, 0, 0x3f, 0, 255]] {
         let (status, sense) = client.ends(cdb, &[]).await;
         assert_eq!(status, ScsiStatus::CheckCondition);

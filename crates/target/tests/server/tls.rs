@@ -16,7 +16,7 @@ use crate::{
     events::Log,
 };
 
-/// Certificates of this authority for both ends; the server's is for 127.0.0.1.
+/// Returns both ends with certificates of this authority. The server's certificate is for 127.0.0.1.
 fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
     let trusted = authority.certificate.as_bytes();
@@ -47,7 +47,7 @@ async fn log_in(address: SocketAddr, tls: &TlsClient, who: u8) -> Client {
     client.run(login).await.unwrap()
 }
 
-/// Reads of 256 KiB, sequential and concurrent.
+/// Reads 256 KiB several times, one after the other and at the same time.
 async fn reads(client: &mut Client) {
     client.settle().await;
     let mut tags = Vec::new();
@@ -105,7 +105,8 @@ async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() 
     let mut here = Vec::new();
     let said = [&[0x43; 48][..], &[0xff; 5000], b"GET / HTTP/1.1\r\n\r\n"];
     for (number, said) in (2..).zip(said) {
-        // Each connection has its own address: the same failure of one address is not reported again soon.
+        // Use another address for each connection: a repeated failure of one address is reported only once in
+        // ten minutes.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, number], 0).into()).unwrap();
         let mut stream = soon(socket.connect(address)).await.unwrap();
@@ -115,7 +116,7 @@ async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() 
         let _ = soon(stream.read_to_end(&mut heard)).await;
         assert!(heard.len() < 16, "an alert at most: {heard:?}");
     }
-    // It does not trust the server, and reports that.
+    // The client does not trust the server, and reports that.
     let stream = soon(TcpStream::connect(address)).await.unwrap();
     here.push(stream.local_addr().unwrap());
     soon(strange.connect("127.0.0.1", stream)).await.unwrap_err();
@@ -136,7 +137,7 @@ async fn a_handshake_that_stalls_ends_with_the_time_for_a_login_and_harms_nobody
     settings.session.login_time = Duration::from_secs(1);
     let (server, address) = serve(settings, &tls).await;
     let mut good = log_in(address, &ours, 1).await;
-    // One is silent, one starts a handshake.
+    // One connection is silent, another one starts a handshake.
     let mut silent = soon(TcpStream::connect(address)).await.unwrap();
     let mut slow = soon(TcpStream::connect(address)).await.unwrap();
     slow.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Units are added and removed while sessions use their target.
+//! Adding and removing units while sessions use their target.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ async fn change(server: &TargetServer, units: Units) {
 }
 
 impl Client {
-    /// The result of a command without data at this unit: `None` is GOOD.
+    /// Returns the sense data of a command without data at this unit; `None` for GOOD.
     async fn try_at(&mut self, number: u16, cdb: &[u8]) -> Option<Sense> {
         let mut command = self.command(cdb, 0);
         command.lun = lun(number);
@@ -62,7 +62,7 @@ impl Client {
         data[8..].chunks(8).map(|lun| lun[1]).collect()
     }
 
-    /// Receives the unit attentions of a new nexus.
+    /// Takes the unit attention conditions of a new nexus.
     async fn greet(&mut self, numbers: &[u16]) {
         for number in numbers {
             assert_eq!(self.is_ready(*number).await, Err(Sense::POWER_ON_OCCURRED));
@@ -80,15 +80,15 @@ async fn sessions_stay_and_are_told_once_that_there_are_other_units() {
         client.greet(&[0, 1]).await;
     }
     change(&server, vec![(0, first.clone()), (1, second.clone()), (3, disk("third"))]).await;
-    // Reported by the first unit that is used, and by no other (SPC-4, 6.33).
+    // The first unit that is used reports the change, and the others do not (SPC-4, 6.33).
     assert_eq!(asks.is_ready(1).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
     assert_eq!(asks.is_ready(1).await, Ok(()));
     assert_eq!(asks.is_ready(0).await, Ok(()));
     assert_eq!(asks.luns().await, [0, 1, 3]);
-    // The new one reports a unit attention to the session, like any unit.
+    // The new unit has its own unit attention condition for the session, like any unit.
     asks.greet(&[3]).await;
     assert_eq!(asks.is_ready(3).await, Ok(()));
-    // An initiator that has requested the list is not notified.
+    // An initiator that has requested the list gets no unit attention condition.
     assert_eq!(lists.luns().await, [0, 1, 3]);
     assert_eq!(lists.is_ready(0).await, Ok(()));
     assert_eq!(lists.is_ready(1).await, Ok(()));
@@ -99,7 +99,7 @@ async fn sessions_stay_and_are_told_once_that_there_are_other_units() {
     assert_eq!(asks.is_ready(0).await, Ok(()));
     assert_eq!(asks.luns().await, [0, 1]);
     assert_eq!(lists.is_ready(1).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
-    // The same units again are not a change.
+    // Replacing a target by one with the same units is not a change.
     assert_eq!(server.statistics().opened_sessions, 2);
     let same = Target { alias: Some("other".into()), ..Target::new(TARGET, vec![(0, first)]) };
     change(&server, same.units.clone()).await;
@@ -138,7 +138,7 @@ async fn commands_at_a_unit_that_is_taken_away_end_and_others_go_on() {
     }
 }
 
-/// Otherwise a write for one disk could be executed by another one that got its number.
+/// A write for one disk must not be executed by another one that has taken over its LUN.
 #[tokio::test]
 async fn a_write_whose_data_is_on_its_way_does_not_reach_the_unit_that_comes_in_its_place() {
     let other = disk("other");
