@@ -29,7 +29,7 @@ impl Backoff {
         Self { next: settings.back_off, most: settings.back_off_max.min(most) }
     }
 
-    /// Makes all further pauses the longest one.
+    /// Makes all further pauses as long as the longest one.
     pub(crate) fn longest(&mut self) {
         self.next = self.most;
     }

@@ -28,7 +28,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
         let told = shared.size_changed.swap(false, Ordering::AcqRel);
         let found = match ask(&messages).await {
             Some(Ok(found)) => found,
-            // The next session asks for the capacity anyway.
+            // The next session asks for the capacity in any case.
             Some(Err(CommandError::Away(_) | CommandError::Unreachable(_))) => continue,
             Some(Err(_)) => None,
             None => return,
@@ -43,7 +43,8 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
                 shared.set_facts(UnitDescription { geometry, ..known });
             }
             Some(found) if (found.block_size, found.blocks) == (block_size, blocks) => {}
-            // The capacity cannot be read. A new session has to verify the unit only if it has reported a change.
+            // The capacity cannot be determined. A new session has to verify the unit only if it has reported
+            // a change.
             None if !told => {}
             _ => {
                 let _ = messages.send(Message::Judge).await;

@@ -30,11 +30,10 @@ pub(crate) struct Claimed {
 struct RemoteClaimState {
     claim: Option<Arc<Claim>>,
     holding: Holding,
-    /// The claim was granted in at least one session.
     was_held: bool,
-    /// The unit is of an older node, which keeps no confirmed numbers.
+    /// True if the node is of an older version, which keeps no confirmed numbers.
     is_old: bool,
-    /// The unit has carried out an ADVANCE, so its node knows that action.
+    /// True if the unit has ever carried out an ADVANCE, so that its node is known to support it.
     has_advanced: bool,
     /// The newest confirmed number that the unit has on stable storage.
     advanced: u64,
@@ -57,8 +56,9 @@ impl Claimed {
         self.inner.lock().claim.clone()
     }
 
-    /// Returns the claim with the field `granted` up to date. A claim that was granted says so; otherwise a unit that
-    /// was restored from a backup of before that moment would treat it as the next owner's.
+    /// Returns the claim with the field `granted` up to date. The field must say that the claim was granted:
+    /// otherwise a unit that was restored from a backup of an earlier moment would treat the claim as that of
+    /// the next owner.
     pub(crate) fn asked(&self, claim: &Arc<Claim>) -> Claim {
         let inner = self.inner.lock();
         let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));
@@ -122,8 +122,8 @@ impl Claimed {
         self.inner.lock().holding.clone()
     }
 
-    /// Records the result of a claim. Returns false if another claim has replaced it meanwhile: then the result says
-    /// nothing about the new one.
+    /// Records the result of a claim. Returns false if another claim has replaced it meanwhile: then the
+    /// result does not apply to the new claim.
     ///
     /// A refusal is final: the data of an initiator that was fenced is older than the unit's.
     pub(crate) fn note(&self, claim: &Arc<Claim>, holding: Holding) -> bool {
@@ -224,7 +224,7 @@ pub(crate) enum ClaimOutReply {
 }
 
 impl ClaimOutReply {
-    /// Returns `None` if the sense data is not an answer to the claim.
+    /// Converts sense data to the answer to a claim. Returns `None` if it is none.
     pub(crate) fn of(sense: Sense, claim: &Claim) -> Option<Self> {
         if is_refusal(&sense) {
             return Some(Self::Refused(sense));
@@ -286,7 +286,7 @@ fn printable_owner(claim: &Claim) -> String {
     claim.owner.chars().map(printable).take(Claim::MOST_OWNER).collect()
 }
 
-/// Follows the owner's name in the reason of a refused claim if the owner is this same gateway: the log
+/// Appended to the owner's name in the reason of a refused claim if the owner is this same gateway: the log
 /// with which it made that claim is missing.
 pub const OURSELVES: &str = "(this gateway itself)";
 

@@ -1,4 +1,4 @@
-//! Claiming a remote unit: presenting the claim, checking it from time to time, and finding out the owner if it is
+//! Claims a remote unit: presents the claim, checks it from time to time, and finds out the owner if it is
 //! refused.
 
 use std::{sync::Arc, time::Duration};
@@ -55,7 +55,7 @@ impl RemoteSession {
                 Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
                 None => return Err(CommandError::Check(sense)),
             },
-            // The next session presents the claim, or the watch task in this session.
+            // The watch task presents the claim again, or the next session does.
             Err(CommandError::Away(_) | CommandError::Unreachable(_) | CommandError::Busy) => {
                 Holding::Waiting
             }
@@ -77,7 +77,7 @@ impl RemoteSession {
         }
     }
 
-    /// Returns the reason why the unit is not ours, and records it.
+    /// Returns the reason why the unit belongs to another owner, and records it.
     pub(crate) async fn who_has_it(&self, sense: Sense, claim: &Arc<Claim>) -> Arc<str> {
         if let Holding::Refused(reason) = self.claimed().holding() {
             return reason;
@@ -95,8 +95,8 @@ impl RemoteSession {
         ClaimReport::from_bytes(&told.into_bytes())
     }
 
-    /// Sends the confirmed number of the log to the unit. A failure only delays that: the number is sent again at
-    /// the next look, and with the claim of the next session.
+    /// Sends the confirmed number of the log to the unit. A failure only delays that: the number is sent
+    /// again at the next check, and with the claim of the next session.
     async fn advance(&self, claim: &Claim, confirmed: u64) {
         let list = claim::List::Confirmed;
         let (cdb, transfer) = claim::out(ClaimAction::Advance, claim, list);
@@ -115,8 +115,8 @@ impl RemoteSession {
     /// Checks from time to time whether the unit has another owner: a cache that answers from memory alone would not
     /// notice.
     ///
-    /// Presents a claim that still waits although the session is up: the unit was busy, or the claim was requested
-    /// after the session had passed the point where claims are presented.
+    /// Presents a claim that still waits although the session is up: the unit was busy, or the claim was
+    /// requested after the session had passed the step in which claims are presented.
     async fn watch_claim(self, reserves: bool) {
         let mut is_told = false;
         loop {

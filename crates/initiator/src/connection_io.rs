@@ -31,7 +31,7 @@ pub(crate) struct InitiatorConnectionIo {
     progress: PingProgress,
 }
 
-/// Bytes of a connection since its login: as PDUs, and as they crossed the link (compressed, perhaps).
+/// Bytes of a connection since its login: as PDUs, and as sent on the link, where they may be compressed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ConnectionTraffic {
     pub(crate) bytes_in: u64,
@@ -105,8 +105,9 @@ impl InitiatorConnectionIo {
         ConnectionTraffic { bytes_in, bytes_out, link_in, link_out }
     }
 
-    /// Checks the progress of the connection while a ping that ends at `asked` in the output is unanswered. If bytes
-    /// got through since the last check, returns the earliest time at which that may have happened.
+    /// Checks the progress of the connection while a ping is unanswered. `asked` is the offset of its end in
+    /// the output. If bytes got through since the last check, returns the earliest time at which that may
+    /// have happened.
     pub(crate) fn look(&mut self, asked: u64, now: Instant, every: Duration) -> Option<Instant> {
         // If the socket is broken, its next read or write reports that.
         let acknowledged = self.stream.acknowledged().unwrap_or(0);
@@ -133,9 +134,9 @@ impl InitiatorConnectionIo {
         Ok(sent == SendProgress::All)
     }
 
-    /// Reads from the socket and hands every complete PDU to the session. Returns true if bytes have arrived, or if output
-    /// waits and the socket is writable; otherwise the task will be woken when that changes. After an error, events of
-    /// the PDUs before it are still valid.
+    /// Reads from the socket and passes every complete PDU to the session. Returns true if bytes have
+    /// arrived, or if output waits and the socket is writable. Otherwise the task will be woken when that
+    /// changes. After an error, events of the PDUs before it are still valid.
     pub(crate) fn poll_exchange(
         &mut self,
         session: &mut InitiatorSession,

@@ -13,7 +13,6 @@ use iscsi::session::initiator::DataPhase;
 /// A target that a portal has reported.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiscoveredTarget {
-    /// Its iSCSI name.
     pub name: String,
     /// The addresses at which it can be reached: `host:port`, IPv6 in brackets. The address of the portal itself if
     /// the answer has none.
@@ -23,7 +22,6 @@ pub struct DiscoveredTarget {
 /// A unit of a target.
 #[derive(Clone, Debug)]
 pub struct ListedUnit {
-    /// The LUN.
     pub lun: u16,
     /// The description of the unit, or the reason why it cannot be used.
     pub facts: Result<UnitDescription, Error>,
@@ -63,7 +61,7 @@ const REPORT_LUNS_BYTES: u32 = 16 * 1024;
 async fn report_luns(socket: &mut SessionIo, settings: &Settings) -> Result<Vec<u16>, Error> {
     let allocation_length = REPORT_LUNS_BYTES;
     let cdb = PrimaryCommand::ReportLuns { select_report: 0, allocation_length }.encode();
-    // A unit attention may stand before the first commands of a new nexus.
+    // The first commands of a new nexus may be answered with unit attention conditions.
     for _ in 0..crate::probe::MOST_UNIT_ATTENTIONS {
         let outcome =
             socket.execute(settings, cdb.clone(), DataPhase::In(allocation_length)).await?;

@@ -1,5 +1,5 @@
-//! The driver: one tokio task owns the session and all its connections, what waits for them, and
-//! the reconnecting.
+//! The driver: one tokio task that owns the session, all its connections and the pending commands, and that
+//! reconnects.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -31,7 +31,7 @@ use crate::{
 
 /// A message from a handle to the driver.
 pub(crate) enum Message {
-    /// Perform this command.
+    /// Perform a command of a caller.
     Job(Job),
     /// The unit may have been replaced by another one: verify it in a new session.
     Judge,
@@ -48,11 +48,11 @@ pub(crate) struct InitiatorDriver {
     statistics: InitiatorStatistics,
     /// The portal group of the last session; `None` if the settings have one portal only.
     group: Option<u16>,
-    /// The unit may have been replaced by another one.
+    /// True if the unit may have been replaced by another one.
     suspicious: bool,
-    /// It was reported that the target does not support the compression that the settings want.
+    /// True if an event has reported that the target does not support the wanted compression.
     told_uncompressed: bool,
-    /// A close was requested: no further jobs are accepted.
+    /// True after a close was requested: no further jobs are accepted.
     closing: bool,
 }
 
@@ -64,7 +64,7 @@ enum ConnectionEnd {
     Lost { reason: Arc<str>, wait: Duration },
 }
 
-/// Returns true if logins will fail until somebody changes a certificate, a secret or a permission.
+/// Returns true if logins will fail until an operator changes a certificate, a secret or a permission.
 fn needs_somebody(error: &Error) -> bool {
     match error {
         Error::Tls(_) | Error::Login(LoginFailure::Proof(_)) => true,
@@ -177,13 +177,13 @@ impl InitiatorDriver {
 
         let mut counted = StatisticsBaseline::default();
         let ended = self.serve_until_it_ends(&mut io, &mut counted).await;
-        // Whatever the reason of the end, answers that were received before it count.
+        // Handle the answers that were received before the session ended, whatever the reason of the end.
         let _ = self.handle_events(&mut io, &mut counted);
         counted.add_to(&mut self.statistics, &io);
         self.pending.replay(io.session.take_unanswered(), &mut self.statistics);
         if matches!(ended, Err(Error::NotServed(_))) {
-            // Commands of ours that are still in progress there must have ended before they are sent to another
-            // portal.
+            // Commands of ours that are still in progress at this portal must have ended before they are sent
+            // to another portal.
             io.log_out().await;
         } else {
             drop(io);
@@ -299,7 +299,7 @@ impl InitiatorDriver {
                 io.join(logged_in);
                 None
             }
-            // The target does not know the session any more; only a new session helps.
+            // The target does not know the session any more; so a new session is needed.
             Err(error @ Error::Login(_)) if io.len() == 0 => Some(error),
             // The unit may have moved to another portal, which a new session finds.
             Err(error) if io.len() == 0 && self.settings.has_choice() => Some(error),
@@ -502,7 +502,7 @@ impl InitiatorDriver {
                 return true;
             }
             error if needs_somebody(error) => {
-                // Commands do not wait until somebody changes a certificate, a secret or a permission.
+                // Calls must not wait until an operator changes a certificate, a secret or a permission.
                 self.note_reason(error);
                 let reason = self.give_up();
                 self.tell_of_refusal(is_told, &reason);
@@ -516,7 +516,7 @@ impl InitiatorDriver {
                 if is_refused(error) && (!self.settings.has_choice() || verdict.is_some()) {
                     self.tell_of_refusal(is_told, &error.to_string());
                 }
-                // If the unit was another one before, calls still fail, now with this error.
+                // If another unit was found before, calls still fail, now with this error.
                 if let Some(CommandError::Unreachable(reason)) = verdict {
                     *reason = error.to_string().into();
                 }
@@ -525,7 +525,7 @@ impl InitiatorDriver {
         false
     }
 
-    /// Returns when calls fail if the unit has not been reached until then.
+    /// Returns the time at which calls fail if there is no session until then.
     fn give_up_at(&self) -> Instant {
         match &*self.shared.state.borrow() {
             LinkState::Down { since, .. } => *since + self.settings.give_up_after,

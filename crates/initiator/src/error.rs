@@ -18,22 +18,15 @@ pub enum Error {
     /// The location of the volume is unknown.
     #[error("cannot find it: {0}")]
     NotLocated(Arc<str>),
-    /// TCP cannot connect.
     #[error("cannot connect to {portal}: {reason}")]
-    Connect {
-        /// The address.
-        portal: Arc<str>,
-        /// The error of the system.
-        reason: Arc<str>,
-    },
-    /// The ends do not accept each other's certificates, or one of them does not use TLS. A retry fails until
-    /// somebody changes that.
+    Connect { portal: Arc<str>, reason: Arc<str> },
+    /// The ends do not accept each other's certificates, or one of them does not use TLS. Retries fail until
+    /// an operator changes that.
     #[error("TLS: {0}")]
     Tls(transport::Distrust),
-    /// The login failed.
     #[error("cannot log in: {0}")]
     Login(#[from] LoginFailure),
-    /// The target redirects the login again and again.
+    /// The target has redirected the login too often.
     #[error("the target redirects the login again and again, last to {0}")]
     Redirected(Arc<str>),
     /// A time-out of the settings has expired.
@@ -60,19 +53,12 @@ pub enum Error {
     /// The unit has another owner: our claim is refused.
     #[error("{0}")]
     Fenced(Arc<str>),
-    /// A session at this portal would not end the session that was lost, so no command is sent through it.
+    /// A login at this portal would not end the session that was lost, so no command is sent through it.
     #[error(
         "{portal} belongs to portal group {tag}, and the session was lost with group {before}: a late \
          write of that one could come after newer ones"
     )]
-    OtherGroup {
-        /// The address of the portal.
-        portal: Arc<str>,
-        /// Its portal group tag.
-        tag: u16,
-        /// The tag of the session before.
-        before: u16,
-    },
+    OtherGroup { portal: Arc<str>, tag: u16, before: u16 },
 }
 
 /// Returns true if the unit must be served elsewhere: the answer of a gateway that was fenced, or whose log was

@@ -18,19 +18,13 @@ use crate::{Error, Settings, connection_io::InitiatorConnectionIo, url::parse_po
 /// The session for which a connection logs in.
 #[derive(Clone, Debug)]
 pub(crate) enum LoginPurpose {
-    /// A discovery session.
     Discovery,
-    /// A new session.
     Session,
-    /// An existing session.
+    /// Adds a connection to an existing session.
     Join {
-        /// The portal's address, `host:port`.
         portal: String,
-        /// The session's TSIH.
         tsih: Tsih,
-        /// The CID of the new connection.
         cid: Cid,
-        /// The session's next CmdSN.
         cmd_sn: Serial,
     },
 }
@@ -78,7 +72,7 @@ enum LoginOrRedirect {
     Elsewhere(String),
 }
 
-/// A connection, and the host name of its portal.
+/// Opens a connection. Also returns the host name of its portal.
 async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String), Error> {
     let failed = |reason: String| Error::Connect { portal: portal.into(), reason: reason.into() };
     let (host, port) = parse_portal(portal).map_err(|reason| failed(reason.to_owned()))?;

@@ -1,4 +1,4 @@
-//! Adds connections to a session until it has as many as wanted.
+//! Adds connections to a session until it has the wanted number.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
@@ -10,21 +10,20 @@ use crate::{
     session_io::SessionIo,
 };
 
-/// The connections of a session that are wanted and missing.
+/// The connections that a session wants and does not have.
 pub(crate) struct MissingConnections {
     settings: Arc<Settings>,
-    /// The number of wanted connections.
     wanted: usize,
     /// The largest number of connections so far. A connection beyond it is not a replacement.
     most: usize,
     joining: Option<ConnectionJoinFuture>,
     backoff: Backoff,
-    /// When the last connection was added.
+    /// The time when the last connection was added.
     added: Instant,
     /// The next attempt must not begin before this time.
     next: Instant,
     present: usize,
-    /// The session is closing: no connections are added.
+    /// True if the session is closing: no connections are added then.
     closing: bool,
 }
 

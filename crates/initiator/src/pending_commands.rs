@@ -1,4 +1,4 @@
-//! The commands of callers that are not answered: those to be sent, those to be sent again later, and those in
+//! The commands of callers that are not answered yet: those to send, those to send again later, and those in
 //! flight.
 
 use std::{
@@ -26,8 +26,8 @@ pub struct PerformedCommand {
     pub residual: Residual,
     /// The generation of the session that answered: see [`crate::RemoteSession::generation`].
     pub generation: u64,
-    /// Whether the unit had a volatile write cache in that session. It may have had none when the command was first
-    /// sent.
+    /// True if the unit had a volatile write cache in that session. It may have had none when the command was
+    /// first sent.
     pub volatile_cache: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) transfer: DataPhase,
     pub(crate) reply: oneshot::Sender<Result<PerformedCommand, CommandError>>,
-    /// The command is sent at most once, and only in the session of this generation.
+    /// If set, the command is sent at most once, and only in the session of this generation.
     pub(crate) only_in: Option<u64>,
 }
 
@@ -49,15 +49,14 @@ impl Job {
 
 struct PendingCommand {
     job: Job,
-    /// The blocks that the command changes.
     reach: ChangedBlocks,
-    /// The command has been passed to the session.
+    /// True while the command is with the session.
     sent: bool,
-    /// The command was sent at least once, so it may have been performed.
+    /// True if the command was ever sent, so that it may have been performed.
     begun: bool,
-    /// When the command was last passed to the session.
+    /// The time when the command was last passed to the session.
     submitted: Instant,
-    /// When the target first answered that it was busy.
+    /// The time when the target first answered that it was busy.
     busy_since: Option<Instant>,
     attentions: u32,
     aborts: u32,
@@ -77,13 +76,13 @@ pub(crate) struct PendingTable {
     /// The blocks of the writes that have begun: see [`PendingTable::next`].
     begun: Vec<(u64, ChangedBlocks)>,
     pub(crate) lun: Lun,
-    /// The unit may be served at other portals.
+    /// True if the unit may be served at other portals.
     pub(crate) has_choice: bool,
     command_time_out: Duration,
     busy_time_out: Duration,
     /// Commands answered, by operation code.
     pub(crate) answered: Arc<OpcodeTally>,
-    /// Whether the unit has a volatile cache, as found by the current session.
+    /// True if the unit has a volatile cache according to the current session.
     pub(crate) volatile_cache: bool,
     /// The generation of the session to which commands are sent.
     pub(crate) generation: u64,
@@ -98,12 +97,14 @@ pub(crate) struct CompletionNotice {
     pub(crate) not_served: Option<Sense>,
 }
 
-/// How often a command is sent again: after the target aborted it, as after a CRC error (Linux: 5); and after its
-/// connection was lost. The second bound protects a target that a command crashes.
+/// Maximum number of times that a command is sent again: after the target has aborted it, for example because
+/// of a CRC error (Linux: 5); and after its connection was lost. The second limit protects a target that
+/// crashes because of the command.
 const MOST_ABORTS: u32 = 5;
 const MOST_REPLAYS: u32 = 10;
 
-/// The first and the longest pause before a busy target is asked again; the pause doubles in between.
+/// The first and the longest pause before a command is repeated at a busy target. The pause doubles in
+/// between.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -151,11 +152,11 @@ impl PendingTable {
         self.backlog.push_back(tag);
     }
 
-    /// Returns the next command to send. Commands whose callers have gone are left out.
+    /// Returns the next command to send. Skips commands whose callers no longer wait.
     ///
-    /// A write is not sent while another write to some of its blocks may still be performed, that is, while that has
-    /// begun and is not answered, even if its caller has gone. So a write that has to be sent again can never
-    /// overwrite newer data (decision 0006).
+    /// A write is not sent while another write to some of its blocks may still be performed: one that has
+    /// begun and is not answered, even if its caller no longer waits. So a write that has to be sent again
+    /// can never overwrite newer data (decision 0006).
     pub(crate) fn next(
         &mut self,
         now: Instant,
@@ -174,7 +175,7 @@ impl PendingTable {
             if !job.reply.is_closed() {
                 break tag;
             }
-            // The target never had this command, or does not have it any more.
+            // The target has never received this command, or has dropped it.
             self.remove(tag);
         };
         let pending = self.jobs.get_mut(&tag)?;
@@ -222,7 +223,8 @@ impl PendingTable {
             || self.held.iter().take(held).any(|other| self.jobs[other].reach.meets(reach))
     }
 
-    /// Returns the writes in flight whose callers have gone and for which others wait. They are to be aborted now.
+    /// Returns the writes in flight whose callers no longer wait and which delay other writes. They are to be
+    /// aborted now.
     pub(crate) fn in_the_way(&self) -> Vec<u64> {
         if self.held.is_empty() {
             return Vec::new();
@@ -249,7 +251,7 @@ impl PendingTable {
         });
     }
 
-    /// After the loss of a session: the commands in flight are sent again, in order and before the others.
+    /// Handles the loss of a session: the commands in flight are sent again, in order and before all others.
     pub(crate) fn replay(
         &mut self,
         unanswered: Vec<CommandRequest>,
@@ -271,7 +273,7 @@ impl PendingTable {
             pending.replays += 1;
             pending.sent = false;
             if pending.job.reply.is_closed() {
-                // The caller has gone, and the target will not perform the command.
+                // The caller no longer waits, and the target will not perform the command.
                 let gone = CommandError::Unreachable("the caller has gone".into());
                 self.finish(request.tag, Err(gone), statistics);
             } else if pending.job.is_once() {
@@ -382,7 +384,7 @@ impl PendingTable {
             error => error,
         });
         statistics.calls.failures += u64::from(answer.is_err());
-        // If the caller has gone, nobody receives the answer.
+        // If the caller no longer waits, the answer is dropped.
         let _ = pending.job.reply.send(answer);
     }
 }
@@ -392,13 +394,14 @@ impl PendingTable {
 enum CommandOutcomeKind {
     /// The command was performed. Sense data, if there is any, is additional information.
     Performed,
-    /// The target had something else to report. The command was not performed, and may be sent again.
+    /// The target answered with a unit attention condition. The command was not performed, and may be sent
+    /// again.
     UnitAttention,
     /// The target aborted the command. It was not performed, and may be sent again.
     Aborted,
     /// The target or the unit cannot perform the command now. It was not performed, and may be sent again.
     Busy,
-    /// All other outcomes.
+    /// All outcomes that fit none of the other kinds.
     Failed,
 }
 
@@ -429,17 +432,17 @@ enum CommandVerdict {
     Failed,
     /// The caller gets an error for this reason: the command was not performed and must not be sent again.
     NotRepeated(&'static str),
-    /// Send the command again: it was answered with a unit attention.
+    /// Send the command again: it was answered with a unit attention condition.
     AfterAttention,
-    /// Send the command again when the location of the unit was found.
+    /// Send the command again when the location of the unit is found.
     Elsewhere,
     /// Send the command again after this pause.
     Later(Duration),
 }
 
 impl PendingCommand {
-    /// Decides what becomes of the command, and counts the attempt. `has_choice`: the unit may be served at other
-    /// portals. `busy_time_out` bounds the time for which the target may be busy.
+    /// Decides how the command continues, and counts the attempt. `has_choice`: the unit may be served at
+    /// other portals. `busy_time_out`: the longest time for which a busy target is asked again.
     fn judge(
         &mut self,
         kind: CommandOutcomeKind,
@@ -480,7 +483,7 @@ impl PendingCommand {
                 let since = *self.busy_since.get_or_insert(now);
                 let waited = now.saturating_duration_since(since);
                 if waited < busy_time_out {
-                    // Pause for as long as the command has waited so far: so the pauses double.
+                    // Pause for as long as the command has waited so far, so that the pauses double.
                     CommandVerdict::Later(waited.clamp(BUSY_PAUSE, BUSY_PAUSE_MAX))
                 } else {
                     CommandVerdict::Failed
@@ -495,9 +498,9 @@ impl PendingCommand {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ChangedBlocks {
     Nothing,
-    /// From the first block up to, but without, the second.
+    /// The range from the first block number up to, but not including, the second.
     Blocks(u64, u64),
-    /// Possibly all blocks.
+    /// Possibly all blocks of the unit.
     Everything,
 }
 

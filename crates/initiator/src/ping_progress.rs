@@ -28,7 +28,6 @@ struct LastSentPing {
 /// The progress of a connection at one moment, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionProgress {
-    /// Bytes received.
     pub(crate) read: u64,
     /// Bytes sent that the other host has acknowledged.
     pub(crate) acknowledged: u64,
@@ -81,7 +80,7 @@ mod tests {
 
     const EVERY: Duration = Duration::from_millis(20);
 
-    /// A connection whose ping ends at 1000 in the output, and at 2000 on the link.
+    /// A connection with a ping that ends at byte 1000 of the output, and at byte 2000 on the link.
     struct Scene {
         progress: PingProgress,
         now: Instant,
@@ -131,7 +130,7 @@ mod tests {
         assert_eq!(scene.look(20, 0, 300), Some(20));
         scene.give();
         assert_eq!(scene.look(20, 0, 700), Some(20), "the ping waits behind it");
-        // More of the output is written, and its host takes it.
+        // More of the output is written, and the target's host acknowledges it.
         scene.progress.note_written(Some(1000), 3000, 4000);
         assert_eq!(scene.look(20, 0, 2100), Some(20), "with the ping");
         assert_eq!(scene.look(20, 0, 2200), None);

@@ -17,7 +17,7 @@ use crate::{
     unit_description::{self, CachingPageFlags, Capacity, Inquiry, RemoteBlockLimits},
 };
 
-/// Number of unit attentions in a row that are accepted as usual for a new nexus (the number of open-iscsi and
+/// Number of unit attention conditions in a row that are accepted for a new nexus (as in open-iscsi and
 /// libiscsi).
 pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
 
@@ -79,10 +79,10 @@ pub(crate) async fn probe(
             thin: write_same,
             volatile_cache: caching.volatile_cache,
             atomic_blocks: 0,
-            // If every write is stable, every write is an epoch.
+            // If every write is stable, every write is an epoch of its own.
             epoch_blocks: if caching.volatile_cache { ours.epoch_blocks } else { 0 },
             key_erasable: false,
-            // It is not known whether the remote storage keeps metadata beside its blocks.
+            // It is not known whether the remote storage keeps older copies of overwritten data.
             in_place: false,
         },
         fua: caching.fua,

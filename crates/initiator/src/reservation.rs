@@ -52,7 +52,7 @@ enum ReservingStep {
     Done(Holding),
 }
 
-/// The next step.
+/// The next step of the caller.
 pub(crate) enum NextReservationCommand {
     Send(Cdb, DataPhase),
     Done(Holding),

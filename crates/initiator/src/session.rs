@@ -36,7 +36,7 @@ pub struct RemoteSession {
     driver: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
-/// The reason of calls that fail after the close.
+/// The error of calls after the close.
 const CLOSED: &str = "the session was closed";
 
 /// Time limit of an orderly end: the time-outs of ABORT TASK and logout are as long.
@@ -81,8 +81,8 @@ impl RemoteSession {
         Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }
     }
 
-    /// Performs a command, with all retries that may help, until it ends with GOOD. Use it only for commands that may
-    /// be performed twice, such as reads and writes.
+    /// Performs a command until it ends with GOOD, with all retries that may help. Use it only for commands
+    /// that may be performed twice, such as reads and writes.
     pub async fn execute(
         &self,
         cdb: Cdb,
@@ -124,7 +124,6 @@ impl RemoteSession {
         self.shared.portal.lock().clone()
     }
 
-    /// Returns the maximum number of commands in flight.
     #[must_use]
     pub fn queue_depth(&self) -> usize {
         self.messages.max_capacity()

@@ -41,26 +41,26 @@ pub(crate) struct SessionIo {
     pub(crate) tpgt: Option<u16>,
     /// The congestion state that the connections share.
     pub(crate) congestion: Arc<SessionCongestion>,
-    /// The reason why a connection was lost last. It is more exact than that of the state machine.
+    /// The reason why a connection was lost last. It is more precise than that of the state machine.
     reason: Option<Error>,
     /// Bytes of connections that have ended.
     gone: ConnectionTraffic,
     /// Number of connections that have failed.
     pub(crate) lost: u64,
-    /// The bytes that the kernel may hold of each connection without having sent them.
+    /// Bytes of each connection that the kernel may hold without having sent them.
     unsent: u32,
     /// The time between two checks of a connection whose ping is not answered.
     look_every: Duration,
 }
 
-/// Number of checks in the shortest time after which a connection may be given up. A connection that pauses then has
-/// at most a sixteenth less than that time.
+/// Number of checks in the shortest time after which a connection may be declared dead. A connection that
+/// pauses may be declared dead at most a sixteenth of that time too early.
 const LOOKS: u32 = 16;
 
-/// Maximum number of bytes of a session that the kernel holds without having sent them, shared by its connections.
-/// Commands are assigned to connections so late that no connection is idle while another has seconds of data queued.
-/// Over loopback (23 Gbit/s in megabytes), 128 KiB for a single connection cost 14 % of the throughput, half a
-/// megabyte 2 %.
+/// Maximum number of bytes of a session that the kernel holds without having sent them, shared by its
+/// connections. With this limit, commands are assigned to a connection late, so that no connection is idle
+/// while another one has seconds of data queued. Over loopback (23 Gbit/s in megabytes), 128 KiB for a single
+/// connection cost 14 % of the throughput, half a megabyte 2 %.
 const UNSENT_BYTES: u32 = 512 << 10;
 
 impl SessionIo {
@@ -120,7 +120,6 @@ impl SessionIo {
         self.sockets.iter().map(|socket| (socket.cid, socket.traffic()))
     }
 
-    /// Returns the bytes that all connections of the session have carried, including those that have ended.
     pub(crate) fn passed(&self) -> ConnectionTraffic {
         let mut passed = self.gone;
         self.traffic().for_each(|(_, traffic)| passed += traffic);
@@ -292,7 +291,7 @@ impl SessionIo {
     /// Runs the session until there is an event. Fails if the session has no connection.
     async fn turn(&mut self) -> Result<InitiatorEvent, Error> {
         loop {
-            // Check the time in every turn, however much input there is.
+            // Check the time in every iteration, however much input there is.
             if self.deadline().is_some_and(|deadline| deadline <= now()) {
                 self.handle_timeout(now());
             }

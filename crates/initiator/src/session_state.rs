@@ -20,7 +20,7 @@ use crate::{InitiatorConnectionStats, InitiatorStatistics, UnitDescription, clai
 pub enum LinkState {
     /// There is no session. Attempts to connect continue.
     Down {
-        /// Since when.
+        /// The time when the last session was lost, or when the first attempt began.
         since: Instant,
         /// The reason of the last failure.
         reason: Arc<str>,
@@ -54,9 +54,9 @@ pub(crate) struct RemoteSessionState {
     generation: AtomicU64,
     /// Number of blocks of the unit; 0 if it is not known.
     blocks: AtomicU64,
-    /// A caller requests a check of the unit's capacity, see [`crate::capacity_refresh::follow`].
+    /// Wakes [`crate::capacity_refresh::follow`] when a caller requests a check of the unit's capacity.
     pub(crate) look_at_size: Notify,
-    /// The unit has reported a change of its capacity.
+    /// True if the unit has reported a change of its capacity.
     pub(crate) size_changed: AtomicBool,
     /// The claim that is presented after every login.
     pub(crate) claimed: Claimed,

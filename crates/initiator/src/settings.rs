@@ -26,9 +26,10 @@ use crate::{
 pub struct Settings {
     /// The portal's address, `host:port`, IPv6 in brackets.
     pub portal: String,
-    /// Further portals of the same target, tried in this order if a login at the first one fails. They must belong to
-    /// the same portal group, so that a login at one of them ends a session that was lost at another before commands
-    /// are sent again; or to gateways of which only one at a time takes writes. Default: none.
+    /// Further portals of the same target, tried in this order if a login at the first one fails. They must
+    /// belong to the same portal group, so that a login at one of them ends a session that was lost at
+    /// another before commands are sent again; or to gateways of which only one at a time accepts writes.
+    /// Default: none.
     pub other_portals: Vec<String>,
     /// The target's iSCSI name.
     pub target: String,
@@ -40,12 +41,12 @@ pub struct Settings {
     /// Our iSCSI name. Default `iqn.2026-11.io.forebay:initiator`; the caller appends a part that is unique to its
     /// host.
     pub initiator_name: String,
-    /// Our alias, for people.
+    /// Our alias, which people see at the target.
     pub initiator_alias: Option<String>,
-    /// Our part of the session's name. A login with the same name, ISID and target ends the session that was there
-    /// before (RFC 7143, 6.3.5), so that no late command of it is performed after ours. Default: random, so that two
-    /// processes do not end each other's sessions. A process that wants its former session to end after a restart
-    /// sets a lasting one ([`Settings::lasting_isid`]).
+    /// Our part of the session's name. A login with the same name, ISID and target replaces an earlier
+    /// session (RFC 7143, 6.3.5), so that no late command of it is performed after ours. Default: random, so
+    /// that two processes do not end each other's sessions. A process that wants its former session to end
+    /// after a restart sets one that does not change ([`Settings::lasting_isid`]).
     pub isid: Isid,
     /// The CHAP credentials, and whether the target has to authenticate itself. Default: no CHAP.
     pub chap: Option<InitiatorChap>,
@@ -64,8 +65,8 @@ pub struct Settings {
     /// sent again. 1: also, lost or damaged PDUs are requested again. 2: also, commands of a failed connection
     /// continue on another one. Default 2; the target may support less.
     pub error_recovery_level: u8,
-    /// Whether a unit that does not support claims is reserved instead: write exclusive, registrants only, persistent
-    /// over a power loss. Default false.
+    /// True if a unit that does not support claims is to be reserved instead: write exclusive, registrants
+    /// only, persistent across a power loss. Default false.
     pub reserve: bool,
     /// Maximum number of commands in flight, at least 1. Default 128, as many as our node takes by default: 128
     /// writes of 64 KiB fill 1 Gbit/s over a round trip of 67 ms.
@@ -79,10 +80,10 @@ pub struct Settings {
     pub login_time_out: Duration,
     /// Time after which an unanswered command is aborted. Default 30 s.
     pub command_time_out: Duration,
-    /// How long a command is repeated while the target answers BUSY or TASK SET FULL. Default 5 s.
+    /// Time for which a command is repeated while the target answers BUSY or TASK SET FULL. Default 5 s.
     pub busy_time_out: Duration,
-    /// How long calls wait after a connection was lost; after that, they fail at once until there is a connection
-    /// again. Default 15 s.
+    /// Time for which calls wait after a connection was lost. After it they fail at once until there is a
+    /// connection again. Default 15 s.
     pub give_up_after: Duration,
     /// The first pause before connecting again. It doubles up to `back_off_max`, and each pause is lengthened by up
     /// to a quarter at random. Default 100 ms.
@@ -113,7 +114,7 @@ impl Settings {
             isid: random_isid(),
             chap: None,
             tls: None,
-            // The larger of both proposals is the result, so the target decides how long it needs.
+            // Propose zero: the larger proposal prevails, so the target decides.
             offer: NegotiationOffer { default_time2wait: 0, ..NegotiationOffer::initiator() },
             connections: 1,
             spread: CommandDistribution::default(),
@@ -163,7 +164,7 @@ impl Settings {
     }
 }
 
-/// One process can fill a link of 100 Gbit/s with fewer.
+/// A process can fill a link of 100 Gbit/s with fewer connections.
 const MOST_CONNECTIONS: u16 = 8;
 
 fn random_isid() -> Isid {
@@ -177,8 +178,8 @@ fn isid_of(bits: u64) -> Isid {
 }
 
 impl Settings {
-    /// Returns these settings once for each location where the unit may be at present, in the order in which they are
-    /// to be tried; at least one.
+    /// Returns these settings once for each location where the unit may be at present, in the order to try
+    /// them. The list is never empty.
     pub async fn places(&self) -> Result<Vec<Self>, Error> {
         let Some(locate) = &self.locate else {
             let following = |place: &Self| Some(place.clone().at_the_next_portal());

@@ -20,17 +20,17 @@ pub struct InitiatorStatistics {
 /// Counters of the commands of a session.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorCallCounters {
-    /// READs answered.
+    /// Number of answered READ commands.
     pub reads: u64,
-    /// WRITEs answered.
+    /// Number of answered WRITE commands.
     pub writes: u64,
-    /// SYNCHRONIZE CACHEs answered.
+    /// Number of answered SYNCHRONIZE CACHE commands.
     pub flushes: u64,
-    /// UNMAPs and WRITE SAMEs answered.
+    /// Number of answered UNMAP and WRITE SAME commands.
     pub discards: u64,
-    /// Other commands answered.
+    /// Number of all other answered commands.
     pub others: u64,
-    /// Commands that failed after all retries.
+    /// Number of commands that failed after all retries.
     pub failures: u64,
     /// Commands sent again because the target was busy or had aborted them.
     pub retries: u64,
@@ -40,12 +40,10 @@ pub struct InitiatorCallCounters {
     pub round_trips: RoundTrips,
 }
 
-/// Counters of what a session sent and received.
+/// Counters of the PDUs and bytes that a session sent and received.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorTrafficCounters {
-    /// PDUs sent.
     pub pdus_out: u64,
-    /// PDUs received.
     pub pdus_in: u64,
     /// PDUs sent in full feature phase, by size.
     pub sizes_out: PduSizes,
@@ -63,7 +61,7 @@ pub struct InitiatorTrafficCounters {
     pub r2ts: u64,
 }
 
-/// Counters of losses on the link and of what was done about them.
+/// Counters of losses on the link and of the repairs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorRecoveryCounters {
     /// Connections that have failed.
@@ -87,7 +85,6 @@ pub struct InitiatorRecoveryCounters {
 /// The load and the counters of one connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorConnectionStats {
-    /// The connection's CID.
     pub cid: u16,
     /// Number of commands in flight on it.
     pub commands: u32,
@@ -102,7 +99,6 @@ pub struct InitiatorConnectionStats {
 /// The duration of commands: their sum, and a histogram whose classes double.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RoundTrips {
-    /// Number of commands.
     pub count: u64,
     /// Sum of the durations in microseconds.
     pub sum_us: u64,
@@ -123,7 +119,7 @@ impl RoundTrips {
         self.classes[class.min(self.classes.len() - 1)] += 1;
     }
 
-    /// Returns the mean in microseconds; 0 without commands.
+    /// Returns the mean in microseconds; 0 if there are no commands.
     #[must_use]
     pub fn mean_us(&self) -> u64 {
         self.sum_us.checked_div(self.count).unwrap_or(0)

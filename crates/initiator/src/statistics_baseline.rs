@@ -4,7 +4,7 @@ use iscsi::{Cid, session::initiator::InitiatorPduCounters};
 
 use crate::{InitiatorStatistics, connection_io::ConnectionTraffic, session_io::SessionIo};
 
-/// The part of each connection's counters that has been added to the statistics already.
+/// The counters of each connection that were already added to the statistics.
 #[derive(Default)]
 pub(crate) struct StatisticsBaseline {
     connections: Vec<(Cid, InitiatorPduCounters)>,

@@ -9,20 +9,19 @@ use crate::Error;
 /// The properties of a unit that the initiator needs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnitDescription {
-    /// The unique identity of the unit: `naa.…`, `eui.…` or `t10.…` from VPD page 83h, or `serial.…` from page 80h if
-    /// there is none of them.
+    /// The unique identity of the unit: `naa.…`, `eui.…` or `t10.…` from VPD page 83h, or `serial.…` from
+    /// page 80h if there is none of them.
     pub identity: String,
-    /// T10 VENDOR IDENTIFICATION.
     pub vendor: String,
-    /// PRODUCT IDENTIFICATION.
     pub product: String,
     /// Size and capabilities of the unit.
     pub geometry: Geometry,
-    /// The unit supports FUA.
+    /// True if the unit supports FUA.
     pub fua: bool,
     /// Maximum number of blocks in one command; `None` if the unit reports no limit.
     pub max_transfer_blocks: Option<u32>,
-    /// The unit performs writes of its claim's owner after a SYNCHRONIZE CACHE that was sent before them.
+    /// True if the unit performs writes of its claim's owner that arrive after a SYNCHRONIZE CACHE only after
+    /// it.
     pub orders_flushes: bool,
     /// Maximum number of blocks of a WRITE SAME (16) with UNMAP; `None` if the unit does not support it.
     pub write_same_unmap_blocks: Option<u32>,
@@ -95,9 +94,9 @@ pub(crate) struct Capacity {
     pub(crate) blocks: u64,
     pub(crate) block_size: u32,
     pub(crate) physical_block_size: u32,
-    /// LBPME: the unit supports provisioning management.
+    /// LBPME: True if the unit supports provisioning management.
     pub(crate) thin: bool,
-    /// LBPRZ: unmapped blocks read as zeros.
+    /// LBPRZ: True if unmapped blocks read as zeros.
     pub(crate) reads_zeros: bool,
 }
 

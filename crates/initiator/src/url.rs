@@ -118,8 +118,8 @@ pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> 
     Ok((host, port))
 }
 
-/// Returns true for a name that RFC 7143, 4.2.7 allows. Strangers choose such names, and messages show them: a line
-/// break or a change of the writing direction would forge what people read.
+/// Returns true for a name that RFC 7143, 4.2.7 allows. Strangers choose such names, and messages show them:
+/// with a line break or a change of the writing direction, a name could forge a message.
 pub(crate) fn is_iscsi_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
     let allowed = |c: char| {

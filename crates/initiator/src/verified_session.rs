@@ -31,7 +31,7 @@ impl ExpectedUnit {
         Self { identity, block_size: geometry.block_size, blocks: geometry.blocks }
     }
 
-    /// Fails if this is another unit. Data must never be sent to it.
+    /// Checks that this is the expected unit. Data must never be sent to another one.
     fn check(&self, facts: &UnitDescription) -> Result<(), Error> {
         let found = Self::new(facts.identity.clone(), &facts.geometry);
         if found.identity != self.identity {
@@ -65,7 +65,7 @@ impl VerifiedSession {
     }
 }
 
-/// Connects, logs in and reads the unit's description. Of several locations the first one that answers is used.
+/// Connects, logs in and reads the unit's description. Tries the locations in order until one answers.
 pub(crate) async fn connect(settings: &Settings) -> Result<VerifiedSession, Error> {
     let mut failed = Error::Closed;
     for place in settings.places().await? {
@@ -102,7 +102,7 @@ pub(crate) async fn attempt(
             Ok(live) => return Ok(live),
             // A refused claim is final, at every location.
             Err(error @ Error::Fenced(_)) => return Err(error),
-            // The finding of another unit tells more than a location without an answer, so it is kept.
+            // Keep the error that another unit was found: it says more than a location without an answer.
             Err(error) if !matches!(failed, Error::Changed(_)) => failed = error,
             Err(_) => {}
         }

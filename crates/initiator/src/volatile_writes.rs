@@ -1,8 +1,4 @@
-//! The acknowledged writes that a flush can still make stable.
-//!
-//! An acknowledged write may be in the target's volatile cache. If the target then loses its power, the write is
-//! lost, although a SYNCHRONIZE CACHE after the reconnect succeeds. So a flush confirms only writes that were
-//! acknowledged in the same generation of the session.
+//! The acknowledged writes that the next flush has to cover.
 
 /// The volatile writes that were acknowledged and not flushed, numbered in the order of their acknowledgments.
 #[derive(Debug, Default)]
@@ -15,7 +11,7 @@ pub(crate) struct VolatileWrites {
     lost: Option<WriteNumberRange>,
 }
 
-/// Writes `first..=last`, or some of them.
+/// The writes `first..=last`. Some of them may belong to another range.
 #[derive(Clone, Copy, Debug)]
 struct WriteNumberRange {
     first: u64,
@@ -32,7 +28,7 @@ impl VolatileWrites {
         *span = Some(join(*span, write));
     }
 
-    /// Forgets all writes, because they are given up.
+    /// Forgets all writes, because their data is discarded.
     pub(crate) fn forget(&mut self) {
         (self.current, self.lost) = (None, None);
     }
@@ -47,9 +43,9 @@ impl VolatileWrites {
         self.answered
     }
 
-    /// Returns true if writes before the flush `begun` may be lost; each loss is reported once. The flush need not be
-    /// sent then, and must not be sent to a unit with epochs: it would end an epoch that has only a part of its
-    /// writes.
+    /// Returns true if writes before the flush `begun` may be lost; each loss is reported once. The flush
+    /// need not be sent then, and must not be sent to a unit with epochs: it would end an epoch that lacks
+    /// some of its writes.
     pub(crate) fn take_lost(&mut self, begun: u64) -> bool {
         let lost = self.lost.is_some_and(|lost| lost.first <= begun);
         if lost {
@@ -104,7 +100,7 @@ mod tests {
         assert!(!stability.is_clean());
         assert!(stability.end_flush(begun, 1));
         assert!(stability.is_clean());
-        // The flush also covers these writes for later: a later generation finds none of them lost.
+        // The flush covers these writes for good: a later generation does not count them as lost.
         let begun = stability.begin_flush();
         assert!(stability.end_flush(begun, 2));
     }

@@ -27,12 +27,13 @@ use crate::{
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
 ///
-/// Calls survive the loss of a connection if it is restored within `give_up_after`: a call that was not answered is
-/// performed again. One thing does not survive: a write that was acknowledged with [`Durability::Volatile`] and not
-/// flushed, if the target is then restarted. A restart cannot be distinguished from the loss of a connection. So the
-/// next [`Volume::flush`] fails with [`volume::Error::Device`] whenever writes before it were acknowledged in an
-/// earlier session (or before a reset). The caller then sends again what it has written since its last successful
-/// flush. The loss is reported once: if several independent callers write, one of them has to flush for all.
+/// Calls survive the loss of a connection if it is restored within `give_up_after`: a call that was not
+/// answered is performed again. A write that was acknowledged with [`Durability::Volatile`] and not flushed
+/// is lost if the target is then restarted. A restart cannot be distinguished from the loss of a connection.
+/// So the next [`Volume::flush`] fails with [`volume::Error::Device`] whenever writes before it were
+/// acknowledged in an earlier session (or before a reset). The caller then sends again what it has written
+/// since its last successful flush. The loss is reported once: if several independent callers write, one of
+/// them has to flush for all.
 pub struct RemoteVolume {
     session: RemoteSession,
     /// The geometry at opening. The unit may have grown since.
@@ -40,13 +41,12 @@ pub struct RemoteVolume {
     identity: String,
     piece_bytes: u32,
     stability: Mutex<VolatileWrites>,
-    /// The unit reports support of WRITE SAME with UNMAP, but refuses it.
+    /// True if the unit reports support of WRITE SAME with UNMAP, but refuses it.
     no_write_same: AtomicBool,
-    /// The unit does not support GET LBA STATUS.
     no_lba_status: AtomicBool,
     /// The number of blocks of an epoch, as the unit has last reported it.
     epoch_blocks: AtomicU64,
-    /// See [`Settings::reserve`].
+    /// True if a unit without claims is reserved instead, see [`Settings::reserve`].
     reserves: bool,
     /// Checks the claim, from the first claim on.
     watch: Mutex<Option<ClaimWatchTask>>,
@@ -57,7 +57,6 @@ pub struct RemoteVolume {
 const PIECES_IN_FLIGHT: usize = 16;
 
 impl RemoteVolume {
-    /// Logs in and reads the unit's description. Fails at once if that is not possible.
     pub async fn connect(settings: Settings) -> Result<Self, Error> {
         let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
         let session = RemoteSession::open(settings).await?;
@@ -66,8 +65,9 @@ impl RemoteVolume {
         Ok(Self { reserves, ..Self::new(session, identity, geometry, piece_bytes) })
     }
 
-    /// Returns the unit with this identity, and connects in the background: for a start while the target cannot be
-    /// reached. If another unit or a smaller one is found, all calls fail with a [`volume::Error::Device`] naming both.
+    /// Connects in the background to the unit with this identity, for a start while the target may be
+    /// unreachable. If another unit or a smaller one is found, all calls fail with a
+    /// [`volume::Error::Device`] that names both.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -105,13 +105,12 @@ impl RemoteVolume {
         &self.session
     }
 
-    /// Returns the counters so far.
     #[must_use]
     pub fn statistics(&self) -> InitiatorStatistics {
         self.session.statistics()
     }
 
-    /// See [`RemoteSession::generation`].
+    /// Returns the generation of the session, see [`RemoteSession::generation`].
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.session.generation()
@@ -123,7 +122,7 @@ impl RemoteVolume {
         self.session.close().await;
     }
 
-    /// Returns the unit's description, after the first login. It waits for that as long as any call.
+    /// Returns the unit's description. Waits for the first login as long as any call does.
     async fn facts(&self) -> Result<Arc<UnitDescription>, volume::Error> {
         if let Some(facts) = self.session.facts() {
             // A volume that was opened without a connection learns the size of the unit's epochs with the first call.
@@ -152,7 +151,7 @@ impl RemoteVolume {
         }
     }
 
-    /// Converts the error of a command. If the unit has another owner, the error says who that is.
+    /// Converts the error of a command. If the unit has another owner, the error names it.
     async fn failed(&self, error: CommandError, extent: Extent) -> volume::Error {
         if let CommandError::Check(sense) = error
             && is_refusal(&sense)
@@ -271,7 +270,7 @@ impl RemoteVolume {
     where
         F: Future<Output = Result<PerformedCommand, CommandError>>,
     {
-        // The error must be one after which the caller sends its writes again, and not only the flush.
+        // After this error the caller must send its writes again, and not only the flush.
         let started_anew = || {
             volume::Error::Device(
                 "the remote unit started anew: what was written to it and not flushed may be lost"
@@ -424,12 +423,12 @@ impl Volume for RemoteVolume {
     }
 }
 
-/// The acknowledgment of a write, or of several.
+/// The acknowledgment of one or several writes.
 #[derive(Clone, Copy)]
 struct WriteStability {
     /// The earliest generation of the acknowledgments.
     generation: u64,
-    /// The write is stable without a flush.
+    /// True if the write is stable without a flush.
     stable: bool,
 }
 
@@ -444,8 +443,8 @@ impl WriteStability {
     }
 }
 
-/// Converts the status descriptors of a unit as far as they are consistent: each has to continue where the one before
-/// ended. Blocks without a reliable status count as mapped.
+/// Converts the status descriptors of a unit as far as they are consistent: each has to begin where the one
+/// before it ended. Blocks without a reliable status count as mapped.
 fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocation {
     let mut allocation = Allocation::default();
     let mut next = extent.lba.0;
@@ -465,7 +464,7 @@ fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocati
     allocation
 }
 
-/// How often a stable write that needs a flush is sent while the unit keeps starting anew.
+/// Maximum number of times that a stable write is sent if it needs a flush and the unit restarts in between.
 const STABLE_ATTEMPTS: usize = 3;
 
 /// Returns the error with which calls fail at once in this state.

@@ -198,9 +198,9 @@ fn a_write_waits_for_others_to_its_blocks_and_nobody_else_for_it() {
             .map(|request| request.tag)
             .collect()
     };
-    // the third waits for the second, which waits for the first
+    // The third write waits for the second, which waits for the first.
     assert_eq!(sent(&mut table), [0, 3, 4]);
-    // busy: it may go on any time, so it still counts
+    // The first write is busy. It may be performed at any time, so the others still wait for it.
     table.complete(0, ended(ScsiStatus::Busy, None), 1, now, &mut statistics);
     assert!(sent(&mut table).is_empty());
     table.wake(now + BUSY_PAUSE_MAX);
@@ -229,7 +229,7 @@ fn a_write_that_is_sent_again_undoes_nothing_that_came_after_it() {
     assert_eq!(table.next(now, &mut InitiatorStatistics::default()).unwrap().tag, 1);
 }
 
-/// Adds a command that may be sent once, in generation 1.
+/// Adds a command that may be sent only once, in generation 1.
 fn add_once(table: &mut PendingTable, now: Instant) -> Answered {
     let (reply, answer) = oneshot::channel();
     let (cdb, transfer) = (Cdb::new(&[0x35]), DataPhase::None);

@@ -37,13 +37,14 @@ impl Provisioning for RemoteVolume {
         })
     }
 
-    /// Not known: the unit is not asked.
+    /// Unknown: the unit is not asked for its space.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }
 }
 
-/// Header and descriptors of one GET LBA STATUS: as many runs as a volume tells at once.
+/// Bytes of the answer to GET LBA STATUS: a header, and as many descriptors as a volume returns runs in one
+/// call.
 const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
 
 impl Resizable for RemoteVolume {
@@ -72,9 +73,9 @@ impl EpochRollback for RemoteVolume {
 }
 
 impl OrderedFlush for RemoteVolume {
-    /// Calls `begun` if the unit reports that it performs later writes of its claim's owner after the flush. The command
-    /// is sent once, and only in the session in which the unit has reported that: sent again, it could end an epoch that
-    /// holds a part of the later writes.
+    /// Calls `begun` if the unit reports that it performs later writes of its claim's owner after the flush.
+    /// The command is sent once, and only in the session in which the unit has reported that: sent again, it
+    /// could end an epoch that holds a part of the later writes.
     fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         Io::new(async move {
             // Read the generation before the facts. If a new session begins in between, the facts are those of the new
@@ -145,5 +146,5 @@ impl CoherenceChannel for RemoteVolume {
     }
 }
 
-/// The most bytes of answers that one call takes: as long as such a list ever is.
+/// The most bytes of answers that one call accepts: the maximum length of such a list.
 const TOKEN_LIST_BYTES: u32 = 1 << 20;

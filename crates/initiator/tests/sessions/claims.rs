@@ -30,7 +30,7 @@ use volume::{
 
 use slow_epochs::{Epochs, FLUSHED};
 
-/// Records in memory.
+/// Records of a unit in memory.
 #[derive(Default)]
 struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
@@ -45,7 +45,7 @@ impl UnitStore for Kept {
     }
 }
 
-/// A unit that supports reservations but no claims, like those of other makers.
+/// A unit that supports reservations but no claims, like the units of other vendors.
 struct Foreign(BlockUnit);
 
 impl LogicalUnit for Foreign {
@@ -79,7 +79,7 @@ impl LogicalUnit for Foreign {
     }
 }
 
-/// A unit that answers a claim with BUSY for a while.
+/// A unit that answers claims with BUSY while `is_busy` is set.
 struct Occupied {
     unit: BlockUnit,
     is_busy: AtomicBool,
@@ -160,7 +160,7 @@ impl LogicalUnit for Old {
 /// A unit that delays its answer to a claim until the test permits that generation.
 struct Slow {
     unit: BlockUnit,
-    /// The generations of the claims, in order, and the highest that is answered.
+    /// The generations of the claims so far, in order, and the highest generation that is answered.
     state: watch::Sender<(Vec<u64>, u64)>,
 }
 
@@ -249,7 +249,7 @@ fn block_unit() -> BlockUnit {
         .expect("nothing was kept")
 }
 
-/// Returns a node with this unit, and settings for each of its initiators.
+/// Returns a node with this unit, and a function that returns settings for an initiator.
 async fn serve(unit: Arc<dyn LogicalUnit>) -> (TargetServer, impl Fn(&str) -> Settings) {
     let mut settings = target::Settings::default();
     settings.offer.default_time2wait = 0;
@@ -296,7 +296,7 @@ async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
     assert_eq!(first.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
     let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
-    // A login with its name and ISID ends the session; its new session presents the claim first.
+    // A login with the same name and ISID ends the session. The new session presents the claim first.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     assert!(matches!(write(&intruder).await, Err(Error::ReadOnly)));
     intruder.close().await;
@@ -323,7 +323,7 @@ async fn one_who_was_refused_does_not_ask_again() {
     let holding = late.claim(other_log).await.expect("asked");
     assert!(matches!(holding, Holding::Refused(_)), "{holding:?}");
 
-    // The claim would be granted now; a login with its name makes it reconnect.
+    // The unit would grant the claim now. A login with the same name makes this initiator reconnect.
     owner.release().await.expect("given back");
     let intruder = RemoteVolume::connect(settings("late")).await.expect("a session");
     let error = write(&late).await.expect_err("refused for good");
@@ -352,8 +352,8 @@ async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
 }
 
-/// An answer of the unit belongs to a certain claim: a gateway that continues alone acknowledges writes when its
-/// current claim is granted, not when a late answer to an earlier one arrives.
+/// An answer of the unit belongs to one certain claim: a gateway that continues without its partner
+/// acknowledges writes when its current claim is granted, not when a late answer to an earlier claim arrives.
 #[tokio::test]
 async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
     let unit = Slow::new();
@@ -364,7 +364,7 @@ async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
         _ = &mut first => panic!("it is not answered yet"),
         () = unit.until_asked(&[1]) => {}
     }
-    // It counts from the time of the request.
+    // The claim replaces the first one when it is requested.
     let mut second = volume.claim(claim(2, &[10]));
     tokio::select! {
         biased;
@@ -387,7 +387,7 @@ async fn a_claim_that_is_made_while_its_predecessor_is_presented_is_presented_to
     unit.answer(1);
     assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
     unit.answer(0);
-    // A login with its name and ISID ends the session; its new session presents the claim first.
+    // A login with the same name and ISID ends the session. The new session presents the claim first.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     unit.until_asked(&[1, 1]).await;
     assert_eq!(volume.claim(claim(2, &[10])).await.expect("asked"), Holding::Waiting);
@@ -421,7 +421,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     write(&first).await.expect("written");
     let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
     write(&raw).await.expect_err("a reservation conflict");
-    // Its next session still has it.
+    // The next session of the initiator still has the reservation.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     intruder.close().await;
     write(&first).await.expect("written in a new session");
@@ -435,7 +435,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     let holding = again.claim(claim(1, &[])).await.expect("asked");
     let Holding::Refused(why) = holding else { panic!("{holding:?}") };
     assert!(why.contains("as generation 2"), "{why}");
-    // A gateway with another log finds it reserved as well.
+    // A gateway with another log finds the unit reserved as well.
     let other = RemoteVolume::connect(reserving("d")).await.expect("a session");
     let stranger = Claim { instance: [8; 16], ..claim(5, &[]) };
     let holding = other.claim(stranger).await.expect("asked");
@@ -511,7 +511,7 @@ async fn writes_that_follow_a_flush_are_done_after_it() {
             futures_util::future::join_all((10..74).map(|lba| write_volatile(&volume, lba)));
         let hurry = async {
             disk.until_flushes(2).await;
-            // In this time all writes reach the unit, over all connections.
+            // In this time all writes arrive at the unit, over all connections.
             tokio::time::sleep(Duration::from_millis(200)).await;
             assert_eq!(*disk.came.lock(), [0_u64; 0], "none is done before the end of the flush");
             disk.let_go();

@@ -1,5 +1,5 @@
-//! Compressed sessions: data in both directions with the layers above and below, the bytes on the link, lost
-//! connections under load, and targets that do not support it.
+//! Compressed sessions: data in both directions together with TLS and digests, the number of bytes on the
+//! link, lost connections under load, and targets without compression.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use iscsi::keys::{Compression, DigestPolicy};
 use tokio::time::timeout;
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
-/// Much longer than anything here takes.
+/// Much longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const BOTH: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
@@ -68,7 +68,7 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
             let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
             until("connections", || volume.session().connections().len() == 2).await;
             assert_eq!(volume.statistics().compression, Some(method));
-            // Long and short ones at the same time, alternating with incompressible data.
+            // Long and short transfers at the same time, alternating with incompressible data.
             let streams = (0..8).map(|stream| {
                 let volume = volume.clone();
                 tokio::spawn(async move {
@@ -96,7 +96,7 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
     }
 }
 
-/// Writes and reads through a relay. Returns the count above the link and the relay's count.
+/// Writes and reads through a relay. Returns the initiator's statistics and the relay's count of bytes.
 async fn moved(
     node: &Node,
     wanted: &[Compression],

@@ -119,8 +119,8 @@ async fn a_stalled_connection_does_not_stall_the_other() {
     has_connections(&volume, 2).await;
 }
 
-/// Regression: the host of a process that hangs acknowledges data as long as its buffer has room. This was taken for
-/// life, of the ping and of all data sent after it.
+/// Regression: the host of a process that hangs acknowledges data as long as its buffer has room. The
+/// initiator took this as progress of the ping and of all data sent after it.
 #[tokio::test]
 async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
     let node = Node::start(Geometry::with_blocks(65536)).await;
@@ -150,13 +150,13 @@ async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
         };
         let lost = tokio::time::timeout(Duration::from_secs(10), lost).await;
         let took = lost.unwrap_or_else(|_| panic!("it is not given up, busy: {is_busy}"));
-        // It was 2.1 s and more; the rest is for a busy machine.
+        // Before the fix this took 2.1 s or more. The upper end allows for a busy machine.
         let promised = Duration::from_millis(1100);
         let range = promised - Duration::from_millis(100)..promised + Duration::from_millis(900);
         assert!(range.contains(&took), "{took:?}, busy: {is_busy}");
         let half = Duration::from_millis(500);
         assert!(longest.is_some_and(|time| time > half), "it is away before that: {longest:?}");
-        // Over another connection, which the relay does not hold back.
+        // The reads end over another connection, which the relay does not stall.
         while let Some(read) = reads.join_next().await {
             read.unwrap();
         }
@@ -175,7 +175,7 @@ async fn a_target_that_takes_long_for_a_command_is_not_away() {
     let mut write = std::pin::pin!(write);
     let begun = Instant::now();
     while tokio::time::timeout(Duration::from_millis(20), write.as_mut()).await.is_err() {
-        // On a busy machine an answer to a ping may be late.
+        // On a busy machine the answer to a ping may be late.
         let away = volume.session().away().map(|(time, _)| time);
         assert!(away.is_none_or(|time| time < delay / 2), "{away:?}");
     }

@@ -13,7 +13,7 @@ use unit::{
 };
 use volume::{Durability, Error, Extent, Geometry, Lba, MemVolume, Volume};
 
-/// The next command with this operation code ends with this error, and is not performed.
+/// A unit whose next command with this operation code ends with this error and is not performed.
 struct Deferring {
     unit: BlockUnit,
     next: Mutex<Option<(u8, Sense)>>,

@@ -43,7 +43,7 @@ async fn what_was_not_flushed_is_rolled_back_over_the_wire() {
     expect(&volume, 8, 8, 3).await;
 }
 
-/// A flush for writes that are lost would complete an epoch without them.
+/// A flush after the loss of some writes would end an epoch without them.
 #[tokio::test]
 async fn a_flush_is_not_sent_when_half_of_what_it_is_for_is_lost() {
     let (disk, cache) = home().await;

@@ -44,7 +44,7 @@ impl LogicalUnit for Noise {
         };
         let length = random() % (u64::from(task.data_in_capacity) + 1);
         let mut data: Vec<u8> = (0..length).map(|_| random() as u8).collect();
-        // The first checks pass often enough, so that the initiator checks the rest.
+        // Pass the first checks often, so that the initiator also reaches the later ones.
         if random() % 4 != 0 && data.len() > 12 {
             match task.cdb[0] {
                 0x12 => (data[0], data[1]) = (0, task.cdb[2]),
@@ -72,7 +72,7 @@ impl LogicalUnit for Noise {
     fn nexus_closed(&self, _: &Nexus) {}
 }
 
-/// Regardless of the unit's data the result is a usable volume or an error.
+/// Whatever the unit answers, the result is a usable volume or an error.
 #[tokio::test]
 async fn units_that_answer_with_noise() {
     let (mut volumes, mut errors) = (0, 0);
@@ -142,8 +142,8 @@ async fn redirect_to(address: impl FnOnce(SocketAddr) -> SocketAddr) -> SocketAd
     here
 }
 
-/// Relays the first connection until the test stops it; from then on the initiator receives only NOP-Ins on it, as
-/// many as it accepts. Later connections are relayed.
+/// Relays the first connection until the test stops it. From then on the initiator receives NOP-Ins on it as
+/// fast as it accepts them. Later connections are relayed normally.
 async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let here = listener.local_addr().expect("bound");
@@ -156,7 +156,7 @@ async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketA
         }
         let near = near.into_std().expect("a socket");
         near.set_nonblocking(false).expect("a socket");
-        // until the initiator closes it
+        // Runs until the initiator closes the connection.
         std::thread::spawn(move || {
             let ping = NopIn {
                 lun: Lun(0),
@@ -176,7 +176,7 @@ async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketA
     here
 }
 
-/// A target that sends continuously but answers no command is left in time.
+/// The initiator abandons a target that sends continuously but answers no command, within the time-out.
 #[tokio::test]
 async fn no_flood_keeps_a_command_from_its_time_out() {
     let node = Node::start(Geometry::with_blocks(1024)).await;
@@ -192,7 +192,7 @@ async fn no_flood_keeps_a_command_from_its_time_out() {
     flood.send(()).expect("the relay");
     let begun = Instant::now();
     let read = volume.read(Extent { lba: Lba(0), blocks: 8 });
-    // Twenty times what it takes; half of what it takes if sockets are polled before the clock.
+    // Twenty times the normal duration, but half of the duration if sockets were polled before the clock.
     let read = tokio::time::timeout(Duration::from_secs(4), read).await;
     read.expect("an end").expect("by way of another connection");
     assert!(begun.elapsed() >= Duration::from_millis(200), "the flood alone ended nothing");

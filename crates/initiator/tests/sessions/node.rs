@@ -26,8 +26,8 @@ async fn connect(node: &Node) -> RemoteVolume {
     RemoteVolume::connect(node.settings()).await.expect("a session")
 }
 
-/// What the unit lacks, the unit refuses, so the remote volume has its own answer to these calls. The unit keeps no
-/// records, hence no claims; those are tested with a unit that does.
+/// The unit refuses commands that it does not support, so the remote volume has its own result for these
+/// calls. The unit has no store, hence no claims; claims are tested with a unit that has one.
 #[tokio::test]
 async fn a_remote_volume_has_the_same_abilities_as_ever() {
     let node = Node::start(geometry()).await;
@@ -122,7 +122,7 @@ async fn failures_below_the_target_keep_their_meaning() {
     assert!(matches!(write().await, Err(Error::NoSpace)));
     fails(FaultCallKind::Flush, Error::Device("broken".into()));
     assert!(matches!(volume.flush().await, Err(Error::Device(_))));
-    // No lasting effect.
+    // The failure has no lasting effect.
     write().await.unwrap();
     volume.flush().await.unwrap();
     assert_eq!(volume.statistics().recovery.reconnects, 0);
@@ -181,12 +181,12 @@ async fn a_command_that_hangs_is_aborted_and_harms_no_other() {
 async fn a_write_whose_caller_has_gone_is_not_overtaken() {
     let node = Node::start(geometry()).await;
     let volume = Arc::new(connect(&node).await);
-    // The first write hangs below the target; its caller times out and writes again.
+    // The first write hangs below the target. Its caller times out and writes again.
     node.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Hangs).times(1));
     let first = volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile);
     let given_up = tokio::time::timeout(Duration::from_millis(50), first).await;
     assert!(given_up.is_err());
-    // The second makes the initiator abort the first, and is sent when that has ended.
+    // The second write makes the initiator abort the first one, and is sent after that has ended.
     volume.write(EXTENT.lba, blocks(64, 64, 2), Durability::Volatile).await.unwrap();
     expect(&volume, 64, 64, 2).await;
     let statistics = volume.statistics();
@@ -246,7 +246,7 @@ async fn a_node_that_restarts_is_waited_for() {
     let (read, ()) =
         tokio::join!(volume.read(Extent { lba: Lba(0), blocks: 8 }), node.start_again());
     assert!(read.unwrap() == blocks(0, 8, 1));
-    // stable writes are not lost by a restart
+    // Stable writes are not lost by a restart.
     volume.flush().await.unwrap();
 }
 
@@ -293,7 +293,7 @@ async fn a_unit_that_became_another_is_refused() {
     let refused = volume.write(Lba(0), blocks(0, 8, 2), Durability::Stable).await;
     assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
     assert_eq!(other.disk.allocated_bytes(), 0, "nothing was written to it");
-    // The right one comes back.
+    // The right unit comes back.
     other.drop_dead().await;
     node.start_again().await;
     let mut watch = volume.session().watch();
@@ -353,7 +353,7 @@ async fn digests_and_small_segments() {
     expect(&volume, 0, 3000, 4).await;
 }
 
-/// Peers that are not targets: the attempt ends in time, with an error.
+/// Peers that are not targets: the attempt to connect ends in time, with an error.
 #[tokio::test]
 async fn peers_that_are_no_targets_are_left() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

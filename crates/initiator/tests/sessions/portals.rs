@@ -24,7 +24,7 @@ use volume::{
     MemVolume, Volume,
 };
 
-/// Much longer than anything here takes.
+/// Much longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn geometry() -> Geometry {
@@ -41,7 +41,7 @@ fn settings(portals: &[SocketAddr]) -> Settings {
     settings
 }
 
-/// An address at which nobody listens.
+/// Returns an address that nothing listens on.
 async fn closed() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     listener.local_addr().expect("bound")
@@ -71,7 +71,7 @@ async fn more(counted: &AtomicU64, by: u64) {
 #[tokio::test]
 async fn the_first_portal_that_lets_us_in_is_used() {
     let node = Node::start(geometry()).await;
-    // One refuses connections, one accepts them and is silent, one redirects to a closed one.
+    // One portal refuses connections, one accepts them and is silent, one redirects to a closed address.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let redirect = Redirect { address: closed().await.to_string(), permanent: false };
     let sending = Target { redirect: Some(redirect), ..Target::new(NAME, Vec::new()) };
@@ -185,7 +185,7 @@ async fn a_portal_of_another_group_is_not_used_after_a_session_is_lost() {
         other => panic!("{other:?}"),
     }
     let LinkState::Down { reason, .. } = volume.session().state() else { panic!("it is down") };
-    // The last of the two that were tried: the one of the other group, or the closed one.
+    // The error is that of the last portal tried: the one of the other group, or the closed one.
     assert!(
         reason.contains("belongs to portal group 2") || reason.contains("cannot connect"),
         "{reason}"
@@ -195,7 +195,7 @@ async fn a_portal_of_another_group_is_not_used_after_a_session_is_lost() {
     volume.close().await;
 }
 
-/// The unit of a gateway that may be standby.
+/// The unit of a gateway, which may be standby.
 struct Served {
     disk: Arc<MemVolume>,
     elsewhere: Arc<AtomicBool>,
@@ -279,7 +279,7 @@ async fn a_unit_that_changes_hands_is_followed_there_and_back() {
     let writers = load(&volume, 8, &done, &counted);
     for now in [1, 0, 1] {
         more(&counted, 40).await;
-        // For a while nobody serves it.
+        // For a while neither gateway serves the unit.
         elsewhere[1 - now].store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(100)).await;
         elsewhere[now].store(false, Ordering::SeqCst);
@@ -293,7 +293,7 @@ async fn a_unit_that_changes_hands_is_followed_there_and_back() {
     assert_eq!(volume.statistics().calls.failures, 0);
     volume.close().await;
 
-    // A new initiator finds it as well; with a single portal it gets the error.
+    // A new initiator finds the unit as well. With only the first portal it gets the error.
     let anew = RemoteVolume::connect(settings).await.expect("at the second");
     used(&anew, nodes[1].address).await;
     anew.close().await;

@@ -22,7 +22,7 @@ fn settings(tgt: &Tgt) -> Settings {
 #[tokio::test]
 async fn what_is_written_is_read() {
     let Some(tgt) = Tgt::start() else { return };
-    // It does not know one of our keys, which has no effect.
+    // tgt does not know this key of ours, which must have no effect.
     let mut settings = settings(&tgt);
     settings.offer.compression = vec![Compression::Zstd, Compression::Lz4];
     let volume = RemoteVolume::connect(settings).await.unwrap();
@@ -30,7 +30,7 @@ async fn what_is_written_is_read() {
     assert_eq!((geometry.block_size, geometry.blocks), (512, BLOCKS));
     assert!(!volume.identity().is_empty());
 
-    // One block; more than the first burst; more than one command.
+    // One block, then more than the first burst, then more than one command.
     for (version, (lba, count)) in [(0, 1), (8, 1024), (3000, 5000)].into_iter().enumerate() {
         let data = blocks(lba, count, version as u64);
         volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
@@ -102,7 +102,8 @@ async fn digests_are_used_where_required() {
 async fn a_killed_target_loses_nothing_that_was_answered() {
     let Some(mut tgt) = Tgt::start() else { return };
     let volume = Arc::new(RemoteVolume::connect(settings(&tgt)).await.unwrap());
-    // Writers continue while the target is killed and started again; each knows what it wrote.
+    // Writers continue while the target is killed and started again; each compares what it reads with what it
+    // wrote.
     let writers = (0..8).map(|writer| {
         let volume = volume.clone();
         tokio::spawn(async move {
@@ -159,7 +160,7 @@ async fn calls_give_up_on_a_target_that_stays_away() {
     let begun = std::time::Instant::now();
     assert!(volume.read(extent).await.is_err());
     assert!(begun.elapsed() < Duration::from_secs(1));
-    // Until it is back.
+    // Calls succeed again once the target is back.
     tgt.start_again();
     let mut watch = volume.session().watch();
     watch.wait_for(|state| matches!(state, initiator::LinkState::Up)).await.unwrap();

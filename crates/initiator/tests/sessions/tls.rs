@@ -22,14 +22,14 @@ use tokio::time::timeout;
 use transport::DistrustCause;
 use volume::{Durability, Extent, Geometry, Lba, Volume};
 
-/// Much longer than anything here takes.
+/// Much longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn secured() -> Node {
     Node::start_secured(Geometry::with_blocks(65536), ends(&Authority::new())).await
 }
 
-/// Waits for a condition.
+/// Waits for a condition that must become true.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let waiting = async {
         while !holds() {
@@ -52,7 +52,7 @@ async fn streams_of_128_kib_pass_both_ways_with_and_without_digests() {
                 volume.session().connections().len() == usize::from(connections)
             })
             .await;
-            // Eight at the same time in each direction.
+            // Eight streams at the same time in each direction.
             let streams = (0..8).map(|stream| {
                 let volume = volume.clone();
                 tokio::spawn(async move {
@@ -142,7 +142,7 @@ async fn certificates_that_do_not_fit_are_named_and_nothing_is_said_without_tls(
     let mut settings = plain.settings();
     settings.tls = node.settings().tls;
     let error = timeout(PATIENCE, RemoteVolume::connect(settings)).await.expect("it ends");
-    // It closes without an answer that could be distinguished from a lost connection.
+    // The target closes without an answer that could be distinguished from a lost connection.
     assert!(matches!(error, Err(Error::Tls(_) | Error::Io(_) | Error::Closed)));
     RemoteVolume::connect(node.settings()).await.expect("others are unharmed").close().await;
 }

@@ -80,7 +80,7 @@ async fn a_write_that_met_a_cache_on_its_way_is_flushed_or_its_loss_is_told() {
         volume.flush().await.unwrap();
         assert_eq!(volume.statistics().calls.flushes, 0, "there is nothing to flush");
         node.drop_dead().await;
-        // The write is sent as to a unit without a cache, and answered by one with it.
+        // The write is sent when the unit has no cache, and answered when it has one.
         let write = volume.write(EXTENT.lba, blocks(8, 8, 2), durability);
         let (written, ()) = tokio::join!(write, come_back(&mut node, &switched, true));
         written.unwrap();

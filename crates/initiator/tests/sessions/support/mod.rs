@@ -1,4 +1,4 @@
-//! Functions that several tests use.
+//! Functions that several test modules use.
 
 #![allow(dead_code)] // each test program uses its part
 
@@ -17,20 +17,20 @@ use initiator::RemoteVolume;
 use tokio::task::JoinHandle;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-/// Recognizable content: every block of 512 bytes has its address and a version.
+/// Returns recognizable content: every block of 512 bytes repeats its address and a version.
 pub fn blocks(lba: u64, count: u32, version: u64) -> Data {
     let block = |at: u64| [at.to_le_bytes(), version.to_le_bytes()].concat().repeat(32);
     (lba..lba + u64::from(count)).flat_map(block).collect::<Vec<u8>>().into()
 }
 
-/// Reads, and compares with the result of [`blocks`].
+/// Reads blocks and compares them with the result of [`blocks`].
 pub async fn expect(volume: &RemoteVolume, lba: u64, count: u32, version: u64) {
     let extent = Extent { lba: Lba(lba), blocks: count };
     let found = volume.read(extent).await.expect("read");
     assert!(found == blocks(lba, count, version), "other data at {lba}");
 }
 
-/// Writers that write, read and compare, each in a separate part of the disk.
+/// Starts writers that write, read and compare, each in its own part of the disk.
 pub fn load(
     volume: &Arc<RemoteVolume>,
     writers: u64,

@@ -13,7 +13,7 @@ use transport::{TlsClient, TlsServer};
 use unit::{BlockUnit, UnitIdentity};
 use volume::{DelayVolume, FaultVolume, Faults, Geometry, Latency, MemVolume, Volume};
 
-/// How long a stopping node waits for logouts.
+/// Time for which a stopping node waits for logouts.
 pub const GRACE: Duration = Duration::from_secs(6);
 
 pub const NAME: &str = "iqn.2026-11.io.forebay.test:node";
@@ -27,19 +27,20 @@ pub struct Node {
     pub address: SocketAddr,
     /// The security of the node's portal from the next start on, and of its initiators.
     pub tls: Option<(TlsServer, TlsClient)>,
-    /// Settings of the node from the next start on.
+    /// The compression methods that the node allows from the next start on.
     pub compression: Vec<Compression>,
     /// The secret that initiators must know from the next start on.
     pub secret: Option<&'static str>,
 }
 
-/// The CHAP user of a node that has a secret.
+/// Returns the CHAP user of a node that has a secret.
 fn user(secret: &str) -> Credential {
     let secret = ChapSecret::new(secret.as_bytes()).expect("12 bytes and more");
     Credential { name: "gateway".into(), secret }
 }
 
-/// Certificates of this authority for both ends; the node's is for this machine's address.
+/// Returns both ends with certificates of this authority. The node's certificate is for this machine's
+/// address.
 pub fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
     let [node, host] = [&node, &host].map(|issued| transport::TlsIdentity {
@@ -56,7 +57,7 @@ impl Node {
         Self::start_named(geometry, "disk-1", "127.0.0.1:0".parse().expect("an address")).await
     }
 
-    /// Its portal uses TLS.
+    /// Starts a node whose portal uses TLS.
     pub async fn start_secured(geometry: Geometry, tls: (TlsServer, TlsClient)) -> Self {
         let mut node = Self::start(geometry).await;
         node.drop_dead().await;
@@ -65,7 +66,7 @@ impl Node {
         node
     }
 
-    /// Every read and write takes this time.
+    /// Starts a node whose reads and writes take this time.
     pub async fn start_slow(geometry: Geometry, latency: Duration) -> Self {
         let disk = Arc::new(MemVolume::new(geometry));
         let latency = Latency { read: latency, write: latency, ..Latency::default() };
@@ -94,7 +95,7 @@ impl Node {
         node
     }
 
-    /// Starts it with the same unit at the same address.
+    /// Starts the node again with the same unit at the same address.
     pub async fn start_again(&mut self) {
         let mut target = Target::new(NAME, vec![(0, self.unit.clone() as _)]);
         let mut settings = target::Settings::default();
@@ -113,7 +114,7 @@ impl Node {
         self.server = Some(server);
     }
 
-    /// Asks the initiators to log out, and stops.
+    /// Asks the initiators to log out, and stops the node.
     pub async fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.shutdown(GRACE).await;

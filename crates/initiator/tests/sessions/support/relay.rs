@@ -22,9 +22,9 @@ use tokio::{
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     Passes,
-    /// Nothing is relayed in either direction; the sockets stay open.
+    /// Stops relaying in both directions; the sockets stay open.
     Stalls,
-    /// All bits of relayed data are inverted.
+    /// Inverts all bits of relayed data.
     Damages,
     Cut,
 }
@@ -55,7 +55,7 @@ impl Relay {
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
                     let ((near_in, near_out), (far_in, far_out)) =
                         (near.into_split(), far.into_split());
-                    // Whichever ends first ends the other as well.
+                    // The direction that ends first ends the other one as well.
                     tokio::select! {
                         () = pass(near_in, far_out, state.subscribe(), there) => {}
                         () = pass(far_in, near_out, state.subscribe(), back) => {}
@@ -67,7 +67,7 @@ impl Relay {
         Self { address, passed, lines, accepting }
     }
 
-    /// Closes all connections; new ones are accepted.
+    /// Closes all connections, but accepts new ones.
     pub fn cut(&self) {
         self.lines.lock().drain(..).for_each(|line| _ = line.send_replace(State::Cut));
     }
@@ -75,12 +75,12 @@ impl Relay {
     /// Closes all connections, and refuses new ones.
     pub async fn close(&mut self) {
         self.accepting.abort();
-        // Then its listener is closed.
+        // The task has ended here, so its listener is closed.
         let _ = (&mut self.accepting).await;
         self.cut();
     }
 
-    /// Closes the `which`th open connection, modulo their number.
+    /// Closes the open connection with this number, modulo the number of open connections.
     pub fn cut_one(&self, which: usize) {
         self.standing(which).send_replace(State::Cut);
     }
@@ -95,7 +95,7 @@ impl Relay {
         self.standing(which).send_replace(State::Damages);
     }
 
-    /// Resumes all connections.
+    /// Resumes all connections that are stalled.
     pub fn go_on(&self) {
         for line in self.lines.lock().iter() {
             line.send_if_modified(|state| {
@@ -115,7 +115,7 @@ impl Relay {
     }
 }
 
-/// Relays until either end closes or the connection is cut. What was read is written completely.
+/// Relays until one end closes or the connection is cut. Bytes that were read are written completely.
 async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

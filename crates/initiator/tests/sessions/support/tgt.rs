@@ -1,4 +1,4 @@
-//! A tgtd of our own, with one target and one unit on a file.
+//! Starts a tgtd for a test, with one target and one unit on a file.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// Size of the unit in blocks of 512 bytes: 16 MiB.
 pub const BLOCKS: u64 = 32768;
 
-/// How long a daemon may take to start.
+/// Time in which a daemon must start.
 const LIMIT: Duration = Duration::from_secs(10);
 
 const NAME: &str = "iqn.2026-11.io.forebay.test:tgt";
@@ -28,7 +28,7 @@ pub struct Tgt {
 }
 
 impl Tgt {
-    /// Returns `None` if interoperability tests are to be skipped.
+    /// Starts a daemon. Returns `None` if interoperability tests are to be skipped.
     pub fn start() -> Option<Self> {
         static NEXT: AtomicU8 = AtomicU8::new(0);
         if std::env::var_os("FOREBAY_NO_INTEROP").is_some_and(|value| value == "1") {
@@ -37,7 +37,7 @@ impl Tgt {
         }
         let directory = tempfile::tempdir().expect("a temporary directory");
         let portal = free_port().expect("loopback");
-        // The tests of this program run side by side.
+        // The tests of this program run at the same time.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let server = serve(&directory, portal, number);
         Some(Self { server, portal, number, directory })
@@ -61,7 +61,7 @@ impl Tgt {
         NAME
     }
 
-    /// Kills the daemon. Like after a power failure, it tells nobody.
+    /// Kills the daemon without notice to its initiators, as a power failure does.
     pub fn kill(&mut self) {
         self.server.kill().expect("killed");
     }
