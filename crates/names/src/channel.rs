@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 /// Maximum payload of a frame in bytes: the longest record, and the stamps of all nodes.
 pub const FRAME_BYTES: usize = 1 << 20;
-/// The same before the other end has authenticated itself with a frame: the stamps of all nodes. A stranger cannot
-/// make us hold more.
+/// Maximum payload of the first frame that the accepting end receives, which carries the stamps of all nodes.
+/// The other end has not authenticated itself before it, so a stranger cannot make us hold more.
 pub const FIRST_BYTES: usize = 64 << 10;
 /// Length of a random value in bytes.
 pub const NONCE_BYTES: usize = 32;
@@ -27,7 +27,7 @@ const MAGIC: &[u8; 8] = b"FBYNAMES";
 const VERSION: u32 = 1;
 const LABEL: &[u8] = b"forebay names 1\0";
 
-/// The end of a channel.
+/// One of the two ends of a channel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ChannelEnd {
     /// The end that has connected.
@@ -58,7 +58,6 @@ pub enum ChannelError {
 }
 
 impl Hello {
-    /// Encodes a hello.
     #[must_use]
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
@@ -68,7 +67,6 @@ impl Hello {
         bytes
     }
 
-    /// Decodes a hello.
     pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, ChannelError> {
         let (head, nonce) = bytes.split_at(12);
         if head[..8] != *MAGIC || head[8..] != VERSION.to_be_bytes() {
@@ -87,8 +85,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Makes a channel after both hellos. They have to differ: an end that receives its own hello is connected to
-    /// itself or to an attacker who reflects it.
+    /// Makes a channel after both hellos. They have to differ: an end that receives its own hello is
+    /// connected to itself, or an attacker sends its messages back.
     pub fn new(
         secret: &[u8],
         end: ChannelEnd,
@@ -118,12 +116,12 @@ impl Channel {
         [&length[..], payload, &tag].concat()
     }
 
-    /// Returns how many bytes follow the length field of a frame that is being received, including its HMAC.
+    /// Returns the number of bytes that follow the length field of a frame, including its HMAC.
     pub fn rest(&self, length: [u8; LENGTH_BYTES]) -> Result<usize, ChannelError> {
         let most = if self.received == 0 { FIRST_BYTES } else { FRAME_BYTES };
         let is_caller = self.end == ChannelEnd::Caller;
-        // The connecting end has chosen its peer, and the first answer already has records, so it accepts long frames
-        // at once.
+        // The connecting end has chosen its peer, and the first response already has records, so this end
+        // accepts long frames from the start.
         let most = if is_caller { FRAME_BYTES } else { most };
         match u32::from_be_bytes(length) as usize {
             length if length <= most => Ok(length + TAG_BYTES),
@@ -131,7 +129,7 @@ impl Channel {
         }
     }
 
-    /// Returns the payload of a frame, if the other end has made it as its next one.
+    /// Returns the payload of a frame if the frame is the next one that the other end has made.
     pub fn open<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], ChannelError> {
         let (payload, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(ChannelError::Length)?;
         let length = (payload.len() as u32).to_be_bytes();

@@ -1,5 +1,6 @@
-//! The naming service: which node has which volume, how nodes exchange this, how a name is resolved, and how the
-//! exchange is authenticated. No socket and no clock: `docs/protocols.md` has the bytes.
+//! The naming service: records that say which node has which volume, their exchange between nodes, the
+//! resolution of names, and the authentication of the exchange. This crate has no sockets and no clock.
+//! `docs/protocols.md` has the bytes.
 
 mod gln;
 mod node_record;

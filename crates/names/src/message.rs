@@ -1,5 +1,5 @@
-//! The messages of an exchange between two nodes: each sends the stamps of the records that it has, and the records
-//! that the other lacks.
+//! The messages of an exchange between two nodes. Each node sends the stamps of its records, and the records
+//! that the other one lacks.
 
 use std::time::{Duration, Instant};
 
@@ -19,53 +19,35 @@ use crate::{
 pub enum NamesRequest {
     /// The first request: the stamps of our records.
     Exchange {
-        /// The number of the sender.
         from: Gln,
-        /// The process of the sender. It distinguishes a node that calls itself from another one with the same
-        /// number.
+        /// Identifies the process of the sender. It distinguishes a node that connects to itself from another
+        /// node with the same number.
         instance: u64,
-        /// The stamps.
         known: Vec<NodeRecordStamp>,
     },
     /// The second request, if there are records to send.
-    Tell {
-        /// Records that the receiver does not have.
-        told: Vec<RelayedNodeRecord>,
-    },
+    Tell { told: Vec<RelayedNodeRecord> },
 }
 
-/// A response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamesResponse {
     /// Answers the first request.
-    Exchanged {
-        /// The stamps of the responder's records.
-        known: Vec<NodeRecordStamp>,
-        /// Records that the caller does not have.
-        told: Vec<RelayedNodeRecord>,
-    },
+    Exchanged { known: Vec<NodeRecordStamp>, told: Vec<RelayedNodeRecord> },
     /// Answers the second request.
     Taken,
     /// The caller is this process itself.
     Yourself,
-    /// The caller has the same number as this node but is another process: one of them was made as a copy of the
+    /// The caller has the same number as this node but is another process: one of them is a copy of the
     /// other.
-    Twin {
-        /// The process of the responder.
-        node: NodeName,
-    },
+    Twin { node: NodeName },
     /// The request was invalid.
-    Refused {
-        /// The reason.
-        reason: String,
-    },
+    Refused { reason: String },
 }
 
-/// A record that is sent by any node.
+/// A record on its way to another node. The sender need not be the record's owner.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RelayedNodeRecord {
-    /// The record.
     record: NodeRecord,
     /// Milliseconds since the last sign of life of the record's owner.
     age_ms: u64,
@@ -75,7 +57,7 @@ pub struct RelayedNodeRecord {
     twins_ms: Option<u64>,
 }
 
-/// Maximum number of records in one message. The rest of a frame is for stamps.
+/// Maximum length of the records in one message, in bytes of JSON. The rest of a frame is for stamps.
 const NEWS_BYTES: usize = FRAME_BYTES - FIRST_BYTES;
 
 /// Returns the first request of an exchange.
@@ -157,7 +139,7 @@ mod tests {
         node_record::tests::record,
     };
 
-    /// Lets `a` call `b`; the messages pass through their text form.
+    /// Lets `a` call `b`. The messages pass through their text form, as on the link.
     fn exchange(a: &mut NamesTable, b: &mut NamesTable, now: Instant) {
         let pass = |request: NamesRequest| {
             serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap()
@@ -199,7 +181,7 @@ mod tests {
         assert!(b.resolve(&"old".parse().unwrap(), now).is_err());
     }
 
-    /// Otherwise a gateway would find an older copy of the volume at another node, or none.
+    /// Otherwise a gateway would find an older copy of the volume at another node, or no copy.
     #[test]
     fn a_node_that_starts_takes_nothing_back_before_it_tells() {
         let now = Instant::now();

@@ -19,36 +19,38 @@ use crate::{
 const MOST_NODES: usize = 256;
 /// Maximum number of volumes of all other nodes: the table takes 22 MB if every field has its maximum length.
 const MOST_VOLUMES_IN_ALL: usize = 8192;
-/// The largest gap in our own version after a restart from an older copy: a change per millisecond for seven weeks.
+/// The largest gap that we accept in our own version after a restart from an older copy: one change per
+/// millisecond for seven weeks.
 const MOST_FORGOTTEN: u64 = 1 << 32;
-/// We never raise our version beyond this because of other nodes: as much is left for changes of our own.
+/// Other nodes cannot make us raise our version beyond this. It leaves as many numbers for our own changes.
 const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 
 /// The records of all nodes.
 #[derive(Debug)]
 pub struct NamesTable {
     own: NodeRecord,
-    /// Our own record is complete. Before that it is not sent, because it would say that we have no volumes.
+    /// True once our own record is complete. Before that it is not sent, because it would say that we have no
+    /// volumes.
     has_told: bool,
     others: BTreeMap<Gln, PeerNode>,
     times: NodeExpiryTimes,
-    /// How often, since the start, another node had a newer record of us than we.
+    /// Number of times since the start that another node had a newer version of our record than we had.
     outbids: u64,
-    /// When each problem was last seen.
+    /// The time when each problem was last seen.
     troubles: BTreeMap<NamingProblem, Instant>,
 }
 
-/// The times after which a node without signs of life is stale or forgotten.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeExpiryTimes {
-    /// Its volumes are shown as stale after this time.
+    /// The volumes of a node without signs of life are shown as stale after this time.
     pub stale_after: Duration,
-    /// Its record is removed after this time.
+    /// The record of a node without signs of life is removed after this time.
     pub forget_after: Duration,
 }
 
 impl NamesTable {
-    /// Makes a table with our own record only. It is not sent to other nodes before [`Self::tell`].
+    /// Makes a table with our own record only. The record is not sent to other nodes before [`Self::tell`] is
+    /// called.
     #[must_use]
     pub fn new(own: NodeRecord, times: NodeExpiryTimes) -> Self {
         Self {
@@ -79,7 +81,7 @@ impl NamesTable {
         true
     }
 
-    /// Counts a sign of life of this node.
+    /// Counts a sign of life of this node in its own record.
     pub fn beat(&mut self) {
         self.own.stamp.beat += 1;
     }
@@ -119,9 +121,9 @@ impl NamesTable {
         Ok(())
     }
 
-    /// Handles a newer stamp of our own record that another node has. The first time, our state was restored from an
-    /// older copy, and our record has to become newer than the lost one. If it happens again, a second process uses
-    /// our number. The version is bounded, so that no member can use up all numbers.
+    /// Handles a newer stamp of our own record that another node has. The first time, our state was restored
+    /// from an older copy, and our record has to become newer than the lost one. If it happens again, a
+    /// second process uses our number. The version is bounded, so that no node can use up all numbers.
     fn answer(&mut self, newer: NodeRecordStamp, now: Instant) {
         if newer.version > MOST_BELIEVED.min(self.own.stamp.version + MOST_FORGOTTEN) {
             self.troubles.insert(NamingProblem::Forged, now);
@@ -139,7 +141,7 @@ impl NamesTable {
         self.troubles.insert(NamingProblem::Twin, now);
     }
 
-    /// Notes that another node has found two processes with this number, both of which lived `age` ago.
+    /// Notes that another node has found two processes with this number, which were both alive `age` ago.
     pub fn hear_of_twins(&mut self, gln: Gln, age: Duration, now: Instant) {
         if let (Some(other), Some(at)) = (self.others.get_mut(&gln), now.checked_sub(age)) {
             other.hear_of_twins(at);
@@ -159,8 +161,8 @@ impl NamesTable {
         Some(now.saturating_duration_since(at)).filter(|age| *age < self.times.stale_after)
     }
 
-    /// Returns the records that are newer than `theirs`, our own first: as many as fit into `most_bytes` of JSON, but
-    /// at least one. The others are sent the next time.
+    /// Returns the records that are newer than `theirs`, our own first: as many as fit into `most_bytes` of
+    /// JSON, but at least one. The remaining ones are sent with the next exchange.
     #[must_use]
     pub fn news_for(
         &self,
@@ -214,7 +216,7 @@ impl NamesTable {
         Ok(())
     }
 
-    /// Fails if there is no room for this record in place of the former one.
+    /// Checks that there is room for this record in place of the former one.
     fn has_room(
         &self,
         before: Option<&PeerNode>,
@@ -234,7 +236,7 @@ impl NamesTable {
         }
     }
 
-    /// Removes nodes that gave no sign of life for too long.
+    /// Removes nodes that have given no sign of life for too long.
     fn forget(&mut self, now: Instant) {
         let times = self.times;
         let age = |other: &PeerNode| now.saturating_duration_since(other.heard);
@@ -260,15 +262,15 @@ impl NamesTable {
         std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
     }
 
-    /// Returns the location and the generation of one of our units if another node has it with the same name, target
-    /// and LUN and a higher generation than ours: then our copy is outdated.
+    /// Returns the location and the generation of one of our units if another node has it with the same name,
+    /// target and LUN and a higher generation than ours: our copy is outdated then.
     #[must_use]
     pub fn moved_on(&self, ours: &NodeVolumeEntry, now: Instant) -> Option<(u64, VolumeLocation)> {
         volume_location::newer(self.nodes(now).skip(1), ours)
     }
 
-    /// Returns the location of a volume: the node with the highest generation. Among several, a node with signs of
-    /// life is preferred to one without, since the volume may have been taken up elsewhere. If several nodes remain,
+    /// Returns the location of a volume: the node with the highest generation. Among several, a node with
+    /// signs of life is preferred, since the volume may have been started elsewhere. If several nodes remain,
     /// or two processes have the node's number, the result is ambiguous.
     pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<VolumeLocation, Unresolved> {
         volume_location::resolve(self.nodes(now), volume)
@@ -308,7 +310,7 @@ pub(crate) mod tests {
         table.take(record(2, 1, &["a"]), Duration::ZERO, now).unwrap();
         assert_eq!(node_of(&table, "a", now).unwrap(), "node-2");
         assert_eq!(node_of(&table, "own", now).unwrap(), "node-1");
-        // The volume has moved: the order in which the records arrive does not matter.
+        // The volume has moved. The order in which the records arrive does not matter.
         table.take(record(3, 1, &["a"]), Duration::ZERO, now).unwrap();
         let both = node_of(&table, "a", now).unwrap_err().to_string();
         assert!(both.contains("node-2") && both.contains("node-3"), "{both}");
@@ -375,7 +377,7 @@ pub(crate) mod tests {
         let is_stale =
             |table: &NamesTable, seconds| table.nodes(at(seconds)).last().unwrap().is_stale;
         assert!(!is_stale(&table, 29) && is_stale(&table, 30));
-        // A sign of life that another node has received counts.
+        // A sign of life that reached another node counts.
         let stamp = NodeRecordStamp { beat: 5, ..record(2, 1, &[]).stamp };
         table.heed(&[stamp], at(40)).unwrap();
         assert!(!is_stale(&table, 69) && is_stale(&table, 70));
@@ -394,7 +396,7 @@ pub(crate) mod tests {
         assert_eq!(table.nodes(at(8000)).count(), 1);
     }
 
-    /// A regression test: two nodes sent each other the record of a dead node for ever.
+    /// A regression test: two nodes kept sending each other the record of a dead node.
     #[test]
     fn what_is_told_again_does_not_become_younger() {
         let (mut a, mut b, start) = (table(1, &[]), table(2, &[]), Instant::now());
@@ -446,7 +448,8 @@ pub(crate) mod tests {
         take(5, 51, 0, 102);
     }
 
-    /// The version is not accepted: otherwise no numbers would be left to count with, or the file could not be read.
+    /// Such a version is refused: otherwise no numbers would be left for our own changes, or the file could
+    /// not be read.
     #[test]
     fn nobody_counts_for_us_until_no_number_is_left() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::gln::Gln;
 
-/// Maximum number of volumes of a node: a record is below 700 KB if every field has its maximum length.
+/// Maximum number of volumes of a node. A record is below 700 KB if every field has its maximum length.
 pub const MOST_VOLUMES: usize = 256;
 /// Maximum number of portals of a volume, and of naming addresses of a node: one for each network of a machine.
 pub const MOST_ADDRESSES: usize = 8;
@@ -18,26 +18,23 @@ pub const MOST_COUNT: u64 = 1 << 52;
 /// The record of one node.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeRecord {
-    /// The owner and the version.
     #[serde(flatten)]
     pub stamp: NodeRecordStamp,
-    /// A random number of the owner's process. It changes with a restart. Two numbers that alternate belong to two
-    /// processes.
+    /// A random number of the owner's process. It changes with a restart. If two numbers alternate, two
+    /// processes use the owner's GLN.
     pub instance: u64,
     /// The node's name for people.
     pub node: NodeName,
-    /// The addresses of its naming service: `host:port`.
+    /// The addresses of the node's naming service, `host:port`.
     pub addresses: Vec<String>,
-    /// The volumes of the node.
     pub volumes: Vec<NodeVolumeEntry>,
 }
 
 /// The owner and the version of a record. Only the owner increases it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct NodeRecordStamp {
-    /// The owner's number.
     pub gln: Gln,
-    /// Number of changes of the content, counted over restarts.
+    /// Number of changes of the content, continued across restarts.
     pub version: u64,
     /// Number of signs of life since the last change.
     pub beat: u64,
@@ -46,32 +43,29 @@ pub struct NodeRecordStamp {
 /// The location of one volume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeVolumeEntry {
-    /// The name of the volume.
     pub volume: VolumeName,
-    /// The iSCSI name of its target.
     pub target: String,
-    /// Its LUN.
     pub lun: u16,
-    /// The addresses of the target.
     pub portals: Vec<PortalAddress>,
-    /// The generation: how often the volume has moved from node to node. If two nodes have the volume, the higher
-    /// number is right.
+    /// The generation: how often the volume has moved from node to node. If two nodes have the volume, the
+    /// one with the higher number has the current copy.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: u64,
 }
 
-/// The field is left out for a volume that never moved, so that such a record is the same as before moves existed.
+/// The field is left out for a volume that never moved, so that the record has the form that nodes know which
+/// have no moves yet.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(generation: &u64) -> bool {
     *generation == 0
 }
 
-/// An address for initiators.
+/// An address at which initiators log in.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PortalAddress {
     /// `host:port`, IPv6 in brackets.
     pub address: String,
-    /// Whether connections begin with a TLS handshake.
+    /// True if connections begin with a TLS handshake.
     pub tls: bool,
 }
 
@@ -80,20 +74,10 @@ pub struct PortalAddress {
 pub enum NodeRecordRefusal {
     /// The record has too many of something.
     #[error("more than {most} {what}")]
-    TooMany {
-        /// What there are too many of.
-        what: &'static str,
-        /// The maximum number.
-        most: usize,
-    },
+    TooMany { what: &'static str, most: usize },
     /// The record may be valid, but the table is full.
     #[error("there is no room for more than {most} {what}")]
-    Full {
-        /// What the table is full of.
-        what: &'static str,
-        /// The maximum number.
-        most: usize,
-    },
+    Full { what: &'static str, most: usize },
     /// The record is invalid.
     #[error("{0}")]
     Wrong(&'static str),
@@ -196,7 +180,6 @@ fn is_label(text: &str) -> bool {
 macro_rules! label {
     ($name:ident, $what:literal) => {
         impl $name {
-            /// Returns the name.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0

@@ -1,23 +1,21 @@
-//! Another node: its record, its signs of life, and whether two processes use its number.
+//! Another node: its record, its signs of life, and the detection of two processes with its number.
 
 use std::time::Instant;
 
 use crate::node_record::{NodeRecord, NodeRecordStamp};
 
-/// How many former processes of a node are remembered. If a second process uses its number, that is usually the one
-/// before the current one; with several copies of a node it is one of the last few.
+/// Maximum number of former processes of a node that are remembered. If a second process uses the number, it
+/// is usually the one before the current one; with several copies of a node, it is one of the last few.
 const MOST_FORMER: usize = 8;
 
 /// The state of another node.
 #[derive(Debug)]
 pub(crate) struct PeerNode {
-    /// Its newest record.
     pub record: NodeRecord,
-    /// The time of its last known sign of life.
+    /// The time of the last known sign of life.
     pub heard: Instant,
-    /// When two processes with its number were last known to live at the same time.
+    /// The time when two processes with this number were last known to be alive together.
     pub twins: Option<Instant>,
-    /// The process that has sent the newest record.
     life: Life,
     /// The processes that sent records before, the latest one at the end.
     former: Vec<Life>,
@@ -32,7 +30,7 @@ struct Life {
 }
 
 impl PeerNode {
-    /// Makes a node of its first record.
+    /// Makes a node from its first record.
     pub fn new(record: NodeRecord, heard: Instant) -> Self {
         let life = Life { instance: record.instance, first: heard, last: heard };
         Self { record, heard, twins: None, life, former: Vec::new() }
@@ -47,9 +45,10 @@ impl PeerNode {
         }
     }
 
-    /// Accepts a newer record. If it is of another process, the node was restarted, as long as the former processes
-    /// are silent: each continues the counters of the one before. But if a former process continues to count while
-    /// the other lives, two processes use the number, which no restart can explain.
+    /// Accepts a newer record. A record of another process normally means that the node was restarted: each
+    /// process continues the counters of the one before and replaces it. But if a former process sends
+    /// records again while the other one is alive, two processes use the number, which no restart can
+    /// explain.
     pub fn renew(&mut self, record: NodeRecord, heard: Instant) {
         if record.instance != self.life.instance {
             let before = self.former.iter().position(|life| life.instance == record.instance);
@@ -70,7 +69,7 @@ impl PeerNode {
         self.record = record;
     }
 
-    /// Notes that another node has found two processes with this number that both lived at this time.
+    /// Notes that another node has found two processes with this number, which were both alive at this time.
     pub fn hear_of_twins(&mut self, at: Instant) {
         self.twins = self.twins.max(Some(at));
     }

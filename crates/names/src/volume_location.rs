@@ -1,4 +1,4 @@
-//! Where a volume is, by what all known nodes say.
+//! Finds the location of a volume in the records of all known nodes.
 
 use std::time::Duration;
 
@@ -9,18 +9,12 @@ use crate::{
     node_record::{NodeName, NodeRecord, NodeVolumeEntry, PortalAddress, VolumeName},
 };
 
-/// The location of a volume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct VolumeLocation {
-    /// The name of its node.
     pub node: NodeName,
-    /// The number of its node.
     pub gln: Gln,
-    /// The target of the volume.
     pub target: String,
-    /// The LUN of the volume.
     pub lun: u16,
-    /// The addresses of the target.
     pub portals: Vec<PortalAddress>,
 }
 
@@ -30,32 +24,27 @@ pub enum Unresolved {
     /// No known node has the volume.
     #[error("no known node has a volume {0}")]
     Unknown(VolumeName),
-    /// Several nodes have the volume. None of them is chosen, because writes would go to only one of them.
+    /// Several nodes have the volume. No node is chosen, because writes would go to only one of the copies.
     #[error("several nodes have a volume {volume}: {nodes}")]
-    Ambiguous {
-        /// The volume.
-        volume: VolumeName,
-        /// The nodes.
-        nodes: String,
-    },
+    Ambiguous { volume: VolumeName, nodes: String },
 }
 
-/// A node for the status.
+/// A node as the status lists it.
 #[derive(Clone, Debug)]
 pub struct ListedNode<'a> {
-    /// Its record.
     pub record: &'a NodeRecord,
-    /// The time since its last sign of life; zero for this node.
+    /// The time since the last sign of life; zero for this node.
     pub age: Duration,
-    /// That was too long ago.
+    /// True if that is longer than [`NodeExpiryTimes::stale_after`](crate::NodeExpiryTimes::stale_after).
     pub is_stale: bool,
-    /// The time since two processes with its number were last known to live; `None` if that was never so, or is
-    /// outdated.
+    /// The time since two processes with this number were last known to be alive; `None` if this was never
+    /// seen, or too long ago.
     pub twins: Option<Duration>,
 }
 
-/// Returns the location and the generation of a unit of ours if one of `others` has it with the same name, target and
-/// LUN and a higher generation than ours. Returns the highest generation of several.
+/// Returns the location and the generation of a unit of ours if one of `others` has it with the same name,
+/// target and LUN and a higher generation than ours. If several nodes do, the one with the highest generation
+/// counts.
 pub(crate) fn newer<'a>(
     others: impl Iterator<Item = ListedNode<'a>>,
     ours: &NodeVolumeEntry,
@@ -70,8 +59,8 @@ pub(crate) fn newer<'a>(
     newest.map(|(record, entry)| (entry.generation, VolumeLocation::of(record, entry)))
 }
 
-/// Returns the location of a volume: the node with the highest generation. Among several, a node with signs of life
-/// is preferred to one without, since the volume may have been taken up elsewhere. If several nodes remain, or two
+/// Returns the location of a volume: the node with the highest generation. Among several, a node with signs
+/// of life is preferred, since the volume may have been started elsewhere. If several nodes remain, or two
 /// processes have the node's number, the result is ambiguous.
 pub(crate) fn resolve<'a>(
     nodes: impl Iterator<Item = ListedNode<'a>>,
