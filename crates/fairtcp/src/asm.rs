@@ -1,5 +1,5 @@
-//! An assembler for eBPF (RFC 9669): named instructions whose operands are registers or numbers, and jumps to labels.
-//! It supports what the programs of this crate use.
+//! An assembler for eBPF (RFC 9669): named instructions whose operands are registers or numbers, and jumps to
+//! labels. It supports the instructions that the programs of this crate use.
 
 use self::Register::R0;
 
@@ -21,13 +21,11 @@ impl Instruction {
         )
     }
 
-    /// Returns the operation code.
     #[must_use]
     pub const fn opcode(self) -> u8 {
         self.0 as u8
     }
 
-    /// Returns the number of the destination register.
     #[must_use]
     pub const fn destination(self) -> usize {
         (self.0 >> 8) as usize & 15
@@ -45,15 +43,14 @@ impl Instruction {
         (self.0 >> 16) as i16
     }
 
-    /// Returns the immediate.
     #[must_use]
     pub const fn immediate(self) -> i32 {
         (self.0 >> 32) as i32
     }
 }
 
-/// The eleven registers. R1 to R5 are arguments and are lost in a call, R0 is the result of a call and of the
-/// program, R6 to R9 are preserved in a call, R10 points to the end of the stack.
+/// The eleven registers. R1 to R5 are arguments and a call overwrites them. R0 is the result of a call and of
+/// the program. A call preserves R6 to R9. R10 points to the end of the stack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Register {
     R0,
@@ -70,26 +67,25 @@ pub enum Register {
 }
 
 impl Register {
-    /// The byte at this offset.
+    /// Returns the operand for the byte at this offset.
     #[must_use]
     pub const fn byte(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x10, base: self, offset }
     }
 
-    /// The four bytes at this offset.
+    /// Returns the operand for the four bytes at this offset.
     #[must_use]
     pub const fn word(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x00, base: self, offset }
     }
 
-    /// The eight bytes at this offset.
+    /// Returns the operand for the eight bytes at this offset.
     #[must_use]
     pub const fn double(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x18, base: self, offset }
     }
 }
 
-/// A memory operand: base register, offset and width.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BpfMemoryOperand {
     width: u8,
@@ -100,9 +96,7 @@ pub struct BpfMemoryOperand {
 /// A register, or a number that is sign-extended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Operand {
-    /// The content of a register.
     Register(Register),
-    /// A number.
     Immediate(i32),
 }
 
@@ -146,11 +140,10 @@ pub enum If {
     SignedAtMost = 0xd0,
 }
 
-/// A target of jumps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BpfJumpLabel(usize);
 
-/// Why a program cannot be assembled.
+/// The reason why a program cannot be assembled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unassembled {
     /// A jump to a label that was never placed.
@@ -170,7 +163,6 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Returns an empty program.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -212,7 +204,6 @@ impl Assembler {
         self.push(Instruction::new(opcode, to as u8, from.base as u8, from.offset, 0));
     }
 
-    /// Writes memory.
     pub fn store(&mut self, to: BpfMemoryOperand, what: impl Into<Operand>) {
         let base = to.base as u8;
         self.push(match what.into() {
@@ -265,7 +256,7 @@ impl Assembler {
         self.push(Instruction(0));
     }
 
-    /// Ends the program; its result is R0.
+    /// Ends the program. R0 is the result of the program.
     pub fn exit(&mut self) {
         self.push(Instruction::new(JMP | EXIT, R0 as u8, 0, 0, 0));
     }
@@ -299,7 +290,7 @@ impl Assembler {
     }
 }
 
-// RFC 9669, 3: classes, modes and modifiers.
+// Classes, modes and modifiers of RFC 9669, 3.
 const LDX: u8 = 0x01;
 const ST: u8 = 0x02;
 const STX: u8 = 0x03;
@@ -329,7 +320,7 @@ mod tests {
         program.iter().flat_map(|instruction| instruction.0.to_le_bytes()).collect()
     }
 
-    /// The expected bytes come from clang and llvm-objdump.
+    /// The expected bytes are the output of clang and llvm-objdump.
     #[test]
     fn instructions_are_as_the_standard_encodes_them() {
         assert_eq!(bytes(|a| a.set(R0, 1)), [0xb7, 0, 0, 0, 1, 0, 0, 0]);

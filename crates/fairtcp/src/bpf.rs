@@ -1,5 +1,5 @@
-//! bpf(2) without a library: the few commands that load and register a congestion control. Each attribute structure
-//! has the layout of the member of the kernel's `union bpf_attr` for its command.
+//! bpf(2) without a library: only the commands that load and register a congestion control. Each attribute
+//! structure has the layout of the member of the kernel's `union bpf_attr` for its command.
 
 use std::{
     io,
@@ -11,19 +11,17 @@ use crate::asm::Instruction;
 /// Attributes of a new map.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Map<'a> {
-    /// `BPF_MAP_TYPE_…`.
+    /// The type of the map, `BPF_MAP_TYPE_…`.
     pub kind: u32,
-    /// Bytes of a key.
     pub key_bytes: u32,
-    /// Bytes of a value.
     pub value_bytes: u32,
-    /// Zero for socket storage.
+    /// The size of the map; zero for socket storage.
     pub max_entries: u32,
-    /// `BPF_F_…`.
+    /// Flags, `BPF_F_…`.
     pub flags: u32,
-    /// Up to 15 letters, digits and `_`.
+    /// A name of up to 15 letters, digits and `_`.
     pub name: &'a str,
-    /// A BTF object, and the numbers in it of the key's and the value's type.
+    /// A BTF object, and the numbers of the types of key and value in it.
     pub types: Option<(BorrowedFd<'a>, u32, u32)>,
     /// For a struct_ops map, the type of its value in the kernel's own BTF.
     pub kernel_value: u32,
@@ -72,7 +70,7 @@ pub fn create_map(map: &Map<'_>) -> io::Result<OwnedFd> {
 /// The error of the kernel.
 ///
 /// # Panics
-/// If they have other lengths.
+/// If key and value do not have the lengths of the map.
 pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::Result<()> {
     assert_eq!((of.key_bytes, of.value_bytes as usize), (4, value.len()), "as the map was made");
     let mut attributes = UpdateElement {
@@ -114,7 +112,7 @@ pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
 /// The error of the kernel.
 ///
 /// # Panics
-/// If the map has other lengths.
+/// If key and value of the map do not have four bytes.
 pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option<u32>> {
     assert_eq!((of.key_bytes, of.value_bytes), (4, 4), "as the map was made");
     let mut value = 0u32;
@@ -162,7 +160,7 @@ pub fn load_program(
     if matches!(first.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         return Err((first, String::new()));
     }
-    // Loads it again to get the log. It is not requested at first because it costs time.
+    // Load the program again to get the log. The first call does not request it because it takes time.
     let mut log = vec![0u8; LOG_BYTES];
     attributes.log_level = 1;
     attributes.log_bytes = log.len() as u32;
@@ -182,7 +180,7 @@ pub fn load_program(
 /// Registers the content of a struct_ops map until the returned descriptor is closed.
 ///
 /// # Errors
-/// The error of the kernel; `EEXIST`: the name is taken.
+/// The error of the kernel; `EEXIST` means that the name is in use.
 pub fn register(operations: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attributes = CreateLink {
         map: operations.as_raw_fd() as u32,
@@ -205,7 +203,8 @@ unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::
 }
 
 fn owned(descriptor: libc::c_int) -> OwnedFd {
-    // SAFETY: the kernel has just opened it for this process; nobody else owns it. It is closed on exec.
+    // SAFETY: the kernel has just opened it for this process, and it has no other owner. It is closed on
+    // exec.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 

@@ -1,20 +1,20 @@
-//! BTF, the kernel's description of its own types (Documentation/bpf/btf.rst), as far as it is needed: offsets of
-//! fields and numbers of functions. All offsets in it are checked; invalid data is an error.
+//! BTF, the kernel's description of its own types (Documentation/bpf/btf.rst). This parser only finds offsets
+//! of fields and numbers of functions. It checks all offsets in the data; invalid data is an error.
 
 use std::{fs, ops::Range};
 
 use crate::Error;
 
-/// Why BTF cannot be parsed.
+/// The reason why BTF cannot be parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct MalformedBtf(pub &'static str);
 
-/// Parsed BTF.
+/// The BTF of a kernel.
 pub struct Btf {
     bytes: Vec<u8>,
     strings: Range<usize>,
-    /// Start of each type; type 0, `void`, has no bytes.
+    /// Offset of each type. Type 0, `void`, has no bytes.
     types: Vec<usize>,
 }
 
@@ -24,9 +24,8 @@ pub type TypeId = u32;
 /// The location of a field.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Field {
-    /// Offset in bits from the start of the structure.
+    /// Offset from the start of the structure, in bits.
     pub offset_bits: u32,
-    /// Length in bits.
     pub length_bits: u32,
 }
 
@@ -36,7 +35,7 @@ struct BtfMember {
     index: u32,
     type_id: TypeId,
     offset_bits: u32,
-    /// Zero if it is not a bit field.
+    /// Length of a bit field in bits; zero for other members.
     bit_field_bits: u32,
 }
 
@@ -262,10 +261,11 @@ fn type_bytes(info: u32) -> Result<usize, MalformedBtf> {
 const MAGIC_AND_VERSION: [u8; 3] = [0x9f, 0xeb, 1];
 /// `struct btf_header` without the fields of later versions.
 const HEADER_BYTES: usize = 24;
-/// Limit for nested structures and for names of names. The kernel has at most five; with more it is a loop.
+/// Limit for nested structures and for chains of typedefs. The kernel has at most five; a longer chain is a
+/// loop.
 const MAX_NESTING: u32 = 16;
-/// Limit of examined members. The kernel's largest structure has some hundreds; without a limit anonymous structures
-/// that contain each other would not end.
+/// Limit of examined members. The kernel's largest structure has some hundreds; without a limit, the search
+/// would not end if anonymous structures contain each other.
 const MAX_MEMBERS: u32 = 10_000;
 
 const INT: u32 = 1;
@@ -292,7 +292,6 @@ const ENUM64: u32 = 19;
 mod tests {
     use super::*;
 
-    /// Writes BTF for tests.
     struct Writer {
         types: Vec<u8>,
         strings: Vec<u8>,

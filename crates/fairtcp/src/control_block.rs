@@ -1,5 +1,5 @@
-//! The ensemble control block: the state that the connections of one ensemble share. It is in a BPF map; the programs
-//! write it, and this process reads it through a mapping.
+//! The ensemble control block: the state that the connections of one ensemble share. A BPF map holds the
+//! blocks. The programs write them, and this process reads them through a memory mapping.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -10,23 +10,23 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Offsets in a block, in bytes. The window and the threshold are those of the whole ensemble, in segments with
-/// [`FRACTION_BITS`] fractional bits.
+/// Offsets of the fields of a block, in bytes. The window and the threshold are those of the whole ensemble,
+/// in segments with [`FRACTION_BITS`] fractional bits.
 pub(crate) mod at {
-    /// 8 bytes, signed: members that leave and cut at the same time can make it negative for a moment. Readers use
-    /// the minimum then.
+    /// The congestion window: 8 bytes, signed. Members that leave and cut at the same time can make it
+    /// negative for a moment; readers use the minimum then.
     pub const WINDOW: i16 = 0;
-    /// 8 bytes.
+    /// The slow start threshold: 8 bytes.
     pub const THRESHOLD: i16 = 8;
-    /// 4 bytes.
+    /// The number of members: 4 bytes.
     pub const MEMBERS: i16 = 16;
-    /// 4 bytes; 1: growth counts acknowledgments, not acknowledged segments.
+    /// 4 bytes. If 1, the window grows by the number of acknowledgments, not of acknowledged segments.
     pub const PER_ACK: i16 = 20;
-    /// 4 bytes, in the kernel's unit: eighths of a microsecond.
+    /// The smoothed round trip time in the kernel's unit, eighths of a microsecond: 4 bytes.
     pub const SRTT: i16 = 24;
-    /// 4 bytes: quarters of a microsecond.
+    /// The variation of the round trip time in quarters of a microsecond: 4 bytes.
     pub const RTTVAR: i16 = 28;
-    /// Counters of 8 bytes.
+    /// The counters: 8 bytes each.
     pub const GROWN: i16 = 32;
     pub const CUTS: i16 = 40;
     pub const FLOORED: i16 = 48;
@@ -34,22 +34,23 @@ pub(crate) mod at {
     pub const UNDONE: i16 = 64;
     pub const TIMEOUTS: i16 = 72;
 
-    // The following fields exist only if the members share a path model. Times are in microseconds, rates in segments
-    // per microsecond with 24 fractional bits. 4 bytes: number of members with data to send.
+    // The following fields exist only if the members share a path model. Times are in microseconds, rates in
+    // segments per microsecond with 24 fractional bits. The number of members with data to send: 4 bytes.
     pub const ACTIVE: i16 = 80;
-    /// 4 bytes: STARTUP, DRAIN, PROBE_BW, PROBE_RTT.
+    /// STARTUP, DRAIN, PROBE_BW or PROBE_RTT: 4 bytes.
     pub const MODE: i16 = 84;
-    /// 8 bytes, as all fields below: the sum of the members' delivery rates, each from the member's last
-    /// acknowledgment.
+    /// The sum of the members' delivery rates, each as of the member's last acknowledgment. 8 bytes, as all
+    /// fields below.
     pub const RATE: i16 = 88;
-    /// Segments in flight of all members, each as of its last acknowledgment. Signed, like the window.
+    /// Segments in flight of all members, each as of the member's last acknowledgment. Signed, like the
+    /// window.
     pub const ALL_IN_FLIGHT: i16 = 96;
     /// The number of rounds, and the time when the last one began.
     pub const ROUND: i16 = 104;
     pub const ROUND_BEGAN: i16 = 112;
-    /// Time when a member was last application-limited; zero: never.
+    /// The time when a member was last application-limited; zero if this never happened.
     pub const LIMITED_AT: i16 = 120;
-    /// Minimum round trip time. Zero: unknown.
+    /// The minimum round trip time; zero if it is unknown.
     pub const LEAST_RTT: i16 = 128;
     pub const LEAST_RTT_AT: i16 = 136;
     /// The rate that the next round has to exceed by a quarter, and the number of rounds that did not.
@@ -57,14 +58,14 @@ pub(crate) mod at {
     pub const FULL_ROUNDS: i16 = 152;
     /// The phase of PROBE_BW's cycle, 0 to 7.
     pub const PHASE: i16 = 160;
-    /// Time when the phase, or DRAIN, began.
+    /// The time when the phase, or DRAIN, began.
     pub const PHASE_BEGAN: i16 = 168;
     pub const PROBE_ENDS: i16 = 176;
-    /// The minimum round trip time in this cycle; zero: none yet.
+    /// The minimum round trip time in this cycle; zero if none was measured yet.
     pub const CYCLE_RTT: i16 = 184;
-    /// Whether the last cycle showed a queue of other flows.
+    /// 1 if the last cycle showed a queue of other flows, else 0.
     pub const IS_CROWDED: i16 = 192;
-    /// Number of times in PROBE_RTT.
+    /// Number of times that the ensemble entered PROBE_RTT.
     pub const PROBES: i16 = 200;
     /// Number of completed PROBE_BW cycles.
     pub const CYCLES: i16 = 208;
@@ -75,7 +76,7 @@ pub(crate) mod at {
 /// A power of two that is larger than the number of rounds in the filter.
 pub(crate) const RATES: i16 = 16;
 
-/// Length of a block. A multiple of 8, so that blocks in a map are adjacent.
+/// Length of a block in bytes. A multiple of 8, so that the blocks in the map are adjacent.
 pub const BLOCK_BYTES: usize = 80;
 /// Length of a block with a path model.
 pub const MODEL_BLOCK_BYTES: usize = at::RATES as usize + 8 * RATES as usize;
@@ -87,11 +88,10 @@ pub(crate) const FRACTION_BITS: i32 = 16;
 /// Fractional bits of rates, which are in segments per microsecond.
 pub(crate) const RATE_BITS: i32 = 24;
 
-/// The shared state of an ensemble at one time. Each number is consistent; together they may be a few acknowledgments
-/// apart.
+/// The shared state of an ensemble at one moment. Each number is consistent, but the numbers may be a few
+/// acknowledgments apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EnsembleControlBlock {
-    /// Number of member connections.
     pub members: u32,
     /// The congestion window of the ensemble, in segments.
     pub cwnd: f64,
@@ -101,20 +101,21 @@ pub struct EnsembleControlBlock {
     pub srtt: Duration,
     /// The variation of the round trip time.
     pub rttvar: Duration,
-    /// Acknowledgments that made the window grow.
+    /// Number of acknowledgments that made the window grow.
     pub grown: u64,
-    /// Window reductions after a loss or a congestion mark.
+    /// Number of window reductions after a loss or a congestion mark.
     pub cuts: u64,
-    /// Of these, reductions by less than half of a share, because the window was near its minimum.
+    /// Number of reductions (part of `cuts`) by less than half of a share, because the window was near its
+    /// minimum.
     pub floored: u64,
-    /// Reductions at the next acknowledgment, because the kernel had omitted a call of the program.
+    /// Number of reductions that were made at the next acknowledgment, because the kernel had omitted a call
+    /// of the program.
     pub late_cuts: u64,
-    /// Reductions that were undone, because the segments were only late.
+    /// Number of reductions that were undone, because the segments were only late.
     pub undone: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
-    /// With [`Growth::ByModel`](crate::Growth::ByModel), the path model. Then `cwnd` is the limit of segments in
-    /// flight of all members, and there are no reductions.
+    /// The path model, with [`Growth::ByModel`](crate::Growth::ByModel). Then `cwnd` is the limit of segments
+    /// in flight of all members, and there are no reductions.
     pub path: Option<PathModel>,
 }
 
@@ -125,7 +126,7 @@ pub struct PathModel {
     pub bandwidth: f64,
     /// The minimum round trip time, valid as long as a similar one is measured every ten seconds.
     pub least_rtt: Duration,
-    /// Whether other flows keep a queue on the path, so that the ensemble drains only its own part of it.
+    /// True if other flows keep a queue on the path, so that the ensemble drains only its own part of it.
     pub is_crowded: bool,
     /// Number of times that windows were reduced to measure the round trip time (PROBE_RTT).
     pub probes: u64,
@@ -146,7 +147,7 @@ impl PathModel {
 impl EnsembleControlBlock {
     /// Reads a block word by word.
     fn read(word: impl Fn(i16) -> u64, has_model: bool) -> Self {
-        // The kernel's TCP_INFINITE_SSTHRESH, from the first member.
+        // TCP_INFINITE_SSTHRESH of the kernel, which the first member sets.
         const INFINITE: u64 = 0x7fff_ffff << FRACTION_BITS;
         let scale = f64::from(1u32 << FRACTION_BITS);
         let threshold = word(at::THRESHOLD);

@@ -17,15 +17,14 @@ use crate::{
 /// path model.
 pub const MAX_ENSEMBLES: u32 = 1024;
 
-/// Options of the congestion control.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnsembleOptions {
-    /// The name in `tcp_available_congestion_control`, 1 to 12 characters. If another process uses it, `_2` and so on
-    /// is appended. Default `fairtcp`.
+    /// The name in `tcp_available_congestion_control`, 1 to 12 characters. If another process uses it, `_2`,
+    /// `_3` and so on is appended. Default `fairtcp`.
     pub name: String,
-    /// How the window grows.
+    /// The rule by which the window grows.
     pub growth: Growth,
-    /// Which connections share a window.
+    /// The connections that share a window.
     pub sharing: WindowSharing,
 }
 
@@ -39,11 +38,11 @@ impl Default for EnsembleOptions {
     }
 }
 
-/// What the growth of a window is based on.
+/// The quantity that the growth of a window is based on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Growth {
-    /// The number of acknowledgments, as in Linux 2.4 and thus in the paper: windows are smaller if the receiver
-    /// acknowledges only every other segment.
+    /// The number of acknowledgments, as in Linux 2.4 and thus in the paper. Windows are smaller with it if
+    /// the receiver acknowledges only every other segment.
     PerAck,
     /// The number of acknowledged segments (RFC 3465).
     PerSegment,
@@ -52,21 +51,21 @@ pub enum Growth {
     ByModel,
 }
 
-/// Which connections share a window.
+/// The set of connections that share a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WindowSharing {
     /// Each connection has its own window: the same program without sharing, as a baseline for measurements.
     Connection,
-    /// The connections of an ensemble.
+    /// The connections of an ensemble share one window.
     Session,
 }
 
-/// The loaded congestion control. When it and all its ensembles are dropped, or the process ends, the kernel no
-/// longer offers it; connections that use it keep it until they are closed.
+/// The loaded congestion control. When this value and all its ensembles are dropped, or the process ends, the
+/// kernel no longer offers the congestion control. Connections that use it keep it until they are closed.
 pub struct Fair {
     loaded: LoadedCongestionControl,
     options: EnsembleOptions,
-    /// For each block, whether an ensemble of this process uses it.
+    /// For each block, true if an ensemble of this process uses it.
     taken: Mutex<Vec<bool>>,
 }
 
@@ -74,7 +73,7 @@ impl Fair {
     /// Loads the programs and registers them. Takes tens of milliseconds.
     ///
     /// # Errors
-    /// What is missing; [`Error::remedy`] says how to get it.
+    /// The error says what the kernel or the process lacks; [`Error::remedy`] says how to get it.
     pub fn load(options: &EnsembleOptions) -> Result<Self, Error> {
         let algorithm = match options.growth {
             Growth::ByModel => EnsembleAlgorithm::Model,
@@ -108,12 +107,13 @@ impl Fair {
     }
 }
 
-/// The connections of one session to one destination. Dropping it does not remove connections; the block is reused
-/// when the last one has left. (The kernel may omit a call of the program. If it omits the one for a leaving member,
-/// the member is counted forever, and the block cannot be reused until the process ends.)
+/// The connections of one session to one destination. Dropping an ensemble does not remove its connections;
+/// the block is reused when the last one has left. (The kernel may omit a call of the program. If it omits
+/// the one for a leaving member, the member is counted forever, and the block cannot be reused until the
+/// process ends.)
 pub struct Ensemble {
     fair: Arc<Fair>,
-    /// One block; with [`WindowSharing::Connection`] one for each connection.
+    /// One block; with [`WindowSharing::Connection`], one block for each connection.
     blocks: Mutex<Vec<u32>>,
 }
 
@@ -184,7 +184,7 @@ impl Ensemble {
         Ok(())
     }
 
-    /// Returns the block for another member.
+    /// Returns the number of the block that the next member uses.
     fn block_for_one_more(&self, blocks: &mut Vec<u32>) -> Result<u32, Error> {
         match self.fair.options.sharing {
             WindowSharing::Session => Ok(blocks[0]),
@@ -227,7 +227,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Like the kernel tests: if a congestion control cannot be loaded, they print a message and end.
+/// Without a kernel that can load the congestion control, these tests print a message and end, like those in
+/// `tests/kernel.rs`.
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -256,7 +257,7 @@ mod tests {
         sockopt::tcp_congestion(socket).unwrap()
     }
 
-    /// One that had the name by a sysctl was left with Reno.
+    /// Regression: a socket that had the name from a sysctl was left with Reno.
     #[test]
     fn who_cannot_join_is_as_before() {
         let Some(mut fair) = load("fairtest_u", WindowSharing::Session) else { return };

@@ -1,17 +1,16 @@
-//! Why the congestion control cannot be used, and the remedy.
+//! The reasons why the congestion control cannot be used, and the remedies.
 
 use std::io;
 
-/// What the kernel or the host lacks.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel does not describe its types.
     #[error("the kernel does not describe its types (/sys/kernel/btf/vmlinux: {0})")]
     NoTypes(#[source] io::Error),
-    /// It describes its types in a way that this crate cannot parse.
+    /// The BTF of the kernel has a form that this crate cannot parse.
     #[error("the kernel's description of its types is not understood: {0}")]
     Types(&'static str),
-    /// A structure or function that the program needs is not there or is of another shape.
+    /// A structure or function that the program needs is missing or has another form.
     #[error("this kernel's TCP is not supported: {0}")]
     OtherTcp(String),
     /// This process may not load BPF programs.
@@ -20,45 +19,36 @@ pub enum Error {
     /// The kernel has no BPF, or no congestion control in BPF.
     #[error("this kernel does not support congestion control in BPF ({step}: {error})")]
     Unsupported {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
         error: io::Error,
     },
     /// The kernel's verifier refuses a program.
     #[error("the kernel refuses the BPF program {program}: {error}\n{log}")]
     Refused {
-        /// Which one.
         program: &'static str,
-        /// What the call said.
         error: io::Error,
-        /// The end of what the verifier said; may be empty.
+        /// The end of the verifier's log; may be empty.
         log: String,
     },
-    /// The name and all the numbered ones after it belong to others.
+    /// Other congestion controls have the name and all names with a number that follow it.
     #[error("congestion controls {0}, {0}_2 and so on exist already")]
     NameTaken(String),
-    /// No name for a congestion control.
+    /// The name is not valid for a congestion control.
     #[error("'{0}' is not a valid name: 1 to 12 letters, digits, '_' or '.'")]
     Name(String),
-    /// As many ensembles as there is room for.
+    /// The maximum number of ensembles exists.
     #[error("there are {0} ensembles already")]
     NoRoom(u32),
-    /// Only a connected TCP socket joins.
+    /// The socket is not a connected TCP socket.
     #[error("the socket is not a connected TCP socket ({0})")]
     NotConnected(#[source] io::Error),
-    /// Another step failed.
     #[error("{step}: {error}")]
-    Kernel {
-        /// What was done.
-        step: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    Kernel { step: &'static str, error: io::Error },
 }
 
 impl Error {
-    /// What an administrator can do about it, if anything.
+    /// Returns the action by which an administrator can solve the problem, if there is one.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -81,9 +71,9 @@ impl Error {
         }
     }
 
-    /// What the error of a step means.
+    /// Converts the error of a step.
     pub(crate) fn of_step(step: &'static str, error: io::Error) -> Self {
-        // ENOTSUPP, which the kernel keeps for itself, comes out of some paths of BPF.
+        // ENOTSUPP, an error of the kernel that has no name in libc; some functions of BPF return it.
         const ENOTSUPP: i32 = 524;
         match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotAllowed(error),

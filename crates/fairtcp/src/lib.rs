@@ -1,6 +1,7 @@
-//! Fair-TCP: TCP connections of one session share a congestion window, their *ensemble*'s ("Performance
-//! Evaluation of Multiple TCP connections in iSCSI", 2.2; RFC 9040). In the Linux kernel as it is: a
-//! congestion control in eBPF, loaded at run time and gone with the process that loaded it.
+//! Fair-TCP: the TCP connections of one session share a congestion window; together they are an *ensemble*
+//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.2; RFC 9040). It needs no patch of the
+//! Linux kernel: it is a congestion control in eBPF that is loaded at run time and ends with the process that
+//! loaded it.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), fairtcp::Error> {
@@ -13,8 +14,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What the program does is in [`program`], instruction by instruction; `tests/support/reference_window.rs` says the
-//! same in Rust, and tests run the one against the other, and both over a path in virtual time.
+//! Module [`program`] describes the algorithm instruction by instruction. `tests/support/reference_window.rs`
+//! implements it in Rust. Tests compare the two, and run both over a simulated path in virtual time.
 
 mod error;
 mod btf;

@@ -13,18 +13,17 @@ use crate::{
     program::{CongestionOperation, EnsembleAlgorithm, Kernel, Maps, assemble},
 };
 
-/// A registered congestion control. It is registered as long as this value exists: when the process ends, for
-/// whatever reason, the kernel closes the descriptors. Sockets that use it keep it until they are closed.
+/// A registered congestion control. It is registered as long as this value exists. When the process ends for
+/// any reason, the kernel closes the descriptors. Sockets that use the congestion control keep it until they
+/// are closed.
 pub struct LoadedCongestionControl {
-    /// The registered name.
     pub name: String,
-    /// The control blocks.
     pub blocks: Mapped,
     blocks_map: OwnedFd,
     members_map: OwnedFd,
-    /// The attributes of that map.
+    /// The attributes of `blocks_map`.
     shape: Map<'static>,
-    /// Keeps the registration.
+    /// Keeps the congestion control registered.
     _link: OwnedFd,
 }
 
@@ -76,7 +75,7 @@ impl LoadedCongestionControl {
     /// Makes the kernel refuse assignments from now on.
     #[cfg(test)]
     pub fn refuse_assignments(&mut self) {
-        // A map of another kind: its only valid key is 0, which is not the descriptor of a socket here.
+        // Use an array map: its only valid key is 0, which is not the descriptor of a socket here.
         let map = Map { kind: MAP_TYPE_ARRAY, max_entries: 1, flags: 0, ..ASSIGNED };
         self.members_map = bpf::create_map(&map).expect("as the others were made");
     }
@@ -88,7 +87,7 @@ struct Registration {
     value_type: u32,
     name: std::ops::Range<usize>,
     types: OwnedFd,
-    /// Open until the operations hold references to them.
+    /// Kept open until the operations hold references to the programs.
     _programs: Vec<OwnedFd>,
 }
 
@@ -126,15 +125,15 @@ impl Registration {
             value[at].copy_from_slice(&(program.as_raw_fd() as u64).to_le_bytes());
             programs.push(program);
         }
-        // So that unprivileged processes can select it as well, for instance one that dropped its privileges after
-        // loading. All others that select it get plain Reno, because they are in no ensemble.
+        // Permit unprivileged processes to select it, for instance one that dropped its privileges after
+        // loading. All other sockets that select it get plain Reno, because they are in no ensemble.
         let flags = place("flags", 4).ok_or_else(|| other("flags"))?;
         value[flags].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_le_bytes());
         let name = place("name", TCP_CA_NAME_MAX).ok_or_else(|| other("name"))?;
         Ok(Self { value, value_type, name, types, _programs: programs })
     }
 
-    /// Registers it with the first free name.
+    /// Registers the congestion control with the first free name.
     fn register_beside_others(mut self, name: &str) -> Result<(String, OwnedFd), Error> {
         if !is_name(name) {
             return Err(Error::Name(name.to_owned()));
@@ -191,7 +190,7 @@ fn load_program(
 ) -> Result<OwnedFd, Error> {
     bpf::load_program(code, &format!("fair_{program}"), structure, member).map_err(
         |(error, log)| {
-            // If there is a log, the verifier has run, and EACCES and EINVAL are its result.
+            // A log means that the verifier has run. EACCES and EINVAL are its result then.
             if log.is_empty() {
                 Error::of_step("BPF_PROG_LOAD", error)
             } else {
@@ -241,7 +240,7 @@ const INT: u32 = 1;
 /// Returns BTF with the single type `int`: socket storage must declare the types of its keys and values.
 fn types() -> Vec<u8> {
     const NAMES: &[u8] = b"\0int\0";
-    // Name at 1; kind INT; 4 bytes; signed, 32 bits.
+    // Name at offset 1; kind INT; 4 bytes; signed, 32 bits.
     let int = [1u32, 1 << 24, 4, 1 << 24 | 32];
     let mut bytes = vec![0x9f, 0xeb, 1, 0];
     let int_bytes = size_of_val(&int) as u32;
@@ -252,7 +251,7 @@ fn types() -> Vec<u8> {
     bytes
 }
 
-/// Maximum suffix; more than the number of processes with ensembles on one host.
+/// Largest number in a name; more than the number of processes with ensembles on one host.
 const MAX_BESIDE: u32 = 64;
 /// TCP_CA_NAME_MAX without the terminating zero and "_64".
 const MAX_NAME: usize = 12;

@@ -1,8 +1,8 @@
 //! The minimum retransmission timeout of members.
 //!
-//! The paper's block shares round trip time and variance, so that no connection waits longer than the others'
-//! measurements require (2.2). A BPF program may not write these to a socket. It need not, because they result in
-//! timeouts below the kernel's minimum of 200 ms. But the minimum itself can be changed.
+//! In the paper, the block shares round trip time and variance, so that no connection waits longer than the
+//! others' measurements require (2.2). A BPF program may not write these to a socket. It need not, because
+//! they would result in timeouts below the kernel's minimum of 200 ms. That minimum can be changed.
 
 use std::{
     io,
@@ -14,9 +14,9 @@ use std::{
 /// ms, in which 10 to 100 commands complete at a distance of some milliseconds: ten processes of PostMark at 4 ms and
 /// 2.7 % loss took 22 to 24 s with the default and 17 to 19 s with this value (docs/results/laboratory.md).
 ///
-/// It is longer than Linux delays an acknowledgment (40 ms or a round trip time). Other systems delay it for up to
-/// 200 ms: to these a single segment is sent twice until the variance is known, and the resulting window reduction is
-/// undone.
+/// Linux delays an acknowledgment for a shorter time (40 ms or a round trip time). Other systems delay it for
+/// up to 200 ms: a single segment to such a system is sent twice until the variance is known, and the
+/// resulting window reduction is undone.
 const LEAST_US: libc::c_int = 50_000;
 
 /// linux/tcp.h, since Linux 6.15.

@@ -25,12 +25,12 @@ fn lossy(one_way_ms: u64) -> Path {
     }
 }
 
-/// The same number of connections with the kernel's Reno.
+/// Runs this number of connections with the kernel's Reno.
 fn reno(path: &Path) -> Vec<Shown> {
     SEEDS.map(|seed| run(path, &mut Reno, MEMBERS, |it| it as u32, SECONDS, seed)).collect()
 }
 
-/// The same program, with one ensemble and with one for each connection.
+/// Runs the program with one ensemble for all connections, and with one ensemble for each.
 fn compare(path: &Path) -> [Vec<Shown>; 2] {
     let together = |seed| run(path, &mut Twin::new(1, false), MEMBERS, |_| 0, SECONDS, seed);
     let alone =
@@ -42,7 +42,7 @@ fn over(runs: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
     mean(&runs.iter().map(of).collect::<Vec<f64>>())
 }
 
-/// Printed, to show the effect of a change of the algorithm.
+/// Prints the results, to show the effect of a change of the algorithm.
 fn tell(what: &str, runs: &[Shown]) {
     println!(
         "{what}: {:.1} Mb/s, window {:.1}, spread {:.1} %, difference {:.2}, sent again {:.2} %, timeouts {}",
@@ -113,7 +113,7 @@ fn after_a_cut_growth_goes_by_what_is_in_flight() {
         sock.state = state;
         let mut grows = |prior_in_flight| {
             let before = twin.blocks[0].window;
-            // An acknowledgment beyond a gap.
+            // An acknowledgment of a segment beyond a gap.
             let sample = Sample { acked_sacked: 1, prior_in_flight, ..Sample::default() };
             twin.cong_control(&mut sock, &sample);
             twin.blocks[0].window - before
@@ -132,7 +132,8 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(once(7), once(8));
 }
 
-/// A kernel that omits one call of `ssthresh` in ten and uses the undefined content of a register as its result.
+/// A kernel that omits one call of `ssthresh` in ten, and then uses the undefined content of a register as
+/// its result.
 struct Skipping(Twin, u64);
 
 impl Control for Skipping {
@@ -193,8 +194,9 @@ fn an_undo_gives_back_what_the_cut_took_and_no_threshold_of_before() {
     assert_eq!(twin.blocks[0].window, block.window, "once");
 }
 
-/// Regression: ten processes with files lost 1.25 times as much time as with Reno. Members with little to send do not
-/// make the window grow, but each of their losses took half a share from those with much to send.
+/// Regression: ten processes with files lost 1.25 times as much time as with Reno. Members with little to
+/// send do not make the window grow, but each loss of such a member cost the members with much to send half a
+/// share.
 #[test]
 fn who_has_little_on_its_way_takes_little_from_the_others() {
     let mut twin = Twin::new(1, false);
@@ -207,7 +209,7 @@ fn who_has_little_on_its_way_takes_little_from_the_others() {
     assert_eq!(twin.blocks[0].window, (38 << 16) - (19 << 15), "half of a share of 19");
 }
 
-/// Regression: if little was in flight at the end of a recovery, a slow start followed.
+/// Regression: if few segments were in flight at the end of a recovery, a slow start followed.
 #[test]
 fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
     for (state, cwnd) in [(3, 20), (4, 2)] {
@@ -232,7 +234,7 @@ fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
     }
 }
 
-/// The connections of the first four are in one ensemble, others use the kernel's Reno.
+/// The first four connections are in one ensemble, the others use the kernel's Reno.
 struct Sides(Twin, Reno);
 
 impl Sides {
@@ -262,8 +264,8 @@ impl Control for Sides {
     }
 }
 
-/// Growth during recoveries is not unfair to others: checks what a session with the kernel's Reno and the same number
-/// of connections gets beside it on a line that both fill.
+/// Growth during recoveries must not be unfair to others. The test measures the throughput of a session with
+/// Reno and as many connections that competes with the ensemble for a full link.
 #[test]
 fn beside_reno_an_ensemble_gets_about_half_of_a_full_line() {
     for (one_way_ms, round_trips) in [(2, 1.0), (2, 4.0), (10, 0.5), (10, 1.0), (10, 4.0)] {

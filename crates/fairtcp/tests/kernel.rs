@@ -1,5 +1,5 @@
-//! The programs in the running kernel, with TCP over loopback. Needs a kernel with BTF and congestion control in BPF,
-//! and the privilege to load one; otherwise the tests print a message and end.
+//! The programs in the running kernel, with TCP over loopback. The tests need a kernel with BTF and
+//! congestion control in BPF, and the privilege to load one. Otherwise they print a message and end.
 
 use std::{
     fs,
@@ -17,7 +17,8 @@ use fairtcp::{
 };
 use rustix::net::sockopt;
 
-/// Each test uses its own name: tests run concurrently, and names are global in the kernel.
+/// Loads the congestion control with a name of the test's own: tests run concurrently, and names are global
+/// in the kernel.
 fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
     let options = EnsembleOptions { name: name.to_owned(), ..options };
     match Fair::load(&options) {
@@ -26,7 +27,7 @@ fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
             println!("not run: {error}; {}", error.remedy().unwrap_or_default());
             None
         }
-        // An error of an older kernel; with a recent one it would be a bug of this crate.
+        // An older kernel lacks the feature. On a recent kernel this error would be a bug of this crate.
         Err(error @ Error::Unsupported { .. }) if kernel() < (6, 4) => {
             println!("not run: {error}; {}", error.remedy().unwrap_or_default());
             None
@@ -35,7 +36,7 @@ fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
     }
 }
 
-/// Returns its version and patch level.
+/// Returns version and patch level of the kernel.
 fn kernel() -> (u32, u32) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map(|it| it.parse().unwrap_or_default());
@@ -53,7 +54,7 @@ fn connections(count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     (0..count).map(|_| connection()).unzip()
 }
 
-/// Each near end sends `bytes` and its far end reads them, all at the same time.
+/// Each near end sends `bytes` bytes and its far end reads them, all at the same time.
 fn transfer(near: &[TcpStream], far: &[TcpStream], bytes: usize) {
     thread::scope(|scope| {
         for (mut near, mut far) in near.iter().zip(far) {
@@ -72,7 +73,7 @@ fn offered() -> Vec<String> {
     list.expect("IPv4").split_whitespace().map(str::to_owned).collect()
 }
 
-/// Waits for something that the kernel does asynchronously.
+/// Waits for an event that the kernel handles asynchronously.
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -81,8 +82,8 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Returns the minimum by which its retransmission timer exceeds its round trip time, if the kernel supports the
-/// option (TCP_RTO_MIN_US, Linux 6.15).
+/// Returns the minimum by which the socket's retransmission timer exceeds its round trip time, if the kernel
+/// supports the option (TCP_RTO_MIN_US, Linux 6.15).
 fn least_timer_us(socket: &TcpStream) -> Option<libc::c_int> {
     let (mut value, mut length): (libc::c_int, libc::socklen_t) = (0, 4);
     let answer = &raw mut value;
@@ -114,7 +115,7 @@ fn members_share_a_window_and_leave_it_when_they_are_closed() {
     let after = block();
     assert!(after.grown > 0 && after.cwnd >= 8.0, "{after:?}");
     assert!(after.srtt > Duration::ZERO && after.srtt < Duration::from_secs(1), "{after:?}");
-    // Loopback loses nothing unless the receiver's buffer overflows, so there are few cuts.
+    // Loopback loses segments only when the receiver's buffer overflows, so there are few cuts.
     assert!(after.ssthresh >= 8.0, "{after:?}");
 
     sockopt::set_tcp_congestion(&near[0], "reno").unwrap();
@@ -166,8 +167,8 @@ fn a_socket_that_only_selects_it_is_on_its_own() {
     transfer(&near, &far, 4 << 20);
 }
 
-/// As if `net.ipv4.tcp_congestion_control` were that name. Regression: such a socket was considered a member, and
-/// shared nothing.
+/// The socket has the name as if it were set in `net.ipv4.tcp_congestion_control`. Regression: such a socket
+/// was considered a member, and shared nothing.
 #[test]
 fn a_socket_that_has_the_name_already_becomes_a_member() {
     let Some(fair) = load("fairtest_i", EnsembleOptions::default()) else { return };
@@ -205,7 +206,7 @@ fn names_that_are_none_are_refused() {
     }
 }
 
-/// A process that has loaded it and prints its name. Killed on drop.
+/// A process that has loaded the congestion control and prints its name. Killed on drop.
 struct Other(Child, String);
 
 impl Other {
@@ -231,13 +232,13 @@ impl Drop for Other {
     }
 }
 
-/// Not a test, but the process that [`Other`] starts.
+/// Not a test of its own, but the process that [`Other`] starts.
 #[test]
 #[ignore = "part of the test below"]
 fn another_process() {
     let Some(fair) = load("fairtest_x", EnsembleOptions::default()) else { return };
     println!("\nloaded as {}", fair.name());
-    // Ends when the test has ended, if the test did not kill it.
+    // The process ends at the latest when the test has ended.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -250,7 +251,7 @@ fn two_processes_have_one_each_and_nothing_is_left_of_one_that_is_killed() {
     let (one, two) = (Other::start(), Other::start());
     assert_eq!((&*one.1, &*two.1), ("fairtest_x", "fairtest_x_2"));
     assert!(offered().contains(&one.1) && offered().contains(&two.1));
-    // A connection that uses it continues when the process that loaded it is killed.
+    // A connection that uses the congestion control continues when the process that loaded it is killed.
     let (near, far) = connections(1);
     sockopt::set_tcp_congestion(&near[0], &one.1).unwrap();
     drop(one);

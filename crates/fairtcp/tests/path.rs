@@ -1,6 +1,6 @@
-//! One path model for each connection, as in BBR, and one for all connections of a session, in virtual time: the
-//! throughput, the queue that each causes, and the distribution of the bandwidth among flows. Decision 0023 is based
-//! on this. The longer table: `cargo test -p fairtcp --test path -- --ignored --nocapture`.
+//! One path model for each connection, as in BBR, and one for all connections of a session, in virtual time:
+//! the throughput, the queue, and the distribution of the bandwidth among flows. Decision 0023 is based on
+//! these results. `cargo test -p fairtcp --test path -- --ignored --nocapture` prints the longer table.
 
 mod support;
 
@@ -12,14 +12,15 @@ use support::{
 const MEMBERS: usize = 4;
 const LINE: u64 = 100_000_000;
 
-/// What has a path model.
+/// The owner of a path model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Each connection: BBR.
+    /// Each connection has its own model, as in BBR.
     Alone,
-    /// Each connection, but by the ensemble program: shows differences that are not caused by sharing.
+    /// Each connection has its own model, but in the ensemble program. Shows differences that are not caused
+    /// by sharing.
     Apart,
-    /// The session.
+    /// The connections of a session share one model.
     Together,
 }
 
@@ -29,7 +30,8 @@ fn line(one_way_ms: u64, lost_per_million: u64, queue_segments: u64) -> Path {
     Path { one_way_us: one_way_ms * 1000, lost_per_million, bits_per_second: LINE, queue_segments }
 }
 
-/// The length of the queue relative to the line's capacity in a round trip, with frames of 1514 bytes.
+/// Returns the length of a queue, in segments, from its ratio to the capacity of the link in a round trip.
+/// Frames have 1514 bytes.
 fn queue(one_way_ms: u64, parts: f64) -> u64 {
     (parts * 2e-3 * one_way_ms as f64 * LINE as f64 / (1514.0 * 8.0)) as u64
 }
@@ -55,12 +57,12 @@ impl Trial {
         }
     }
 
-    /// Writes of 128 KiB, 32 at a time.
+    /// The load is writes of 128 KiB, 32 at a time.
     fn commands(self) -> Self {
         Self { load: Load::Commands { segments: 91, outstanding: 32 }, ..self }
     }
 
-    /// Side by side, after they have converged.
+    /// Two sessions compete. Measured after they have converged.
     fn beside(path: Path, sessions: [(Way, usize); 2]) -> Self {
         Self {
             sessions: sessions.to_vec(),
@@ -87,7 +89,7 @@ impl Trial {
             path: self.path,
             sessions,
             load: self.load,
-            // Enough not to be a limit: the rate samples of a sender that waits for buffer space are
+            // Enough not to be a limit: the rate samples of a sender that waits for buffer space would be
             // application-limited.
             buffer_segments: 4096,
             before: self.before,
@@ -115,7 +117,7 @@ fn queueing(runs: &[Shown]) -> f64 {
     over(runs, Shown::queueing_ms)
 }
 
-/// In percent.
+/// Returns the share of retransmitted segments in percent.
 fn again(runs: &[Shown]) -> f64 {
     100.0 * over(runs, |it| it.retransmitted as f64 / it.sent as f64)
 }
@@ -124,7 +126,7 @@ fn turnaround_spread(runs: &[Shown]) -> f64 {
     over(runs, |it| deviation(&it.turnaround))
 }
 
-/// Prints a row for each algorithm: its results, and relative to the first one.
+/// Prints a row for each algorithm: its results, absolute and relative to the first algorithm.
 fn tell(what: &str, of: impl Fn(Way) -> Vec<Shown>) {
     let all = WAYS.map(|way| (way, of(way)));
     let first = &all[0].1;
@@ -174,8 +176,8 @@ fn commands_of_a_session_with_one_model_take_more_nearly_the_same_time() {
     assert!(turnaround_spread(&together) < 0.3 * turnaround_spread(&alone));
 }
 
-/// Beside sessions that also have a model, or connections with a model each if the queue is long. The long table
-/// shows it with a short queue: it gets less there.
+/// A session with one model competes with a session of the same kind, and with connections that have a model
+/// each, at a long queue. With a short queue it gets less than its part, as the long table shows.
 #[test]
 fn a_session_with_one_model_gets_its_part_beside_others() {
     let path = line(4, 0, queue(4, 4.0));
@@ -187,7 +189,7 @@ fn a_session_with_one_model_gets_its_part_beside_others() {
     }
 }
 
-/// Data that is sent after an idle time is as fast as before, and a single busy connection gets all bandwidth.
+/// After an idle time data is sent as fast as before, and a single busy connection gets all bandwidth.
 #[test]
 fn a_member_that_is_busy_alone_has_the_whole_path() {
     let path = line(4, 0, 1000);

@@ -62,7 +62,7 @@ fn sock(rng: &mut Rng) -> Sock {
 fn block(rng: &mut Rng) -> Block {
     let count = |rng: &mut Rng| rng.below(1 << 40);
     Block {
-        // Sometimes negative, as after members have left at the same time.
+        // Sometimes negative, as after several members have left at the same time.
         window: rng.below(80 << 16) as i64 - (8 << 16),
         threshold: match rng.below(3) {
             0 => i64::from(INFINITE_SSTHRESH) << 16,
@@ -81,7 +81,7 @@ fn block(rng: &mut Rng) -> Block {
     }
 }
 
-/// Runs an operation of both on the same socket and blocks.
+/// Runs an operation of both implementations on the same socket and blocks, and compares the results.
 fn agree(told_flags: bool, seed: u64) {
     let rng = &mut Rng::new(seed);
     let mut twin = Twin { blocks: (0..BLOCKS).map(|_| block(rng)).collect() };
@@ -96,7 +96,7 @@ fn agree(told_flags: bool, seed: u64) {
     }
 }
 
-/// Runs an operation of both; returns its name.
+/// Runs an operation of both implementations. Returns the name of the operation.
 fn operate(
     rng: &mut Rng,
     before: Sock,
@@ -174,7 +174,7 @@ fn model(rng: &mut Rng) -> Model {
         },
         mode: mode[rng.below(7) as usize],
         path: PathEstimate {
-            // At least that of a member.
+            // At least the rate of one member.
             rate: (1 << 20) + rng.below(1 << 20),
             in_flight: rng.below(200) as i64 - 20,
             round: rng.below(40),
@@ -194,7 +194,7 @@ fn model(rng: &mut Rng) -> Model {
     };
     model.cycle.is_crowded = rng.below(2) == 0;
     model.cycle.cycles = rng.below(9);
-    // Near the thresholds: of a crowded path, and of the number in flight compared with the path's capacity.
+    // Values near the thresholds: that of a crowded path, and the path's capacity for the number in flight.
     model.cycle.cycle_rtt = rng.below(4).min(1) * (model.path.least_rtt * 3 / 2 + rng.below(1000));
     let best = 1 << (12 + rng.below(7));
     model.path.rates.iter_mut().for_each(|it| *it = rng.below(best));

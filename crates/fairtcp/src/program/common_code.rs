@@ -9,16 +9,13 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-/// What the members share.
+/// The state that the members share.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EnsembleAlgorithm {
-    /// A model of the path.
     Model,
-    /// A congestion window.
     Window,
 }
 
-/// Descriptors of the two maps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Maps {
     /// Map from the number of an ensemble to its control block.
@@ -29,41 +26,42 @@ pub struct Maps {
 
 /// The private state of a member in its socket: offsets in bytes within `icsk_ca_priv`.
 pub mod private {
-    /// 4 bytes: the number of its ensemble plus one; zero if it is in none.
+    /// 4 bytes: the number of the member's ensemble plus one; zero if it is in none.
     pub const ENSEMBLE: i16 = 0;
-    /// 4 bytes: whether the window has been reduced for the loss that it recovers from; zero if not, else one of the
-    /// two below.
+    /// 4 bytes: zero, or one of the two values below. It is not zero if no reduction is due for the present
+    /// recovery.
     pub const IS_CUT: i16 = 4;
-    /// It was reduced; when the recovery ends, the member gets its whole share.
+    /// The window was reduced. When the recovery ends, the member gets its whole share.
     pub const CUT: i32 = 1;
-    /// No reduction is due: it was made, or is not needed. The member starts with slow start, after a timeout or
-    /// because it is new.
+    /// No reduction is due, because it was made or is not needed. The member begins with slow start, after a
+    /// timeout or because it is new.
     pub const BEGINS: i32 = 2;
-    /// 8 bytes: the size of the last reduction, to undo it if nothing was lost.
+    /// 8 bytes: the size of the last reduction, to undo it if no segment was lost.
     pub const TAKEN: i16 = 8;
     /// 4 bytes: `prr_delivered` of RFC 6937.
     pub const DELIVERED: i16 = 16;
 
-    /// With a path model, instead of all but the first. 4 bytes: the state at the last acknowledgment.
+    /// With a path model, the following fields replace all fields but the first. 4 bytes: the state at the
+    /// last acknowledgment.
     pub const STATE: i16 = 4;
-    /// 4 bytes: its segments in flight, as added to the total.
+    /// 4 bytes: the member's segments in flight, as added to the total.
     pub const IN_FLIGHT: i16 = 8;
-    /// 4 bytes: whether it is counted as a member with data to send.
+    /// 4 bytes: 1 if the member is counted as one with data to send.
     pub const IS_ACTIVE: i16 = 12;
     /// 4 bytes: the window to restore after a recovery or PROBE_RTT.
     pub const SAVED: i16 = 16;
-    /// 4 bytes: whether it has the window of PROBE_RTT.
+    /// 4 bytes: 1 while the member has the window of PROBE_RTT.
     pub const PROBES_RTT: i16 = 20;
-    /// 8 bytes, microseconds: packet conservation (no more is sent than arrives) until data that was sent after this
-    /// time arrives. Zero: none.
+    /// 8 bytes, microseconds: the start of packet conservation, in which the member sends no more than
+    /// arrives. It lasts until data that was sent after this time is acknowledged. Zero if there is none.
     pub const CONSERVES_FROM: i16 = 24;
-    /// 8 bytes: its last delivery rate.
+    /// 8 bytes: the member's last delivery rate.
     pub const RATE: i16 = 32;
 }
 
-/// The register with the socket, in the whole program.
+/// The register that holds the socket in the whole program.
 pub(super) const SK: Register = R6;
-/// The register with the block of the ensemble, after it was found.
+/// The register that holds the ensemble's block after `find_block`.
 pub(super) const BLOCK: Register = R7;
 
 /// The minimum window of a member, two segments (RFC 5681, (4)): with one segment only a timeout can detect a loss.
@@ -80,14 +78,15 @@ pub(super) struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// Begins with loading the socket, the first argument of every operation.
+    /// Begins a program: loads the socket, the first argument of every operation.
     pub fn new(kernel: &'a Kernel, maps: Maps) -> Self {
         let mut a = Assembler::new();
         a.load(SK, R1.double(0));
         Self { a, kernel, maps }
     }
 
-    /// BLOCK = the control block of the socket's ensemble; jumps to `none` if there is none. Loses R0 to R5.
+    /// BLOCK = the control block of the socket's ensemble. Jumps to `none` if there is none. Overwrites R0 to
+    /// R5.
     pub fn find_block(&mut self, none: BpfJumpLabel) {
         let a = &mut self.a;
         a.load(R2, private_word(self.kernel, private::ENSEMBLE));
@@ -109,15 +108,15 @@ impl<'a> Code<'a> {
         a.set(BLOCK, R0);
     }
 
-    /// to = number of members, at least 1: the count may not include a member that the kernel has just released.
+    /// to = the number of members, at least 1. The count may lack a member that the kernel has just released.
     pub fn members(&mut self, to: Register) {
         self.a.load(to, BLOCK.word(at::MEMBERS));
         self.at_least(to, 1);
     }
 
-    /// to = the ensemble's window with its fraction, floor = the minimum for this number of members. `to` is at least
-    /// the minimum: after a join or concurrent cuts the block may have less until the next acknowledgment (corrected
-    /// by `shared_window`'s `settle`).
+    /// to = the ensemble's window with its fraction, floor = the minimum for this number of members. `to` is
+    /// never below the minimum, although the block may be after a join or concurrent cuts, until `settle` of
+    /// `shared_window` corrects it at the next acknowledgment.
     pub fn window(&mut self, to: Register, floor: Register, members: Register) {
         self.a.load(to, BLOCK.double(at::WINDOW));
         self.floor(floor, members);
@@ -130,10 +129,10 @@ impl<'a> Code<'a> {
         self.a.alu(Alu::Mul, to, LEAST_SEGMENTS << FRACTION_BITS);
     }
 
-    /// The multiplicative decrease by half of one share. With n members the ensemble loses 1/2n: the reduction of a
-    /// single connection is shared by all members (paper, 2.2). For a member with less in flight it is half of that
-    /// (RFC 5681, (4): FlightSize). Members with little to send do not make the window grow; otherwise they would
-    /// only reduce it for the others.
+    /// The multiplicative decrease by half of one share. With n members the ensemble loses 1/2n: the
+    /// reduction of a single connection is shared by all members (paper, 2.2). For a member with less than
+    /// its share in flight, the decrease is half of that amount (RFC 5681, (4): FlightSize): members with
+    /// little to send do not make the window grow, and must not reduce it for the others.
     ///
     /// ```text
     /// taken     = min(min(window / members, packets out) / 2, window - floor)
@@ -141,7 +140,7 @@ impl<'a> Code<'a> {
     /// threshold = window
     /// ```
     ///
-    /// R9 = number of members, R0 = the reduced window. Loses R1 to R5.
+    /// R9 = number of members, R0 = the reduced window. Overwrites R1 to R5.
     pub fn cut(&mut self) {
         self.members(R9);
         self.window(R1, R2, R9);
@@ -175,13 +174,13 @@ impl<'a> Code<'a> {
         self.count(at::CUTS, R5);
     }
 
-    /// Adds one to a counter of the block. Loses `scratch`.
+    /// Adds one to a counter of the block. Overwrites `scratch`.
     pub fn count(&mut self, counter: i16, scratch: Register) {
         self.a.set(scratch, 1);
         self.a.atomic_add(BLOCK.double(counter), scratch);
     }
 
-    /// to = a bit field of the socket. Other bits are zero.
+    /// to = a bit field of the socket. The other bits of `to` become zero.
     pub fn load_bits(&mut self, to: Register, bits: Bits) {
         self.a.load(to, SK.byte(bits.byte));
         self.a.alu(Alu::ShiftRight, to, i32::from(bits.shift));

@@ -1,4 +1,4 @@
-//! The layout of the running kernel's structures that the programs use.
+//! The offsets of the fields that the programs use in the running kernel's structures.
 
 use crate::{
     Error,
@@ -16,7 +16,7 @@ pub struct Bits {
     pub mask: u8,
 }
 
-/// Offsets in bytes in `struct tcp_sock`, and at the end in `struct rate_sample`.
+/// Offsets in bytes in `struct tcp_sock`; from `acked_sacked` on, in `struct rate_sample`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fields {
     pub snd_cwnd: i16,
@@ -34,9 +34,9 @@ pub struct Fields {
     pub mss_cache: i16,
     pub write_seq: i16,
     pub snd_nxt: i16,
-    /// Whether the socket is paced by `pacing_rate`, and by whom.
+    /// Says whether the socket is paced by `pacing_rate`, and by which component.
     pub pacing_status: i16,
-    /// 8 bytes, as are the next two.
+    /// 8 bytes, as are the next two fields.
     pub pacing_rate: i16,
     pub max_pacing_rate: i16,
     /// The time of the last acknowledgment, in microseconds.
@@ -49,20 +49,19 @@ pub struct Fields {
     pub losses: i16,
     pub prior_in_flight: i16,
     pub delivered: i16,
-    /// 8 bytes, as are the next two.
+    /// 8 bytes, as are the next two fields.
     pub prior_mstamp: i16,
     pub interval_us: i16,
     pub rtt_us: i16,
-    /// 1 byte.
+    /// A field of 1 byte.
     pub is_app_limited: i16,
 }
 
 /// The kernel that programs are assembled for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kernel {
-    /// The offsets of fields.
     pub fields: Fields,
-    /// Whether `cong_control` gets the acknowledgment and its flags (since Linux 6.10).
+    /// True if `cong_control` gets the acknowledgment and its flags (since Linux 6.10).
     pub control_is_told_flags: bool,
     /// The BTF number of the kernel's `tcp_reno_ssthresh`.
     pub reno_ssthresh: u32,
@@ -167,7 +166,7 @@ fn bits(btf: &Btf, id: TypeId, path: &str) -> Result<Bits, Error> {
 mod tests {
     use super::*;
 
-    /// Needs no privileges, only a kernel with BTF; without it the test prints a message.
+    /// Needs no privileges, only a kernel with BTF. Without BTF the test prints a message.
     #[test]
     fn the_running_kernel_has_all_that_is_needed() {
         match Btf::of_this_kernel() {

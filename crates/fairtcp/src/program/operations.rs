@@ -1,4 +1,4 @@
-//! The six operations.
+//! The six operations of the congestion control.
 
 use super::{
     common_code::{
@@ -18,25 +18,24 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-/// A member of the kernel's `struct tcp_congestion_ops`.
+/// An operation: a member of the kernel's `struct tcp_congestion_ops`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CongestionOperation {
-    /// A socket selects this congestion control, at the latest when it is connected.
+    /// A socket has selected this congestion control, at the latest when it is connected.
     Init,
-    /// A socket selects another one or is closed.
+    /// A socket selects another congestion control or is closed.
     Release,
     /// An acknowledgment was processed.
     CongControl,
     /// A loss or a congestion mark was detected; the recovery begins.
     Ssthresh,
-    /// The segments were not lost.
+    /// The loss was spurious: the segments were only late.
     UndoCwnd,
     /// The state of the socket changes.
     SetState,
 }
 
 impl CongestionOperation {
-    /// All operations.
     pub const ALL: [Self; 6] = [
         Self::Init,
         Self::Release,
@@ -93,7 +92,8 @@ fn init(
     let mut code = Code::new(kernel, maps);
     let (end, in_it) = (code.a.label(), code.a.label());
     code.a.store(private_word(kernel, private::ENSEMBLE), 0);
-    // For a socket that selects it during a recovery, the previous congestion control has reduced the window already.
+    // If a socket selects this congestion control during a recovery, the previous one has reduced the window
+    // already.
     code.a.store(private_word(kernel, private::IS_CUT), private::BEGINS);
     code.a.store(private_double(kernel, private::TAKEN), 0);
     code.a.store(private_word(kernel, private::DELIVERED), 0);
@@ -126,8 +126,9 @@ fn init(
     code.a.finish()
 }
 
-/// void release(struct sock *sk): leaves, and takes its share along, so that the shares of the others do not change
-/// (RFC 9040, 7.2). The last member does not change the window; the next one to join initializes the block.
+/// void release(struct sock *sk): removes the member and its share, so that the shares of the others do not
+/// change (RFC 9040, 7.2). The last member does not change the window; the next one to join initializes the
+/// block.
 fn release(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -174,7 +175,7 @@ fn ssthresh(
     }
     code.a.exit();
     code.a.place(plain);
-    // For plain sockets the program counts deliveries in the recovery as well.
+    // For sockets without an ensemble, the program counts deliveries in the recovery as well.
     code.a.store(private_word(kernel, private::DELIVERED), 0);
     code.a.set(R1, SK);
     code.a.call_kernel(kernel.reno_ssthresh);
@@ -182,8 +183,8 @@ fn ssthresh(
     code.a.finish()
 }
 
-/// u32 undo_cwnd(struct sock *sk): undoes this member's cut. The threshold is raised to the window and not restored:
-/// other members have changed it meanwhile.
+/// u32 undo_cwnd(struct sock *sk): undoes this member's cut. The threshold is raised to the window. Its value
+/// before the cut is not restored, because other members may have changed it meanwhile.
 fn undo_cwnd(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,

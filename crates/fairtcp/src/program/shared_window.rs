@@ -1,5 +1,5 @@
-//! `cong_control`: the reaction of the window to each acknowledgment. The program sets it in every state, so that
-//! nothing else changes it while acknowledgments arrive.
+//! `cong_control`: the reaction of the window to each acknowledgment. The program sets the window in every
+//! state, so that the kernel does not change it while acknowledgments arrive.
 
 use super::{
     common_code::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_word},
@@ -14,32 +14,32 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-// Stack slots. R8 has, in the whole program, the number of segments acknowledged or selectively acknowledged by this
-// acknowledgment.
+// Stack slots. R8 holds, in the whole program, the number of segments that this acknowledgment acknowledges,
+// selectively or not.
 /// Segments marked as lost by this acknowledgment.
 pub(super) const LOSSES: BpfMemoryOperand = R10.double(-16);
 /// Segments in flight before this acknowledgment.
 pub(super) const IN_FLIGHT: BpfMemoryOperand = R10.double(-24);
-/// Flags of the acknowledgment.
+/// Flags of this acknowledgment.
 const FLAGS: BpfMemoryOperand = R10.double(-32);
-/// The acknowledged sequence number.
+/// The sequence number that is acknowledged.
 const ACK: BpfMemoryOperand = R10.double(-40);
 /// The state of the connection.
 pub(super) const STATE: BpfMemoryOperand = R10.double(-48);
-/// The member's `IS_CUT` before this acknowledgment, if there is no recovery now.
+/// The member's `IS_CUT` before this acknowledgment if there is no recovery now, else zero.
 const ENDED: BpfMemoryOperand = R10.double(-56);
 
-// net/ipv4/tcp_input.c
+// Constants of net/ipv4/tcp_input.c.
 const FLAG_DATA_ACKED: i32 = 0x04;
 const FLAG_SND_UNA_ADVANCED: i32 = 0x400;
 
 // enum tcp_ca_state
-/// In this state and above the window is reduced; below are Open and Disorder.
+/// In this state and above the window is reduced; the states below are Open and Disorder.
 pub(super) const STATE_CWR: i32 = 2;
 pub(super) const STATE_RECOVERY: i32 = 3;
 pub(super) const STATE_LOSS: i32 = 4;
 
-// net/tcp.h
+// A constant of net/tcp.h.
 pub(super) const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
 
 /// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the two middle
@@ -80,7 +80,8 @@ pub(super) fn plain(code: &mut Code<'_>) {
     code.a.exit();
 }
 
-/// After a timeout the member starts with slow start. If its cut was omitted, it follows at the next acknowledgment.
+/// After a timeout the member starts with slow start. If the kernel omitted its cut, the cut is made at the
+/// next acknowledgment.
 pub(super) fn timed_out(code: &mut Code<'_>, end: BpfJumpLabel) {
     let is_cut = private_word(code.kernel, private::IS_CUT);
     code.a.load(R1, is_cut);
@@ -118,7 +119,8 @@ impl Code<'_> {
         self.a.store(STATE, R1);
     }
 
-    /// Updates the round trip time; it is the last one of any member (paper, 2.2).
+    /// Updates the round trip time in the block, which is the last one that any member has measured (paper,
+    /// 2.2).
     pub(super) fn round_trip_time(&mut self) {
         let fields = self.kernel.fields;
         self.a.load(R1, SK.word(fields.srtt_us));
@@ -127,7 +129,8 @@ impl Code<'_> {
         self.a.store(BLOCK.word(at::RTTVAR), R1);
     }
 
-    /// Sets ENDED for [`Code::settle`]. If a recovery began without a call of `ssthresh`, makes the cut now.
+    /// Sets ENDED for [`Code::settle`]. If a recovery began without a call of `ssthresh`, cuts the window
+    /// now.
     fn late_cut(&mut self) {
         let is_cut = private_word(self.kernel, private::IS_CUT);
         let (reduced, made) = (self.a.label(), self.a.label());
@@ -163,7 +166,7 @@ impl Code<'_> {
         self.at_most(R9, R1);
     }
 
-    /// R1 = segments in flight (RFC 6937: pipe). Loses R2.
+    /// R1 = segments in flight (RFC 6937: pipe). Overwrites R2.
     pub(super) fn in_flight(&mut self) {
         let fields = self.kernel.fields;
         self.a.load(R1, SK.word(fields.packets_out));
@@ -244,24 +247,24 @@ impl Code<'_> {
         self.a.jump(pace);
     }
 
-    /// Jumps to `not` unless the member's window is being reduced. Loses R1.
+    /// Jumps to `not` unless the member's window is being reduced. Overwrites R1.
     fn unless_reduced(&mut self, not: BpfJumpLabel) {
         self.a.load(R1, STATE);
         self.a.jump_if(R1, If::Below, STATE_CWR, not);
         self.a.jump_if(R1, If::Above, STATE_RECOVERY, not);
     }
 
-    /// Lets the window of the ensemble grow if the member used all of its window (RFC 5681, 3.1), by at most a
-    /// segment per round trip for each member.
+    /// Lets the window of the ensemble grow if the member used all of its window (RFC 5681, 3.1). After slow
+    /// start it grows by at most a segment per round trip for each member.
     ///
     /// ```text
     /// window < threshold:  window += min(acked, threshold - window)
     /// else:                window += acked / max(share, in flight)
     /// ```
     ///
-    /// It grows also by what is acknowledged during a recovery and beyond a gap: the window is that of all members,
-    /// and has been reduced already. Reno waits until the gap is filled; with windows of eight segments and a loss of
-    /// one in 37 this is a fifth of the time.
+    /// Segments acknowledged during a recovery or beyond a gap also make it grow: the window is that of all
+    /// members, and has been reduced already. Reno waits until the gap is filled; with windows of eight
+    /// segments and a loss of one in 37, it waits for a fifth of the time.
     ///
     /// The divisor includes the segments in flight, because right after a cut acknowledgments still arrive at the
     /// rate of the previous window: divided by the share alone, they would restore it immediately.
@@ -317,7 +320,7 @@ impl Code<'_> {
         self.a.alu(Alu::And, R1, FLAG_DATA_ACKED);
     }
 
-    /// For a socket in no ensemble calls the kernel's Reno, and jumps to `pace`.
+    /// For a socket without an ensemble: calls the kernel's Reno, and jumps to `pace`.
     pub(super) fn grow_plain(&mut self, pace: BpfJumpLabel) {
         self.a.jump_if(R1, If::Equal, 0, pace);
         self.a.set(R1, SK);
@@ -343,9 +346,10 @@ impl Code<'_> {
         self.a.place(limited);
     }
 
-    /// Sets the member's window to its share (paper, Table 1). A larger share is approached by what is acknowledged,
-    /// as in slow start, to avoid a burst. After a recovery the member gets its whole share (RFC 6937, 3): members
-    /// with little to send have nothing in flight then, and would start with slow start after each loss.
+    /// Sets the member's window to its share (paper, Table 1). If the share is larger than the window, the
+    /// window approaches it by the acknowledged segments, as in slow start, to avoid a burst. After a
+    /// recovery the member gets its whole share (RFC 6937, 3): members with little to send have nothing in
+    /// flight then, and would start with slow start after each loss.
     ///
     /// ```text
     /// window   = max(window, floor)

@@ -1,6 +1,6 @@
-//! An interpreter for the few eBPF instructions that the programs use, with bounds checks for memory. It is stricter
-//! than a processor: reading a register that was not written, or that a call may have changed, is an error, as is
-//! access outside of the socket, the stack, the arguments and the maps.
+//! An interpreter for the few eBPF instructions that the programs use, with bounds checks for memory. It is
+//! stricter than a processor. To read a register that was not written, or that a call may have changed, is an
+//! error. So is access outside of the socket, the stack, the arguments and the maps.
 
 use fairtcp::{
     BLOCK_BYTES, MODEL_BLOCK_BYTES,
@@ -19,7 +19,7 @@ const MAPS: Maps = Maps { blocks: 11, members: 12 };
 const RENO_SSTHRESH: u32 = 1001;
 const RENO_CONG_AVOID: u32 = 1002;
 
-/// A kernel whose fields are at offsets that no other one uses.
+/// Returns a layout whose offsets differ from those of every real kernel.
 pub fn kernel(control_is_told_flags: bool) -> Kernel {
     let fields = Fields {
         snd_cwnd: 8,
@@ -61,7 +61,7 @@ pub fn kernel(control_is_told_flags: bool) -> Kernel {
     }
 }
 
-/// Memory that a program may access: its address for the program, and its content.
+/// Memory that a program may access: the address by which the program knows it, and its content.
 struct Region {
     start: u64,
     bytes: Vec<u8>,
@@ -75,7 +75,7 @@ const BLOCKS: u64 = 0x5_0000_0000;
 const STORAGE: u64 = 0x6_0000_0000;
 /// The stack size of eBPF.
 const STACK_BYTES: usize = 512;
-/// Limit of executed instructions: no program is longer, and none has a loop.
+/// Limit of executed instructions. All programs are shorter and have no loop.
 const MAX_STEPS: usize = 1000;
 
 /// The programs, assembled for [`kernel`], with their map of blocks.
@@ -121,7 +121,7 @@ impl Machine {
         &self.blocks[number as usize * length..][..length]
     }
 
-    /// Runs a program on the socket. `arguments` are those after the socket.
+    /// Runs a program on the socket. `arguments` follow the socket in the argument list.
     fn run(
         &mut self,
         operation: CongestionOperation,
@@ -240,7 +240,7 @@ impl Machine {
     }
 }
 
-/// Each field of four bytes with its offset.
+/// Returns each field of four bytes with its offset.
 fn words<'a>(f: &Fields, s: &'a mut Sock) -> [(i16, &'a mut u32); 14] {
     [
         (f.snd_cwnd, &mut s.snd_cwnd),
@@ -406,7 +406,8 @@ impl Run {
         }
     }
 
-    /// Replaces the instruction at this position by the result of `change`, and returns the original.
+    /// Replaces the memory that the instruction addresses by the result of `change`. Returns the previous
+    /// content.
     fn memory(&mut self, base: u64, at: Instruction, change: impl FnOnce(u64) -> u64) -> u64 {
         let width = match at.opcode() & 0x18 {
             0x00 => 4,

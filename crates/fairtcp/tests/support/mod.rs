@@ -1,5 +1,5 @@
-//! The algorithm in plain Rust, its programs in an interpreter, and a path for TCP senders in virtual time that can
-//! use either.
+//! The algorithm in plain Rust, an interpreter for its programs, and a path for TCP senders in virtual time
+//! that can use either of the two.
 
 #![allow(dead_code)]
 

@@ -20,17 +20,17 @@ pub const SECOND: Time = 1_000 * MILLISECOND;
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     pub one_way_us: u64,
-    /// Losses per million segments with data.
+    /// Number of losses per million segments with data.
     pub lost_per_million: u64,
     pub bits_per_second: u64,
-    /// Length of the queue at the line; segments beyond it are dropped.
+    /// Length of the queue before the link, in segments. Segments beyond it are dropped.
     pub queue_segments: u64,
 }
 
 /// The load of a session.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
-    /// As much as possible.
+    /// Sends as much as possible.
     Endless,
     /// Writes of this many segments each, this many at a time. Each goes to the connection with the least outstanding
     /// data, as in our initiator.
@@ -59,11 +59,11 @@ pub struct Plan {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shown {
     pub megabits_per_second: f64,
-    /// The same for each session.
+    /// The throughput of each session.
     pub of_session: Vec<f64>,
-    /// Sum of all windows, every 10 ms.
+    /// The sum of all windows, sampled every 10 ms.
     pub aggregate: Vec<f64>,
-    /// The first window minus the last.
+    /// The first window minus the last one, sampled every 10 ms.
     pub difference: Vec<f64>,
     pub sent: u64,
     pub retransmitted: u64,
@@ -73,9 +73,9 @@ pub struct Shown {
     /// Sum of the time in milliseconds that segments waited in the queue, without dropped ones.
     pub waited_ms: f64,
     pub waited: u64,
-    /// Milliseconds from each command to its response.
+    /// Milliseconds from the issue of each command to its response.
     pub turnaround: Vec<f64>,
-    /// When the run ended.
+    /// The time when the run ended.
     pub ended: Time,
 }
 
@@ -99,13 +99,14 @@ pub fn deviation(values: &[f64]) -> f64 {
     (values.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
 }
 
-/// Socket buffers of the paper, 512 KiB.
+/// Length of the paper's socket buffers, 512 KiB.
 const PAPER_BUFFER_SEGMENTS: u32 = 512 * 1024 / 1448;
 /// Bytes of a frame with a full segment, and of the data in it (MTU 1500, timestamps).
 const FRAME_BITS: u64 = 1514 * 8;
 const DATA_BITS: f64 = 1448.0 * 8.0;
 
-/// Runs `senders`, sender n in ensemble `ensemble(n)`, for this many seconds; the first one is not measured.
+/// Runs `senders` senders for this many seconds, sender n in ensemble `ensemble(n)`. The first second is not
+/// measured.
 pub fn run(
     path: &Path,
     control: &mut dyn Control,
@@ -127,7 +128,6 @@ pub fn run(
     play(&plan, control, seed)
 }
 
-/// Executes the plan.
 pub fn play(plan: &Plan, control: &mut dyn Control, seed: u64) -> Shown {
     let mut run = PathRun::new(plan, seed);
     run.begin(control);
@@ -135,13 +135,13 @@ pub fn play(plan: &Plan, control: &mut dyn Control, seed: u64) -> Shown {
     run.end(control)
 }
 
-/// A plan that is being executed.
+/// The state of a plan that is being executed.
 struct PathRun<'a> {
     plan: &'a Plan,
     world: World,
     senders: Vec<Sender>,
     sessions: Vec<Session>,
-    /// When the windows are sampled next.
+    /// The time of the next sample of the windows.
     sample: Time,
     /// For each session, the segments that had arrived when the measurement began.
     before: Vec<u64>,
@@ -324,7 +324,7 @@ pub enum What {
         number: u64,
         transmission: u64,
     },
-    /// All segments before `next` have arrived; `number` is the one that has just arrived.
+    /// All segments before `next` have arrived; segment `number` is the one that arrived last.
     Ack {
         next: u64,
         number: u64,
@@ -340,7 +340,7 @@ pub enum What {
 struct Event {
     at: Time,
     order: u64,
-    /// The number of the sender; for a response, that of the session.
+    /// The number of the sender. For a response, the number of the session.
     of: usize,
     what: What,
 }

@@ -1,8 +1,8 @@
 //! A path model (bandwidth and minimum round trip time), with pacing and windows based on it, as in BBR
-//! (draft-cardwell-iccrg-bbr-congestion-control-00). If the members of an ensemble share it, it gives the same
-//! numbers as the programs of `src/program/shared_model`, and is easier to read. For one connection, with the
-//! kernel's rate samples, it is BBR, for comparison. BBR's policer detection is not implemented, nor its handling of
-//! aggregated acknowledgments, which do not occur on this path.
+//! (draft-cardwell-iccrg-bbr-congestion-control-00). If the members of an ensemble share it, it computes the
+//! same numbers as the programs of `src/program/shared_model`, in a form that is easier to read. For one
+//! connection, with the kernel's rate samples, it is BBR, for comparison. BBR's policer detection is not
+//! implemented, nor its handling of aggregated acknowledgments, which do not occur on this path.
 
 use fairtcp::MODEL_BLOCK_BYTES;
 
@@ -29,9 +29,9 @@ const FULL: u64 = 3;
 /// The source of the rate samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// The kernel's rate samples of the connection: BBR.
+    /// The kernel's rate samples of one connection, as in BBR.
     Connection,
-    /// The sum of the members' last rates.
+    /// The sum of the members' last delivery rates.
     #[default]
     Ensemble,
 }
@@ -67,14 +67,14 @@ pub struct ModelEnsemble {
     pub rttvar: u32,
     pub undone: u64,
     pub timeouts: u64,
-    /// Members with data to send.
+    /// Number of members with data to send.
     pub active: u32,
 }
 
-/// What was measured on the path.
+/// The measurements of the path.
 #[derive(Clone, Debug, Default)]
 pub struct PathEstimate {
-    /// The sum of the members' last rates.
+    /// The sum of the members' last delivery rates.
     pub rate: u64,
     pub in_flight: i64,
     pub round: u64,
@@ -82,7 +82,7 @@ pub struct PathEstimate {
     pub limited_at: u64,
     pub least_rtt: u64,
     pub least_rtt_at: u64,
-    /// The greatest rate of each of the last rounds.
+    /// The maximum rate of each of the last rounds.
     pub rates: [u64; 16],
 }
 
@@ -103,28 +103,28 @@ pub struct BandwidthCycle {
     pub cycles: u64,
 }
 
-/// The probes for the least round trip time.
+/// The probes for the minimum round trip time.
 #[derive(Clone, Debug, Default)]
 pub struct RttProbe {
     pub probe_ends: u64,
     pub probes: u64,
 }
 
-/// The data of an acknowledgment, and the state before it.
+/// An acknowledgment, and the state before it.
 struct Heard<'a> {
     sample: &'a Sample,
-    /// Members with data to send.
+    /// Number of members with data to send.
     sharers: u64,
     /// Segments that a member may have in flight in addition to its part of the path's capacity.
     quanta: u64,
-    /// Segments in flight of all members before it.
+    /// Segments in flight of all members before the acknowledgment.
     before: u64,
     is_old: bool,
     round_begins: bool,
 }
 
 impl Model {
-    /// Draft, 4.1.2.1.
+    /// Returns the bandwidth: the maximum of the last rounds (draft, 4.1.2.1).
     fn bandwidth(&self) -> u64 {
         self.path.rates.into_iter().max().expect("a round")
     }
@@ -134,7 +134,7 @@ impl Model {
         (self.bandwidth() * self.path.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
     }
 
-    /// The same, plus the segments that the members may have in addition.
+    /// Returns the product of [`Self::held`], plus the segments that each member may have in addition.
     fn flight(&self, gain: u64, heard: &Heard) -> u64 {
         self.held(gain) + heard.quanta * heard.sharers
     }
@@ -192,7 +192,7 @@ impl Model {
         self.probe_rtt(heard);
     }
 
-    /// Returns true if a round trip time is known.
+    /// Updates the minimum round trip time. Returns true if one is known.
     fn take_rtt(&mut self, heard: &Heard) -> bool {
         if let Some(rtt) = heard.sample.rtt_us {
             let rtt = u64::from(rtt.max(1));
@@ -246,7 +246,7 @@ impl Model {
         follower.rate = 0;
     }
 
-    /// Draft, 4.3.4.3.
+    /// Advances the cycle when a phase is over (draft, 4.3.4.3).
     fn next_phase(&mut self, heard: &Heard) {
         if self.mode != Mode::ProbeBandwidth {
             return;
@@ -280,7 +280,7 @@ impl Model {
         }
     }
 
-    /// Draft, 4.3.2.2.
+    /// Detects that the path is full (draft, 4.3.2.2).
     fn look_for_full(&mut self) {
         if self.bandwidth() >= self.startup.full_rate * 5 / 4 {
             (self.startup.full_rate, self.startup.full_rounds) = (self.bandwidth(), 0);
@@ -301,7 +301,8 @@ impl Model {
         }
     }
 
-    /// In any phase except the draining one, so that not all ensembles of a path probe together.
+    /// Enters PROBE_BW in any phase except the draining one, so that not all ensembles of a path probe
+    /// together.
     fn probe_bandwidth(&mut self, now: u64) {
         self.mode = Mode::ProbeBandwidth;
         self.cycle.phase = match now % 7 {
@@ -312,7 +313,7 @@ impl Model {
         self.cycle.cycle_rtt = 0;
     }
 
-    /// Draft, 4.3.5.
+    /// Enters and leaves PROBE_RTT (draft, 4.3.5).
     fn probe_rtt(&mut self, heard: &Heard) {
         let now = heard.sample.now_us;
         if self.mode != Mode::ProbeRtt {
@@ -336,7 +337,8 @@ impl Model {
             return;
         }
         let rate = self.bandwidth() * self.pace_gain() / UNIT / heard.sharers;
-        // Linux uses 1 % less for BBR, so that rounding does not cause a queue; an ensemble drains it.
+        // For BBR Linux uses 1 % less, so that rounding does not cause a queue. An ensemble drains such a
+        // queue instead.
         let microseconds = if self.measure == Measure::Connection { 990_000 } else { 1_000_000 };
         let bytes = (rate * u64::from(sock.mss_cache) * microseconds) >> RATE_BITS;
         let bytes = bytes.min(sock.max_pacing_rate);
@@ -345,7 +347,7 @@ impl Model {
         }
     }
 
-    /// Draft, 4.2.3.
+    /// Sets the window of a member (draft, 4.2.3).
     fn set_window(&mut self, sock: &mut Sock, heard: &Heard) {
         let probes = u32::from(self.mode == Mode::ProbeRtt);
         if probes != sock.follower.probes_rtt {
@@ -472,7 +474,7 @@ impl Models {
 
 impl Control for Models {
     fn init(&mut self, sock: &mut Sock) {
-        // Zero, except for the field that the other algorithm has at the offset of the state.
+        // Set all to zero, except the field that shares its offset with a field of the other algorithm.
         let follower = &mut sock.follower;
         (follower.ensemble, follower.state, follower.saved) = (0, 2, 0);
         (follower.in_flight, follower.is_active) = (0, 0);
@@ -489,7 +491,7 @@ impl Control for Models {
         if sock.pacing_status == 0 {
             sock.pacing_status = 1;
         }
-        // Until a round trip time is known, it is assumed to be a millisecond.
+        // Until a round trip time is known, one millisecond is assumed.
         let rtt = if sock.srtt_us < 8 { 1000 } else { u64::from(sock.srtt_us / 8) };
         let window = u64::from(sock.snd_cwnd) * u64::from(sock.mss_cache);
         sock.pacing_rate = window * (1_000_000 / UNIT) * STARTUP_GAIN / rtt;
@@ -513,7 +515,7 @@ impl Control for Models {
 
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
         if self.of(sock).is_none() {
-            // At the offset of the other algorithm's field.
+            // The field shares its offset with a field of the other algorithm.
             sock.member = super::sock::Member::default();
             sock.member.delivered = sock.follower.saved;
             reference_window::control_plain(sock, sample);

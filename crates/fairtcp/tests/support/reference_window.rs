@@ -1,5 +1,5 @@
-//! Fair-TCP as a state machine in Rust: it gives the same numbers as the programs of `src/program`, and is easier to
-//! read.
+//! Fair-TCP as a state machine in Rust. It computes the same numbers as the programs of `src/program`, in a
+//! form that is easier to read.
 
 use fairtcp::BLOCK_BYTES;
 
@@ -8,7 +8,7 @@ use super::sock::{
     Sock,
 };
 
-/// A segment in the unit of windows, with 16 fractional bits.
+/// One segment in the unit of windows, which have 16 fractional bits.
 const SEGMENT: i64 = 1 << 16;
 
 /// An ensemble control block.
@@ -41,7 +41,7 @@ impl Block {
         self.window.max(self.floor())
     }
 
-    /// Paper, Table 1.
+    /// Returns the share of a member (paper, Table 1).
     fn share(&self) -> i64 {
         self.window() / self.count()
     }
@@ -156,7 +156,7 @@ impl Control for Twin {
     }
 }
 
-/// The reaction of a socket in no ensemble, which uses Reno.
+/// The reaction of a socket without an ensemble, which uses Reno.
 pub fn control_plain(sock: &mut Sock, sample: &Sample) {
     if matches!(sock.state, CWR | RECOVERY) {
         reduce(sock, sample, sock.snd_ssthresh.min(sock.prior_cwnd));
@@ -181,7 +181,7 @@ fn cut(block: &mut Block, member: &mut Member, packets_out: u32) -> i64 {
     window - taken
 }
 
-/// RFC 6937, 3.1, towards the share.
+/// Reduces the window towards the share (RFC 6937, 3.1).
 pub fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
     if sample.acked_sacked == 0 {
         return;
@@ -206,7 +206,8 @@ pub fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
     }
 }
 
-/// RFC 5681, 3.1; also while the member recovers. Not so if growth counts acknowledgments, as in Linux 2.4.
+/// Lets the window grow (RFC 5681, 3.1), also while the member recovers. If growth counts acknowledgments, as
+/// in Linux 2.4, it does not grow in a recovery.
 fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let share = block.share();
     let is_reduced = matches!(sock.state, CWR | RECOVERY);
@@ -223,14 +224,15 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     block.window += if window < block.threshold {
         acked.min(block.threshold - window)
     } else {
-        // Divided by the segments in flight if these are more: right after a cut acknowledgments still arrive at the
-        // rate of the previous window.
+        // Divide by the segments in flight if these are more than the share: right after a cut
+        // acknowledgments still arrive at the rate of the previous window.
         acked * SEGMENT / share.max(i64::from(sample.prior_in_flight) * SEGMENT)
     };
     block.grown += 1;
 }
 
-/// Paper, Table 1; a larger share is approached by what is acknowledged.
+/// Sets the window to the share (paper, Table 1). The window approaches a larger share by the acknowledged
+/// segments.
 fn settle(block: &mut Block, sock: &mut Sock, acked: u32, has_recovered: bool) {
     block.window = block.window();
     let share = (block.share() / SEGMENT) as u32;
@@ -243,7 +245,7 @@ fn settle(block: &mut Block, sock: &mut Sock, acked: u32, has_recovered: bool) {
     };
 }
 
-/// The kernel's tcp_update_pacing_rate().
+/// Sets the pacing rate like the kernel's tcp_update_pacing_rate().
 fn pace(sock: &mut Sock) {
     let percent = if sock.snd_cwnd < sock.snd_ssthresh / 2 { 200 } else { 120 };
     let segments = u64::from(sock.snd_cwnd.max(sock.packets_out));
@@ -252,12 +254,13 @@ fn pace(sock: &mut Sock) {
     sock.pacing_rate = rate.min(sock.max_pacing_rate);
 }
 
-/// A stand-in for the kernel's function, which plain sockets use; it is just different from no call.
+/// A stand-in for the kernel's function that sockets without an ensemble use. Any effect is enough to detect
+/// the call.
 pub fn reno_ssthresh(sock: &Sock) -> u32 {
     (sock.snd_cwnd / 2).max(2)
 }
 
-/// As above.
+/// A stand-in, like [`reno_ssthresh`].
 pub fn reno_cong_avoid(sock: &mut Sock, acked: u32) {
     sock.snd_cwnd += acked;
 }

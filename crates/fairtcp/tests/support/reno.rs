@@ -29,7 +29,7 @@ impl Control for Reno {
         sock.snd_cwnd.max(sock.prior_cwnd)
     }
 
-    /// A reduction ends with the whole threshold: tcp_end_cwnd_reduction().
+    /// Ends a reduction with the whole threshold, like tcp_end_cwnd_reduction().
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
         if matches!(sock.state, CWR | RECOVERY) && state < CWR {
             sock.snd_cwnd = sock.snd_ssthresh;
@@ -37,7 +37,7 @@ impl Control for Reno {
     }
 }
 
-/// tcp_reno_cong_avoid().
+/// Grows the window like tcp_reno_cong_avoid().
 fn cong_avoid(sock: &mut Sock, mut acked: u32) {
     if sock.snd_cwnd < sock.snd_ssthresh {
         let room = sock.snd_ssthresh - sock.snd_cwnd;

@@ -1,5 +1,6 @@
 //! A TCP sender in virtual time and its receiver: selective acknowledgments, fast retransmit, loss recovery,
-//! timeouts, rate samples and pacing as in Linux, as far as a congestion control can observe them.
+//! timeouts, rate samples and pacing. They behave as in Linux as far as a congestion control can observe
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use super::{
     },
 };
 
-/// A segment is lost if one that was sent this many transmissions later has arrived.
+/// A segment counts as lost if one that was sent this many transmissions later has arrived.
 const REORDERING: u64 = 3;
 const LEAST_RTO: Time = 200 * MILLISECOND;
 const MOST_RTO: Time = 120 * SECOND;
@@ -43,7 +44,7 @@ struct Segment {
     sent_at: Time,
     is_sacked: bool,
     is_lost: bool,
-    /// It was retransmitted, and the retransmission is not known to be lost.
+    /// True if the segment was retransmitted, and the retransmission is not known to be lost.
     is_again_out: bool,
     was_sent_again: bool,
     sent_in: Flight,
@@ -63,13 +64,12 @@ struct Flight {
 struct SentSegments {
     /// Segments that are not acknowledged cumulatively.
     segments: BTreeMap<u64, Segment>,
-    /// From transmission to segment number, for those in flight.
+    /// The segments in flight, by the number of their transmission.
     out: BTreeMap<u64, u64>,
-    /// Lost and not retransmitted.
+    /// Segments that are lost and not retransmitted.
     lost: BTreeSet<u64>,
-    /// The first segment that was not sent.
+    /// The first segment that was not sent yet.
     next: u64,
-    /// Number of transmissions.
     transmissions: u64,
     newest_arrived: u64,
 }
@@ -79,19 +79,19 @@ pub struct Sender {
     pub sock: Sock,
     /// All segments before this one may be sent.
     pub available: u64,
-    /// Limit of outstanding segments.
+    /// Limit of outstanding segments, set by the socket buffer.
     buffer_segments: u32,
     pub receiver: Receiver,
-    /// When the retransmission timer expires.
+    /// The time when the retransmission timer expires.
     pub timer: Time,
-    /// When pacing permits the next segment, if it waits for that.
+    /// The time when pacing permits the next segment, if the sender waits for that.
     pub wake: Time,
     sent: SentSegments,
     recovery_ends: u64,
     backoff: u32,
     may_send_at: Time,
     flight: Flight,
-    /// Samples are application-limited until this number of segments is delivered; 0: they are not.
+    /// Samples are application-limited until this number of segments is delivered. Zero if they are not.
     app_limited: u64,
 }
 
@@ -295,7 +295,7 @@ impl Sender {
         }
     }
 
-    /// RFC 6298, 2, in the kernel's units.
+    /// Updates the round trip time and its variation (RFC 6298, 2), in the kernel's units.
     fn measure(&mut self, rtt_us: u64) {
         let (rtt, sock) = (rtt_us as u32, &mut self.sock);
         if sock.srtt_us == 0 {
@@ -341,7 +341,7 @@ impl Sender {
         }
     }
 
-    /// tcp_init_cwnd_reduction().
+    /// Begins a recovery, like tcp_init_cwnd_reduction().
     fn begin_recovery(&mut self, control: &mut dyn Control) {
         self.recovery_ends = self.sent.next;
         self.sock.prior_cwnd = self.sock.snd_cwnd;
@@ -356,7 +356,7 @@ impl Sender {
         }
     }
 
-    /// tcp_enter_loss(): all segments that have not arrived are lost.
+    /// Handles a timeout, like tcp_enter_loss(): all segments that have not arrived are lost.
     pub fn time_out(&mut self, control: &mut dyn Control, world: &mut World) {
         world.shown.timeouts += 1;
         if self.sock.state < CWR {

@@ -23,11 +23,11 @@ pub struct Sock {
     pub state: u8,
     /// Total number of delivered segments.
     pub delivered: u64,
-    /// Not 0: `pacing_rate` limits the rate.
+    /// If not zero, `pacing_rate` limits the rate.
     pub pacing_status: u32,
-    /// `write_seq` is beyond `snd_nxt`.
+    /// True if `write_seq` is beyond `snd_nxt`.
     pub has_unsent: bool,
-    /// The ensemble that the process has assigned to it.
+    /// The ensemble that the process has assigned to the socket.
     pub assigned: Option<u32>,
     pub member: Member,
     pub follower: Follower,
@@ -38,7 +38,7 @@ impl Sock {
         (self.packets_out + self.retrans_out).saturating_sub(self.sacked_out + self.lost_out)
     }
 
-    /// tcp_is_cwnd_limited().
+    /// Returns true if the window limits the sender, like tcp_is_cwnd_limited().
     pub fn is_limited(&self) -> bool {
         self.is_cwnd_limited
             || (self.snd_cwnd < self.snd_ssthresh && self.snd_cwnd < 2 * self.max_packets_out)
@@ -55,23 +55,23 @@ pub struct Member {
     pub delivered: u32,
 }
 
-/// The private state if members share a path model.
+/// The private state of the programs if the members share a path model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Follower {
-    /// As in [`Member`].
+    /// The number of the ensemble plus one.
     pub ensemble: u32,
     /// The state at the last acknowledgment.
     pub state: u32,
     /// Segments in flight, as added to the total.
     pub in_flight: u32,
-    /// Counted as a member with data to send.
+    /// 1 if the member is counted as one with data to send.
     pub is_active: u32,
     /// The window to restore after a recovery or PROBE_RTT.
     pub saved: u32,
     pub probes_rtt: u32,
-    /// Packets are conserved until a segment arrives that was sent after this time; 0: they are not.
+    /// Packets are conserved until a segment arrives that was sent after this time. Zero: they are not.
     pub conserves_from: u64,
-    /// Its last delivery rate.
+    /// The member's last delivery rate.
     pub rate: u64,
 }
 
@@ -84,13 +84,13 @@ pub struct Sample {
     pub ack: u32,
     pub flags: u32,
     pub now_us: u64,
-    /// What was delivered, and the interval; invalid if it is 0.
+    /// The number of delivered segments, and the interval. The sample is invalid if the interval is 0.
     pub delivered: u32,
     pub interval_us: u64,
     /// The time of the last delivery before the newest of these segments was sent.
     pub prior_us: u64,
     pub rtt_us: Option<u32>,
-    /// The sample is application-limited.
+    /// True if the sample is application-limited.
     pub is_app_limited: bool,
 }
 
@@ -105,7 +105,6 @@ pub const LOSS: u8 = 4;
 
 pub const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 
-/// A congestion control.
 pub trait Control {
     fn init(&mut self, sock: &mut Sock);
     fn release(&mut self, sock: &mut Sock);

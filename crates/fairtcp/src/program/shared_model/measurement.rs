@@ -1,4 +1,4 @@
-//! What an acknowledgment says about the path: segments in flight, the minimum round trip time, the bandwidth.
+//! Measures the path at each acknowledgment: segments in flight, the minimum round trip time, the bandwidth.
 
 use super::slots::{
     ABOUT_BITS, BEFORE, BEGINS, BEST, DELIVERED, INTERVAL, IS_OLD, LEAST, LIMITED, NOW, OWN, PRIOR,
@@ -68,14 +68,16 @@ impl Code<'_> {
         self.a.alu(Alu::Sub, R1, R2);
         self.a.atomic_add(BLOCK.word(at::ACTIVE), R1);
 
-        // Bounds the count, which may be wrong if a leaving member was not reported or after concurrent changes.
+        // Bounds the count. It may be wrong if the release of a member was not reported, or after concurrent
+        // changes.
         self.members(R2);
         self.a.load(R1, BLOCK.word(at::ACTIVE));
         self.at_most(R1, R2);
         self.at_least(R1, 1);
         self.a.store(SHARERS, R1);
 
-        // Three times what the kernel sends at a time, about a millisecond's worth (tcp_tso_autosize()).
+        // Three times the amount that the kernel sends at once, which is about a millisecond's worth
+        // (tcp_tso_autosize()).
         self.a.load(R1, SK.double(fields.pacing_rate));
         self.a.load(R2, SK.word(fields.mss_cache));
         self.a.alu(Alu::ShiftRight, R1, 10);
@@ -157,7 +159,7 @@ impl Code<'_> {
         self.a.place(same);
     }
 
-    /// round = the base address which, with the offset `at::RATES`, is the slot of this round.
+    /// round = the base address of this round's slot: the slot is at offset `at::RATES` from it.
     fn slot(&mut self, round: crate::asm::Register) {
         self.a.alu(Alu::And, round, i32::from(RATES) - 1);
         self.a.alu(Alu::ShiftLeft, round, 3);
@@ -213,7 +215,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Removes the member's rate from the sum. Loses R1.
+    /// Removes the member's rate from the sum. Overwrites R1.
     pub(super) fn no_rate(&mut self) {
         let own = private_double(self.kernel, private::RATE);
         self.a.load(R1, own);
@@ -222,7 +224,7 @@ impl Code<'_> {
         self.a.store(own, 0);
     }
 
-    /// BEST = R0 = the maximum rate of the last rounds. Loses R1.
+    /// BEST = R0 = the maximum rate of the last rounds. Overwrites R1.
     pub(super) fn best(&mut self) {
         self.a.load(R0, BLOCK.double(at::RATES));
         for slot in 1..RATES {
@@ -232,7 +234,7 @@ impl Code<'_> {
         self.a.store(BEST, R0);
     }
 
-    /// R0 = the path's bandwidth-delay product times the gain. Loses R1.
+    /// R0 = the path's bandwidth-delay product times the gain. Overwrites R1.
     pub(super) fn held(&mut self, gain: impl Into<crate::asm::Operand>) {
         self.a.load(R0, BEST);
         self.a.load(R1, LEAST);
@@ -243,7 +245,8 @@ impl Code<'_> {
         self.a.alu(Alu::ShiftRight, R0, RATE_BITS);
     }
 
-    /// Like `held`, plus the segments that the members may have in addition. Loses R1 and R2.
+    /// R0 = the product of `held`, plus the segments that each member may have in addition. Overwrites R1 and
+    /// R2.
     pub(super) fn flight(&mut self, gain: impl Into<crate::asm::Operand>) {
         self.held(gain);
         self.a.load(R1, QUANTA);

@@ -1,6 +1,7 @@
-//! Members share a model of their path (bandwidth and minimum round trip time), which BBR keeps for each connection
-//! (draft-cardwell-iccrg-bbr-congestion-control-00). They estimate it from the data that all of them deliver, probe
-//! the path together, drain its queue together, and each is paced at its part of the rate.
+//! Members share a model of their path (bandwidth and minimum round trip time), which BBR keeps for each
+//! connection (draft-cardwell-iccrg-bbr-congestion-control-00). They estimate it from the data that all of
+//! them deliver, and they probe the path and drain its queue together. Each member is paced at its part of
+//! the rate.
 //!
 //! ```text
 //! STARTUP    pace 2.89, window 2.89   until the rate has not grown by a quarter in three rounds

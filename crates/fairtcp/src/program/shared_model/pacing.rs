@@ -1,4 +1,4 @@
-//! The pacing rate and the window of a member, by the model.
+//! The pacing rate and the window of a member, computed from the model.
 
 use super::slots::{
     BEST, DOWN_GAIN, DRAIN, DRAIN_GAIN, FULL, LEAST_WINDOW, MICROSECONDS, NOW, OWN, PRIOR,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Code<'_> {
-    /// R3 = the pacing gain of the mode or of the phase of PROBE_BW. Loses R1.
+    /// R3 = the pacing gain of the mode or of the phase of PROBE_BW. Overwrites R1.
     fn pace_gain(&mut self) {
         let (known, draining, unit) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
@@ -38,7 +38,8 @@ impl Code<'_> {
         self.a.place(known);
     }
 
-    /// Sets the pacing rate: the member's part of the bandwidth in bytes/s. Until the path is full it only rises.
+    /// Sets the pacing rate: the member's part of the bandwidth in bytes/s. Until the path is full the rate
+    /// only rises.
     pub(super) fn pace_together(&mut self) {
         let fields = self.kernel.fields;
         let (end, set) = (self.a.label(), self.a.label());
@@ -64,8 +65,8 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Sets the member's saved window to R3; in a recovery, or if R2 is PROBE_RTT, to the larger of the two. Loses
-    /// R1.
+    /// Sets the member's saved window to R3. In a recovery, or if R2 is PROBE_RTT, sets it to the larger of
+    /// R3 and the old value. Overwrites R1.
     pub(super) fn save(&mut self) {
         let saved = private_word(self.kernel, private::SAVED);
         let (larger, set) = (self.a.label(), self.a.label());
@@ -79,14 +80,14 @@ impl Code<'_> {
         self.a.store(saved, R3);
     }
 
-    /// Sets the member's window: approaches its part of twice the path's capacity by the acknowledged segments; less
-    /// in a recovery (draft, 4.2.3). R3 = the window in the whole function.
+    /// Sets the member's window: lets it approach its part of twice the path's capacity by the acknowledged
+    /// segments, or less in a recovery (draft, 4.2.3). R3 holds the window in the whole function.
     pub(super) fn window_together(&mut self) {
         let (kernel, fields) = (self.kernel, self.kernel.fields);
         let probes = private_word(kernel, private::PROBES_RTT);
         let saved = private_word(kernel, private::SAVED);
         let (same, leaves, done) = (self.a.label(), self.a.label(), self.a.label());
-        // R4 = whether the mode is PROBE_RTT
+        // R4 = 1 if the mode is PROBE_RTT, else 0
         let other = self.a.label();
         self.a.load(R3, SK.word(fields.snd_cwnd));
         self.a.set(R4, 0);
@@ -167,7 +168,7 @@ impl Code<'_> {
         self.a.place(free);
     }
 
-    /// R3 = the window, moved towards the member's part.
+    /// R3 = the window, moved towards the member's part of the path's capacity.
     fn approach(&mut self) {
         let (gain, known, growing, end) =
             (self.a.label(), self.a.label(), self.a.label(), self.a.label());
@@ -180,7 +181,7 @@ impl Code<'_> {
         self.a.set(R9, UNIT);
         self.a.place(gain);
         self.flight(R9);
-        // Only for the status.
+        // The window in the block is used only by the status.
         self.a.set(R1, R0);
         self.a.alu(Alu::ShiftLeft, R1, FRACTION_BITS);
         self.a.store(BLOCK.double(at::WINDOW), R1);

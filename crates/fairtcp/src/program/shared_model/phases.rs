@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Code<'_> {
-    /// Advances the cycle of PROBE_BW when a phase is over (draft, 4.3.4.3). If no round trip time in a cycle was
-    /// near the minimum, the path is crowded: another flow has a queue on it.
+    /// Advances the cycle of PROBE_BW when a phase is over (draft, 4.3.4.3). If no round trip time of a cycle
+    /// was near the minimum, the path is crowded: another flow keeps a queue on it.
     ///
     /// ```text
     /// up    a round trip, and a loss or the intended number in flight
@@ -31,7 +31,7 @@ impl Code<'_> {
         let (even, up, crowded) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
         self.a.jump_if(R1, If::Differs, PROBE_BW, end);
-        // R3 = now, R4 = when the phase has lasted a round trip, R5 = phase, R9 = in flight
+        // R3 = now, R4 = time when the phase has lasted a round trip, R5 = phase, R9 = in flight
         self.a.load(R3, NOW);
         self.a.load(R4, BLOCK.double(at::PHASE_BEGAN));
         self.a.load(R1, LEAST);

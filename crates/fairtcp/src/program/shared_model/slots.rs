@@ -9,7 +9,7 @@ pub(super) const NOW: BpfMemoryOperand = R10.double(-56);
 pub(super) const PRIOR: BpfMemoryOperand = R10.double(-64);
 pub(super) const RTT: BpfMemoryOperand = R10.double(-72);
 pub(super) const INTERVAL: BpfMemoryOperand = R10.double(-80);
-/// Whether the sample was application-limited.
+/// 1 if the sample was application-limited.
 pub(super) const LIMITED: BpfMemoryOperand = R10.double(-88);
 /// Number of members with data to send, at least 1.
 pub(super) const SHARERS: BpfMemoryOperand = R10.double(-96);
@@ -18,9 +18,9 @@ pub(super) const QUANTA: BpfMemoryOperand = R10.double(-104);
 /// Segments in flight of all members before this acknowledgment, and of this member after it.
 pub(super) const BEFORE: BpfMemoryOperand = R10.double(-112);
 pub(super) const OWN: BpfMemoryOperand = R10.double(-120);
-/// Whether the minimum round trip time has expired.
+/// 1 if the minimum round trip time has expired.
 pub(super) const IS_OLD: BpfMemoryOperand = R10.double(-128);
-/// Whether a round begins.
+/// 1 if a round begins.
 pub(super) const BEGINS: BpfMemoryOperand = R10.double(-136);
 /// The bandwidth estimate.
 pub(super) const BEST: BpfMemoryOperand = R10.double(-144);
@@ -34,7 +34,7 @@ pub(super) const UNIT: i32 = 256;
 /// 2/ln(2), which doubles the rate each round trip (draft, 4.3.2.1), and its inverse.
 pub(super) const STARTUP_GAIN: i32 = UNIT * 2885 / 1000 + 1;
 pub(super) const DRAIN_GAIN: i32 = UNIT * 1000 / 2885;
-/// Draft, 4.3.4.1.
+/// The gains of draft, 4.3.4.1.
 pub(super) const UP_GAIN: i32 = UNIT * 5 / 4;
 pub(super) const DOWN_GAIN: i32 = UNIT * 3 / 4;
 pub(super) const WINDOW_GAIN: i32 = 2 * UNIT;
@@ -47,7 +47,7 @@ pub(super) const ABOUT_BITS: i32 = 4;
 pub(super) const LEAST_WINDOW: i32 = 4;
 /// Maximum length of a drain in round trips.
 pub(super) const MOST_DRAIN: i32 = 4;
-/// On a crowded path one drain of this number is complete nevertheless, to find out whether it is still crowded.
+/// Every drain with this number is complete even on a crowded path, to detect whether it is still crowded.
 pub(super) const LOOKS_EVERY: i32 = 4;
 /// Tolerance in addition to one and a half of the minimum round trip time.
 pub(super) const CROWDED_US: i32 = 500;
@@ -57,11 +57,11 @@ pub(super) const MICROSECONDS: i32 = 1_000_000;
 /// The path is full after this number of rounds without growth.
 pub(super) const FULL: i32 = 3;
 
-// The values of `at::MODE`.
+// The values of the field `at::MODE`.
 pub(super) const STARTUP: i32 = 0;
 pub(super) const DRAIN: i32 = 1;
 pub(super) const PROBE_BW: i32 = 2;
 pub(super) const PROBE_RTT: i32 = 3;
 
-// enum sk_pacing
+// Values of the kernel's enum sk_pacing.
 pub(super) const SK_PACING_NEEDED: i32 = 1;
