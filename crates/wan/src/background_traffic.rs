@@ -16,11 +16,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
     dice: RandomStream,
-    /// When its next packet arrives at the queue; `None` without background traffic.
+    /// The time when the next packet arrives at the queue; `None` without background traffic.
     next: Option<Instant>,
-    /// Its present load as a share of the link's rate.
+    /// The present load as a share of the link's rate.
     share: f64,
-    /// Until when this load lasts.
+    /// The time until which this load lasts.
     until: Instant,
 }
 
@@ -35,10 +35,10 @@ const DEVIATION: f64 = 0.08;
 /// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. It gives the
 /// 9.8 Mbit/s of the same table for a load of 20 %.
 const DEVIATION_OF_MEAN: f64 = 1.0 / 3.0;
-/// How long a load lasts. The paper does not say. With this value the losses of its table have the right order of
-/// magnitude.
+/// Time for which a load lasts. The paper does not state it. With this value the losses of its table have the
+/// right order of magnitude.
 const STEP: Duration = Duration::from_millis(100);
-/// Maximum time that is caught up after a pause: the state of the queue does not depend on longer ago.
+/// Longest pause that is made up for: the state of the queue does not depend on earlier packets.
 const HORIZON: Duration = Duration::from_secs(1);
 
 impl Background {
@@ -89,7 +89,7 @@ impl Background {
 
     fn draw_share(&mut self, mean: f64) -> f64 {
         let deviation = DEVIATION.min(mean * DEVIATION_OF_MEAN);
-        // The load must not become zero: the generator would stop.
+        // The load must not become zero, because the generator would stop.
         (mean + deviation * self.dice.normal()).clamp(mean * 0.05, 1.0)
     }
 

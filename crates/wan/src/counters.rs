@@ -5,23 +5,19 @@ use serde::{Deserialize, Serialize};
 /// Counters since the direction was made. Lengths are those of IP packets, without overhead.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DirectionCounters {
-    /// Packets received from the sender.
     pub packets: u64,
-    /// Bytes of these packets.
     pub bytes: u64,
-    /// Packets that passed, without duplicates.
+    /// Packets that passed, duplicates not counted.
     pub passed_packets: u64,
-    /// Bytes of these packets.
+    /// Bytes of the packets that passed.
     pub passed_bytes: u64,
-    /// Packets lost at random.
     pub lost: u64,
-    /// Packets dropped because the queue was full.
     pub queue_full: u64,
     /// Packets dropped because they exceed the MTU.
     pub too_long: u64,
     /// Packets dropped during an outage.
     pub outage: u64,
-    /// Packets that passed and were held back (reordered).
+    /// Packets that passed out of order, because they were held back.
     pub reordered: u64,
     /// Packets that passed and were duplicated.
     pub duplicated: u64,
@@ -39,16 +35,14 @@ pub struct DirectionCounters {
 /// Counters of the background traffic that shares the queue of a direction.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct BackgroundCounters {
-    /// TCP packets.
     #[serde(rename = "background_tcp")]
     pub tcp: u64,
-    /// UDP packets.
     #[serde(rename = "background_udp")]
     pub udp: u64,
-    /// Bytes of both, with overhead.
+    /// Bytes of both kinds, with overhead.
     #[serde(rename = "background_bytes")]
     pub bytes: u64,
-    /// Packets of both that were dropped because the queue was full.
+    /// Packets of both kinds that were dropped because the queue was full.
     #[serde(rename = "background_dropped")]
     pub dropped: u64,
 }
@@ -57,17 +51,11 @@ pub struct BackgroundCounters {
 /// than the IP packet. The classes are those of STICS, Table 3.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Lengths {
-    /// Up to 64 bytes.
     pub to_64: u64,
-    /// 65 to 127.
     pub to_127: u64,
-    /// 128 to 255.
     pub to_255: u64,
-    /// 256 to 511.
     pub to_511: u64,
-    /// 512 to 1023.
     pub to_1023: u64,
-    /// 1024 and more.
     pub from_1024: u64,
 }
 
@@ -88,7 +76,7 @@ impl Lengths {
         *class += 1;
     }
 
-    /// Returns the counts with labels for people, the shortest class first.
+    /// Returns the counts with labels for display, the shortest class first.
     #[must_use]
     pub fn classes(&self) -> [(&'static str, u64); 6] {
         [

@@ -1,6 +1,6 @@
-//! Keeps idle processors from deep sleep states. A processor that has slept for long takes longer to wake, on a
-//! virtual machine 0.2 ms after 50 ms. The emulator cannot wake earlier for a packet that another program is about to
-//! send.
+//! Keeps idle processors out of deep sleep states. A processor that has slept for long takes longer to wake:
+//! on a virtual machine 0.2 ms after a sleep of 50 ms. The emulator cannot wake earlier for a packet that
+//! another program is about to send.
 
 use std::{
     fs::{File, OpenOptions},
@@ -24,8 +24,8 @@ impl CpuLatencyRequest {
     /// If this host does not allow it or has no such interface. Nothing is changed then.
     pub fn ask() -> io::Result<Self> {
         let mut request = OpenOptions::new().write(true).open(LATENCY)?;
-        // The value is in microseconds, in native byte order. Only zero keeps a virtual machine's processor from
-        // being given back to its host.
+        // The value is in microseconds, in native byte order. Only zero keeps a virtual machine from giving
+        // its processor back to the host.
         request.write_all(&0_i32.to_ne_bytes())?;
         Ok(Self { _request: request })
     }

@@ -12,11 +12,12 @@ use crate::{
     random_stream::RandomStream,
 };
 
-/// One direction of a link. It holds no packets, but decides what is done with them.
+/// One direction of a link. It holds no packets, but decides for each whether and when it arrives.
 ///
-/// A packet is subject, in this order, to an outage, the MTU, random loss, the queue and the wire, and the delay;
-/// then it may be held back, changed or duplicated. With the same seed and settings, the same packets of a sequence
-/// are lost, held back, changed and duplicated, whatever their timing; only the queue depends on time.
+/// A packet is subject, in this order, to an outage, the MTU, random loss, the queue and the wire, and the
+/// delay; then it may be held back, changed or duplicated. The same seed and settings select the same packets
+/// of a sequence for loss, holding back, changes and duplication, whatever their timing. Only the queue
+/// depends on time.
 #[derive(Clone, Debug)]
 pub struct LinkDirection {
     settings: DirectionSettings,
@@ -35,20 +36,17 @@ pub struct LinkDirection {
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PacketFate {
-    /// The packet is lost.
     Lost(PacketDropCause),
-    /// The packet arrives.
     Passes(PacketDelivery),
 }
 
-/// How a packet arrives.
+/// The way in which a packet arrives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PacketDelivery {
-    /// The time of its arrival.
     pub at: Instant,
-    /// The packet was held back, so others may overtake it.
+    /// True if the packet was held back, so that later ones may overtake it.
     pub is_held_back: bool,
-    /// The packet arrives twice.
+    /// True if the packet arrives twice.
     pub is_doubled: bool,
     /// A bit of the packet is changed: this number modulo the number of its bits says which one.
     pub changed_bit: Option<u64>,
@@ -57,13 +55,10 @@ pub struct PacketDelivery {
 /// The reason why a packet is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PacketDropCause {
-    /// It exceeds the MTU.
+    /// The packet exceeds the MTU.
     Mtu,
-    /// The link has an outage.
     Outage,
-    /// The queue is full.
     Queue,
-    /// Random loss.
     Random,
 }
 
@@ -71,7 +66,7 @@ impl LinkDirection {
     /// Returns a direction without traffic.
     ///
     /// # Errors
-    /// As [`DirectionSettings::check`].
+    /// Those of [`DirectionSettings::check`].
     pub fn new(
         settings: DirectionSettings,
         seed: u64,
@@ -100,7 +95,6 @@ impl LinkDirection {
         &self.settings
     }
 
-    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> DirectionCounters {
         self.counters
@@ -109,7 +103,7 @@ impl LinkDirection {
     /// Changes the settings for packets that arrive from now on. Packets in flight or in the queue are not affected.
     ///
     /// # Errors
-    /// As [`DirectionSettings::check`]; then nothing is changed.
+    /// Those of [`DirectionSettings::check`]. Nothing is changed then.
     pub fn change(
         &mut self,
         settings: DirectionSettings,
@@ -160,8 +154,8 @@ impl LinkDirection {
         PacketFate::Passes(PacketDelivery { at, is_held_back, is_doubled, changed_bit })
     }
 
-    /// Adds the background traffic until now. Call this at least once a second for correct counters; decisions about
-    /// packets do not depend on it.
+    /// Adds the background traffic up to now. Call this at least once a second for correct counters;
+    /// decisions about packets do not depend on it.
     pub fn advance(&mut self, now: Instant) {
         self.background.advance(
             now,
@@ -171,7 +165,7 @@ impl LinkDirection {
         );
     }
 
-    /// Returns when a packet has left the sender; `None` if the queue drops it.
+    /// Returns the time when a packet has left the sender; `None` if the queue drops it.
     fn send(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let Some(rate) = self.settings.rate else { return Some(now) };
         self.advance(now);
@@ -218,7 +212,7 @@ mod tests {
         DirectionSettings::default()
     }
 
-    /// Returns the decisions about evenly spaced packets.
+    /// Returns the decisions about packets at equal intervals.
     fn fates(
         direction: &mut LinkDirection,
         start: Instant,
@@ -375,7 +369,7 @@ mod tests {
         };
         let gap = MS / 20;
         assert_eq!(run(1, gap), run(1, gap));
-        // Independent of their timing.
+        // The decisions do not depend on the timing of the packets.
         assert_eq!(run(1, gap).0, run(1, 2 * gap).0);
         assert_ne!(run(1, gap).0, run(2, gap).0);
     }
@@ -403,8 +397,8 @@ mod tests {
     fn background_traffic_takes_its_part_of_the_wire() {
         let settings = DirectionSettings { rate: Some(155_000_000), background: 0.75, ..usual() };
         let (mut direction, now) = direction(settings);
-        // Our traffic fills the wire. With the background traffic the load is 1.75 times the rate, and both lose the
-        // same share.
+        // Our traffic fills the wire. With the background traffic the load is 1.75 times the rate, and both
+        // kinds lose the same share.
         let gap = Duration::from_nanos(1538 * 8_000 / 155);
         let all = fates(&mut direction, now, gap, 100_000);
         let passed = all.iter().filter(|fate| matches!(fate, PacketFate::Passes(_))).count();

@@ -32,35 +32,31 @@ use crate::{
 /// Carries packets between two devices.
 #[derive(Debug)]
 pub(crate) struct Emulator {
-    /// The device at the near end and the one at the far end.
+    /// The devices at the near end and at the far end.
     pub devices: [OwnedFd; 2],
-    /// From the near end to the far one, and from the far end to the near one.
+    /// The directions from the near end to the far end, and back.
     pub lanes: [Lane; 2],
     pub orders: Receiver<EmulatorCommand>,
-    /// Readable when there are commands.
+    /// An event counter that is readable when there are commands.
     pub wake: Arc<OwnedFd>,
     pub health: Timeliness,
     pub capture: Option<Capture>,
     pub is_real_time: bool,
-    /// `None` before the thread runs, and if the host does not allow it.
+    /// `None` before the thread runs, or if the host does not allow such a request.
     pub awake: Option<CpuLatencyRequest>,
     pub oversleep: Oversleep,
 }
 
-/// A command to the thread.
 #[derive(Debug)]
 pub(crate) enum EmulatorCommand {
-    /// Use these settings, which were checked.
+    /// Use these settings, which the caller has checked.
     Change(Box<[DirectionSettings; 2]>),
-    /// Start the judgment of the machine again from now on.
+    /// Restart the judgment of the machine's timeliness.
     JudgeFromNow,
-    /// Report the state of the link.
     Report(SyncSender<LinkReport>),
-    /// End the thread.
     End,
 }
 
-/// One direction with its packets in flight.
 #[derive(Debug)]
 pub(crate) struct Lane {
     direction: LinkDirection,
@@ -70,7 +66,6 @@ pub(crate) struct Lane {
     refused: u64,
 }
 
-/// The state of a link.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LinkReport {
     /// From the near end to the far end.
@@ -81,9 +76,9 @@ pub struct LinkReport {
     pub lateness: Lateness,
     /// The share of steal time of the processors; `None` if the machine does not report it.
     pub stolen: Option<f64>,
-    /// Whether the thread has real-time priority (SCHED_FIFO).
+    /// True if the thread has real-time priority (SCHED_FIFO).
     pub real_time: bool,
-    /// Whether idle processors are kept awake.
+    /// True if idle processors are kept awake.
     pub awake: bool,
     /// Reasons why the results of this run cannot be trusted; empty if there are none.
     pub tainted: Vec<String>,
@@ -91,27 +86,25 @@ pub struct LinkReport {
     pub capture_missed: Option<u64>,
 }
 
-/// The state of one direction.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LaneReport {
-    /// Counters of the packets.
     #[serde(flatten)]
     pub counters: DirectionCounters,
     /// Packets dropped for lack of memory; with netem, those beyond its limit.
     pub no_room: u64,
     /// Data of the device that is not an IP packet.
     pub malformed: u64,
-    /// Packets that the other device did not accept.
+    /// Packets that the other device has refused.
     pub refused: u64,
-    /// Bytes in flight.
     pub in_flight_bytes: u64,
 }
 
-/// Segments that were received together and arrive within this time are delivered together, at the time of the last
-/// one. This uses half of the tolerance of the delay (100 us), and saves most of the writes.
+/// Segments that were received together and arrive within this time are delivered together, when the last one
+/// arrives. This uses half of the tolerance of the delay (100 us), and saves most of the writes to the
+/// device.
 const TOGETHER: Duration = Duration::from_micros(50);
-/// Maximum number of packets that are delivered, and received, before the other direction has its turn: some 100 us
-/// of work.
+/// Maximum number of packets that are delivered, and received, before the other direction is served: some 100
+/// us of work.
 const GIVEN_AT_ONCE: usize = 64;
 const TAKEN_AT_ONCE: usize = 32;
 /// Maximum sleep: background traffic has to be updated once a second.
@@ -192,7 +185,8 @@ impl Emulator {
     /// # Errors
     /// If a device has been removed.
     pub fn run(mut self) -> io::Result<()> {
-        // Make timers as exact as possible instead of 50 us late. If this fails, packets are only later.
+        // Make timers as exact as possible instead of 50 us late. If this fails, packets arrive later, but
+        // nothing else changes.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.is_real_time = system_calls::run_first().is_ok();
         self.awake = CpuLatencyRequest::ask().ok();
@@ -228,7 +222,7 @@ impl Emulator {
                     self.health = Timeliness::since(self.no_room())
                 }
                 Ok(EmulatorCommand::Report(answer)) => {
-                    // The caller may have stopped waiting.
+                    // The caller may no longer wait for the report.
                     let _ = answer.try_send(self.report());
                 }
                 Ok(EmulatorCommand::End) | Err(TryRecvError::Disconnected) => return true,
@@ -256,7 +250,7 @@ impl Emulator {
             match rustix::io::writev(&self.devices[1 - lane], &slices) {
                 Ok(_) => {}
                 Err(Errno::BADFD) => return Err(Errno::BADFD.into()),
-                // The device is down, or has no memory, or the changed packet is not valid any more.
+                // The device is down or out of memory, or the changed packet is not valid any more.
                 Err(_) => self.lanes[lane].refused += 1,
             }
         }
@@ -276,13 +270,13 @@ impl Emulator {
         Ok(true)
     }
 
-    /// Sleeps until there is something to do.
+    /// Sleeps until there is work.
     fn sleep(&mut self) -> io::Result<()> {
         let now = Instant::now();
         self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
         let next = self.lanes.iter().filter_map(|lane| lane.flight.next()).min();
         let left = next.map_or(SLEEP, |next| next.saturating_duration_since(now).min(SLEEP));
-        // Check the devices while staying awake, too.
+        // With little time left, stay awake and check the devices again.
         let Some(sleep) = left.checked_sub(self.oversleep.estimate()).filter(|s| !s.is_zero())
         else {
             return Ok(());

@@ -7,13 +7,12 @@ use crate::LinkSettingsError;
 /// The reason why a link cannot be made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting is wrong. Nothing was changed.
     #[error(transparent)]
     Settings(#[from] LinkSettingsError),
     /// The name cannot be part of the name of a namespace.
     #[error("`{0}` is not a valid name for a link: 1 to 32 letters, digits, `-` and `_`")]
     Name(String),
-    /// This process may not make network namespaces and devices.
+    /// This process may not create network namespaces and devices.
     #[error("network namespaces and devices require root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
     Privilege,
     /// `/dev/net/tun` cannot be opened.
@@ -25,45 +24,27 @@ pub enum Error {
     /// A link with this name is running.
     #[error("the network namespace {namespace} is in use by process {process}")]
     InUse {
-        /// Its namespace.
         namespace: String,
-        /// The process that made it.
+        /// The process that has made the namespace.
         process: u32,
     },
-    /// A namespace with this name exists that was not made by a link.
+    /// A namespace with this name exists, but no link has made it.
     #[error("the network namespace {namespace} exists already, and does not belong to a link")]
-    Foreign {
-        /// Its name.
-        namespace: String,
-    },
-    /// `ip` failed.
+    Foreign { namespace: String },
     #[error("`ip {arguments}` failed: {said}")]
-    Ip {
-        /// The arguments of `ip`.
-        arguments: String,
-        /// Its output.
-        said: String,
-    },
+    Ip { arguments: String, said: String },
     /// The program `tc` is missing.
     #[error("the program `tc` (iproute2) is not installed")]
     NoTc,
-    /// `tc` failed.
     #[error("`tc {arguments}` failed: {said}")]
-    Tc {
-        /// The arguments of `tc`.
-        arguments: String,
-        /// Its output.
-        said: String,
-    },
-    /// The kernel does not have netem, or not tbf for the rate.
+    Tc { arguments: String, said: String },
+    /// The kernel lacks netem, or tbf for the rate.
     #[error("this kernel has no netem: {0}")]
     NoNetem(String),
-    /// Another system call failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// What was attempted.
+        /// The action that failed, for example "make a TUN device".
         act: String,
-        /// The error of the system.
         error: io::Error,
     },
     /// The thread that carries packets has ended.

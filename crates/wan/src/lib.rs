@@ -4,8 +4,8 @@
 //! time and the length of each packet, and decides whether it passes and when it arrives. Loss, jitter, duplicates
 //! and changed bits depend on a seed, so that a run can be repeated.
 //!
-//! [`Link`] carries real packets according to the model between two network namespaces that it makes, each with a TUN
-//! device. Linux only; needs the right to make them.
+//! [`Link`] carries real packets according to the model between two network namespaces that it makes, each
+//! with a TUN device. This works only on Linux and needs the privileges to create namespaces and devices.
 
 mod settings_error;
 mod settings;

@@ -31,7 +31,7 @@ pub struct Link {
     orders: Sender<EmulatorCommand>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
-    /// Dropped after the thread, and with it the devices, has ended.
+    /// Dropped after the thread, and with it the devices, have ended.
     namespaces: [LinkNamespace; 2],
 }
 
@@ -42,7 +42,7 @@ pub struct LinkOptions {
     pub name: String,
     /// The settings from the near end to the far end, and back.
     pub settings: [DirectionSettings; 2],
-    /// The seed of loss and other random events. The same packets have the same events again.
+    /// The seed of loss and other random events. With the same seed the same packets have the same events.
     pub seed: u64,
     /// A capture file (pcap) for the packets that arrive at either end.
     pub capture: Option<PathBuf>,
@@ -51,15 +51,13 @@ pub struct LinkOptions {
 /// An end of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WanLinkEnd {
-    /// The near end, where hosts or gateways are.
     Near,
-    /// The far end, where storage nodes are.
     Far,
 }
 
 /// The name of the device in both namespaces.
 pub const DEVICE: &str = "wan0";
-/// Time-out of an answer of the thread, which reads commands in each turn of its loop.
+/// Time-out of an answer of the thread, which reads commands in each iteration of its loop.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Queue length of a device in packets: 60 ms of packets of 1500 bytes at 1 Gbit/s, so that only the link's own queue
 /// drops packets.
@@ -68,7 +66,7 @@ const DEVICE_QUEUE: usize = 5000;
 const IPV6_MTU: u16 = 1280;
 
 impl WanLinkEnd {
-    /// Returns its IPv4 address.
+    /// Returns the IPv4 address of the end.
     #[must_use]
     pub fn address(self) -> &'static str {
         match self {
@@ -77,7 +75,7 @@ impl WanLinkEnd {
         }
     }
 
-    /// Returns its IPv6 address, which it has with an MTU of 1280 or more.
+    /// Returns the IPv6 address of the end. The end has it only with an MTU of 1280 or more.
     #[must_use]
     pub fn address6(self) -> &'static str {
         match self {
@@ -86,7 +84,7 @@ impl WanLinkEnd {
         }
     }
 
-    /// Returns the name of its namespace.
+    /// Returns the name of the end's namespace.
     #[must_use]
     pub fn namespace(self, link: &str) -> String {
         match self {
@@ -95,7 +93,7 @@ impl WanLinkEnd {
         }
     }
 
-    /// Returns the path of its namespace, for a process that enters it.
+    /// Returns the path of the end's namespace, for a process that enters it.
     #[must_use]
     pub fn path(self, link: &str) -> PathBuf {
         namespace::path(&self.namespace(link))
@@ -121,7 +119,7 @@ impl WanLinkEnd {
     }
 }
 
-/// Both ends, in the order of all pairs.
+/// Both ends, in the order of all arrays with an element for each end.
 pub(crate) const ENDS: [WanLinkEnd; 2] = [WanLinkEnd::Near, WanLinkEnd::Far];
 
 /// Checks whether a link with these options can be made here. Changes nothing.
@@ -154,10 +152,7 @@ pub(crate) fn vacant(options: &LinkOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what a killed link with this name has left. Returns true if there was something.
-///
-/// # Errors
-/// If the link is in use, or the namespace was not made by a link.
+/// Removes the namespaces that a killed link with this name has left behind. Returns true if there were any.
 pub fn clear(name: &str) -> Result<bool, Error> {
     check_name(name)?;
     check_privilege()?;
@@ -184,7 +179,7 @@ impl Link {
         ];
         let now = Instant::now();
         let [forth, back] = options.settings.clone();
-        // Each direction has its own random events.
+        // The two seeds differ, so that each direction has its own random events.
         let lanes = [
             Lane::new(LinkDirection::new(forth, options.seed, now)?),
             Lane::new(LinkDirection::new(back, !options.seed, now)?),
@@ -234,11 +229,8 @@ impl Link {
         Ok(())
     }
 
-    /// Starts the judgment of the machine again: lateness, steal time and the reasons of a tainted report count from
-    /// now on. The counters continue.
-    ///
-    /// # Errors
-    /// If the link is broken.
+    /// Restarts the judgment of the machine: lateness, steal time and the reasons of a tainted report count
+    /// from now on. The counters continue.
     pub fn judge_from_now(&self) -> Result<(), Error> {
         self.tell(EmulatorCommand::JudgeFromNow)
     }
@@ -254,7 +246,7 @@ impl Link {
         answered.recv_timeout(PATIENCE).map_err(no_answer)
     }
 
-    /// Returns true if packets are carried; false if the devices were removed.
+    /// Returns true if the link carries packets. Returns false if its devices were removed.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -296,13 +288,10 @@ pub(crate) fn crosses_ipv6(
     Ok(())
 }
 
-/// Checks whether a link can have this name, whether it is used or not.
-///
-/// # Errors
-/// [`Error::Name`].
+/// Checks that a link can have this name, whether the name is in use or not.
 pub fn check_name(name: &str) -> Result<(), Error> {
     let is_sound = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
-    // A name that begins with a dash would be an option of `ip`.
+    // A name that begins with a dash would be read as an option by `ip`.
     let is_name =
         (1..=32).contains(&name.len()) && name.bytes().all(is_sound) && !name.starts_with('-');
     if is_name { Ok(()) } else { Err(Error::Name(name.to_owned())) }
@@ -333,7 +322,7 @@ fn make_device(
     end: WanLinkEnd,
     settings: &DirectionSettings,
 ) -> Result<OwnedFd, Error> {
-    // A device is made in the namespace of the calling thread.
+    // The kernel makes a device in the namespace of the calling thread.
     let made = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             namespace.enter()?;
@@ -349,7 +338,7 @@ fn make_device(
 /// Returns the input of `ip -batch` that brings up the device at an end with its addresses.
 pub(crate) fn addresses(end: WanLinkEnd, mtu: u16) -> String {
     let (own, other) = (end.address(), end.other().address());
-    // Without link-local addresses, only the programs at the ends send packets.
+    // Set no link-local addresses, so that only the programs at the ends send packets.
     let mut lines = format!(
         "link set lo up\n\
          link set {DEVICE} addrgenmode none\n\

@@ -1,5 +1,5 @@
-//! Named network namespaces: making, marking, finding after a crash, and removing them with the program `ip`, which
-//! keeps their names.
+//! Named network namespaces. They are made, marked, found after a crash and removed with the program `ip`,
+//! which keeps their names.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Error;
 
-/// A network namespace of ours. Dropping it removes it.
+/// A network namespace of a link. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct LinkNamespace {
     name: String,
@@ -22,8 +22,8 @@ pub(crate) struct LinkNamespace {
 const NAMES: &str = "/run/netns";
 /// Possible paths of `ip`: not every user's PATH has the folders of system programs.
 const PROGRAMS: [&str; 3] = ["ip", "/usr/sbin/ip", "/sbin/ip"];
-/// The mark is the alias of the loopback device in the namespace, because it moves and ends with the namespace. The
-/// process number and start time of the maker follow it.
+/// The mark that identifies our namespaces. It is set as alias of the loopback device in the namespace,
+/// because that device ends with the namespace. The process number and start time of the maker follow it.
 const MARK: &str = "forebay-wan";
 
 /// The owner of a namespace.
@@ -31,16 +31,16 @@ const MARK: &str = "forebay-wan";
 pub(crate) enum NamespaceOwner {
     /// There is no namespace with this name.
     Nobody,
-    /// A running link.
+    /// A running link, made by the process with this number.
     Running(u32),
-    /// A link that ended without removing it.
+    /// A link that has ended without removing the namespace.
     Left,
-    /// Not a link.
+    /// The namespace exists, but no link has made it.
     Other,
 }
 
 impl LinkNamespace {
-    /// Makes a namespace. Removes one that a link with the same name has left.
+    /// Makes a namespace. Removes a namespace with this name that a link has left behind.
     ///
     /// # Errors
     /// [`Error::InUse`], [`Error::Foreign`], or those of `ip`.
@@ -86,8 +86,8 @@ impl Drop for LinkNamespace {
     }
 }
 
-/// Makes sure that there is no namespace with this name, and removes one that a link has left. Returns true if it
-/// did.
+/// Makes sure that there is no namespace with this name. Removes one that a link has left behind, and returns
+/// true then.
 pub(crate) fn clear(name: &str) -> Result<bool, Error> {
     let namespace = name.to_owned();
     match owner(name)? {
@@ -103,7 +103,7 @@ pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     if fs::symlink_metadata(path(name)).is_err() {
         return Ok(NamespaceOwner::Nobody);
     }
-    // A name without a namespace counts as foreign, because there is no way to tell who made it.
+    // A name without a namespace counts as foreign, because its maker cannot be determined.
     let shown = match ip(&["-n", name, "link", "show", "dev", "lo"]) {
         Err(Error::Ip { .. }) => return Ok(NamespaceOwner::Other),
         shown => shown?,

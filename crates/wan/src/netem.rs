@@ -22,24 +22,24 @@ pub struct Netem {
 const PROGRAMS: [&str; 3] = ["tc", "/usr/sbin/tc", "/sbin/tc"];
 /// The rate of a link without a rate limit: more than a pair of devices carries on one machine.
 const FASTEST: u64 = 25_000_000_000;
-/// How much senders may send at once, relative to the rate: a window doubles during slow start (RFC 5681, 3.1), and
-/// netem stands before the wire.
+/// Bytes that senders may send at once, as a multiple of the rate: a window doubles during slow start (RFC
+/// 5681, 3.1), and netem comes before the rate limit.
 const AT_ONCE: u64 = 2;
 /// Length of a UDP datagram without data.
 const SMALLEST_PACKET: u64 = 28;
-/// The default limit of netem.
+/// The default limit of netem in packets.
 const FEWEST: u32 = 1000;
-/// 256 MiB of kernel memory for each direction, as with our own emulator, at 2 KiB for a packet of 1500 bytes.
-/// Packets beyond it are dropped.
+/// Largest limit in packets: 256 MiB of kernel memory for each direction, as with our own emulator, at 2 KiB
+/// for a packet of 1500 bytes. Packets beyond it are dropped.
 const MOST: u32 = (256 << 20) / (2 << 10);
 /// Bytes of an Ethernet frame that the kernel counts in addition to the IP packet.
 const COUNTED: u64 = 14;
-/// The burst of the rate limit, so that packets leave one by one: two of the longest packets.
+/// The burst of the rate limit in packets of maximum length. It is small, so that packets leave one by one.
 const SAVED_PACKETS: u64 = 2;
 
 impl Netem {
-    /// Checks whether a link with these options can be made here, as far as possible: whether the kernel has netem is
-    /// known only when it is used.
+    /// Checks whether a link with these options can be made here. The support of netem by the kernel is not
+    /// checked: it is known only when netem is used.
     ///
     /// # Errors
     /// The obstacle, or the setting that netem does not support.
@@ -130,17 +130,17 @@ impl Netem {
         })
     }
 
-    /// Returns true if its namespaces exist.
+    /// Returns true if the link's namespaces exist.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.namespaces.iter().all(|it| crate::namespace::path(it.name()).exists())
     }
 }
 
-/// The taint of every report: netem does not count more.
+/// The taint of every report, for what netem does not count.
 const NOT_JUDGED: &str = "netem does not report lateness, duplicates, changed or held-back packets and lengths: their counts of 0 mean nothing";
 
-/// Checks for settings that netem does not support in the way of the model.
+/// Refuses settings that netem does not support in the same way as the model.
 fn fits(settings: &DirectionSettings) -> Result<(), LinkSettingsError> {
     settings.check()?;
     if settings.background > 0.0 {
@@ -180,7 +180,7 @@ fn lines(settings: &DirectionSettings) -> Vec<String> {
     let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
     let limit = limit(settings);
     let mut netem = format!("replace dev {DEVICE} root handle 1: netem limit {limit}");
-    // Our jitter adds 0 to `jitter`; that of netem is distributed around its delay.
+    // Our jitter adds a time from 0 to `jitter`; that of netem is distributed around its delay.
     let half = settings.jitter / 2;
     netem += &format!(" delay {}", us(settings.delay + half));
     if !half.is_zero() {
@@ -394,9 +394,9 @@ mod tests {
                 ..DirectionSettings::default()
             })
         };
-        // A regression test: many small packets on a long path exceeded the former limit of 83,000.
+        // Regression: many small packets on a long path exceeded the former limit of 83,000.
         assert!(at(1_000_000_000, 40 * MS, 1 << 20) > 83_000);
-        // 2 times 8 Mbit/s in 33 ms, in packets of 66 bytes with their overhead, and 66 of these in the queue.
+        // Twice 8 Mbit/s for 33 ms, in packets of 66 bytes with overhead, and 66 such packets in the queue.
         assert_eq!(at(8_000_000, 33 * MS, 66 * 66), 1066);
         assert_eq!(at(8_000, MS, 1538), FEWEST);
         let longest = DirectionSettings {

@@ -1,5 +1,6 @@
-//! Estimates how much later than requested a sleep ends. On a virtual machine, a sleeping processor takes some 50 us
-//! to wake. A thread that has to be on time therefore wakes earlier, and stays awake.
+//! Estimates how much later than requested a sleep ends. On a virtual machine, a sleeping processor takes
+//! some 50 us to wake. A thread that has to be on time therefore wakes earlier, and then stays awake until
+//! the time has come.
 
 use std::time::Duration;
 
@@ -10,9 +11,10 @@ pub(crate) struct Oversleep {
     most: Duration,
 }
 
-/// A sleep above the estimate raises it by this.
+/// A sleep that is longer than the estimate raises the estimate by this.
 const UP: Duration = Duration::from_micros(9);
-/// A sleep below the estimate lowers it by this: a ninth of the raise, so that it is stable at nine of ten.
+/// A sleep that is shorter than the estimate lowers the estimate by this: a ninth of the raise, so that nine
+/// of ten sleeps are below it.
 const DOWN: Duration = Duration::from_micros(1);
 /// The longest time to stay awake for one packet. A longer delay means that the machine is busy, not that it wakes
 /// slowly, and staying awake would take time from other programs.
@@ -26,7 +28,7 @@ impl Oversleep {
         Self { estimate: Duration::ZERO, most }
     }
 
-    /// Returns how much earlier to wake.
+    /// Returns the time by which to wake earlier.
     pub fn estimate(self) -> Duration {
         self.estimate
     }

@@ -9,16 +9,16 @@ pub(crate) const OFFLOAD_HEADER: usize = 10;
 /// The longest packet of a device: this header, an IPv6 header, and the maximum of its length field.
 pub(crate) const LONGEST: usize = OFFLOAD_HEADER + 40 + 65_535;
 
-/// One or more packets of one read.
+/// One packet that was read from a device, with one or more segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     /// The packet with its offload header.
     bytes: Arc<[u8]>,
-    /// How to split it into segments; `None` for a single packet.
+    /// The split into segments; `None` for a single packet.
     split: Option<Split>,
 }
 
-/// How to split TCP segments that were received together.
+/// The split of a TCP packet into segments.
 #[derive(Clone, Copy, Debug)]
 struct Split {
     is_v4: bool,
@@ -30,7 +30,7 @@ struct Split {
     size: usize,
 }
 
-/// The device has returned an unknown or invalid packet.
+/// The device has returned a packet that is invalid or of an unknown kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MalformedPacket;
 
@@ -44,10 +44,10 @@ const GSO_ECN: u8 = 0x80;
 const GSO_SIZE: usize = 4;
 const CHECKSUM_START: usize = 6;
 const CHECKSUM_OFFSET: usize = 8;
-/// Offset of the checksum in a TCP header, and in a UDP header.
+/// Offsets of the checksum in a TCP header and in a UDP header.
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
-/// TCP flags that only the first segment, and only the last segment may have.
+/// TCP flags that only the first segment may have, and flags that only the last segment may have.
 const CWR: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
 /// The protocol number of TCP.
@@ -77,12 +77,12 @@ impl Packet {
         Ok(Self { bytes: bytes.into(), split })
     }
 
-    /// Returns the number of packets on the wire.
+    /// Returns the number of segments, each of which is one packet on the link.
     pub fn segments(&self) -> usize {
         self.split.map_or(1, |split| self.data(&split).div_ceil(split.size).max(1))
     }
 
-    /// Returns the length of one of them, including its IP header.
+    /// Returns the length of one segment, including its IP header.
     pub fn segment_bytes(&self, segment: usize) -> u64 {
         let bytes = match &self.split {
             None => self.bytes.len() - OFFLOAD_HEADER,
@@ -91,8 +91,8 @@ impl Packet {
         bytes as u64
     }
 
-    /// Returns some of the segments as one packet for the device: its headers, which are made in `head`, and its
-    /// data.
+    /// Returns some of the segments as one packet for the device. `head` receives the headers. The result is
+    /// the headers and the data.
     pub fn run<'a>(&'a self, run: Range<usize>, head: &'a mut Vec<u8>) -> [&'a [u8]; 2] {
         let Some(split) = self.split.filter(|_| run != (0..self.segments())) else {
             return [&self.bytes, &[]];
@@ -110,8 +110,8 @@ impl Packet {
         [head, data]
     }
 
-    /// Returns one of the packets with one bit changed after the IP header, in the transport header or the data, with
-    /// its former checksum.
+    /// Returns one segment with one bit changed after the IP header, that is, in the transport header or the
+    /// data. The checksum stays that of the original.
     pub fn changed(&self, segment: usize, bit: u64) -> Vec<u8> {
         let mut head = Vec::new();
         let mut bytes = self.run(segment..segment + 1, &mut head).concat();
@@ -197,7 +197,7 @@ fn complete_checksum(bytes: &mut [u8]) {
         return;
     }
     let checksum = !fold(sum(rest));
-    // In UDP, zero means that there is no checksum (RFC 768).
+    // In UDP, a checksum of zero means that there is none (RFC 768).
     let is_none = checksum == 0 && offset == UDP_CHECKSUM;
     put(rest, offset, if is_none { 0xffff } else { checksum });
 }
@@ -224,7 +224,7 @@ pub(crate) mod tests {
 
     const SIZE: usize = 1000;
 
-    /// 3500 bytes of TCP data in four segments, as a device returns them.
+    /// Returns 3500 bytes of TCP data in four segments, as a device returns them.
     pub fn many(is_v4: bool) -> Vec<u8> {
         let ip_header = if is_v4 { 20 } else { 40 };
         let mut bytes = vec![0; OFFLOAD_HEADER];
@@ -258,7 +258,8 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// Computes the checksum as a receiver does: over pseudo header, transport header and data.
+    /// Returns true if the checksum is correct. Computes it as a receiver does: over pseudo header, transport
+    /// header and data.
     fn is_sound(bytes: &[u8]) -> bool {
         let mut bytes = bytes.to_vec();
         complete_checksum(&mut bytes);
@@ -344,7 +345,7 @@ pub(crate) mod tests {
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!((packet.segments(), packet.segment_bytes(0)), (1, 28));
         assert_eq!(packet.run(0..1, &mut Vec::new()).concat(), bytes);
-        // There is nothing after the header, so nothing is changed.
+        // The packet ends with its header, so no bit is changed.
         bytes.truncate(OFFLOAD_HEADER + 20);
         assert_eq!(Packet::parse(&bytes).unwrap().changed(0, 9), bytes);
     }

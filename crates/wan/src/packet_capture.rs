@@ -22,7 +22,7 @@ struct CapturedPacket {
     at: Instant,
     /// Length of the IP packet.
     bytes: u32,
-    /// Its first bytes.
+    /// The first bytes of the packet, at most [`SNAP`].
     begin: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ struct CapturedPacket {
 const WAITING: usize = 4096;
 /// Bytes kept of a packet: IP and TCP headers with all options, and an iSCSI header.
 const SNAP: usize = 256;
-/// How long a record may stay in a buffer before it is written.
+/// Time for which a record may stay in a buffer before it is written.
 const FLUSH: Duration = Duration::from_secs(1);
 /// The magic number of a file with nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;

@@ -5,11 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The packets in the queue and on the wire, with the times at which they leave. These times are known when a packet
-/// arrives, so no event is needed when it leaves.
+/// The packets in the queue and on the wire, with the times at which they leave. A packet's time is known
+/// when it arrives, so no event is needed when it leaves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PacketQueue {
-    /// When each packet has left the sender, with its length on the wire; in order, at most `limits.packets`.
+    /// The time at which each packet leaves the sender, and its length on the wire, in order. At most
+    /// `limits.packets` entries.
     waiting: VecDeque<(Instant, u64)>,
     bytes: u64,
 }
@@ -22,7 +23,7 @@ pub(crate) struct PacketQueueLimits {
 }
 
 impl PacketQueue {
-    /// Adds a packet. Returns when it has left, or `None` if there was no room.
+    /// Adds a packet. Returns the time at which it leaves, or `None` if the queue is full.
     pub fn offer(
         &mut self,
         now: Instant,
@@ -54,7 +55,7 @@ impl PacketQueue {
     }
 }
 
-/// Returns how long a packet occupies the wire, to the nearest nanosecond.
+/// Returns the time for which a packet occupies the wire, to the nearest nanosecond.
 fn on_wire(bytes: u64, bits_per_second: u64) -> Duration {
     let rate = u128::from(bits_per_second);
     let nanos = (u128::from(bytes) * 8_000_000_000 + rate / 2) / rate;
@@ -67,7 +68,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const LIMITS: PacketQueueLimits = PacketQueueLimits { bytes: 5000, packets: 10 };
-    /// One byte in a microsecond.
+    /// One byte per microsecond.
     const RATE: u64 = 8_000_000;
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
         let now = Instant::now();
         let mut queue = PacketQueue::default();
         assert_eq!(queue.offer(now, 4000, RATE, LIMITS), Some(now + 4 * MS));
-        // The number of bytes in the queue has not changed.
+        // The packets in the queue have not left.
         assert_eq!(queue.offer(now, 1000, 10 * RATE, LIMITS), Some(now + 4 * MS + MS / 10));
         assert_eq!(queue.offer(now, 1, 10 * RATE, LIMITS), None);
     }

@@ -13,7 +13,7 @@ use crate::packet::Packet;
 #[derive(Debug, Default)]
 pub(crate) struct PacketsInFlight {
     heap: BinaryHeap<Reverse<Arriving>>,
-    /// Sum of their lengths.
+    /// Sum of the packets' lengths.
     bytes: u64,
     count: u64,
 }
@@ -54,7 +54,7 @@ impl PacketsInFlight {
         true
     }
 
-    /// Returns when the next segments arrive.
+    /// Returns the time at which the next segments arrive.
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(first)| first.at)
     }
@@ -69,7 +69,6 @@ impl PacketsInFlight {
         Some(first)
     }
 
-    /// Returns the bytes in flight.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

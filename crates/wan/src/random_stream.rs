@@ -1,4 +1,4 @@
-//! Random numbers with the distributions that a link needs.
+//! Random numbers with the distributions that the model of a link needs.
 
 use sim::Rng;
 
@@ -23,12 +23,12 @@ impl RandomStream {
         self.unit() < probability
     }
 
-    /// Returns any number.
+    /// Returns a uniformly distributed number of 64 bits.
     pub fn any(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// Returns the time to the next of independent events with this mean distance.
+    /// Returns the time to the next event of a Poisson process with this mean interval.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         self.0.exponential(mean)
     }

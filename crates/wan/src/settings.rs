@@ -12,9 +12,10 @@ use crate::LinkSettingsError;
 pub struct DirectionSettings {
     /// One-way delay from the last bit on the wire to its arrival; at most 10 s.
     pub delay: Duration,
-    /// Jitter: a uniformly distributed time from zero to this is added to the delay of each packet; at most 10 s.
+    /// Jitter: a uniformly distributed time from zero to this value is added to the delay of each packet; at
+    /// most 10 s.
     pub jitter: Duration,
-    /// Whether jitter may reorder packets.
+    /// True if jitter may reorder packets.
     pub jitter_reorders: bool,
     /// The rate in bits per second, 8 kbit/s to 100 Gbit/s; `None` for no limit.
     pub rate: Option<u64>,
@@ -25,13 +26,12 @@ pub struct DirectionSettings {
     pub queue_packets: usize,
     /// Overhead on the wire for each IP packet in bytes, at most 256.
     pub overhead: u64,
-    /// Random loss.
     pub loss: PacketLossModel,
     /// The MTU: the longest IP packet in bytes, 576 to 65,535.
     pub mtu: u16,
     /// The share of packets that are held back for `reorder_by`, so that later ones overtake them.
     pub reorder: f64,
-    /// How long these packets are held back, up to 10 s.
+    /// Time for which these packets are held back, up to 10 s.
     pub reorder_by: Duration,
     /// The share of packets that are duplicated.
     pub duplicate: f64,
@@ -39,7 +39,7 @@ pub struct DirectionSettings {
     pub corrupt: f64,
     /// Background traffic as a share of the rate: 0 to 0.75.
     pub background: f64,
-    /// False during an outage: packets sent then are lost. Packets in flight arrive.
+    /// False during an outage, when all packets that are sent are lost. Packets in flight arrive.
     pub is_up: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct DirectionSettings {
 pub enum PacketLossModel {
     /// Independent losses with this probability (Bernoulli).
     Random(f64),
-    /// Losses in bursts.
+    /// Losses in bursts (Gilbert-Elliott).
     Bursts(BurstLossModel),
 }
 
@@ -75,8 +75,8 @@ impl Default for DirectionSettings {
             rate: None,
             // 2 ms at 1 Gbit/s: a small switch.
             queue_bytes: 256 << 10,
-            // This limits the queue before the limit in bytes only for packets below 27 bytes, so by default the
-            // bytes count.
+            // This limit is reached before `queue_bytes` only with packets below 27 bytes, so by default the
+            // limit in bytes applies.
             queue_packets: 10_000,
             // Ethernet: preamble 8, header 14, check sequence 4, gap 12 (IEEE 802.3).
             overhead: 38,
@@ -92,7 +92,7 @@ impl Default for DirectionSettings {
     }
 }
 
-/// Longer than any path on Earth over a satellite. The packets in flight are in memory.
+/// Longer than any path on Earth over a satellite. The limit bounds the memory for packets in flight.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Below the minimum, a packet of 1500 bytes takes more than 1.5 s. Above the maximum, the nanoseconds of the clock
 /// are too coarse: the smallest packet takes six.
@@ -101,13 +101,13 @@ const RATES: RangeInclusive<u64> = 8_000..=100_000_000_000;
 const BACKGROUND_RATE: u64 = 1_000_000_000;
 /// Above this load the paper has no results (paper 000, Table 3), and the queue is full most of the time.
 const MOST_BACKGROUND: f64 = 0.75;
-/// One second at 8 Gbit/s.
+/// One second of data at 8 Gbit/s.
 const LONGEST_QUEUE: u64 = 1 << 30;
-/// The entries of the queue are in memory, 24 bytes each.
+/// Bounds the memory: each entry of the queue takes 24 bytes.
 const MOST_PACKETS: usize = 1_000_000;
-/// More than any encapsulation adds.
+/// More than any encapsulation adds to a packet.
 const MOST_OVERHEAD: u64 = 256;
-/// Every host has to accept this (RFC 791, 3.1).
+/// The packet length that every host has to accept (RFC 791, 3.1).
 const SMALLEST_MTU: u16 = 576;
 
 impl DirectionSettings {

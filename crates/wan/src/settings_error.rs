@@ -6,9 +6,8 @@ pub enum LinkSettingsError {
     /// A number is out of range.
     #[error("{setting} of {value} is out of range: it must be {range}")]
     Range {
-        /// The setting's name for people.
+        /// The name of the setting in messages.
         setting: &'static str,
-        /// The given value.
         value: String,
         /// The valid range, and its reason.
         range: String,

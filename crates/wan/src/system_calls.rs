@@ -1,5 +1,5 @@
-//! System calls without a safe form in our libraries: those for TUN devices and for the scheduler. All unsafe code of
-//! this crate is here.
+//! System calls for which our libraries have no safe function: those for TUN devices and for the scheduler.
+//! All unsafe code of this crate is here.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,8 +15,9 @@ pub(crate) fn open_tun() -> io::Result<File> {
     options.open("/dev/net/tun")
 }
 
-/// Makes a TUN device in the namespace of this thread. It passes IP packets with an offload header each, with
-/// incomplete checksums and with several TCP segments in a packet. It exists as long as the descriptor is open.
+/// Makes a TUN device in the namespace of this thread. The device passes IP packets, each with an offload
+/// header; they may have incomplete checksums and several TCP segments. The device exists as long as the
+/// descriptor is open.
 pub(crate) fn make_tun(tun: File, name: &str) -> io::Result<OwnedFd> {
     let mut request = libc::ifreq {
         ifr_name: [0; libc::IFNAMSIZ],
@@ -37,7 +38,7 @@ pub(crate) fn make_tun(tun: File, name: &str) -> io::Result<OwnedFd> {
     Ok(tun.into())
 }
 
-/// Gives this thread real-time priority.
+/// Gives this thread real-time priority over all normal threads.
 pub(crate) fn run_first() -> io::Result<()> {
     // Use the lowest real-time priority: this thread need not precede other real-time threads.
     let lowest = libc::sched_param { sched_priority: 1 };

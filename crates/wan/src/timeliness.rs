@@ -1,5 +1,6 @@
-//! Judges whether the emulator could work in time: how late packets were delivered, and how much processor time was
-//! stolen from the machine. A run in which it could not has measured something else than the link.
+//! Judges whether the emulator could keep its times: how late packets were delivered, and how much processor
+//! time the host took from this machine. A run in which it could not has measured something other than the
+//! link.
 
 use std::{fs, time::Duration};
 
@@ -11,22 +12,17 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Timeliness {
     late: Histogram<u64>,
     begun: Option<Ticks>,
-    /// Packets dropped for lack of memory before.
+    /// Packets that had been dropped for lack of memory when the judgment began.
     no_room: u64,
 }
 
-/// How much later packets were delivered than they should have arrived, in microseconds.
+/// The delay of packets beyond the time at which they should have arrived, in microseconds.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Lateness {
-    /// Number of deliveries.
     pub count: u64,
-    /// Median.
     pub median_us: f64,
-    /// 99th percentile.
     pub p99_us: f64,
-    /// 99.9th percentile.
     pub p999_us: f64,
-    /// Maximum.
     pub max_us: f64,
 }
 
@@ -34,21 +30,20 @@ pub struct Lateness {
 const LATE_MEDIAN_US: f64 = 100.0;
 /// Maximum of the 99th percentile for a trustworthy run.
 const LATE_P99_US: f64 = 1000.0;
-/// Maximum share of steal time. Above it, gaps of 5 to 50 ms were seen.
+/// Maximum share of steal time for a trustworthy run. Above it, gaps of 5 to 50 ms were seen.
 const STOLEN: f64 = 0.01;
-/// No packet is later than its longest time in flight.
+/// Upper bound of the histogram: no packet is later than its longest time in flight.
 const LATEST: Duration = Duration::from_secs(20);
 
 impl Timeliness {
-    /// Starts a judgment. `no_room` packets were dropped for lack of memory before.
+    /// Starts a judgment. `no_room`: packets dropped for lack of memory before it.
     pub fn since(no_room: u64) -> Self {
-        // Two digits: one per cent is exact enough, and takes 20 KiB.
+        // Two digits: an accuracy of one per cent is enough, and takes 20 KiB.
         let late = Histogram::new_with_bounds(1, LATEST.as_nanos() as u64, 2)
             .expect("bounds that a histogram can have");
         Self { late, begun: Ticks::now(), no_room }
     }
 
-    /// Records a late delivery.
     pub fn late(&mut self, by: Duration) {
         self.late.saturating_record(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX).max(1));
     }
@@ -74,8 +69,8 @@ impl Timeliness {
         Some(now.stolen.saturating_sub(begun.stolen) as f64 / all as f64)
     }
 
-    /// Returns the reasons why the results of this run cannot be trusted; empty if there are none. `no_room` packets
-    /// were dropped for lack of memory since the link was made.
+    /// Returns the reasons why the results of this run cannot be trusted; empty if there are none. `no_room`:
+    /// packets dropped for lack of memory since the link was made.
     pub fn taints(&self, lateness: &Lateness, stolen: Option<f64>, no_room: u64) -> Vec<String> {
         let mut taints = Vec::new();
         let Lateness { median_us, p99_us, .. } = *lateness;

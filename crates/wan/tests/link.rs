@@ -1,5 +1,5 @@
-//! The link with real devices, namespaces and sockets. Needs the privileges to create them; otherwise the tests print
-//! a message and end.
+//! The link with real devices, namespaces and sockets. The tests need the privileges to create them.
+//! Otherwise they print a message and end.
 
 use std::{
     fs::File,
@@ -25,10 +25,11 @@ use wan::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// Much longer than anything here takes.
+/// Much longer than any step of these tests takes.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Options of a link with a unique name; `None` and a message if links are not possible.
+/// Returns the options of a link with a unique name. Prints a message and returns `None` if links are not
+/// possible here.
 fn options(settings: DirectionSettings) -> Option<LinkOptions> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -69,8 +70,9 @@ fn udp(end: WanLinkEnd) -> UdpSocket {
     socket
 }
 
-/// Returns the round trip times of packets, shortest first. The far kernel answers them, and the near program has a
-/// high priority and polls, so the times are those of the link and not of waking up programs on a busy machine.
+/// Returns the round trip times of packets, shortest first. The kernel answers them at the far end, and the
+/// program at the near end has a high priority and polls. So the times are those of the link, without the
+/// wake-up of programs on a busy machine.
 fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let one = move |number| {
@@ -85,7 +87,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
         thread::sleep((2 * delay).saturating_sub(MS));
         loop {
             let mut answer = [0; 100];
-            // After the IP header: an answer to this request.
+            // Bytes after the IP header: is this the answer to this request?
             match recv(&socket, &mut answer[..], RecvFlags::empty()) {
                 Ok(_) if answer[20] == 0 && answer[26] == number => return begun.elapsed(),
                 Ok(_) | Err(Errno::AGAIN) => assert!(begun.elapsed() < LIMIT),
@@ -96,7 +98,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     thread::scope(|scope| {
         let pinged = at(scope, WanLinkEnd::Near, link, move || {
             let own = rustix::thread::gettid().to_string();
-            // Without the privilege the times are only longer.
+            // Without the privilege the measured times are only longer.
             let _ = Command::new("chrt").args(["--fifo", "--pid", "1", &own]).status();
             let mut times: Vec<Duration> = (0..count).map(one).collect();
             times.sort_unstable();
@@ -110,7 +112,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
 fn the_delay_is_what_was_set_within_100_us() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
-    // Other processes may disturb it, but not three times in a row.
+    // Other processes may disturb one measurement, but not three in a row.
     let mut misses = Vec::new();
     for _ in 0..3 {
         misses.clear();
@@ -120,7 +122,7 @@ fn the_delay_is_what_was_set_within_100_us() {
             link.change([settings.clone(), settings]).unwrap();
             let median = round_trips(&options.name, delay, count)[usize::from(count / 2)];
             println!("delay {delay:?}: there and back in {median:?}");
-            // Two directions of 100 us each.
+            // The tolerance is 100 us for each of the two directions.
             if median < 2 * delay || median > 2 * delay + MS / 5 {
                 misses.push(format!("{median:?} at {delay:?}"));
             }
@@ -141,12 +143,12 @@ fn the_delay_is_met_at_all_distances_of_the_papers() {
         let delay = delay * MS;
         let settings = DirectionSettings { delay, ..DirectionSettings::default() };
         link.change([settings.clone(), settings]).unwrap();
-        // Other processes may disturb it.
+        // Other processes may disturb a measurement.
         let is_met = (0..3).any(|_| {
             let times = round_trips(&options.name, delay, count);
             let at = |part: usize| times[times.len() * part / 100];
             println!("delay {delay:?}: there and back {:?}, 99 % {:?}", at(50), at(99));
-            // Two directions: for each the median within 100 us, and 99 of 100 within 1 ms.
+            // For each of the two directions: the median within 100 us, and 99 of 100 within 1 ms.
             times[0] >= 2 * delay && at(50) <= 2 * delay + MS / 5 && at(99) <= 2 * delay + 2 * MS
         });
         assert!(is_met, "delay {delay:?}: {:?}", link.report().unwrap());
@@ -184,7 +186,7 @@ fn two_links_with_one_seed_lose_the_same_packets_of_a_sequence() {
     assert_ne!(first, arrivals(&LinkOptions { seed: 8, ..options }, PACKETS));
 }
 
-/// Returns the numbers of those of this many packets that arrive through a new link.
+/// Returns the numbers of those packets, of the given count, that arrive through a new link.
 fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
     const AT_ONCE: u32 = 100;
     let link = Link::open(options).unwrap();
@@ -217,7 +219,8 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                 for number in first..first + AT_ONCE {
                     socket.send_to(&number.to_be_bytes(), far).expect("sent");
                 }
-                // The socket buffer has room for this many: send the next ones after they have arrived.
+                // The socket buffer has room for this many packets. Send the next ones after these have
+                // arrived.
                 loop {
                     let counters = link.report().unwrap().near_to_far.counters;
                     let came = u64::from(received.load(Ordering::Relaxed));
@@ -230,14 +233,14 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                     thread::sleep(MS / 4);
                 }
             }
-            // Any of these means the end.
+            // Each of these packets means the end. Some of them may be lost.
             (0..20).for_each(|_| drop(socket.send_to(&u32::MAX.to_be_bytes(), far)));
         });
         receiver.join().unwrap()
     })
 }
 
-/// Sends this many bytes to the far end and compares the answer.
+/// Sends this many bytes to the far end, which sends them back, and compares them.
 fn transfer(link: &str, address: &str, bytes: usize) {
     let address: IpAddr = address.parse().unwrap();
     let mut data = vec![0; bytes];
@@ -288,7 +291,7 @@ fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
         link.change([both, DirectionSettings { mtu, ..DirectionSettings::default() }]).unwrap();
         transfer(&options.name, address, 2 << 20);
     }
-    // IPv6 is not possible below that MTU, and the address would not be restored.
+    // IPv6 is not possible with this MTU, and the address would not be restored later.
     let short = DirectionSettings { mtu: 1200, ..DirectionSettings::default() };
     assert!(matches!(link.change([short.clone(), short]), Err(Error::Settings(_))));
     transfer(&options.name, WanLinkEnd::Far.address6(), 1 << 20);
@@ -310,7 +313,7 @@ fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
 
 /// Returns the bits per second of TCP data with Reno in a given time over this many connections.
 fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
-    /// Time until the connections have reached their rate.
+    /// Time in which the connections reach their rate.
     const BEGINNING: Duration = Duration::from_millis(500);
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
@@ -341,7 +344,7 @@ fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
                     TcpStream::connect((WanLinkEnd::Far.address(), 9)).expect("connected");
                 rustix::net::sockopt::set_tcp_congestion(&stream, "reno").expect("Reno");
                 stream.set_write_timeout(Some(LIMIT)).expect("a timeout");
-                // Until the receiver has enough and closes.
+                // Send until the receiver has enough and closes.
                 while stream.write_all(&[0; 1 << 16]).is_ok() {}
             });
         }
@@ -357,7 +360,7 @@ fn tcp_goes_at_the_rate_that_was_set() {
     let _link = Link::open(&options).unwrap();
     let share = bulk(&options.name, 1, Duration::from_secs(1)) / 50_000_000.0;
     println!("{:.1} % of the rate is data", share * 100.0);
-    // Of 1538 bytes on the wire 1448 are data.
+    // 1448 of 1538 bytes on the wire are data.
     assert!((0.8..0.96).contains(&share), "{share}");
 }
 
