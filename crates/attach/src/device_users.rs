@@ -13,27 +13,22 @@ use crate::{
 /// A user of a block device or a mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DeviceUser {
-    /// A file system on the device is mounted there.
+    /// A file system on the device is mounted at this path.
     Mount(PathBuf),
-    /// A file system on the device is mounted there in another mount namespace. Unmounting it here does not unmount
-    /// it there.
+    /// A file system on the device is mounted in another mount namespace. Unmounting it in this namespace
+    /// does not unmount it in the other one.
     MountElsewhere {
         /// The mount point, as the processes of that namespace see it.
         place: PathBuf,
-        /// The number of a process in that namespace.
         id: u32,
-        /// The name of that process.
         name: String,
     },
     /// Another device is built on it (device mapper, RAID).
     Device(String),
-    /// The kernel uses it as swap.
     Swap,
-    /// A process has it open, or has its working folder on it.
+    /// A process has the device open, or has its working folder on it.
     Process {
-        /// The process number.
         id: u32,
-        /// The name of the process.
         name: String,
     },
 }
@@ -54,8 +49,8 @@ impl fmt::Display for DeviceUser {
     }
 }
 
-/// Returns the users of `/dev/loopN` and its partitions, except this process. Users that this process is not allowed
-/// to see are left out.
+/// Returns the users of `/dev/loopN` and its partitions, except this process. The list lacks users that this
+/// process is not allowed to see.
 #[must_use]
 pub fn users(number: u32) -> Vec<DeviceUser> {
     let devices = devices(number);
@@ -104,16 +99,15 @@ pub fn busy_with(mount: &Path) -> Vec<DeviceUser> {
     found
 }
 
-/// A loop device on a file of ours.
+/// A loop device on a file of this program that may be left from an earlier process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Leftover {
-    /// N of `/dev/loopN`.
+    /// The number N of `/dev/loopN`.
     pub number: u32,
-    /// Its mount points.
     pub mounts: Vec<PathBuf>,
-    /// The process that serves it, or has served it.
+    /// The process that serves the file, or has served it.
     pub process: HostProcess,
-    /// The file is still served, whether the volume answers or not.
+    /// True if the file is still served, whether the volume answers or not.
     pub is_alive: bool,
 }
 
@@ -138,7 +132,7 @@ pub fn leftovers(volume: &str) -> Vec<Leftover> {
     found.collect()
 }
 
-/// Returns the name of the file below `/dev/loopN`, if it is a file of ours.
+/// Returns the name of the file below `/dev/loopN` if it is a file of this program.
 #[must_use]
 pub fn backing(number: u32) -> Option<FileName> {
     let file = format!("/sys/block/loop{number}/loop/backing_file");
@@ -148,9 +142,9 @@ pub fn backing(number: u32) -> Option<FileName> {
 /// A block device as listed by the kernel.
 struct HostBlockDevice {
     path: PathBuf,
-    /// Its folder in /sys.
+    /// The folder of the device in /sys.
     system: PathBuf,
-    /// `MAJOR:MINOR`.
+    /// The device number, `MAJOR:MINOR`.
     id: String,
 }
 
@@ -183,7 +177,7 @@ fn mounts(devices: &[HostBlockDevice]) -> Vec<PathBuf> {
     found
 }
 
-/// Returns true if a file system on one of these devices is mounted there.
+/// Returns true if this is the mount of a file system on one of these devices.
 fn is_on(line: &MountLine, devices: &[HostBlockDevice]) -> bool {
     devices.iter().any(|device| device.id == line.device || device.path == line.source)
 }

@@ -1,5 +1,5 @@
-//! The name of the file below a loop device: it names the volume and the process that serves it. It is the only trace
-//! of a process that was killed.
+//! The name of the file below a loop device: it names the volume and the process that serves it. After a
+//! process was killed, this name is the only trace of it.
 
 use std::fmt;
 
@@ -8,16 +8,15 @@ use crate::HostProcess;
 /// The name of a file over a volume: `forebay-VOLUME-PID.START-ABOUT`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FileName {
-    /// The key of the volume: letters and digits.
+    /// The key of the volume: at most 64 letters and digits.
     pub volume: String,
-    /// The process that serves the file.
     pub process: HostProcess,
-    /// A text for people.
+    /// A description of the volume, for display.
     about: String,
 }
 
 impl FileName {
-    /// Makes a name. Characters of `about` that a name may not have are replaced.
+    /// Makes a name. Characters of `about` that are not allowed in a name become `_`.
     ///
     /// # Panics
     /// If `volume` does not consist of at most 64 letters and digits.
@@ -31,9 +30,10 @@ impl FileName {
         Self { volume: volume.into(), process, about }
     }
 
-    /// Parses the name as the kernel shows it. Returns `None` if it is not a name of ours.
+    /// Parses the name as the kernel shows it. Returns `None` if another program has made it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // For a file that is mounted nowhere, the kernel shows the name, perhaps followed by a word.
+        // The kernel shows only the name of a file that is mounted nowhere, perhaps followed by a word such
+        // as `(deleted)`.
         let name = text.trim().trim_start_matches('/').split(' ').next()?;
         let (volume, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
         let (process, about) = rest.split_once('-')?;

@@ -1,7 +1,7 @@
 //! A FUSE file system with one file, whose content is that of a volume.
 //!
-//! The data of a request is copied out of the buffer into which it was read before the next request is read. It is
-//! used only by the call of the volume until that ends. Requests are answered in any order.
+//! The data of a request is copied out of the buffer into which it was read before the next request is read.
+//! Only the call of the volume uses the copy, until the call ends. Requests may be answered in any order.
 
 use std::{
     ffi::OsStr,
@@ -37,11 +37,12 @@ use crate::{
 pub struct ServedFileOptions {
     /// The name of the file. The kernel shows it as the file below the loop device.
     pub name: FileName,
-    /// How long a call that a busy volume refuses is repeated.
+    /// Time for which a call is repeated while the volume is busy.
     pub patience: Duration,
 }
 
-/// An open file over a volume. It is served as long as it is open anywhere, for example by a loop device.
+/// An open file over a volume. It is served as long as any descriptor of it is open, for example that of a
+/// loop device.
 pub struct VolumeFile {
     file: File,
     requests: Arc<Requests>,
@@ -49,8 +50,8 @@ pub struct VolumeFile {
 }
 
 impl VolumeFile {
-    /// Serves `volume` as a file and opens it. Blocks until it is open: call it within a runtime, on a thread that
-    /// may block.
+    /// Serves `volume` as a file and opens it. Blocks until the file is open: call this within a runtime, on
+    /// a thread that may block.
     ///
     /// # Errors
     /// If FUSE cannot be used.
@@ -69,12 +70,12 @@ impl VolumeFile {
         };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
-        // The file system is mounted nowhere, so only receivers of the open file can use it.
+        // The file system is mounted nowhere, so only holders of the open file can use it.
         let session = Session::from_fd(system, device.into(), SessionACL::All, config);
         let session = session.map_err(|error| AttachStep::FuseMount.failed(error))?;
         let (end, ended) = oneshot::channel();
         let serve = move || {
-            // The receiver may be gone if the process is about to end.
+            // The receiver may have been dropped if the process is about to end.
             let _ = end.send(session.run());
         };
         let thread = std::thread::Builder::new().name("fuse".into()).spawn(serve);
@@ -91,22 +92,22 @@ impl VolumeFile {
         &self.file
     }
 
-    /// Closes the file here. Returns the handle with which to wait for its end.
+    /// Closes the descriptor of this value. Returns the handle with which to wait for the end of the serving.
     #[must_use]
     pub fn into_served(self) -> ServedFile {
         ServedFile { requests: self.requests, ended: Some(self.ended) }
     }
 }
 
-/// A file that is open elsewhere.
+/// A file that is still served for other descriptors.
 pub struct ServedFile {
     requests: Arc<Requests>,
-    /// Becomes true when the serving has ended.
+    /// Receives the result when the serving has ended.
     ended: Option<oneshot::Receiver<io::Result<()>>>,
 }
 
 impl ServedFile {
-    /// Waits until nobody has the file open, or the kernel has cut the connection.
+    /// Waits until all descriptors of the file are closed, or the kernel has cut the connection.
     pub async fn ended(&mut self) {
         let Some(ended) = &mut self.ended else { return };
         let how = ended.await;
@@ -116,8 +117,8 @@ impl ServedFile {
         }
     }
 
-    /// Returns the changes that failed since the file was opened; `None` if there are none. These are not on the
-    /// volume, even if later write-backs succeed.
+    /// Returns the changes that failed since the file was opened; `None` if there are none. Failed changes
+    /// are not on the volume, even if later write-backs succeed.
     #[must_use]
     pub fn lost(&self) -> Option<LostWrites> {
         self.requests.lost()
@@ -160,7 +161,8 @@ struct OneFile {
 /// The inode numbers: FUSE requires 1 for the root; the file has the next one.
 const FILE: INodeNo = INodeNo(2);
 
-/// How long the kernel may cache attributes. Only the size changes, and it is asked for when it matters.
+/// Time for which the kernel may cache attributes. Zero, because the size may change, and the kernel asks for
+/// it when needed.
 const KEPT: Duration = Duration::ZERO;
 
 impl OneFile {
@@ -198,7 +200,7 @@ impl OneFile {
 
 impl Filesystem for OneFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The capabilities are about speed only, so a kernel that does not have one is served without it.
+        // The capabilities are about speed only, so a kernel that lacks one is served without it.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_write(REQUEST_BYTES);
         let _ = config.set_max_background(SIDE_BY_SIDE);
@@ -226,8 +228,8 @@ impl Filesystem for OneFile {
         if inode != FILE {
             return reply.error(Errno::EISDIR);
         }
-        // Bypass the page cache: the loop device and its users have pages of their own. Other pages would still
-        // answer after this process has ended.
+        // Bypass the page cache: the loop device and its users have pages of their own. Pages of the file
+        // would still answer reads after this process has ended.
         let pages = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), pages | FopenFlags::FOPEN_NOFLUSH);
     }

@@ -1,5 +1,5 @@
-//! Converts the calls of a file to calls of a volume: whole blocks, a bounded number at once, and retries while the
-//! volume is busy.
+//! Converts the calls on a file to calls on a volume: makes them whole blocks, limits the number at a time,
+//! and repeats them while the volume is busy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,15 +13,15 @@ use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack};
 
 use crate::lost_writes::{Losses, LostWrites};
 
-/// Maximum number of concurrent requests: as many as a loop device has in flight (`hw_queue_depth`, 128 unless the
-/// module is configured otherwise).
+/// Maximum number of concurrent requests: the number that a loop device has in flight (`hw_queue_depth`, 128
+/// unless the module is configured otherwise).
 pub(crate) const SIDE_BY_SIDE: u16 = 128;
 
 /// Maximum length of a request in bytes: the kernel's limit, unless an administrator allows more
 /// (`fs.fuse.max_pages_limit`, 256 pages), and one burst of the initiator.
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
 
-/// The pause before a busy volume is called again: a full log has room again after a round of destage.
+/// Pause before a busy volume is called again. A full log has room again after a destage round.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves the requests of one file.
@@ -39,8 +39,8 @@ pub(crate) struct Requests {
 pub(crate) type FuseErrno = c_int;
 
 impl Requests {
-    /// Makes the request handler of a file over `volume`. Calls that fail because it is busy are repeated for
-    /// `patience`.
+    /// Makes the request handler of a file over `volume`. Calls are repeated for `patience` while the volume
+    /// is busy.
     pub(crate) fn new(volume: Stack, patience: Duration) -> Arc<Self> {
         let places = Semaphore::new(SIDE_BY_SIDE.into());
         let failing = Mutex::default();
@@ -56,7 +56,7 @@ impl Requests {
         self.volume.geometry()
     }
 
-    /// Reads bytes of the file; fewer than `length` at its end.
+    /// Reads bytes of the file. Returns fewer than `length` at its end.
     pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Data, FuseErrno> {
         let _place = self.place().await?;
         let geometry = self.geometry();
@@ -64,7 +64,7 @@ impl Requests {
         if length == 0 {
             return Ok(Data::new());
         }
-        // The kernel asks for whole blocks, but it need not.
+        // The kernel normally asks for whole blocks, but need not.
         let block = u64::from(geometry.block_size);
         let (first, end) = (offset / block, (offset + length).div_ceil(block));
         let extent = Extent { lba: Lba(first), blocks: (end - first) as u32 };
@@ -72,7 +72,7 @@ impl Requests {
         Ok(data.slice((offset - first * block) as usize, length as usize))
     }
 
-    /// Writes whole blocks.
+    /// Writes whole blocks at this offset.
     pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), FuseErrno> {
         self.change(async {
             let _place = self.place().await?;
@@ -89,8 +89,8 @@ impl Requests {
         self.call("flush", || self.volume.flush()).await
     }
 
-    /// Frees the space of whole blocks, which then read as zeros. Refused if the volume is not thin: the discard
-    /// would only write zeros, and a tool that makes a file system discards the whole device.
+    /// Frees the space of whole blocks, which then read as zeros. Refused if the volume is not thin: there a
+    /// discard would only write zeros, and a tool that makes a file system discards the whole device.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         if !self.geometry().thin {
             return Err(libc::EOPNOTSUPP);
@@ -106,7 +106,7 @@ impl Requests {
         .await
     }
 
-    /// Writes zeros, which take space.
+    /// Writes zeros. Unlike a discard, this allocates the blocks.
     pub(crate) async fn zero(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         self.change(async {
             let _place = self.place().await?;
@@ -137,7 +137,7 @@ impl Requests {
 
     /// Accepts no more requests, and waits for those in progress.
     pub(crate) async fn close(&self) {
-        // This fails only if the semaphore was closed before.
+        // This fails only if the semaphore was already closed.
         let all = self.places.acquire_many(SIDE_BY_SIDE.into()).await;
         self.places.close();
         drop(all);
@@ -190,13 +190,14 @@ impl Requests {
     }
 }
 
-/// The kinds of calls that fail, each with the time of its last failure. There are four kinds.
+/// The kinds of calls that fail at present, each with the time of its last failure. There are four kinds.
 #[derive(Default)]
 struct Failing(Vec<(&'static str, Instant)>);
 
 impl Failing {
-    /// Notes whether a call succeeded. Returns true if its kind begins or ceases to fail. A success counts only if
-    /// no call of the kind has failed for [`QUIET`]: a volume may fail for some of its blocks only.
+    /// Notes the result of a call. Returns true if its kind of call begins to fail or works again. A success
+    /// counts only if no call of the kind has failed for [`QUIET`]: a volume may fail for some of its blocks
+    /// only.
     fn turn(&mut self, what: &'static str, is_done: bool, now: Instant) -> bool {
         let at = self.0.iter().position(|(failing, _)| *failing == what);
         match (at, is_done) {
@@ -220,10 +221,11 @@ impl Failing {
     }
 }
 
-/// Two rounds of the kernel's write-back, which writes dirty pages every 5 s and repeats failed writes.
+/// Time after which a kind of call counts as working again: two rounds of the kernel's write-back, which
+/// writes dirty pages every 5 s and repeats failed writes.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// 2 GiB: whole blocks of every size, and fewer than 2^32 of any.
+/// Bytes of one discard: 2 GiB, which is whole blocks of every size, and fewer than 2^32 of them.
 const MOST_DISCARDED: u64 = 2 << 30;
 
 fn errno(error: &Error) -> FuseErrno {

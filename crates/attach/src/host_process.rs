@@ -1,13 +1,13 @@
-//! Identifies a process, as distinct from a later one with the same number.
+//! Identifies a process by number and start time, so that a later process with the same number is not
+//! mistaken for it.
 
 use std::{fmt, fs, io};
 
 /// A process of this host, as seen by this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HostProcess {
-    /// The process number.
     pub id: u32,
-    /// Its start time in ticks since the boot of the host (proc(5), `starttime`).
+    /// The start time in ticks since the boot of the host (proc(5), `starttime`).
     pub started: u64,
 }
 
@@ -24,7 +24,8 @@ impl HostProcess {
         Ok(Self { id: std::process::id(), started })
     }
 
-    /// Returns true if the process still runs. A process in another container may not be visible.
+    /// Returns true if the process is still running. Returns false for a process in another container that is
+    /// not visible here.
     #[must_use]
     pub fn is_running(self) -> bool {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
@@ -46,7 +47,7 @@ impl fmt::Display for HostProcess {
 
 /// The fields of `/proc/PID/stat` that are used here.
 struct Stat {
-    /// True for a zombie: it has ended, but its parent has not asked for its exit status.
+    /// True for a zombie: the process has ended, but its parent has not asked for its exit status.
     has_ended: bool,
     started: u64,
 }

@@ -19,18 +19,20 @@ use crate::{AttachStep, Error, fuse_requests::REQUEST_BYTES, unshared_files::apa
 pub struct LoopOptions {
     /// Logical block size in bytes: 512 or 4096.
     pub block_size: u32,
-    /// Whether writes are refused.
+    /// True if the device refuses writes.
     pub read_only: bool,
-    /// Whether requests are passed to the file concurrently (direct I/O) instead of one after the other.
+    /// True if requests are passed to the file concurrently (direct I/O) instead of one after the other.
     pub direct: bool,
-    /// Whether partitions on it become devices.
+    /// True if the kernel makes devices of the partitions.
     pub partitions: bool,
 }
 
-/// A loop device that was set up. It exists until it is cleared, even if the process ends: then all of its I/O fails.
+/// A loop device that was set up. It exists until it is cleared, even if the process ends: then all of its
+/// I/O fails.
 ///
-/// No descriptor of it is kept open. When the last descriptor is closed, the kernel writes back its data for the
-/// device. If that were ours, a killed process would wait for requests that only it could serve.
+/// This type keeps no descriptor of the device open. When the last descriptor is closed, the kernel writes
+/// back its data for the device. If that were a descriptor of ours, a killed process would wait for requests
+/// that only it could serve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LoopDevice {
     /// The number N of `/dev/loopN`.
@@ -92,7 +94,7 @@ impl LoopDevice {
         let problem = if told < 0 {
             Some(failed())
         } else if options.direct && info.flags & LO_FLAGS_DIRECT_IO == 0 {
-            // The kernel drops the flag silently if it does not support it.
+            // The kernel silently ignores the flag if it does not support direct I/O on this file.
             let error = io::Error::other("the kernel cannot do direct I/O on the file");
             Some(AttachStep::LoopSetUp(self.number).failed(error))
         } else {
@@ -140,12 +142,12 @@ impl LoopDevice {
         apart(None, || self.sync(&self.open(false)?))
     }
 
-    /// Writes back all data, and clears the device if it is not mounted and no other device is built on it at that
-    /// time. Other processes that have it open keep it until they close it. Blocks.
+    /// Writes back all data, and clears the device unless it is mounted or another device is built on it.
+    /// Other processes that have the device open keep it until they close it. Blocks.
     ///
     /// # Errors
-    /// [`AttachStep::LoopDevice`] with `EBUSY` if it is used; [`AttachStep::LoopFlush`] if the volume has failed.
-    /// Nothing has changed then.
+    /// [`AttachStep::LoopDevice`] with `EBUSY` if the device is used; [`AttachStep::LoopFlush`] if the volume
+    /// has failed. Nothing has changed then.
     pub fn take_down(self) -> Result<(), Error> {
         apart(None, || {
             let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(self.path());
@@ -156,7 +158,8 @@ impl LoopDevice {
         })
     }
 
-    /// Clears the device as soon as it is not used any more, perhaps at once. Blocks while the kernel writes back.
+    /// Clears the device as soon as it is no longer used, which may be at once. Blocks while the kernel
+    /// writes back.
     ///
     /// # Errors
     /// If the device is not set up any more.
@@ -164,17 +167,19 @@ impl LoopDevice {
         apart(None, || self.let_go(&self.open(false)?))
     }
 
-    /// Returns false only if the kernel reports that the file below is not served any more. Does not ask the volume.
+    /// Returns false only if the kernel reports that the file below is no longer served. Does not call the
+    /// volume.
     #[must_use]
     pub fn is_served(self) -> bool {
         let (tell, told) = mpsc::channel();
-        // A stopped process does not answer, and the thread that asks it hangs. So ask on a thread of its own; its
-        // result may come too late.
+        // A stopped process does not answer, and the calling thread would hang. So ask on another thread,
+        // whose result may come too late.
         thread::spawn(move || tell.send(self.file_answers()));
         told.recv_timeout(PATIENCE).unwrap_or(true)
     }
 
-    /// Makes the kernel ask for the attributes of the file, which the process answers without the volume.
+    /// Returns true if the file below is served. The kernel asks for the attributes of the file, and the
+    /// serving process answers without calling the volume.
     fn file_answers(self) -> bool {
         let Ok(device) = self.open(false) else { return true };
         let mut info = LoopInfo64::default();
@@ -185,8 +190,8 @@ impl LoopDevice {
         told >= 0 || !matches!(error, Some(libc::ENOTCONN | libc::ENXIO))
     }
 
-    /// Makes the kernel write its dirty pages of the device, so that an error of the volume is reported before the
-    /// device is cleared. Whether the volume then has the data on stable storage is not checked here.
+    /// Makes the kernel write its dirty pages of the device, so that an error of the volume is reported
+    /// before the device is cleared. This does not check that the volume then has the data on stable storage.
     fn sync(self, device: &File) -> Result<(), Error> {
         device.sync_all().map_err(|error| AttachStep::LoopFlush(self.number).failed(error))
     }
@@ -205,8 +210,8 @@ impl LoopDevice {
     }
 }
 
-/// Writes back the data of the file system mounted on a folder, and makes it stable. Blocks. `umount(2)` does this as
-/// well, but does not report whether it succeeded.
+/// Writes back the data of the file system mounted on a folder, and makes it stable. Blocks. `umount(2)`
+/// writes back as well, but does not report a failure.
 ///
 /// # Errors
 /// [`AttachStep::Sync`] if the volume has failed, now or since the last call.
@@ -218,28 +223,29 @@ pub fn sync(place: &Path) -> Result<(), Error> {
     })
 }
 
-/// Unmounts the file system on a folder. This may wait for a device that this process serves. Blocks while the kernel
-/// writes back; with `detach` it does not block, and the unmount completes when the file system is not used any more.
+/// Unmounts the file system on a folder. The file system may be on a device that this process serves. Blocks
+/// while the kernel writes back. With `detach` it does not block, and the unmount completes when the file
+/// system is no longer used.
 ///
 /// # Errors
-/// [`AttachStep::Unmount`]; with `EBUSY`, it is used ([`busy_with`](crate::busy_with)).
+/// [`AttachStep::Unmount`]. With `EBUSY`, the file system is used ([`busy_with`](crate::busy_with)).
 pub fn unmount(place: &Path, detach: bool) -> Result<(), Error> {
     let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let failed = |error| AttachStep::Unmount(place.to_owned()).failed(error);
     apart(None, || rustix::mount::unmount(place, flags).map_err(failed))
 }
 
-/// Time for the answer of a process on this host that has nothing else to do for it.
+/// Time within which a running process on this host answers a request that needs no I/O.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum number of times in a row that another process takes the free device first.
+/// Maximum number of attempts to set up a device if another process takes the free device first.
 const ATTEMPTS: u32 = 16;
 
-/// Read-ahead of sequential readers in bytes: two of the largest requests, so that one is in flight while the other
-/// is used.
+/// Read-ahead for sequential readers in sectors: two requests of maximum length, so that one is in flight
+/// while the other is used.
 const READ_AHEAD_SECTORS: libc::c_ulong = 2 * (REQUEST_BYTES as libc::c_ulong) / 512;
 
-// linux/loop.h, linux/fs.h
+// Constants of linux/loop.h and linux/fs.h.
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
@@ -250,7 +256,7 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_PARTSCAN: u32 = 8;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// `struct loop_info64`.
+/// The kernel's `struct loop_info64`.
 #[repr(C)]
 struct LoopInfo64 {
     device: u64,
@@ -288,7 +294,7 @@ impl Default for LoopInfo64 {
     }
 }
 
-/// `struct loop_config`.
+/// The kernel's `struct loop_config`.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,

@@ -1,5 +1,5 @@
-//! Counts writes that have failed. The kernel drops the pages of such a write and reports it once. This count tells
-//! later callers that not all data is on the volume.
+//! Counts writes that have failed. The kernel drops the pages of such a write and reports the failure once.
+//! With this count, later callers learn that not all data is on the volume.
 
 use std::{
     sync::{
@@ -12,13 +12,12 @@ use std::{
 /// Changes that are not on the volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LostWrites {
-    /// Number of failed writes, zeroings and discards.
     pub writes: u64,
-    /// When the first one failed.
+    /// The time of the first failure.
     pub since: SystemTime,
 }
 
-/// The count, which never decreases.
+/// The number of failures, which never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     writes: AtomicU64,
@@ -27,14 +26,13 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Counts a failure. Call this before the kernel gets the error, so that a caller that has seen the error finds
-    /// it here.
+    /// Counts a failure. Call this before the kernel gets the error: a caller that has seen the error must
+    /// find it counted.
     pub(crate) fn note(&self) {
         self.first.get_or_init(SystemTime::now);
         self.writes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns the failures so far.
     pub(crate) fn lost(&self) -> Option<LostWrites> {
         let writes = self.writes.load(Ordering::Acquire);
         self.first.get().filter(|_| writes > 0).map(|since| LostWrites { writes, since: *since })

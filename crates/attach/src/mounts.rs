@@ -6,15 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One line of mountinfo.
+/// One mount: a line of mountinfo.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct MountLine {
-    /// `MAJOR:MINOR`.
+    /// The device number, `MAJOR:MINOR`.
     pub(crate) device: String,
     pub(crate) place: PathBuf,
-    /// The path or name that was mounted. It is compared because some file systems use device numbers of their own.
+    /// The path or name that was mounted. Needed in comparisons because some file systems use device numbers
+    /// of their own.
     pub(crate) source: PathBuf,
-    /// The peer group of the mount: a mount or unmount below one member happens below all members.
+    /// The peer group of the mount. A mount or unmount below one member takes effect below all members.
     shared: Option<u32>,
     /// The peer group from which the mount only receives mounts and unmounts.
     receives_from: Option<u32>,
@@ -80,8 +81,9 @@ fn parent(id: u32) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// Returns the mounts in other mount namespaces that `is_meant` accepts and that stay when the mounts `here` are
-/// unmounted, each with the number of a process that sees it. A namespace is left out if we see no process in it.
+/// Returns the mounts in other mount namespaces that `is_meant` accepts and that stay when the mounts `here`
+/// are unmounted, each with the number of a process that sees it. Namespaces without a process that we can
+/// see are left out.
 pub(crate) fn elsewhere(
     here: &[MountLine],
     is_meant: impl Fn(&MountLine) -> bool,
@@ -111,7 +113,7 @@ pub(crate) fn elsewhere(
     found.into_iter().filter(|(_, line)| stays(line)).map(|(id, line)| (id, line.place)).collect()
 }
 
-/// Returns the peer groups whose mounts disappear when the mounts `here` are unmounted.
+/// Returns the peer groups whose mounts are unmounted together with the mounts `here`.
 fn followed(here: &[MountLine], all: &[&MountLine]) -> BTreeSet<u32> {
     let mut groups: BTreeSet<u32> = here.iter().filter_map(|line| line.shared).collect();
     loop {
@@ -161,7 +163,7 @@ mod tests {
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2]));
         assert!(followed(&[line("")], &all).is_empty());
-        // A slave of the first group that has a peer group of its own.
+        // A mount that receives from the first group and has a peer group of its own.
         let copies = [line("shared:3 master:2 "), line("shared:2 master:1 "), line("master:3 ")];
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2, 3]));

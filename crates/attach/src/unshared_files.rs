@@ -1,16 +1,17 @@
 //! Calls on the device that this process itself serves.
 //!
-//! A thread that waits for such a device cannot be killed before it is served. If the process is killed meanwhile,
-//! nobody serves the device. The kernel notices this when `/dev/fuse` is closed, and closes it when no thread shares
-//! the process's table of open files any more. So such a thread has its own table, without `/dev/fuse`: then the rest
-//! of the process can end, and the wait ends with an I/O error.
+//! A thread that waits for such a device cannot be killed before its request is served. If the process is
+//! killed meanwhile, no process serves the device. The kernel notices this when `/dev/fuse` is closed, which
+//! happens when no thread uses the process's table of open files any more. So a thread that waits for the
+//! device has a table of its own, without `/dev/fuse`: then the rest of the process can end, and the wait
+//! ends with an I/O error.
 
 use std::{io, os::fd::RawFd, thread};
 
 use crate::{AttachStep, Error};
 
-/// Runs `work` on a thread of its own, in which only the standard files and `keep` are open. `work` opens other files
-/// by itself, and closes them.
+/// Runs `work` on a thread of its own, in which only the standard files and `keep` are open. `work` must open
+/// all other files itself, and close them.
 pub(crate) fn apart<T: Send>(
     keep: Option<RawFd>,
     work: impl FnOnce() -> Result<T, Error> + Send,
@@ -25,7 +26,7 @@ pub(crate) fn apart<T: Send>(
     })
 }
 
-/// Unshares the table of open files, and closes all but the standard files and `keep`.
+/// Gives the thread its own table of open files, and closes all but the standard files and `keep` in it.
 fn leave(keep: Option<RawFd>) -> io::Result<()> {
     let ranges = match keep.map(|keep| keep as u32) {
         None => [3..=u32::MAX, 0..=0],
@@ -44,7 +45,7 @@ fn leave(keep: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// linux/close_range.h
+/// A constant of linux/close_range.h.
 const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
 
 #[cfg(test)]
@@ -53,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// Lists the open files of this thread, as the kernel reports them.
+    /// Returns true if the descriptor is open in this thread, according to the kernel.
     fn is_open(descriptor: RawFd) -> bool {
         std::fs::read_link(format!("/proc/thread-self/fd/{descriptor}")).is_ok()
     }

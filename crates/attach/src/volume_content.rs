@@ -1,10 +1,9 @@
-//! Recognises the content of a volume by its first bytes, so that no file system is made on a volume that is not
-//! empty.
+//! Recognizes the content of a volume by its first bytes, so that no file system is made on a volume that is
+//! not empty.
 
-/// The content of a volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VolumeContent {
-    /// Only zeros.
+    /// The volume has only zeros.
     Nothing,
     /// A file system, with the name that `mount` uses.
     FileSystem(&'static str),
@@ -14,11 +13,12 @@ pub enum VolumeContent {
     Unknown,
 }
 
-/// Recognises the content of a volume by its first bytes ([`CONTENT_BYTES`](Self), or all of a smaller volume) and by
-/// its last bytes.
+/// Recognizes the content of a volume by its first and last bytes. `first` should reach beyond the offsets of
+/// the table (0x10048 bytes), or to the end of a smaller volume.
 ///
-/// The magic numbers are those of libblkid. If several match, the file system that a kernel would mount comes last,
-/// because the tool that makes one wipes what was there before.
+/// The magic numbers are those of libblkid. The order of the table decides if several match. The file system
+/// that a kernel would mount comes last, because the tools that make file systems wipe the magic numbers of
+/// earlier content.
 #[must_use]
 pub fn content(first: &[u8], last: &[u8]) -> VolumeContent {
     let found = MAGIC.iter().find(|(at, magic, _)| {
@@ -79,7 +79,7 @@ mod tests {
         for (at, magic, expected) in MAGIC {
             assert_eq!(content(&with(*at, magic), &[]), *expected);
         }
-        // A boot sector ends like a partition table.
+        // The last bytes of a boot sector are those of a partition table as well.
         let mut fat = with(0x52, b"FAT32");
         fat[510..512].copy_from_slice(b"\x55\xaa");
         assert_eq!(content(&fat, &[]), VolumeContent::FileSystem("vfat"));

@@ -1,5 +1,5 @@
-//! FUSE, a loop device and a volume in memory. Needs root, /dev/fuse and /dev/loop-control; otherwise the tests print
-//! a message and end.
+//! FUSE, a loop device and a volume in memory. The tests need root, /dev/fuse and /dev/loop-control.
+//! Otherwise they print a message and end.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,7 +20,7 @@ use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, ObserveVolume, 
 
 const MIB: u64 = 1 << 20;
 
-/// linux/fs.h
+/// A constant of linux/fs.h.
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
 fn is_possible() -> bool {
@@ -68,7 +68,7 @@ fn device_file(device: LoopDevice) -> File {
         .expect("the device opens")
 }
 
-/// Aligned as direct I/O requires it.
+/// A buffer that is aligned as direct I/O requires.
 struct Aligned(Vec<u8>, usize, usize);
 
 impl Aligned {
@@ -99,7 +99,7 @@ async fn what_is_written_to_the_device_is_in_the_volume() {
         let before = counters.counts();
         spawn_blocking(move || {
             let file = device_file(device);
-            // More than one request can hold, and not aligned to a page.
+            // The first range exceeds one request and is not aligned to a page.
             for (offset, length, fill) in
                 [(u64::from(block_size), 3 * MIB, 7), (8 * MIB, MIB, 8), (12 * MIB, 4096, 9)]
             {
@@ -182,7 +182,7 @@ async fn discards_are_taken_where_they_give_space_back() {
         volume.write(Lba(0), ones, Durability::Stable).await.expect("written");
         let name = format!("test{}thin{thin}", std::process::id());
         let (device, served) = open(volume.clone(), &name, true).await;
-        // The kernel writes zeros in any case, by one method or another.
+        // The kernel writes zeros with either volume, by one method or another.
         spawn_blocking(move || {
             let range =
                 rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
