@@ -1,47 +1,39 @@
-//! Why a program did not do what its starter wanted.
+//! The errors of starting, waiting for and ending a program.
 
 use std::{io, time::Duration};
 
-/// Why a program did not do what its starter wanted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The program ended before it printed the line that says that it is ready.
     #[error("{name} ended before it was ready{}", after(.said))]
     NotReady {
-        /// The program's role, such as "node 1".
         name: String,
-        /// The last lines that it printed.
+        /// The last lines that the program printed.
         said: String,
     },
     /// The program ended with an error, or printed something unexpected.
     #[error("{name} {what}{}", after(.said))]
     Failed {
-        /// The program's role.
         name: String,
-        /// What happened.
         what: String,
-        /// The last lines that it printed.
+        /// The last lines that the program printed.
         said: String,
     },
     /// The program took too long.
     #[error("{name} was not {what} within {} s", .limit.as_secs())]
     Late {
-        /// The program's role.
         name: String,
-        /// What was awaited: "ready", "done" or "ended".
+        /// The awaited event: "ready", "done" or "ended".
         what: &'static str,
-        /// The time limit.
         limit: Duration,
     },
-    /// Somebody asked to stop.
+    /// The `stop` flag of the wait was set.
     #[error("stopped")]
     Stopped,
-    /// A system call failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// The act that failed, such as "start node 1".
+        /// The action that failed, such as "start node 1".
         act: String,
-        /// The system's error.
         error: io::Error,
     },
 }

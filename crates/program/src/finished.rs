@@ -17,7 +17,7 @@ use crate::{RunningProgram, Said, WaitLimit};
 pub struct ProgramResult {
     /// The exit status; `None` if the program did not end in time and was killed.
     pub status: Option<ExitStatus>,
-    /// What the program wrote to standard output and standard error, in the order of its writes.
+    /// All output of the program to standard output and standard error, in the order of its writes.
     pub output: String,
     /// The time from the start to the end.
     pub took: Duration,

@@ -1,7 +1,8 @@
-//! Programs that we start. Each leads a process group of its own, has the default signal dispositions and does
-//! not itself outlive us. Waiting for its end has a time limit, and its output is kept for the caller.
+//! Starts programs. Each program leads a process group of its own, has the default signal dispositions, and
+//! is killed when the thread that started it ends. A wait for its end has a time limit, and its output is
+//! kept for the caller.
 //!
-//! Which programs these are, and what becomes of one that fails, is their starter's affair.
+//! The caller decides which programs run, and handles their failures.
 
 mod said;
 mod signals;

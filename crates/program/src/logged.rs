@@ -1,4 +1,4 @@
-//! A program that tells when it is ready, and that keeps a log of its events.
+//! A program that prints a line when it is ready, and writes a log of its events.
 
 use std::{
     fs::File,
@@ -13,35 +13,33 @@ use rustix::process::Signal;
 
 use crate::{Error, RunningProgram, Said, ending, last_lines};
 
-/// An error shows at most this many bytes and lines of the end of the log.
+/// Maximum number of bytes and lines from the end of the log that an error shows.
 const TAIL_BYTES: u64 = 2000;
 const TAIL_LINES: usize = 4;
-/// How often a wait looks whether somebody asked to stop.
+/// Interval at which a wait checks whether the caller has asked it to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A program whose standard output is kept and whose standard error goes to a file. Dropping it kills the program.
 pub struct LoggedProgram {
     name: String,
     running: RunningProgram,
-    /// The standard output.
     said: Said,
     events: PathBuf,
 }
 
-/// How long a wait may take, and the flag that ends it before.
+/// The time limit of a wait, and a flag that ends the wait earlier.
 #[derive(Clone, Copy)]
 pub struct WaitLimit<'a> {
-    /// The longest time.
     pub limit: Duration,
-    /// The wait ends with [`Error::Stopped`] soon after this is set.
+    /// If this is set, the wait ends with [`Error::Stopped`] soon afterwards.
     pub stop: &'a AtomicBool,
 }
 
-/// A flag that nobody sets.
+/// A flag that is never set.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl WaitLimit<'static> {
-    /// A wait that only time ends.
+    /// Returns a limit in time only.
     #[must_use]
     pub fn of(limit: Duration) -> Self {
         Self { limit, stop: &NEVER }
@@ -72,13 +70,13 @@ impl LoggedProgram {
         Ok(Self { name, running, said, events: events.to_owned() })
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.running.id()
     }
 
-    /// The standard input, if the command has a pipe there. It is given once.
+    /// Returns the standard input if the command has a pipe there. Later calls return `None`.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.running.stdin()
     }
@@ -108,7 +106,8 @@ impl LoggedProgram {
         if status.success() { self.said() } else { Err(self.failed(&ending(status))) }
     }
 
-    /// Calls `look`, which itself takes a moment, until it finds something.
+    /// Calls `look` until it returns a result. `look` itself takes some milliseconds, so the loop has no
+    /// pause.
     fn wait<T>(
         &mut self,
         what: &'static str,
@@ -138,7 +137,7 @@ impl LoggedProgram {
         self.ask_to_end(limit)
     }
 
-    /// Sends SIGTERM and waits for exit code 0. If the program does not end in time, it goes on.
+    /// Sends SIGTERM and waits for exit code 0. If the program does not end in time, it continues to run.
     ///
     /// # Errors
     /// [`Error::Failed`] for another ending, [`Error::Late`] or [`Error::System`].
@@ -259,7 +258,7 @@ mod tests {
         let error = shell("exec sleep 100", folder.path()).line(short).unwrap_err();
         assert!(error.to_string().contains("was not ready"), "{error}");
         let deaf = shell("trap '' TERM; echo; exec sleep 100", folder.path());
-        // It has set its trap when it has said a line.
+        // The program sets its trap before it prints a line.
         let mut deaf = deaf;
         deaf.line(WaitLimit { limit: LONG, stop: &stop }).unwrap();
         assert!(matches!(deaf.end(Duration::from_millis(50)), Err(Error::Late { .. })));

@@ -1,4 +1,4 @@
-//! A program that runs.
+//! A running program: its start, signals to it, and the wait for its end.
 
 use std::{
     io,
@@ -18,13 +18,14 @@ use rustix::{
 
 use crate::reset_signals;
 
-/// A killed program is gone at once, but for one that waits for storage that does not answer: whoever takes that storage
-/// away must not wait for it.
+/// Time for a killed program to end. It ends at once unless it waits for storage that does not answer.
+/// Whoever removes that storage must not wait for the program any longer.
 const GONE: Duration = Duration::from_secs(5);
-/// How often is looked whether a program is no longer wanted: people do not notice so much.
+/// Interval at which a wait checks the `stop` flag. People do not notice a delay of this length.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The first program of a group. Killed with its group when this is dropped, if it has not ended.
+/// A program that leads a process group. If it has not ended when this is dropped, it is killed with its
+/// group.
 #[derive(Debug)]
 pub struct RunningProgram {
     child: Child,
@@ -33,17 +34,17 @@ pub struct RunningProgram {
 impl RunningProgram {
     /// Starts the program with default signal dispositions (see [`reset_signals`]).
     ///
-    /// Call this from a thread that lives as long as the program is needed: when that thread ends, the program
-    /// gets the signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So it does not stay behind if we are killed;
-    /// programs that it has started itself may.
+    /// Call this from a thread that lives as long as the program is needed: when that thread ends, the
+    /// program gets the signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So the program does not survive if
+    /// this process is killed. Programs that it has started itself may survive.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn start(command: &mut Command, when_we_die: Signal) -> io::Result<Self> {
         let starter = std::process::id();
         let tie = move || {
             set_parent_process_death_signal(Some(when_we_die))?;
-            // Who died before is told of by nobody.
+            // If the starter has already ended, the signal was not sent: so check the parent.
             let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
             if parent.is_some_and(|parent| parent.cast_unsigned() == starter) {
                 return Ok(());
@@ -56,13 +57,13 @@ impl RunningProgram {
         Ok(Self { child: command.spawn()? })
     }
 
-    /// Its number.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it reads, if it was started with a pipe there; given once.
+    /// Returns the standard input if the command has a pipe there. Later calls return `None`.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
@@ -77,10 +78,10 @@ impl RunningProgram {
         self.child.stderr.take()
     }
 
-    /// How it ended, if it does within this time.
+    /// Waits for the end at most for this time. Returns `None` if the program is still running.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn ended(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
         if let Some(status) = self.child.try_wait()? {
             return Ok(Some(status));
@@ -98,10 +99,11 @@ impl RunningProgram {
         }
     }
 
-    /// How it ended, if it does within this time and before `stop` is set.
+    /// Waits for the end at most for this time, and only until `stop` is set. Returns `None` if the program
+    /// is still running.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn ended_unless(
         &mut self,
         stop: &AtomicBool,
@@ -120,8 +122,8 @@ impl RunningProgram {
         }
     }
 
-    /// Sends a signal to it and all that it has started in its group, waits so long for it to end, and kills them if it
-    /// has not.
+    /// Sends a signal to the program and all programs of its group. If it has not ended within this time,
+    /// kills them.
     pub fn end(&mut self, signal: Signal, within: Duration) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process_group(self.pid(), signal);
@@ -130,19 +132,19 @@ impl RunningProgram {
         }
     }
 
-    /// Sends a signal to it alone; nothing if it has ended.
+    /// Sends a signal to the program only. Does nothing if it has ended.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        // Once its end is known its number may be another's.
+        // Check this first: after the end of the program is known, another process may have its number.
         if self.child.try_wait()?.is_none() {
             kill_process(self.pid(), signal)?;
         }
         Ok(())
     }
 
-    /// Kills it with all that it has started in its group, and waits a moment for it to be gone.
+    /// Kills the program with its group, and waits at most [`GONE`] for its end.
     pub fn kill(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process_group(self.pid(), Signal::KILL);
@@ -150,7 +152,7 @@ impl RunningProgram {
         }
     }
 
-    /// Also the number of its group.
+    /// Returns the process id, which is also the number of the group.
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -162,7 +164,7 @@ impl Drop for RunningProgram {
     }
 }
 
-/// How a program ended, for people.
+/// Describes the end of a program for messages.
 #[must_use]
 pub fn ending(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
@@ -188,7 +190,7 @@ mod tests {
         (RunningProgram::start(&mut command, Signal::TERM).unwrap(), said)
     }
 
-    /// The first line, once it is there.
+    /// Waits for the first line of the output.
     fn line(said: &Said) -> String {
         let begun = Instant::now();
         loop {
@@ -264,7 +266,7 @@ mod tests {
         let pid = running.pid();
         drop(running);
         assert!(test_kill_process(pid).is_err());
-        // Its end comes to whoever takes in orphans, which may take a moment to look.
+        // The process is now a child of the system's reaper, which may take a moment to collect it.
         let state = || std::fs::read_to_string(format!("/proc/{other}/stat"));
         let begun = Instant::now();
         while state().is_ok_and(|stat| !stat.contains(") Z ")) {
@@ -278,7 +280,7 @@ mod tests {
             let (running, said) = shell("echo ready; exec sleep 1000");
             line(&said);
             let pid = running.pid();
-            // As if we were killed: nothing is dropped.
+            // As if this process were killed: `running` is not dropped.
             std::mem::forget(running);
             pid
         });

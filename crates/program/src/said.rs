@@ -1,4 +1,4 @@
-//! What a program says.
+//! The captured output of a program.
 
 use std::{
     fs::File,
@@ -9,51 +9,51 @@ use std::{
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// What is said, in a file without a name, gone when it is closed. A file and not a pipe: nobody has to read while the
-/// program runs, however much it says.
+/// The output of a program, in a file without a name that disappears when it is closed. It is a file and not
+/// a pipe, so that no thread has to read while the program runs, however much it prints.
 #[derive(Debug)]
 pub struct Said(File);
 
 impl Said {
-    /// Nothing yet.
+    /// Returns an empty output.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn new() -> io::Result<Self> {
         Ok(Self(memfd_create("said", MemfdFlags::CLOEXEC)?.into()))
     }
 
-    /// What one output of a program is to be.
+    /// Returns a handle for the standard output or standard error of a program.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn output(&self) -> io::Result<Stdio> {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// Takes what a program that reads nothing says on both its outputs.
+    /// Connects both outputs of a program to this file. The program gets no standard input.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn take_all_of(&self, command: &mut Command) -> io::Result<()> {
         command.stdin(Stdio::null()).stdout(self.output()?).stderr(self.output()?);
         Ok(())
     }
 
-    /// All that was said so far.
+    /// Returns all output so far.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn text(&self) -> io::Result<String> {
         let length = self.0.metadata()?.len();
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-        // At a place of our own: that of the file is where the program writes next.
+        // Read at an offset of our own: the program writes at the offset of the file.
         self.0.read_exact_at(&mut bytes, 0)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
-/// The last lines that are not empty, so many at most, in one.
+/// Returns the last lines that are not empty, at most `most`, joined with "; ".
 #[must_use]
 pub fn last_lines(said: &str, most: usize) -> String {
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -66,11 +66,11 @@ mod tests {
 
     use super::*;
 
-    /// Who moves the place at which the program writes would have it write over what it has said.
+    /// A reader that moved the offset of the file would make the program overwrite its own output.
     #[test]
     fn who_reads_what_a_program_says_is_not_in_its_way() {
         let said = Said::new().unwrap();
-        // As the program has it.
+        // The program has a duplicate of this descriptor, with the same file offset.
         let mut output = said.0.try_clone().unwrap();
         output.write_all(b"one\ntwo\n").unwrap();
         output.seek(SeekFrom::Start(4)).unwrap();
