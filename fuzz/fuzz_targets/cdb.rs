@@ -1,4 +1,5 @@
-//! A CDB of a hostile initiator. What parses has one meaning: its own CDB parses to the same.
+//! A CDB of a hostile initiator. A CDB that is accepted has one meaning: its encoding parses to the same
+//! command.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! Lists of tokens: what parses is what was written, and neither machine is led astray by it: of a
-//! range that one gateway may write, no other has anything.
+//! Lists of coherence token requests and answers. An accepted list is the same after it is written and read
+//! again. Whatever the lists contain, the state machines stay consistent: at most one gateway may write a
+//! range.
 #![no_main]
 
 use fuzz::Choices;
@@ -51,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Makes length and checksum right (docs/protocols.md).
+/// Sets the right length and checksum (docs/protocols.md).
 fn seal(bytes: &mut Vec<u8>) {
     if bytes.len() < 20 {
         return;

@@ -1,5 +1,5 @@
-//! A compressed byte stream of a hostile peer: what it becomes is bounded by what was sent, and what
-//! we pack ourselves is unpacked as it was.
+//! A compressed byte stream of a hostile peer. The length of the unpacked data is bounded by that of the
+//! input, and data that we pack ourselves is unpacked unchanged.
 #![no_main]
 
 use bytes::{BufMut, BytesMut};
@@ -32,13 +32,13 @@ fn hostile(method: Compression, stream: &[u8], step: usize) {
         }
         assert!(waiting.len() < HEAD + 65_536, "what is whole is taken");
     }
-    // Each frame has a header, and content of 64 KiB at most.
+    // Each frame has a header, and a content of at most 64 KiB.
     assert!(total <= stream.len() / HEAD * 65_536 + stream.len());
 }
 
 fn ours(method: Compression, bytes: &[u8], length: usize) {
     let (mut packer, mut sent) = (Packer::new(method), Vec::new());
-    // Again and again, so that there is something to compress.
+    // Repeat the data, so that it can be compressed.
     let bytes = bytes.repeat(8);
     for part in bytes.chunks(length.min(RAW_MAX)) {
         if packer.pack(part.chunks(100), part.len(), &mut sent) == Made::Stored {

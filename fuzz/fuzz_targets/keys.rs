@@ -1,4 +1,5 @@
-//! Text keys: what parses is what was written, and in full feature phase no key does harm.
+//! Text keys. Keys that are accepted are the same after they are encoded and parsed again, and in full
+//! feature phase no key does harm.
 #![no_main]
 
 use iscsi::keys::{self, Parameters};

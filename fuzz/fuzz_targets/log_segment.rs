@@ -1,6 +1,6 @@
-//! A damaged or forged log disk. Damage is noticed: a block then reads as something that was
-//! written to it once, or the log is not opened. A forged log, with its checksums right, may hold
-//! anything, but does no other harm.
+//! A damaged or forged log disk. Damage is detected: either the log is not opened, or each block reads as
+//! data that was once written to it. A forged log with right checksums may hold any data, but does no other
+//! harm.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -13,9 +13,9 @@ use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Stack, Volume};
 
 const BLOCK: usize = 4096;
 const LOG_BLOCKS: u64 = 64;
-/// Slots of the cached volume that are written to; it has as many again.
+/// Number of slots that are written. The cached volume has twice as many.
 const SLOTS: u64 = 8;
-/// Each slot is filled with its round's number, 1 to this.
+/// Number of rounds. Each slot is filled with the number of its round, from 1 on.
 const ROUNDS: u8 = 3;
 
 fuzz_target!(|input: &[u8]| {
@@ -59,7 +59,7 @@ async fn open_and_read(image: Vec<u8>, forged: bool, accept_loss: bool) {
     }
 }
 
-/// A log that holds every slot in several versions, and zeros.
+/// Returns a log that holds several versions of every slot, and zeros.
 async fn written_log() -> Vec<u8> {
     let log = memory(LOG_BLOCKS);
     let cache = open(Arc::clone(&log), false).await.expect("it is new");
@@ -95,7 +95,7 @@ async fn open(log: Stack, accept_loss: bool) -> Result<Arc<Cache>, cache::CacheO
     Cache::open(settings, Parts { lower, log, nvram: None }, identity).await
 }
 
-/// Makes the checksum of a header right (docs/formats).
+/// Sets the right checksum of a header (docs/formats).
 fn seal(block: &mut [u8]) {
     let at = match &block[..8] {
         b"FBYLOGSG" | b"FBYLOGIX" => 4092,

@@ -1,5 +1,5 @@
-//! An initiator logs in to a hostile target, or does not: bounded, without harm, never beyond what
-//! it offered, and not to a target that has to prove itself and cannot.
+//! An initiator logs in to a hostile target. Memory and time are bounded, the result stays within the offer,
+//! and an initiator that requires authentication of the target never accepts one that cannot prove itself.
 #![no_main]
 
 use iscsi::{
@@ -38,13 +38,14 @@ fuzz_target!(|input: &[u8]| {
     }
     let mut request = login.start();
     let mut responses = 0;
-    // Responses are flags and text, divided by 0xff, which no UTF-8 holds.
+    // The input is a list of responses, each with flags and text. They are separated by 0xff, which never
+    // occurs in UTF-8.
     for part in input.split(|&byte| byte == 0xff) {
         let (flags, text) = part.split_first().unwrap_or((&0, &[]));
         let response = LoginResponse {
             transit: flags & 0x80 != 0,
             continues: flags & 0x40 != 0,
-            // Mostly right, for what lies behind.
+            // Mostly the right stage, so that the fuzzer reaches the code after it.
             current_stage: if flags & 8 == 0 { request.current_stage } else { LoginStage::Security },
             next_stage: if flags & 4 == 0 { request.next_stage } else { LoginStage::FullFeature },
             status: match flags & 3 {

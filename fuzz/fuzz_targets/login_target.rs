@@ -1,5 +1,5 @@
-//! A target logs a hostile initiator in, or does not: bounded, without harm, never beyond what it
-//! offered, and never without the proof that it asks for.
+//! A hostile initiator logs in to a target. Memory and time are bounded, the result stays within the offer,
+//! and a target that requires authentication admits no initiator without it.
 #![no_main]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use iscsi::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Anybody may come in, or who proves to be the user.
+/// A directory that admits every initiator, or only one that authenticates as the user.
 struct Door {
     asks: bool,
 }
@@ -51,7 +51,8 @@ fuzz_target!(|input: &[u8]| {
     let challenge = Challenge { identifier: 1, value: [5; 32] };
     let mut login = TargetLogin::new(offer.clone(), Arc::new(door)).with_challenge(challenge);
     let mut requests = 0;
-    // Requests are flags and text, divided by 0xff, which no UTF-8 holds.
+    // The input is a list of requests, each with flags and text. They are separated by 0xff, which never
+    // occurs in UTF-8.
     for part in input.split(|&byte| byte == 0xff) {
         let (flags, text) = part.split_first().unwrap_or((&0, &[]));
         let stage = |bits| match bits & 3 {

@@ -1,5 +1,5 @@
-//! A byte stream of a hostile peer through the decoder. What it lets through has one meaning: sent
-//! again, with digests, it arrives as the same PDU.
+//! A byte stream of a hostile peer through the decoder. A PDU that is accepted has one meaning: if it is
+//! encoded and sent again, with digests, the same PDU arrives.
 #![no_main]
 
 use std::io::IoSlice;
@@ -26,7 +26,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// `None` when the stream makes no sense any more.
+/// Feeds bytes into the decoder. Returns `None` when the stream can no longer be decoded.
 fn feed(decoder: &mut Decoder, mut piece: &[u8]) -> Option<Vec<Option<Pdu>>> {
     let mut pdus = Vec::new();
     while !piece.is_empty() {

@@ -1,5 +1,5 @@
-//! Parameter data: of a hostile target as our initiator reads it, of a hostile initiator as our
-//! unit does.
+//! Parameter data: that of a hostile target, which our initiator parses, and that of a hostile initiator,
+//! which our unit parses.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The initiator's machine in full feature phase against a target that answers anything. Every
-//! command ends once; nothing is sent that was not asked for.
+//! The initiator's state machine in full feature phase against a target that answers anything. Every command
+//! ends once, and the initiator sends only data that was requested.
 #![no_main]
 
 use std::{
@@ -33,11 +33,11 @@ struct Scene<'a> {
     stat_sn: u32,
     max_cmd_sn: u32,
     next_tag: u64,
-    /// Commands submitted and not ended.
+    /// Commands that were submitted and have not ended.
     open: BTreeSet<u64>,
-    /// Tags seen on the wire, newest last.
+    /// Tags that the initiator has sent, newest last.
     tags: Vec<Itt>,
-    /// Headers seen on the wire, to be rejected.
+    /// Headers that the initiator has sent, to be rejected.
     headers: Vec<Bytes>,
 }
 
@@ -97,7 +97,7 @@ fuzz_target!(|input: &[u8]| {
             break;
         }
     }
-    // What was not answered goes to the next session, all of it and nothing else.
+    // The next session gets exactly the commands that were not answered.
     let left: BTreeSet<u64> = scene.session.take_unanswered().iter().map(|r| r.tag).collect();
     assert_eq!(left, scene.open);
 });
@@ -180,7 +180,7 @@ impl Scene<'_> {
         }
     }
 
-    /// A SCSI response.
+    /// Returns a SCSI response.
     fn response(&mut self, kind: u8) -> Pdu {
         let response = if kind & 0x80 != 0 { 1 } else { 0 };
         Pdu::ScsiResponse(ScsiResponse {
@@ -196,7 +196,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Data-In, with or without a status.
+    /// Returns a Data-In PDU, with or without a status.
     fn data_in(&mut self, kind: u8) -> Pdu {
         let status = (kind & 0x80 != 0)
             .then(|| DataInStatus { status: 0, residual: self.residual() });
@@ -215,7 +215,7 @@ impl Scene<'_> {
         })
     }
 
-    /// An R2T.
+    /// Returns an R2T.
     fn r2t(&mut self, kind: u8) -> Pdu {
         Pdu::ReadyToTransfer(ReadyToTransfer {
             lun: Lun(0),
@@ -228,7 +228,7 @@ impl Scene<'_> {
         })
     }
 
-    /// A NOP-In: a ping, or the answer to one.
+    /// Returns a NOP-In: a ping, or the answer to one.
     fn nop_in(&mut self, kind: u8) -> Pdu {
         Pdu::NopIn(NopIn {
             lun: Lun(0),
@@ -239,7 +239,7 @@ impl Scene<'_> {
         })
     }
 
-    /// The response to a task management function or to a text request.
+    /// Returns the response to a task management function or to a text request.
     fn task_or_text(&mut self, kind: u8) -> Pdu {
         let itt = self.itt();
         let numbers = self.numbers(true);
@@ -259,7 +259,7 @@ impl Scene<'_> {
         }
     }
 
-    /// An asynchronous message.
+    /// Returns an asynchronous message.
     fn message(&mut self, kind: u8) -> Pdu {
         let event = match kind >> 3 & 7 {
             0 => AsyncEvent::Scsi,
@@ -273,7 +273,7 @@ impl Scene<'_> {
         Pdu::Async(AsyncMessage { lun: Lun(0), event, numbers, data })
     }
 
-    /// A reject of a header that was seen on the wire.
+    /// Returns a reject of a header that the initiator has sent.
     fn rejection(&mut self, kind: u8) -> Pdu {
         let choice = usize::from(self.choices.byte());
         let index = self.headers.len().checked_sub(1 + choice % 8);
@@ -287,7 +287,7 @@ impl Scene<'_> {
         Pdu::Reject(Reject { reason, numbers: self.numbers(true), data_sn: 0, header })
     }
 
-    /// The response to a logout.
+    /// Returns the response to a logout.
     fn logged_out(&mut self) -> Pdu {
         Pdu::LogoutResponse(LogoutResponse {
             result: LogoutResult::Closed,
@@ -298,7 +298,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Takes what the initiator sends, and the events for the application.
+    /// Collects the PDUs that the initiator sends, and the events for the application.
     fn collect(&mut self) {
         self.session.transmit();
         let output =

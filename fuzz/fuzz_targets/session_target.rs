@@ -1,7 +1,7 @@
-//! The target's machine in full feature phase against an initiator that sends anything in any
-//! order, over up to three connections that come and go, at every recovery level, and units that
-//! answer when they like. Every command is answered once at most for each time that it was sent,
-//! reassigned or aborted, with data within what was agreed on.
+//! The target's state machine in full feature phase against an initiator that sends anything in any order.
+//! The session has up to three connections that join and leave, any recovery level, and units that answer at
+//! any time. Every command is answered at most once for each time that it was sent, reassigned or aborted,
+//! and all data is within the negotiated limits.
 #![no_main]
 
 use std::{
@@ -26,7 +26,7 @@ use iscsi::{
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, Sense, SenseKey};
 
-/// Connections that a session may have.
+/// Maximum number of connections of the session.
 const CONNECTIONS: u16 = 3;
 const SEGMENT: u32 = 1024;
 const BURST: u32 = 4096;
@@ -44,18 +44,18 @@ struct Scene<'a> {
     session: Session,
     now: Instant,
     cmd_sn: u32,
-    /// The connection whose turn it is.
+    /// The connection that sends the next PDU.
     cid: Cid,
-    /// Recovery level.
     level: u8,
-    /// The last R2T's tag, and where its data goes on.
+    /// The tags of the last R2T, and the offset of the next data for it.
     r2t: (Itt, Ttt, u32),
-    /// Commands that the units work on.
+    /// Commands that the units are executing.
     known: BTreeSet<u32>,
     waiting: Vec<TargetEvent>,
-    /// How many commands of each tag were sent and not answered.
+    /// For each tag, the number of commands that were sent and not answered.
     open: BTreeMap<u32, u32>,
-    /// Statuses that came, by connection: one that comes again was asked for again.
+    /// The StatSN of each status, with its connection. A status that arrives again must have been requested
+    /// again.
     told: BTreeSet<(u16, u32)>,
 }
 
@@ -84,7 +84,7 @@ fuzz_target!(|input: &[u8]| {
         let pdu = scene.pdu();
         match &pdu {
             Pdu::ScsiCommand(command) => *scene.open.entry(command.itt.0).or_default() += 1,
-            // Both may make the target say again what went with a connection.
+            // Both functions can make the target repeat a response that was lost with a connection.
             Pdu::TaskRequest(request)
                 if matches!(
                     request.function,
@@ -126,7 +126,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// A connection that has logged in with parameters of the fuzzer's choice.
+/// Returns a connection that has logged in with parameters that the fuzzer chooses.
 fn log_in(flags: u8, cid: Cid, tsih: Tsih, now: Instant) -> Option<LoginPhase> {
     let yes = |bit: u8| if flags & bit != 0 { "Yes" } else { "No" };
     let mut text = Vec::new();
@@ -177,7 +177,7 @@ fn log_in(flags: u8, cid: Cid, tsih: Tsih, now: Instant) -> Option<LoginPhase> {
 }
 
 impl Scene<'_> {
-    /// Which connection is next; a few choices begin or end one.
+    /// Selects the next connection. A few choices begin or end one.
     fn turn(&mut self, flags: u8) {
         let choice = self.choices.byte();
         let cid = Cid(u16::from(choice) % CONNECTIONS);
@@ -197,8 +197,8 @@ impl Scene<'_> {
         }
     }
 
-    /// A connection begins: its numbers say nothing of an earlier one's, and its output holds the
-    /// login's last response.
+    /// Handles the begin of a connection: forgets the numbers of an earlier connection with this CID, and
+    /// drops the last response of the login from the output.
     fn forget(&mut self, cid: Cid) {
         self.told.retain(|&(of, _)| of != cid.0);
         let connection = self.session.connection_mut(cid).expect("just begun");
@@ -238,12 +238,12 @@ impl Scene<'_> {
         }
     }
 
-    /// The CmdSN of a PDU. An immediate one takes the next number and does not use it up.
+    /// Returns the CmdSN of a PDU. An immediate PDU has the next number, but does not use it up.
     fn cmd_sn_of(&mut self, kind: u8) -> Serial {
         if is_immediate(kind) { Serial(self.cmd_sn) } else { self.cmd_sn() }
     }
 
-    /// A SCSI command.
+    /// Returns a SCSI command.
     fn command(&mut self, kind: u8) -> Pdu {
         let flags = self.choices.byte();
         let itt = self.itt();
@@ -265,7 +265,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Data-Out, unsolicited or for the last R2T.
+    /// Returns Data-Out, unsolicited or for the last R2T.
     fn data_out(&mut self, kind: u8) -> Pdu {
         let (itt, ttt, offset) = self.r2t;
         let unsolicited = kind & 8 != 0;
@@ -284,7 +284,7 @@ impl Scene<'_> {
         })
     }
 
-    /// A task management function.
+    /// Returns a task management function.
     fn function(&mut self, kind: u8) -> Pdu {
         use TaskFunction::*;
         let all = [
@@ -309,7 +309,7 @@ impl Scene<'_> {
         })
     }
 
-    /// A text request.
+    /// Returns a text request.
     fn text(&mut self, kind: u8) -> Pdu {
         let length = usize::from(self.choices.byte() & 31);
         let mut text: Vec<u8> = (0..length).map(|_| self.choices.byte()).collect();
@@ -329,7 +329,7 @@ impl Scene<'_> {
         })
     }
 
-    /// A NOP-Out: a ping, or the answer to one.
+    /// Returns a NOP-Out: a ping, or the answer to one.
     fn nop_out(&mut self, kind: u8) -> Pdu {
         Pdu::NopOut(NopOut {
             immediate: is_immediate(kind),
@@ -342,7 +342,7 @@ impl Scene<'_> {
         })
     }
 
-    /// A SNACK.
+    /// Returns a SNACK request.
     fn snack(&mut self, kind: u8) -> Pdu {
         Pdu::Snack(Snack {
             kind: [
@@ -361,7 +361,7 @@ impl Scene<'_> {
         })
     }
 
-    /// A logout request.
+    /// Returns a logout request.
     fn logout(&mut self, kind: u8) -> Pdu {
         Pdu::LogoutRequest(LogoutRequest {
             immediate: is_immediate(kind),
@@ -374,7 +374,7 @@ impl Scene<'_> {
         })
     }
 
-    /// The units perform some of their commands.
+    /// Lets the units perform some of their commands.
     fn answer(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match &event {
@@ -388,7 +388,7 @@ impl Scene<'_> {
                 TargetEvent::Command(command) => {
                     assert!(self.known.insert(command.itt.0), "a tag names one command");
                 }
-                // A question that is answered at once.
+                // The admission of a command, which units answer at once.
                 TargetEvent::Admission(_) => {
                     let choice = self.choices.byte();
                     self.perform(event, choice);
@@ -446,7 +446,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What the target says, on all connections.
+    /// Collects the output of the target on all connections.
     fn collect(&mut self) {
         for number in 0..CONNECTIONS {
             let Some(connection) = self.session.connection_mut(Cid(number)) else { continue };
@@ -484,7 +484,7 @@ impl Scene<'_> {
     }
 }
 
-/// Returns the I bit of a PDU.
+/// Returns true if the I bit of the PDU is set.
 fn is_immediate(kind: u8) -> bool {
     kind & 0x80 != 0
 }

@@ -1,6 +1,6 @@
-//! A hostile initiator's commands and their parameter lists against a whole unit: UNMAP, MODE
-//! SELECT, PERSISTENT RESERVE OUT, EXTENDED COPY and whatever else the table of operations has.
-//! Each is answered, within the room there is, and none reaches beyond the volume.
+//! Commands and parameter lists of a hostile initiator against a whole unit: UNMAP, MODE SELECT, PERSISTENT
+//! RESERVE OUT, EXTENDED COPY and all other operations of the table. Each is answered within the limits, and
+//! none accesses blocks beyond the end of the volume.
 #![no_main]
 
 use std::{
@@ -25,7 +25,7 @@ use volume::{
 
 const BLOCKS: u64 = 64;
 
-/// What a unit may need a clock for.
+/// The runtime with the clock that a unit may need.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
@@ -48,7 +48,7 @@ fuzz_target!(|input: &[u8]| {
             let length = choices.length().min(1024);
             (0..length).map(|_| choices.byte()).collect()
         };
-        // No fuzzer finds the checksum of a claim.
+        // The fuzzer cannot guess the checksum of a claim.
         let list = if choices.byte() == 0 { claim(&mut choices) } else { list };
         let cdb = cdb(&mut choices, list.len());
         let capacity = choices.length().min(1 << 20);
@@ -71,7 +71,7 @@ fuzz_target!(|input: &[u8]| {
     nexuses.iter().for_each(|nexus| unit.nexus_closed(nexus));
 });
 
-/// The parameter list of a claim that may be granted.
+/// Returns the parameter list of a claim that may be granted.
 fn claim(choices: &mut Choices) -> Vec<u8> {
     let mut small = || u64::from(choices.byte() % 8);
     let predecessors = (0..small()).map(|at| at + 1).collect();
@@ -92,7 +92,7 @@ fn claim(choices: &mut Choices) -> Vec<u8> {
     .to_bytes()
 }
 
-/// Records in memory: with a store, a unit has commands that it has not without one.
+/// Records in memory. A unit with a store supports more commands than one without.
 #[derive(Default)]
 struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
@@ -107,7 +107,7 @@ impl UnitStore for Kept {
     }
 }
 
-/// Mostly a command that is known, whose length of parameters is that of its list.
+/// Returns a CDB: mostly a known command whose parameter list length is right.
 fn cdb(choices: &mut Choices, list: usize) -> Cdb {
     let mut cdb = [0; 16];
     cdb.iter_mut().for_each(|byte| *byte = choices.byte());
@@ -120,7 +120,7 @@ fn cdb(choices: &mut Choices, list: usize) -> Cdb {
         }
     }
     if how & 8 != 0 {
-        // Fields that are reserved in most commands.
+        // Clear bits that are reserved in most commands.
         cdb[1] &= 0x1f;
         cdb[2..].iter_mut().for_each(|byte| *byte &= 0x1f);
         cdb[15] = 0;
@@ -139,13 +139,13 @@ fn cdb(choices: &mut Choices, list: usize) -> Cdb {
         }
     }
     if how & 0x40 != 0 {
-        // An address inside.
+        // Use an address inside of the volume.
         cdb[2..8].fill(0);
     }
     Cdb::new(&cdb)
 }
 
-/// Panics for what a unit must never ask of its volume.
+/// A volume that panics on calls that a unit must never make.
 struct Door(MemVolume);
 
 impl Door {

@@ -1,4 +1,5 @@
-//! What the fuzz targets share: choices read from the input, PDUs in and out of a machine.
+//! Functions that the fuzz targets share: choices read from the input, and the exchange of PDUs with a state
+//! machine.
 
 use std::io::IoSlice;
 
@@ -8,51 +9,46 @@ use iscsi::{
     codec::{Decoder, Digests, PduFrame, PduOutput},
 };
 
-/// The fuzzer's input as a sequence of choices; zeros when it is used up.
+/// The fuzzer's input as a sequence of choices. After its end, all choices are zero.
 pub struct Choices<'a>(&'a [u8]);
 
 impl<'a> Choices<'a> {
-    /// From the whole input.
     #[must_use]
     pub fn new(input: &'a [u8]) -> Self {
         Self(input)
     }
 
-    /// All that is left.
+    /// Returns the rest of the input.
     #[must_use]
     pub fn rest(self) -> &'a [u8] {
         self.0
     }
 
-    /// Nothing is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One byte.
     pub fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         first
     }
 
-    /// A bit of the next byte.
+    /// Returns one bit of the next byte.
     pub fn flag(&mut self) -> bool {
         self.byte() & 1 != 0
     }
 
-    /// Two bytes.
     pub fn short(&mut self) -> u16 {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// Four bytes.
     pub fn word(&mut self) -> u32 {
         u32::from(self.short()) << 16 | u32::from(self.short())
     }
 
-    /// A number near `near` nearly always, else any.
+    /// Returns a number that is mostly near `near`, else random.
     pub fn number_near(&mut self, near: u32) -> u32 {
         match self.byte() {
             0xff => self.word(),
@@ -62,7 +58,7 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// A length in bytes that a small transfer may have: often whole blocks.
+    /// Returns a length in bytes of a small transfer, often a multiple of a block.
     pub fn length(&mut self) -> u32 {
         match self.byte() {
             0xff => self.word(),
@@ -72,7 +68,7 @@ impl<'a> Choices<'a> {
     }
 }
 
-/// A frame as the decoder would make it of this PDU.
+/// Returns the frame that the decoder would make of this PDU.
 #[must_use]
 pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
@@ -80,7 +76,7 @@ pub fn frame(pdu: Pdu) -> PduFrame {
     PduFrame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, is_shared: false, data_digest_error: false }
 }
 
-/// All that a machine has to say. That it parses is part of the test.
+/// Returns all PDUs in the output of a state machine. Panics if the output cannot be parsed.
 pub fn drain(output: &mut PduOutput, digests: Digests, max_data_segment_length: u32) -> Vec<Pdu> {
     let mut decoder = Decoder::new(65_536, max_data_segment_length);
     decoder.configure(65_536, max_data_segment_length, digests);
