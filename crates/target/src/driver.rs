@@ -142,7 +142,7 @@ impl TargetSessionDriver<'_> {
                 Poll::Pending
             }
             Err(end) => {
-                // Queued output may tell the initiator the reason. What the socket does not accept now is lost.
+                // Queued output may tell the initiator the reason. Output that the socket does not accept now is lost.
                 for line in &mut self.lines {
                     if let Some(connection) = self.session.connection_mut(line.cid) {
                         let _ = line.send(connection.output_mut(), context);
@@ -403,7 +403,7 @@ impl TargetSessionDriver<'_> {
         }
         let line = self.lines.iter().position(|line| line.cid == cid);
         let address = line.map(|at| {
-            // Queued output may tell the initiator the reason. What the socket does not accept now is lost.
+            // Queued output may tell the initiator the reason. Output that the socket does not accept now is lost.
             let _ = self.send_on(at, context);
             self.lines.remove(at).address
         });

@@ -47,7 +47,7 @@ impl Execution {
         if let Poll::Ready(completion) = answer.poll_unpin(context) {
             return Ok(completion);
         }
-        // SAFETY: the future borrows only the unit. The `Arc` beside it keeps the unit alive until the future is
+        // SAFETY: the future borrows only the unit. The `Arc` next to it keeps the unit alive until the future is
         // dropped; the unit does not move and cannot be borrowed mutably meanwhile.
         let future = unsafe { transmute::<UnitReply<'_>, UnitReply<'static>>(answer) };
         Err(Self { future, _unit: Arc::clone(unit) })

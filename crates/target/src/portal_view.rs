@@ -19,7 +19,7 @@ use crate::{
 
 /// The view of one connection.
 ///
-/// An initiator that may not log in to a target must not be able to tell it from a target that does not exist.
+/// An initiator that may not log in to a target must not be able to distinguish it from a target that does not exist.
 /// Without CHAP users, both logins are refused at once with status 0203 (not found), and the events say which case it
 /// was. With CHAP users, both logins require authentication, as a target does that requires it: they end with 0201 if
 /// no user is authenticated, and with 0203 otherwise.

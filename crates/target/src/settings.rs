@@ -63,7 +63,7 @@ pub struct Settings {
     pub held_bytes: usize,
     /// Data of waiting writes, of all sessions together, in bytes. A write waits for commands before it, for
     /// the rest of its data, or for data requested with R2Ts. Each of `max_connections` connections has its
-    /// own share, one first burst if that fits beside [`BORROWED_BYTES`]. The rest is divided among the
+    /// own share, one first burst if that fits next to [`BORROWED_BYTES`]. The rest is divided among the
     /// sessions that need more. A session that has used up its part gets no further command numbers, and the
     /// data of its further writes is requested later, or dropped and the write answered with BUSY. Default
     /// 384 MiB: first bursts of 256 KiB for 1,024 connections, and 128 MiB, which is 8 MiB for each of 16

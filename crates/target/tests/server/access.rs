@@ -178,7 +178,7 @@ async fn what_is_not_for_somebody_looks_like_what_is_not_there() {
         let end = end(address, target, chap("alice")).await;
         assert_eq!(end, Err(LoginStatus::NotFound), "{target}");
     }
-    // If nobody can authenticate, both are refused immediately.
+    // Without CHAP users, both are refused immediately.
     let open = vec![target(FAR, Some(vec![rule("", "127.0.0.2", "")]))];
     let (_server, address) = serve(Settings::default(), open).await;
     for target in [FAR, UNKNOWN] {
@@ -445,7 +445,7 @@ async fn many_discovery_sessions_are_one_event() {
     assert_eq!(server.statistics().opened_sessions, 21);
 }
 
-/// Finding: anybody who may log in to an open target could fill the log with events: two lines for each session.
+/// Finding: any initiator that may log in to an open target could fill the log with events: two lines for each session.
 #[tokio::test]
 async fn sessions_that_come_and_go_without_end_do_not_fill_the_events() {
     let log = Log::start();
