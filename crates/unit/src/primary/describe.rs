@@ -69,7 +69,7 @@ impl PrimaryUnit {
                 timeouts,
                 allocation_length,
             } => (supported(device, reporting, timeouts)?, allocation_length),
-            // The target answers REPORT LUNS: only it knows which units there are.
+            // The target answers REPORT LUNS, because only the target has the list of its units.
             _ => return Err(Sense::INVALID_COMMAND_OPERATION_CODE),
         };
         Ok(answer(bytes, allocation_length))
