@@ -121,7 +121,7 @@ impl LinkDirection {
         self.counters.bytes += bytes;
         self.counters.packets_by_length.count(bytes);
         let settings = &self.settings;
-        // Draw all random numbers for every packet, so that no random stream depends on the fate of packets.
+        // Draw all random numbers for every packet, so that no random stream depends on decisions about packets.
         let is_lost = self.loss.loses(&settings.loss);
         let jitter = settings.jitter.mul_f64(self.jitter.unit());
         let is_held_back = self.order.hits(settings.reorder);
