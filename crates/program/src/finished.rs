@@ -76,8 +76,8 @@ pub fn run(command: &mut Command, limit: Duration) -> io::Result<ProgramResult> 
     finish(running, &said, begun, WaitLimit::of(limit))
 }
 
-/// Runs a program to its end as [`run`] does, and kills it also as soon as `stop` is set. When the calling thread ends, the
-/// program gets SIGTERM.
+/// Runs a program to its end like [`run`], and kills it also as soon as `stop` is set. When the calling thread
+/// ends, the program gets SIGTERM.
 ///
 /// # Errors
 /// The system's error. An unsuccessful end is no error.

@@ -19,7 +19,7 @@ use rustix::{
 use crate::reset_signals;
 
 /// Time for a killed program to end. It ends at once unless it waits for storage that does not answer.
-/// Whoever removes that storage must not wait for the program any longer.
+/// A caller that is removing that storage must not wait for the program any longer.
 const GONE: Duration = Duration::from_secs(5);
 /// Interval at which a wait checks the `stop` flag. People do not notice a delay of this length.
 const LOOK: Duration = Duration::from_millis(100);
