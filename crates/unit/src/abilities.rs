@@ -113,7 +113,10 @@ impl fmt::Display for NotDropped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotRolledBack(error) => {
-                write!(f, "what its owner has sent and not flushed cannot be rolled back: {error}")
+                write!(
+                    f,
+                    "the writes that the claim's owner has not flushed cannot be rolled back: {error}"
+                )
             }
             Self::NotSaved => f.write_str("the record of the claim cannot be saved"),
         }

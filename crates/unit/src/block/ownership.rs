@@ -130,7 +130,7 @@ impl Ownership {
                     tracing::warn!(
                         owner,
                         log = instance,
-                        "somebody beside the owner of the unit's dirty data wants to change it, and may not"
+                        "write of another initiator refused: only the owner of the claim may write to the unit"
                     );
                 }
                 Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED.into())
@@ -233,7 +233,7 @@ impl Ownership {
                 log = hex(&next.instance),
                 generation = next.generation,
                 %sense,
-                "a claim is refused"
+                "claim refused"
             );
             return Err(sense);
         }
@@ -247,7 +247,7 @@ impl Ownership {
             log = hex(&next.instance),
             generation = next.generation,
             dirty = next.is_dirty,
-            "claimed: nobody else may change the unit"
+            "claim granted: other initiators cannot write to the unit"
         );
         self.change(|known, holder| {
             let before = std::mem::replace(holder, nexus);
@@ -278,7 +278,7 @@ impl Ownership {
         let confirmed = last.confirmed.max(asked.confirmed.unwrap_or(0));
         let next = ClaimOwner { is_held: false, is_dirty: false, confirmed, ..last };
         self.save(&mut saved, &next).await?;
-        tracing::info!(owner = next.name, log = hex(&next.instance), "the claim is given back");
+        tracing::info!(owner = next.name, log = hex(&next.instance), "claim released");
         self.change(|known, holder| {
             *holder = NOBODY;
             known.unbegun = None;
@@ -330,7 +330,11 @@ impl Ownership {
         let Some(last) = self.known.lock().last.clone() else { return Ok(()) };
         let next = ClaimOwner { is_held: false, is_dropped: true, ..last };
         self.save(&mut saved, &next).await?;
-        tracing::warn!(owner = next.name, log = hex(&next.instance), "the claim is dropped");
+        tracing::warn!(
+            owner = next.name,
+            log = hex(&next.instance),
+            "claim dropped on behalf of the operator"
+        );
         self.change(|known, holder| {
             let before = std::mem::replace(holder, NOBODY);
             if before != NOBODY {

@@ -67,7 +67,7 @@ impl UnitSharing {
         match former {
             Some(former) if former.is_held => {
                 return Err(io::Error::other(format!(
-                    "its dirty data is with {}, which had it alone: drain and stop that gateway first",
+                    "gateway {} still has the exclusive claim on the unit: drain and stop that gateway first",
                     former.name
                 )));
             }
@@ -76,8 +76,9 @@ impl UnitSharing {
             _ => {}
         }
         let grain = (share.grain_bytes / geometry.block_size).max(1);
-        let ranges = ranges(geometry.blocks, grain)
-            .ok_or_else(|| io::Error::other("its ranges are too many: a larger grain is needed"))?;
+        let ranges = ranges(geometry.blocks, grain).ok_or_else(|| {
+            io::Error::other("the unit has too many ranges: set a larger `share_grain`")
+        })?;
         let terms = Terms { lease: share.lease_ms.into(), ranges };
         let mut first = [0; 8];
         getrandom::fill(&mut first).map_err(io::Error::other)?;
@@ -182,7 +183,7 @@ impl UnitSharing {
             let admitted =
                 is_own_name(from, &asked.owner).and_then(|()| state.admit(nexus, &asked));
             let member = admitted.inspect_err(|sense| {
-                tracing::warn!(owner = asked.owner, log = hex(&asked.instance), %sense, "a claim is refused");
+                tracing::warn!(owner = asked.owner, log = hex(&asked.instance), %sense, "claim refused");
             })?;
             let mut owners = state.owners.clone();
             let next = ClaimOwner::granted(owners.get(member.0 as usize), asked);
@@ -194,7 +195,11 @@ impl UnitSharing {
         };
         self.save(&owners).await?;
         let owner = &owners[member.0 as usize];
-        tracing::info!(owner = owner.name, log = hex(&owner.instance), "claimed, beside others");
+        tracing::info!(
+            owner = owner.name,
+            log = hex(&owner.instance),
+            "claim granted on a shared unit"
+        );
         let now = self.now();
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -280,7 +285,10 @@ impl UnitSharing {
         let mut state = self.state.lock();
         let state = &mut *state;
         for member in &dropped {
-            tracing::warn!(owner = owners[member.0 as usize].name, "the claim is dropped");
+            tracing::warn!(
+                owner = owners[member.0 as usize].name,
+                "claim dropped on behalf of the operator"
+            );
             state.grantor.expel(*member, now);
             // A gateway that was cut off may still have its session.
             let sessions: Vec<u64> = state.sessions_of(*member).collect();

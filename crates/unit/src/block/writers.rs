@@ -36,14 +36,15 @@ impl BlockWriters {
         let geometry = volume.geometry();
         let sharing = match settings.share {
             Some(_) if geometry.epoch_blocks > 0 => {
-                let message = "it cannot be shared with a cache of its own whose writes count with the next flush";
+                let message = "the unit cannot be shared: its own cache makes writes stable only with the next flush";
                 return Err(io::Error::other(message));
             }
             Some(share) => {
                 Some(UnitSharing::load(share, &geometry, Arc::clone(store), ownership.last())?)
             }
             None if UnitSharing::is_left(&**store)? => {
-                let message = "several gateways share it still: stop them first, or share it again";
+                let message =
+                    "several gateways still share the unit: stop them first, or share it again";
                 return Err(io::Error::other(message));
             }
             None => None,
