@@ -138,14 +138,16 @@ impl FromStr for NetworkPrefix {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| wrong("no IP address before the /"))?;
+        let address: IpAddr =
+            address.parse().map_err(|_| wrong("it does not begin with an IP address"))?;
         let bits = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
             None => bits,
             Some(prefix) => {
                 let prefix = prefix.parse().ok().filter(|&prefix: &u8| prefix <= bits);
-                prefix
-                    .ok_or_else(|| wrong(&format!("no number of bits up to {bits} after the /")))?
+                prefix.ok_or_else(|| {
+                    wrong(&format!("the prefix length after the / must be 0 to {bits}"))
+                })?
             }
         };
         let network = Self { address, prefix };
@@ -158,7 +160,7 @@ impl FromStr for NetworkPrefix {
             return Err(wrong("bits are set after the prefix"));
         }
         if address.to_canonical() != address {
-            return Err(wrong("write an IPv4 network as such"));
+            return Err(wrong("write an IPv4 network in IPv4 notation"));
         }
         Ok(network)
     }

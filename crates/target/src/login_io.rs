@@ -64,7 +64,7 @@ enum LoginAttemptError {
     Protocol(#[from] TargetSessionError),
     #[error("closed by the initiator")]
     Closed,
-    #[error("the session has ended meanwhile")]
+    #[error("the session has ended in the meantime")]
     SessionGone,
     #[error("the server is stopping")]
     Stopping,

@@ -350,8 +350,10 @@ impl Predecessor {
     /// Closes the session and waits until nothing of it is in progress.
     pub(crate) async fn close(mut self) {
         // If the queue is full, the driver will make room; if it is closed, the driver has ended.
-        let _ =
-            self.orders.send(DriverMessage::Close("replaced by a new session of its name")).await;
+        let _ = self
+            .orders
+            .send(DriverMessage::Close("replaced by a new session with the same name"))
+            .await;
         while self.gone.changed().await.is_ok() {}
     }
 }
