@@ -139,9 +139,9 @@ impl SessionRegistry {
     /// Returns the session that a new one of the same name replaces (RFC 7143, 6.3.5).
     ///
     /// # Errors
-    /// [`LoginStatus::AuthenticationFailure`] if it is a normal session of another CHAP user that still exists
-    /// according to `is_user`. The new user may be allowed on the target as well, but must not end that session by giving its
-    /// initiator's name.
+    /// [`LoginStatus::AuthenticationFailure`] if it is a normal session of another CHAP user that still
+    /// exists according to `is_user`. The new user may be allowed on the target as well, but must not end
+    /// that session by giving its initiator's name.
     pub(crate) fn predecessor(
         &self,
         login: &EstablishedLogin,
