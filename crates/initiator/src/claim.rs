@@ -77,8 +77,8 @@ impl Claimed {
         let is_new = !std::mem::replace(&mut self.inner.lock().is_old, true);
         if is_new {
             warn!(
-                "the node is of an older version, which keeps no numbers of confirmed writes: it does not \
-                 recognize an older copy of log and NVRAM"
+                "the node has an older version, which does not record confirmed writes: it cannot recognize an older \
+                 copy of log and NVRAM"
             );
         }
         is_new
@@ -291,7 +291,7 @@ fn printable_owner(claim: &Claim) -> String {
 pub const OURSELVES: &str = "(this gateway itself)";
 
 /// Part of the reason of a refused claim if the node was restored from an older backup.
-pub const NODE_IS_OLDER: &str = "the node is of an earlier day";
+pub const NODE_IS_OLDER: &str = "the node was restored from an older backup";
 
 /// Logs in and reads the claim on the unit of `settings.lun`. Returns `None` if the unit keeps no claims. The
 /// report of a unit that was never claimed has an empty owner.
@@ -343,18 +343,18 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
             "its dirty data is with {owner}, in log {log}, generation {generation}"
         ),
         0x82 if *instance != claim.instance => format!(
-            "the node knows nothing of this log, which was generation {} there: {NODE_IS_OLDER}, and what it got \
-             since is missing from it",
+            "the node knows nothing of this log, which was generation {} there: {NODE_IS_OLDER}, and later \
+             writes are missing from it",
             claim.granted
         ),
         0x82 => format!(
             "the node knows this log as generation {generation}, and the log was generation {} \
-             there: {NODE_IS_OLDER}, and what it got since is missing from it",
+             there: {NODE_IS_OLDER}, and later writes are missing from it",
             claim.granted
         ),
         0x83 => format!(
             "the operator of the node has dropped the claim of this log (generation {generation}): \
-             others may have written there since; {ours}"
+             other initiators may have written to the volume since; {ours}"
         ),
         0x85 => format!(
             "{owner} uses a copy of this log at present (generation {generation}), and {ours}"

@@ -141,7 +141,7 @@ impl RemoteSession {
                         tracing::debug!(%error, "the claim is still not answered");
                     }
                     Err(error) => tracing::warn!(
-                        %error, "the claim is not answered: presenting it again until it is"
+                        %error, "the claim is not answered: presenting it until it is answered"
                     ),
                 }
                 continue;

@@ -16,7 +16,7 @@ pub(crate) fn is_refusal(sense: &Sense) -> bool {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The location of the volume is unknown.
-    #[error("cannot find it: {0}")]
+    #[error("cannot find the volume: {0}")]
     NotLocated(Arc<str>),
     #[error("cannot connect to {portal}: {reason}")]
     Connect { portal: Arc<str>, reason: Arc<str> },
@@ -27,7 +27,7 @@ pub enum Error {
     #[error("cannot log in: {0}")]
     Login(#[from] LoginFailure),
     /// The target has redirected the login too often.
-    #[error("the target redirects the login again and again, last to {0}")]
+    #[error("the target redirects the login too often, last to {0}")]
     Redirected(Arc<str>),
     /// A time-out of the settings has expired.
     #[error("no answer in time: {0}")]
@@ -36,7 +36,7 @@ pub enum Error {
     #[error("the target closed the connection")]
     Closed,
     /// The system reports that the connection is broken.
-    #[error("the connection broke: {0}")]
+    #[error("the connection is broken: {0}")]
     Io(Arc<str>),
     /// The protocol state machine had to drop the session or connection.
     #[error("the connection was dropped: {0}")]
@@ -130,8 +130,8 @@ pub enum CommandError {
 
 /// The error of a read on a unit whose claim's owner is disconnected (7/27/88, `docs/protocols.md`).
 const HALF_AN_EPOCH: &str = "the gateway that has claimed the unit was lost in the middle of a destage \
-     round, so the unit holds no consistent prefix; start the gateway again, or give up what its log has \
-     with `forebay claim drop` at the node";
+     round, so the unit holds no consistent prefix; start the gateway again, or discard the data in its \
+     log with `forebay claim drop` at the node";
 
 impl CommandError {
     /// Returns true if the target does not support the command, or its fields.

@@ -274,7 +274,7 @@ impl PendingTable {
             pending.sent = false;
             if pending.job.reply.is_closed() {
                 // The caller no longer waits, and the target will not perform the command.
-                let gone = CommandError::Unreachable("the caller has gone".into());
+                let gone = CommandError::Unreachable("the caller no longer waits".into());
                 self.finish(request.tag, Err(gone), statistics);
             } else if pending.job.is_once() {
                 self.finish(request.tag, Err(not_repeated("the session was lost")), statistics);
@@ -461,7 +461,7 @@ impl PendingCommand {
             CommandOutcomeKind::UnitAttention => {
                 self.attentions += 1;
                 if is_once {
-                    CommandVerdict::NotRepeated("the target had something else to report")
+                    CommandVerdict::NotRepeated("the target answered with a unit attention")
                 } else if self.attentions <= MOST_UNIT_ATTENTIONS {
                     CommandVerdict::AfterAttention
                 } else {
@@ -469,7 +469,7 @@ impl PendingCommand {
                 }
             }
             CommandOutcomeKind::Aborted | CommandOutcomeKind::Busy if is_once => {
-                CommandVerdict::NotRepeated("the target did not perform it")
+                CommandVerdict::NotRepeated("the target did not perform the command")
             }
             CommandOutcomeKind::Aborted if self.aborts < MOST_ABORTS => {
                 self.aborts += 1;

@@ -140,7 +140,7 @@ impl Ask<'_> {
             }
         };
         let waited = tokio::time::timeout(time_out, asking).await;
-        waited.map_err(|_| Error::TimedOut("a unit that becomes ready"))?
+        waited.map_err(|_| Error::TimedOut("the unit did not become ready"))?
     }
 
     /// Returns the data of a command; `None` if the unit does not support the command.

@@ -106,7 +106,7 @@ impl Reserving {
                         ReservingStep::Done(Holding::Reserved)
                     }
                     Some(key) => refused(format!(
-                        "somebody else has reserved the unit, with the key {key:016x}"
+                        "another initiator has reserved the unit with the key {key:016x}"
                     )),
                     None => refused(format!("the target did not reserve the unit ({reserved})")),
                 }
@@ -126,7 +126,7 @@ impl Reserving {
         match later.first() {
             Some(later) => ReservingStep::Withdraw(
                 format!(
-                    "this log was taken up elsewhere as generation {}; this one is generation {}",
+                    "another copy of this log is in use as generation {}; this one is generation {}",
                     *later as u32, ours as u32
                 )
                 .into(),

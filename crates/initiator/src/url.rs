@@ -62,14 +62,14 @@ fn parse(url: &str) -> Result<Url, &'static str> {
     }
     let target = parts.next().filter(|target| !target.is_empty());
     if target.is_some_and(|target| !is_iscsi_name(target)) {
-        return Err("the target is no iSCSI name (iqn., eui. or naa.)");
+        return Err("the target is not an iSCSI name (iqn., eui. or naa.)");
     }
     let lun = match parts.next() {
         None | Some("") => None,
         Some(_) if target.is_none() => return Err("a unit without a target"),
         Some(lun) => {
             let lun = lun.parse::<u16>().ok().filter(|&lun| lun < 16384);
-            Some(lun.ok_or("the unit is no number from 0 to 16383")?)
+            Some(lun.ok_or("the unit must be a number from 0 to 16383")?)
         }
     };
     Ok(Url { portals, target: target.map(str::to_owned), lun })
@@ -90,7 +90,7 @@ pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> 
             match port.strip_prefix(':') {
                 Some(port) => (host.to_string(), Some(port)),
                 None if port.is_empty() => (host.to_string(), None),
-                None => return Err("something between ] and the port"),
+                None => return Err("unexpected text between ] and the port"),
             }
         }
         None => match portal.split_once(':') {
@@ -103,16 +103,16 @@ pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> 
         return Err("it names no host");
     }
     if host.contains('@') {
-        return Err("user and password do not go into a URL");
+        return Err("a URL must not contain user and password");
     }
     if !host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:".contains(c)) {
-        return Err("the host holds a character that no host name has");
+        return Err("the host contains a character that is not allowed in host names");
     }
     let port = match port {
         None => PORT,
         Some(port) => {
             let port = port.parse().ok().filter(|&port| port != 0);
-            port.ok_or("the port is no number from 1 to 65535")?
+            port.ok_or("the port must be a number from 1 to 65535")?
         }
     };
     Ok((host, port))

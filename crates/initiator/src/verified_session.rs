@@ -80,7 +80,7 @@ pub(crate) async fn connect(settings: &Settings) -> Result<VerifiedSession, Erro
 async fn connect_to(settings: Settings) -> Result<VerifiedSession, Error> {
     let mut io = SessionIo::open(&settings, false).await?;
     let probing = timeout(settings.login_time_out, probe(&mut io, &settings)).await;
-    let facts = probing.map_err(|_| Error::TimedOut("what the unit is"))??;
+    let facts = probing.map_err(|_| Error::TimedOut("the description of the unit"))??;
     Ok(VerifiedSession { settings: Arc::new(settings), io, facts })
 }
 

@@ -164,7 +164,7 @@ impl RemoteVolume {
             && let Some(claim) = self.session.claimed().get()
             && self.session.claimed().holding() == Holding::Reserved
         {
-            let reason: Arc<str> = "somebody else has taken the unit's reservation".into();
+            let reason: Arc<str> = "another initiator has taken over the unit's reservation".into();
             self.session.claimed().note(&claim, Holding::Refused(reason.clone()));
             return volume::Error::Fenced(reason);
         }
@@ -194,7 +194,7 @@ impl RemoteVolume {
         let cdb = Command::write(extent.lba.0, extent.blocks, fua).encode();
         let answer = self.perform(cdb, DataPhase::Out(data), extent).await?;
         if answer.residual != iscsi::pdu::Residual::None {
-            let reason = format!("a write was not taken whole: {:?}", answer.residual);
+            let reason = format!("the target took only a part of a write: {:?}", answer.residual);
             return Err(volume::Error::Device(reason.into()));
         }
         // A stable write handles a restart of the unit by itself.
@@ -273,8 +273,7 @@ impl RemoteVolume {
         // After this error the caller must send its writes again, and not only the flush.
         let started_anew = || {
             volume::Error::Device(
-                "the remote unit started anew: what was written to it and not flushed may be lost"
-                    .into(),
+                "the remote unit was restarted: writes that were not flushed may be lost".into(),
             )
         };
         let begun = {
@@ -371,7 +370,7 @@ impl Volume for RemoteVolume {
                 }
                 // The unit was restarted between the write and the flush: write again.
             }
-            Err(volume::Error::Device("the remote unit starts anew again and again".into()))
+            Err(volume::Error::Device("the remote unit restarts too often".into()))
         })
     }
 

@@ -173,7 +173,10 @@ async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
             let mut far = site.node(clock).unwrap_or_else(|error| panic!("{what}: {error}"));
             if openings > 1 {
                 let refused = site.gateway("a", clock).err().expect("the node is older");
-                assert!(refused.contains("the node is of an earlier day"), "{what}: {refused}");
+                assert!(
+                    refused.contains("the node was restored from an older backup"),
+                    "{what}: {refused}"
+                );
                 assert!(refused.contains("bring back the node's newest"), "{what}: {refused}");
                 far.kill();
                 site.copy("node-state-new", "node-state");
