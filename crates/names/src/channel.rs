@@ -47,7 +47,7 @@ pub enum ChannelError {
     #[error("the peer uses another protocol")]
     Hello,
     /// A frame exceeds the maximum length.
-    #[error("a frame is longer than it may be")]
+    #[error("a frame exceeds the maximum length")]
     Length,
     /// The other end has another secret, or the frame was changed on the way.
     #[error("the peer has another secret, or its messages were changed on the way")]

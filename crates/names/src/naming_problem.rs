@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 pub enum NamingProblem {
     /// Another process uses our number.
     #[error(
-        "another process has the same number (GLN) as this one: one was made as a copy of the other, and hosts are \
+        "another process has the same number (GLN) as this one: one of them is a copy of the other, and hosts are \
          not sent to the volumes of either; stop the copy, delete `gln` in its `state` folder, and start it again"
     )]
     Twin,
     /// Another node has a version of our record that we cannot have published.
     #[error(
-        "somebody who has the secret announces this node with a number of changes far above its own, which is \
-         ignored; find out who does, and give all others another secret; if others cannot find this node's \
+        "a peer with the secret announces this node with a number of changes far above the node's own, which is \
+         ignored; find that peer, and give all other nodes another secret; if other nodes cannot find this node's \
          volumes any more, delete `gln` in its `state` folder and restart it: it then takes part as a new node"
     )]
     Forged,
     /// There are more nodes or volumes than the table can hold.
     #[error(
-        "more nodes or volumes are announced than there is room for (256 other nodes, 8192 volumes of theirs): the \
-         rest is not found; give some of the nodes separate seeds and a separate secret"
+        "more nodes or volumes are announced than there is room for (256 other nodes, 8192 volumes of theirs): \
+         the remaining ones are not found; give some of the nodes separate seeds and a separate secret"
     )]
     Full,
 }
