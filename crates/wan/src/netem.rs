@@ -232,12 +232,12 @@ fn limit(settings: &DirectionSettings) -> u32 {
 fn doubt(settings: &DirectionSettings, lane: &LaneReport) -> Option<String> {
     let limit = limit(settings);
     if lane.no_room > 0 {
-        return Some(format!("{} packets went beyond netem's limit of {limit}", lane.no_room));
+        return Some(format!("{} packets exceeded netem's limit of {limit}", lane.no_room));
     }
     (lane.counters.lost > 0).then(|| {
         format!(
-            "netem counts packets beyond its limit of {limit} as lost at random; that is as many of the smallest as fit \
-             on a link twice as fast, and into its queue, {MOST} at most"
+            "netem counts packets beyond its limit of {limit} as lost at random; the limit is \
+             the number of smallest packets that fit on a link of twice the rate and into its queue, at most {MOST}"
         )
     })
 }
@@ -376,7 +376,7 @@ mod tests {
         let clean = counted(said, &DirectionSettings::default()).unwrap();
         assert_eq!((clean.counters.lost, clean.counters.queue_full, clean.no_room), (0, 3, 4));
         let told = doubt(&DirectionSettings::default(), &clean).unwrap();
-        assert!(told.contains("4 packets went beyond netem's limit of 1000"), "{told}");
+        assert!(told.contains("4 packets exceeded netem's limit of 1000"), "{told}");
         let lossy_lane = counted(said, &lossy).unwrap();
         let told = doubt(&lossy, &lossy_lane).unwrap();
         assert!(told.contains("beyond its limit of 1000 as lost"), "{told}");

@@ -75,16 +75,18 @@ impl Timeliness {
         let mut taints = Vec::new();
         let Lateness { median_us, p99_us, .. } = *lateness;
         if median_us > LATE_MEDIAN_US {
-            taints
-                .push(format!("packets came {median_us:.0} us late in the median, more than 100"));
+            taints.push(format!(
+                "packets arrived {median_us:.0} us late in the median (limit 100 us)"
+            ));
         }
         if p99_us > LATE_P99_US {
-            taints
-                .push(format!("one packet of a hundred came {p99_us:.0} us late, more than 1000"));
+            taints.push(format!(
+                "one packet in a hundred arrived {p99_us:.0} us late (limit 1000 us)"
+            ));
         }
         if let Some(stolen) = stolen.filter(|stolen| *stolen > STOLEN) {
             let percent = stolen * 100.0;
-            taints.push(format!("{percent:.1} % of this machine's time was stolen, more than 1"));
+            taints.push(format!("{percent:.1} % of this machine's time was stolen (limit 1 %)"));
         }
         let no_room = no_room.saturating_sub(self.no_room);
         if no_room > 0 {
