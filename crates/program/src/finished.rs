@@ -40,7 +40,7 @@ impl ProgramResult {
     #[must_use]
     pub fn ending(&self) -> String {
         match self.status {
-            None => "ran past its time".to_owned(),
+            None => "did not end within its time limit".to_owned(),
             Some(status) => status.to_string(),
         }
     }
@@ -123,7 +123,7 @@ mod tests {
     fn a_program_past_its_time_is_killed() {
         let finished = run(Command::new("sleep").arg("60"), Duration::from_millis(20)).unwrap();
         assert!(finished.status.is_none() && !finished.success());
-        assert_eq!(finished.ending(), "ran past its time");
+        assert_eq!(finished.ending(), "did not end within its time limit");
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl LoggedProgram {
     /// # Errors
     /// [`Error::System`].
     pub fn said(&self) -> Result<String, Error> {
-        self.said.text().map_err(Error::system(format!("read what {} says", self.name)))
+        self.said.text().map_err(Error::system(format!("read the output of {}", self.name)))
     }
 
     /// Sends a signal, unless the program has ended.

@@ -90,7 +90,7 @@ impl RunningProgram {
         let deadline = Instant::now() + within;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).expect("a limit is no age of the world");
+            let left = Timespec::try_from(left).expect("a time limit fits into a timespec");
             match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left)) {
                 Ok(_) => return self.child.try_wait(),
                 Err(rustix::io::Errno::INTR) => {}
