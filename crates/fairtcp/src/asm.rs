@@ -147,7 +147,7 @@ pub struct BpfJumpLabel(usize);
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unassembled {
     /// A jump to a label that was never placed.
-    #[error("instruction {0} jumps to a label without a place")]
+    #[error("instruction {0} jumps to a label that was not placed")]
     NoPlace(usize),
     /// A jump over more instructions than 16 bits can express.
     #[error("instruction {0} jumps too far")]

@@ -252,7 +252,7 @@ fn type_bytes(info: u32) -> Result<usize, MalformedBtf> {
         ARRAY => 12,
         STRUCT | UNION | DATASEC | ENUM64 => 12 * count,
         ENUM | FUNC_PROTO => 8 * count,
-        _ => return Err(MalformedBtf("a kind of type that is not known")),
+        _ => return Err(MalformedBtf("an unknown kind of type")),
     };
     Ok(12 + after)
 }
@@ -431,7 +431,7 @@ mod tests {
         };
         let other = Some(MalformedBtf("not BTF, version 1, little-endian"));
         assert_eq!((with(0, 0xeb), with(2, 2)), (other, other));
-        assert_eq!(with(24 + 7, 20), Some(MalformedBtf("a kind of type that is not known")));
+        assert_eq!(with(24 + 7, 20), Some(MalformedBtf("an unknown kind of type")));
         assert_eq!(with(4, 20), Some(MalformedBtf("a section ends beyond the file")));
     }
 }
