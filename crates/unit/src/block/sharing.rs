@@ -82,7 +82,7 @@ impl UnitSharing {
         let terms = Terms { lease: share.lease_ms.into(), ranges };
         let mut first = [0; 8];
         getrandom::fill(&mut first).map_err(io::Error::other)?;
-        // Clear the top bits, so that counting up from this number never overflows.
+        // A random number is far from the numbers of earlier starts. The shift leaves room to count up.
         let first = u64::from_ne_bytes(first) >> 2 | 1;
         let known = || numbered(&owners).filter(|(_, owner)| owner.is_held || owner.is_dropped);
         let mut grantor = Grantor::new(terms, first, known().map(|(member, _)| member), 0);
