@@ -1,5 +1,5 @@
 //! Starts programs. Each program leads a process group of its own, has the default signal dispositions, and
-//! is killed when the thread that started it ends. A wait for its end has a time limit, and its output is
+//! gets a signal when the thread that started it ends. A wait for its end has a time limit, and its output is
 //! kept for the caller.
 //!
 //! The caller decides which programs run, and handles their failures.
