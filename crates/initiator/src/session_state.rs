@@ -20,7 +20,7 @@ use crate::{InitiatorConnectionStats, InitiatorStatistics, UnitDescription, clai
 pub enum LinkState {
     /// There is no session. Attempts to connect continue.
     Down {
-        /// The time when the last session was lost, or when the first attempt began.
+        /// The time when this state began.
         since: Instant,
         /// The reason of the last failure.
         reason: Arc<str>,
