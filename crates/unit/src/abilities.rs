@@ -69,8 +69,8 @@ pub trait MovableUnit: Send + Sync {
     /// at the head of the queue, which change nothing.
     fn hold(&self) -> UnitFuture<'_, HeldUnit<'_>>;
 
-    /// Returns the record of reservations for the node that will serve the unit. It includes reservations
-    /// that a loss of power here would end.
+    /// Returns the record of reservations for the node that will serve the unit. The record includes
+    /// reservations that a loss of power here would end.
     fn reservations_to_move(&self) -> Vec<u8>;
 
     /// Returns true if the unit must not move now, because a SANITIZE is running or has failed.

@@ -1,8 +1,9 @@
 //! The gate that every command passes before a unit performs it, whatever the device type.
 //!
-//! A command whose data has to be solicited is parsed and checked before that ([`admit`]). The session keeps the result
-//! with the task. When the data has come ([`begin`]), the gate compares generations and repeats the checks only if a
-//! reservation, a claim or the medium has changed in between. It does not parse the CDB again.
+//! A command whose data has to be solicited is parsed and checked before that ([`admit`]). The session keeps
+//! the result with the task. When the data has come ([`begin`]), the gate compares generations and repeats
+//! the checks only if a reservation, a claim or the medium has changed in between. The CDB is not parsed
+//! again.
 
 use scsi::{AdmittedCommand, PrimaryCommand, Sense};
 
@@ -49,9 +50,9 @@ pub trait GatedDevice {
         Ok(())
     }
 
-    /// Returns the generation of the state that the checks of this trait depend on. It increases with each
-    /// change of that state. Returns `None` (the default) if the result depends on more than counted changes,
-    /// so that the checks must be made for each command.
+    /// Returns the generation of the state that the checks of this trait depend on. The generation increases
+    /// with each change of that state. Returns `None` (the default) if the result depends on more than
+    /// counted changes, so that the checks must be made for each command.
     fn generation(&self, _nexus: u64) -> Option<u64> {
         None
     }

@@ -47,7 +47,7 @@ fn naa(serial: &str) -> [u8; 16] {
     (prefix | fnv1a(serial.as_bytes()) >> 28).to_be_bytes()
 }
 
-/// FNV-1a with 128 bits. It is not secret, but spreads well, and it never changes.
+/// FNV-1a with 128 bits. The hash is not secret, but spreads well, and it never changes.
 fn fnv1a(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -11,8 +11,8 @@ pub trait UnitStore: Send + Sync + 'static {
     /// two hosts can write to one disk.
     fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>>;
 
-    /// Replaces a record atomically. The record is stable when the future completes. Of two calls for one
-    /// record the later one prevails, even if the future of the earlier one was dropped.
+    /// Replaces a record atomically. The record is stable when the future completes. If there are two calls
+    /// for one record, the later one prevails, even if the future of the earlier one was dropped.
     fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_>;
 }
 

@@ -31,7 +31,7 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// futures it holds. `nexus` asked for the function.
     fn task_management(&self, nexus: &Nexus, function: TaskManagement);
 
-    /// Adds a nexus. Its first command is answered with a unit attention condition.
+    /// Adds a nexus. The first command of the nexus is answered with a unit attention condition.
     fn nexus_opened(&self, nexus: &Nexus);
 
     /// Sets the other units and the target ports that a nexus has access to. Call this right after the nexus
@@ -108,8 +108,8 @@ pub enum TaskAttribute {
     Ordered,
     HeadOfQueue,
     Aca,
-    /// A command that another task of the same nexus sends and waits for, for example a part of a copy. It
-    /// waits for no other task, and reports no unit attention condition.
+    /// A command that another task of the same nexus sends and waits for, for example a part of a copy. Such
+    /// a command waits for no other task, and reports no unit attention condition.
     Nested,
 }
 

@@ -1,9 +1,9 @@
 //! EXTENDED COPY and the commands that ask for its status.
 //!
-//! The copy manager acts as the nexus that asked for the copy. It sends READ to the source unit and WRITE to
-//! the destination unit in that nexus. So reservations, write protection and the state of both units apply,
-//! and a unit that is not mapped to the nexus cannot be named. CVE-2020-28374 was a copy manager that had
-//! access to more units than its initiator.
+//! The copy manager acts as the nexus that asked for the copy. The manager sends READ to the source unit and
+//! WRITE to the destination unit in that nexus. Therefore reservations, write protection and the state of
+//! both units apply, and a unit that is not mapped to the nexus cannot be named. CVE-2020-28374 was a copy
+//! manager that had access to more units than its initiator.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ pub(super) struct Party<'a> {
 
 enum CopyPartyUnit<'a> {
     Own(&'a BlockUnit),
-    /// Another unit of the target. It is looked up for each piece, since it may be removed while the copy is
-    /// running; a reference held here would delay the removal.
+    /// Another unit of the target. The unit is looked up for each piece, since it may be removed while the
+    /// copy is running; a reference held here would delay the removal.
     Other {
         asked: &'a BlockUnit,
         naa: [u8; 16],

@@ -1,8 +1,8 @@
 //! Finds out whether a claimed volume holds a consistent prefix of the writes of the claim's owner.
 //!
-//! A volume without epochs has one version of each block. It holds a consistent prefix from a flush of the
-//! owner until the owner's next change. A volume with epochs needs none of this: there other initiators read
-//! the last flushed epoch.
+//! A volume without epochs has one version of each block. Such a volume holds a consistent prefix from a
+//! flush of the owner until the owner's next change. A volume with epochs needs none of this: there other
+//! initiators read the last flushed epoch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -28,8 +28,8 @@ pub struct Settings {
     pub reads_beside_claim: bool,
     /// Several gateways write to the unit, each to the ranges for which it has coherence tokens.
     pub share: Option<Share>,
-    /// This unit is one of several gateways to the same blocks. It refuses commands that must take effect for
-    /// all initiators at once, such as reservations and COMPARE AND WRITE.
+    /// This unit is one of several gateways to the same blocks. The unit refuses commands that must take
+    /// effect for all initiators at once, such as reservations and COMPARE AND WRITE.
     pub is_one_of_many: bool,
 }
 

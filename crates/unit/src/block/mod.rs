@@ -89,8 +89,9 @@ impl BlockUnit {
         Self::with(volume, PrimaryUnit::new(identity), settings, writers, sanitizer)
     }
 
-    /// Returns a unit with the claims, reservations, mode parameters and identifying information in `store`. It
-    /// continues a SANITIZE that was not finished, for which it needs the runtime in which it is opened.
+    /// Returns a unit with the claims, reservations, mode parameters and identifying information in `store`.
+    /// The unit continues a SANITIZE that was not finished, for which it needs the runtime in which it is
+    /// opened.
     ///
     /// # Errors
     /// A record cannot be read, or was not written by a unit.

@@ -443,7 +443,7 @@ fn admit_opening(
     is_present: bool,
 ) -> Result<(), Sense> {
     let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
-    // The same opening presents its claim again.
+    // The opening in force presents its claim again.
     if (last.opening, last.generation) == (asked.opening, asked.generation) {
         return Ok(());
     }

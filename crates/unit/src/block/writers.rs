@@ -79,7 +79,7 @@ impl BlockWriters {
         }
     }
 
-    /// Notes the end of a session. Its claim stays in force.
+    /// Notes the end of a session. The claim of the session stays in force.
     pub(super) fn close(&self, nexus: u64) {
         if let Some(ownership) = &self.ownership {
             ownership.close(nexus);

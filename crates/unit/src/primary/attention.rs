@@ -19,7 +19,7 @@ pub(crate) struct Attentions {
 }
 
 /// The conditions of one nexus, oldest first. No condition is in the list twice, and a reset removes all
-/// earlier ones. So the list is never longer than the number of kinds that units raise: a reset, commands
+/// earlier ones. Thus the list is never longer than the number of kinds that units raise: a reset, commands
 /// cleared, and some changes of unit and target.
 type Conditions = SmallVec<[Sense; 3]>;
 

@@ -1,4 +1,4 @@
-//! The unit's clock. It shows the time of the machine until an initiator sets it.
+//! The unit's clock. The clock shows the time of the machine until an initiator sets it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -139,7 +139,7 @@ fn a_claim_outlasts_its_session_and_a_restart() {
     assert_eq!(write_as(&host, &host.nexus), protected);
     let told = report(&host);
     assert!(told.is_held && !told.is_present);
-    // The same opening comes back.
+    // The opening of the claim comes back.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(write_as(&host, &host.nexus), None);
 }
@@ -153,7 +153,7 @@ fn who_is_succeeded_is_shut_out_with_what_it_still_has() {
     assert_eq!(ask(&host, &later, ClaimAction::Claim, &claim(2, 20, &[10])), None);
     let fenced = Some(Sense::CLAIM_FENCED);
     assert_eq!(write_as(&host, &host.nexus), fenced);
-    // Its reads would be out of date, and its flush would report lost writes as stable.
+    // Reads of the fenced session would be out of date, and a flush would report lost writes as stable.
     for command in [Command::read(0, 1), Command::synchronize_cache()] {
         assert_eq!(host.send(&command.encode(), &[]).sense, fenced);
     }

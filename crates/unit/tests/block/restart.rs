@@ -184,7 +184,7 @@ fn without_its_record_it_does_not_begin_and_is_not_over() {
     machine.store.broken.store(true, Ordering::Relaxed);
     let refused = life.sanitize(SanitizeAction::Overwrite, false);
     assert_eq!(refused, Some(Sense::INTERNAL_TARGET_FAILURE));
-    // It is unknown whether the next start would continue the work, so no initiator may write here any more.
+    // The next start might or might not continue the work, so no initiator may write here any more.
     assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED));
     drop(life);
     let life = machine.start();

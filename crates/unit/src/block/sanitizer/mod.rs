@@ -35,8 +35,8 @@ use crate::store::{UnitRecordKind, UnitStore, damaged};
 /// ```
 ///
 /// Each step is saved in the store, if there is one, before it has an effect: the beginning of the work
-/// before the first block is overwritten, and the end of the work before any initiator can write again. So a
-/// restart at any moment finds the work that is to be done, and never overwrites later data.
+/// before the first block is overwritten, and the end of the work before any initiator can write again.
+/// Therefore a restart at any moment finds the work that is to be done, and never overwrites later data.
 pub(crate) struct Sanitizer {
     /// True in any state but `Sound`. While it is false, a command need not take the lock.
     holds: AtomicBool,

@@ -5,7 +5,7 @@ use scsi::persistent::ReservationType;
 use super::state::{MOST_REGISTRANTS, Path, PersistentReservation, Registrant, ReservationState};
 
 impl ReservationState {
-    /// Returns the record. It is empty if no reservation has to survive a loss of power.
+    /// Returns the record. The record is empty if no reservation has to survive a loss of power.
     pub(super) fn to_record(&self) -> Vec<u8> {
         if !self.persist || self.registrants.is_empty() {
             return Vec::new();
