@@ -1,9 +1,10 @@
 //! Busy polling: a session asks the kernel for input again and again instead of sleeping.
 //!
-//! To sleep and to be woken takes longer than a short command, so polling shortens the latency of a host that has few
-//! commands in flight. It takes a processor, and therefore has three limits. A session polls only for a time after its
-//! last input. No more sessions poll at once than the runtime has threads, because two that take turns on one thread
-//! delay each other. A session pauses if another thread of the machine wants the processor.
+//! To sleep and to be woken takes longer than a short command, so polling shortens the latency of a host that
+//! has few commands in flight. Polling occupies a processor, and therefore has three limits. A session polls
+//! only for a time after its last input. No more sessions poll at once than the runtime has threads, because
+//! two that take turns on one thread delay each other. A session pauses if another thread of the machine
+//! wants the processor.
 
 use std::{
     fs::File,

@@ -41,7 +41,7 @@ struct ChapFailureQueue {
 /// by filling the table.
 const LINES: u64 = 4096;
 
-/// The delay of the first wrong proof. It doubles with each further one, up to `PAUSE_MAX`.
+/// The delay of the first wrong proof. The delay doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Two of these delays and a login fit into the 15 s that initiators wait for a login.

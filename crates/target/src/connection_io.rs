@@ -18,8 +18,8 @@ use transport::{
 
 use crate::{counted_limit::Permit, end_reason::ConnectionEndReason};
 
-/// One connection: its socket, its decoder, and the I/O state of the driver. Its protocol state is in the
-/// session, under the same CID.
+/// One connection: its socket, its decoder, and the I/O state of the driver. The protocol state of the
+/// connection is in the session, under the same CID.
 pub(crate) struct TargetConnectionIo {
     pub(crate) cid: Cid,
     stream: ConnectionStream,

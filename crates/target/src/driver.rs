@@ -239,7 +239,7 @@ impl TargetSessionDriver<'_> {
         Ok(())
     }
 
-    /// Adds a connection that has logged in. It replaces a connection with the same CID.
+    /// Adds a connection that has logged in. The new connection replaces one with the same CID.
     fn join(&mut self, joining: JoiningConnection, context: &mut Context<'_>) {
         let JoiningConnection { socket, phase, reply } = joining;
         match phase.join(&mut self.session, Instant::now()) {
@@ -326,9 +326,9 @@ impl TargetSessionDriver<'_> {
             let queued = self.session.connection(cid).map_or(0, |c| c.output().len());
             if queued > limit {
                 self.send_on(at, context)?;
-                // An unread command would block later commands that arrive on other connections of the session,
-                // because CmdSN order is kept. So commands are still read here, and wait in `deferred`. Other PDUs
-                // must not pile up either, hence the limit.
+                // An unread command would block later commands that arrive on other connections of the
+                // session, because CmdSN order is kept. Therefore commands are still read here, and wait in
+                // `deferred`. Other PDUs must not pile up either, hence the limit.
                 let is_shared = self.lines.len() > 1;
                 let line = &mut self.lines[at];
                 if line.blocked_since.is_some() {

@@ -369,7 +369,8 @@ impl SessionRegistration {
             let entry = inner.sessions.get(&oldest);
             let order = DriverMessage::Close("too many sessions wait for their initiators");
             if entry.is_some_and(|entry| entry.orders.try_send(order).is_err()) {
-                // Its message queue is full. It is closed the next time, if it still waits then.
+                // The message queue of the session is full. The session is closed the next time, if it still
+                // waits then.
                 inner.waiting.push_front(oldest);
                 return;
             }

@@ -22,7 +22,8 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
         Ok(Command::Primary(PrimaryCommand::Inquiry { page: None, allocation_length })) => {
             inquiry_without_unit(usize::from(allocation_length))
         }
-        // REQUEST SENSE is the only command that succeeds without a unit. It reports that there is none.
+        // REQUEST SENSE is the only command that succeeds without a unit. The sense data reports that there
+        // is none.
         Ok(Command::Primary(PrimaryCommand::RequestSense { allocation_length, .. })) => {
             let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED.to_fixed_bytes();
             good(sense, usize::from(allocation_length))

@@ -104,8 +104,8 @@ async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> 
     most
 }
 
-/// Waits until the server has read everything. It has one thread, and a login takes several iterations of its
-/// loop, each of which serves every socket with data.
+/// Waits until the server has read everything. The server has one thread, and a login takes several
+/// iterations of its loop, each of which serves every socket with data.
 async fn all_was_read(address: SocketAddr) {
     for _ in 0..4 {
         Client::log_in(address, 1).await.settle().await;

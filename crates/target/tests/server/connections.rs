@@ -314,9 +314,9 @@ impl LogicalUnit for Noting {
     }
 }
 
-/// The target delays the commands of a connection whose initiator does not read its responses. It must not
-/// delay a flush: later writes on another connection would be performed first, and the flush would end an
-/// epoch with a part of the next one in it.
+/// The target delays the commands of a connection whose initiator does not read its responses. But the target
+/// must not delay a flush: later writes on another connection would be performed first, and the flush would
+/// end an epoch with a part of the next one in it.
 #[tokio::test]
 async fn a_flush_is_not_held_back_behind_answers_that_nobody_reads() {
     const FLUSH: u8 = 0x35;
