@@ -136,8 +136,8 @@ impl Claimed {
         is_current
     }
 
-    /// Fails if the claim was refused. It must not be presented again: after the owner has disconnected, the unit
-    /// might grant it, and would fence the rightful owner when that returns.
+    /// Fails if the claim was refused. A refused claim must not be presented again: after the owner has
+    /// disconnected, the unit might grant it, and would fence the rightful owner when that returns.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.holding() {
             Holding::Refused(reason) => Err(Error::Fenced(reason)),

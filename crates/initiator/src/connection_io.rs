@@ -21,7 +21,8 @@ use crate::{
     ping_progress::{ConnectionProgress, PingProgress},
 };
 
-/// The socket of a connection in full feature phase. Its protocol state is part of the [`InitiatorSession`].
+/// The socket of a connection in full feature phase. The protocol state of the connection is part of the
+/// [`InitiatorSession`].
 pub(crate) struct InitiatorConnectionIo {
     stream: ConnectionStream,
     decoder: Decoder,
@@ -55,8 +56,8 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum number of reads in one turn, so that a fast target cannot delay timers or other connections.
 const READS_PER_TURN: usize = 16;
 
-/// Above this length of the queued output, in bytes, nothing is read: otherwise a target that sends pings and does
-/// not read the answers would make us hold all of them. It is more than the state machine queues by itself.
+/// Above this length of the queued output, in bytes, nothing is read: otherwise a target that sends pings and
+/// does not read the answers would make us hold all of them. The state machine alone queues less than this.
 const OUTPUT_STUCK: usize = 4 << 20;
 
 impl InitiatorConnectionIo {

@@ -174,7 +174,7 @@ impl CommandError {
                 (SenseKey::AbortedCommand, ..) => volume::Error::Unreachable(reason),
                 _ => volume::Error::Device(reason),
             },
-            // It is not known whether the command was performed.
+            // The command may have been performed.
             Self::Failed(CommandFailure::TimedOut) | Self::Status(ScsiStatus::TaskAborted) => {
                 volume::Error::Unreachable(reason)
             }

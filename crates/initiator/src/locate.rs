@@ -1,5 +1,5 @@
-//! Finds the location of a volume that is given by its name. It is queried before every connect, because the
-//! volume may have moved.
+//! Finds the location of a volume that is given by its name. The location is queried before every connect,
+//! because the volume may have moved.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

@@ -20,14 +20,14 @@ use crate::{CommandError, InitiatorStatistics, error::is_not_served, probe::MOST
 /// A command that the target performed.
 #[derive(Clone, Debug)]
 pub struct PerformedCommand {
-    /// Data-In. It shares memory with the receive buffer.
+    /// Data-In. The data shares memory with the receive buffer.
     pub data_in: DataSegment,
     /// The residual count: the difference between the expected and the actual length of the data.
     pub residual: Residual,
     /// The generation of the session that answered: see [`crate::RemoteSession::generation`].
     pub generation: u64,
-    /// True if the unit had a volatile write cache in that session. It may have had none when the command was
-    /// first sent.
+    /// True if the unit had a volatile write cache in that session. The unit may have had none when the
+    /// command was first sent.
     pub volatile_cache: bool,
 }
 
@@ -155,7 +155,7 @@ impl PendingTable {
     /// Returns the next command to send. Skips commands whose callers no longer wait.
     ///
     /// A write is not sent while another write to some of its blocks may still be performed: one that has
-    /// begun and is not answered, even if its caller no longer waits. So a write that has to be sent again
+    /// begun and is not answered, even if its caller no longer waits. Thus a write that has to be sent again
     /// can never overwrite newer data (decision 0006).
     pub(crate) fn next(
         &mut self,

@@ -82,7 +82,7 @@ pub(crate) async fn probe(
             // If every write is stable, every write is an epoch of its own.
             epoch_blocks: if caching.volatile_cache { ours.epoch_blocks } else { 0 },
             key_erasable: false,
-            // It is not known whether the remote storage keeps older copies of overwritten data.
+            // The remote storage may keep older copies of overwritten data.
             in_place: false,
         },
         fua: caching.fua,

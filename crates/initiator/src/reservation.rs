@@ -1,8 +1,9 @@
 //! The replacement of a claim at a target without claims: a persistent reservation, write exclusive for registrants
 //! only (SPC-4, 5.13), whose key identifies the log and its opening.
 //!
-//! It keeps other initiators from writing, and a later opening of a log preempts an earlier one. It cannot
-//! distinguish two copies of a log that were opened equally often: the first of them gets the reservation.
+//! It keeps other initiators from writing, and a later opening of a log preempts an earlier one. The
+//! reservation cannot distinguish two copies of a log that were opened equally often: the first of them gets
+//! the reservation.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub(crate) struct ScsiCommandEnd {
     pub(crate) data: Data,
 }
 
-/// Returns the key of an opening. Its upper half identifies the log.
+/// Returns the key of an opening. The upper half of the key identifies the log.
 pub(crate) fn key(claim: &Claim) -> u64 {
     // FNV-1a, because it does not depend on the compiler.
     let hash = claim.instance.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

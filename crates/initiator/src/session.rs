@@ -129,7 +129,8 @@ impl RemoteSession {
         self.messages.max_capacity()
     }
 
-    /// Returns the number of blocks of the unit; `None` if it is not known. It changes if the unit grows.
+    /// Returns the number of blocks of the unit; `None` if it is not known. The number changes if the unit
+    /// grows.
     #[must_use]
     pub fn blocks(&self) -> Option<u64> {
         self.shared.blocks()

@@ -28,8 +28,8 @@ use crate::{
     login::{LoggedIn, LoginPurpose, log_in},
 };
 
-/// A session in full feature phase with its connections. Its owner runs it: [`SessionIo::pump`], then wait for
-/// [`SessionIo::readiness`] or [`SessionIo::deadline`], then [`SessionIo::exchange`] or
+/// A session in full feature phase with its connections. The owner runs the session: [`SessionIo::pump`],
+/// then wait for [`SessionIo::readiness`] or [`SessionIo::deadline`], then [`SessionIo::exchange`] or
 /// [`SessionIo::handle_timeout`]. Events come from [`SessionIo::poll_event`].
 pub(crate) struct SessionIo {
     pub(crate) session: InitiatorSession,
@@ -41,7 +41,7 @@ pub(crate) struct SessionIo {
     pub(crate) tpgt: Option<u16>,
     /// The congestion state that the connections share.
     pub(crate) congestion: Arc<SessionCongestion>,
-    /// The reason why a connection was lost last. It is more precise than that of the state machine.
+    /// The reason why a connection was lost last. This reason is more precise than that of the state machine.
     reason: Option<Error>,
     /// Bytes of connections that have ended.
     gone: ConnectionTraffic,

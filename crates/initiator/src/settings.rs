@@ -35,8 +35,8 @@ pub struct Settings {
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,
-    /// The service that is asked for the location of the unit before every connect. It replaces `portal`,
-    /// `other_portals`, `target` and `lun`. Default: none.
+    /// The service that is asked for the location of the unit before every connect. The answer replaces
+    /// `portal`, `other_portals`, `target` and `lun`. Default: none.
     pub locate: Option<Arc<dyn Locate>>,
     /// Our iSCSI name. Default `iqn.2026-11.io.forebay:initiator`; the caller appends a part that is unique to its
     /// host.
@@ -85,8 +85,8 @@ pub struct Settings {
     /// Time for which calls wait after a connection was lost. After it they fail at once until there is a
     /// connection again. Default 15 s.
     pub give_up_after: Duration,
-    /// The first pause before connecting again. It doubles up to `back_off_max`, and each pause is lengthened by up
-    /// to a quarter at random. Default 100 ms.
+    /// The first pause before connecting again. The pause doubles up to `back_off_max`, and each pause is
+    /// lengthened by up to a quarter at random. Default 100 ms.
     pub back_off: Duration,
     /// The longest pause. Default 5 s.
     pub back_off_max: Duration,

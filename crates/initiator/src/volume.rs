@@ -30,7 +30,7 @@ use crate::{
 /// Calls survive the loss of a connection if it is restored within `give_up_after`: a call that was not
 /// answered is performed again. A write that was acknowledged with [`Durability::Volatile`] and not flushed
 /// is lost if the target is then restarted. A restart cannot be distinguished from the loss of a connection.
-/// So the next [`Volume::flush`] fails with [`volume::Error::Device`] whenever writes before it were
+/// Therefore the next [`Volume::flush`] fails with [`volume::Error::Device`] whenever writes before it were
 /// acknowledged in an earlier session (or before a reset). The caller then sends again what it has written
 /// since its last successful flush. The loss is reported once: if several independent callers write, one of
 /// them has to flush for all.

@@ -1,5 +1,5 @@
-//! A target with a volatile cache whose write to the medium fails later. It reports the error at the next command,
-//! which it does not perform (SPC-4, 4.5.7).
+//! A target with a volatile cache whose write to the medium fails later. The target reports the error at the
+//! next command, which it does not perform (SPC-4, 4.5.7).
 
 use std::sync::Arc;
 

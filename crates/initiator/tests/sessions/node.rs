@@ -181,7 +181,7 @@ async fn a_command_that_hangs_is_aborted_and_harms_no_other() {
 async fn a_write_whose_caller_has_gone_is_not_overtaken() {
     let node = Node::start(geometry()).await;
     let volume = Arc::new(connect(&node).await);
-    // The first write hangs below the target. Its caller times out and writes again.
+    // The first write hangs below the target. The caller times out and writes again.
     node.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Hangs).times(1));
     let first = volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile);
     let given_up = tokio::time::timeout(Duration::from_millis(50), first).await;

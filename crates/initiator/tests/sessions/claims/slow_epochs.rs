@@ -9,8 +9,8 @@ use volume::{
     Volume,
 };
 
-/// A volume with epochs whose flushes wait until the test lets them end. It records the written blocks in
-/// order, and `FLUSHED` at the end of each flush.
+/// A volume with epochs whose flushes wait until the test lets them end. The volume records the written
+/// blocks in order, and `FLUSHED` at the end of each flush.
 pub struct Epochs {
     memory: MemVolume,
     pub came: Mutex<Vec<u64>>,
