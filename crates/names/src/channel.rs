@@ -1,5 +1,5 @@
-//! An authenticated channel between two nodes that share a secret: no one else can make, change, drop, reorder or
-//! replay its frames. Nothing is encrypted: names and addresses can be read on the way.
+//! An authenticated channel between two nodes that share a secret: no one else can make, change, drop,
+//! reorder or replay its frames. The channel does not encrypt: names and addresses can be read on the way.
 //!
 //! Each end sends a hello with 32 random bytes. The key of the channel is HMAC-SHA-256(secret, label, both random
 //! values); every frame ends with HMAC-SHA-256(key, end, number, length, payload). There is no other authentication:

@@ -20,8 +20,8 @@ pub enum NamesRequest {
     /// The first request: the stamps of our records.
     Exchange {
         from: Gln,
-        /// Identifies the process of the sender. It distinguishes a node that connects to itself from another
-        /// node with the same number.
+        /// Identifies the process of the sender. The number distinguishes a node that connects to itself from
+        /// another node with the same number.
         instance: u64,
         known: Vec<NodeRecordStamp>,
     },
@@ -110,8 +110,8 @@ fn news(table: &NamesTable, known: &[NodeRecordStamp], now: Instant) -> Vec<Rela
     told.collect()
 }
 
-/// Accepts all records for which there is room. Those without room are skipped, because later ones may be of nodes
-/// that are already known.
+/// Accepts all records for which there is room. Records without room are skipped, because later ones may be
+/// of nodes that are already known.
 fn take(
     table: &mut NamesTable,
     told: Vec<RelayedNodeRecord>,

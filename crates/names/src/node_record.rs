@@ -20,8 +20,8 @@ pub const MOST_COUNT: u64 = 1 << 52;
 pub struct NodeRecord {
     #[serde(flatten)]
     pub stamp: NodeRecordStamp,
-    /// A random number of the owner's process. It changes with a restart. If two numbers alternate, two
-    /// processes use the owner's GLN.
+    /// A random number of the owner's process. The number changes with a restart. If two numbers alternate,
+    /// two processes use the owner's GLN.
     pub instance: u64,
     /// The node's name for people.
     pub node: NodeName,
@@ -134,8 +134,8 @@ fn at_most(count: usize, most: usize, what: &'static str) -> Result<(), NodeReco
     if count > most { Err(NodeRecordRefusal::TooMany { what, most }) } else { Ok(()) }
 }
 
-/// Checks an iSCSI name (RFC 7143, 4.2.7). It must not have line breaks or other characters that do not belong into a
-/// message.
+/// Checks an iSCSI name (RFC 7143, 4.2.7). The name must not have line breaks or other characters that do not
+/// belong into a message.
 fn is_target(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
     let allowed = |c: u8| c.is_ascii_alphanumeric() || b".-:_".contains(&c);
@@ -167,8 +167,8 @@ pub struct VolumeName(String);
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct NodeName(String);
 
-/// A label: 1 to 64 of `a`-`z`, `0`-`9`, `.`, `-` and `_`, the first of them a letter or a digit. It is used in
-/// addresses, on command lines and in messages.
+/// A label: 1 to 64 of `a`-`z`, `0`-`9`, `.`, `-` and `_`, the first of them a letter or a digit. Labels are
+/// used in addresses, on command lines and in messages.
 fn is_label(text: &str) -> bool {
     let alone = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let known = |c: u8| alone(c) || b".-_".contains(&c);
