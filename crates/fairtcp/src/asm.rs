@@ -1,5 +1,5 @@
 //! An assembler for eBPF (RFC 9669): named instructions whose operands are registers or numbers, and jumps to
-//! labels. It supports the instructions that the programs of this crate use.
+//! labels. The assembler supports the instructions that the programs of this crate use.
 
 use self::Register::R0;
 

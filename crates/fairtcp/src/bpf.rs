@@ -203,8 +203,8 @@ unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::
 }
 
 fn owned(descriptor: libc::c_int) -> OwnedFd {
-    // SAFETY: the kernel has just opened it for this process, and it has no other owner. It is closed on
-    // exec.
+    // SAFETY: the kernel has just opened it for this process, and it has no other owner. The descriptor is
+    // closed on exec.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 

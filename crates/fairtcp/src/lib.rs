@@ -1,7 +1,7 @@
 //! Fair-TCP: the TCP connections of one session share a congestion window; together they are an *ensemble*
-//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.2; RFC 9040). It needs no patch of the
-//! Linux kernel: it is a congestion control in eBPF that is loaded at run time and ends with the process that
-//! loaded it.
+//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.2; RFC 9040). No patch of the Linux
+//! kernel is needed: Fair-TCP is a congestion control in eBPF that is loaded at run time and ends with the
+//! process that loaded it.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), fairtcp::Error> {

@@ -13,9 +13,9 @@ use crate::{
     program::{CongestionOperation, EnsembleAlgorithm, Kernel, Maps, assemble},
 };
 
-/// A registered congestion control. It is registered as long as this value exists. When the process ends for
-/// any reason, the kernel closes the descriptors. Sockets that use the congestion control keep it until they
-/// are closed.
+/// A registered congestion control. The registration lasts as long as this value exists. When the process
+/// ends for any reason, the kernel closes the descriptors. Sockets that use the congestion control keep it
+/// until they are closed.
 pub struct LoadedCongestionControl {
     pub name: String,
     pub blocks: Mapped,
@@ -217,7 +217,7 @@ fn blocks(count: u32, algorithm: EnsembleAlgorithm) -> Map<'static> {
     }
 }
 
-/// Attributes of the socket storage with the number of an ensemble. It is freed with the socket.
+/// Attributes of the socket storage with the number of an ensemble. The storage is freed with the socket.
 fn members(types: BorrowedFd<'_>) -> Map<'_> {
     Map { types: Some((types, INT, INT)), ..ASSIGNED }
 }

@@ -1,8 +1,9 @@
 //! The minimum retransmission timeout of members.
 //!
 //! In the paper, the block shares round trip time and variance, so that no connection waits longer than the
-//! others' measurements require (2.2). A BPF program may not write these to a socket. It need not, because
-//! they would result in timeouts below the kernel's minimum of 200 ms. That minimum can be changed.
+//! others' measurements require (2.2). A BPF program may not write these to a socket. This is not necessary,
+//! because they would result in timeouts below the kernel's minimum of 200 ms. The minimum itself can be
+//! changed.
 
 use std::{
     io,

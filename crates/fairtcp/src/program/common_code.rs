@@ -53,7 +53,8 @@ pub mod private {
     /// 4 bytes: 1 while the member has the window of PROBE_RTT.
     pub const PROBES_RTT: i16 = 20;
     /// 8 bytes, microseconds: the start of packet conservation, in which the member sends no more than
-    /// arrives. It lasts until data that was sent after this time is acknowledged. Zero if there is none.
+    /// arrives. The conservation lasts until data that was sent after this time is acknowledged. Zero if
+    /// there is none.
     pub const CONSERVES_FROM: i16 = 24;
     /// 8 bytes: the member's last delivery rate.
     pub const RATE: i16 = 32;

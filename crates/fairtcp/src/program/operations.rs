@@ -183,7 +183,7 @@ fn ssthresh(
     code.a.finish()
 }
 
-/// u32 undo_cwnd(struct sock *sk): undoes this member's cut. The threshold is raised to the window. Its value
+/// u32 undo_cwnd(struct sock *sk): undoes this member's cut. The threshold is raised to the window. The value
 /// before the cut is not restored, because other members may have changed it meanwhile.
 fn undo_cwnd(
     algorithm: EnsembleAlgorithm,

@@ -1,6 +1,7 @@
-//! An interpreter for the few eBPF instructions that the programs use, with bounds checks for memory. It is
-//! stricter than a processor. To read a register that was not written, or that a call may have changed, is an
-//! error. So is access outside of the socket, the stack, the arguments and the maps.
+//! An interpreter for the few eBPF instructions that the programs use, with bounds checks for memory. The
+//! interpreter is stricter than a processor. Two more things are errors: reading a register that was not
+//! written or that a call may have changed, and access outside of the socket, the stack, the arguments and
+//! the maps.
 
 use fairtcp::{
     BLOCK_BYTES, MODEL_BLOCK_BYTES,

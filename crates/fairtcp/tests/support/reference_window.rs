@@ -1,5 +1,5 @@
-//! Fair-TCP as a state machine in Rust. It computes the same numbers as the programs of `src/program`, in a
-//! form that is easier to read.
+//! Fair-TCP as a state machine in Rust. The module computes the same numbers as the programs of
+//! `src/program`, in a form that is easier to read.
 
 use fairtcp::BLOCK_BYTES;
 

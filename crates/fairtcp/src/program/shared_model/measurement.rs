@@ -68,8 +68,8 @@ impl Code<'_> {
         self.a.alu(Alu::Sub, R1, R2);
         self.a.atomic_add(BLOCK.word(at::ACTIVE), R1);
 
-        // Bounds the count. It may be wrong if the release of a member was not reported, or after concurrent
-        // changes.
+        // Bounds the count. The count may be wrong if the release of a member was not reported, or after
+        // concurrent changes.
         self.members(R2);
         self.a.load(R1, BLOCK.word(at::ACTIVE));
         self.at_most(R1, R2);
