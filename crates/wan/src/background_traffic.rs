@@ -32,8 +32,8 @@ const LENGTHS: [(f64, u64, u64); 4] =
 const TCP: f64 = 0.95;
 /// Standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (paper 000, Table 3).
 const DEVIATION: f64 = 0.08;
-/// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. It gives the
-/// 9.8 Mbit/s of the same table for a load of 20 %.
+/// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. This
+/// bound gives the 9.8 Mbit/s of the same table for a load of 20 %.
 const DEVIATION_OF_MEAN: f64 = 1.0 / 3.0;
 /// Time for which a load lasts. The paper does not state it. With this value the losses of its table have the
 /// right order of magnitude.

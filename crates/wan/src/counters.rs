@@ -25,7 +25,7 @@ pub struct DirectionCounters {
     pub corrupted: u64,
     /// Maximum number of bytes on the wire and in the queue, with overhead.
     pub queue_most_bytes: u64,
-    /// Background traffic. Its fields are fields of this struct in JSON.
+    /// Background traffic. In JSON, the fields of this value are fields of the struct.
     #[serde(flatten)]
     pub background: BackgroundCounters,
     /// Packets received from the sender, by length.

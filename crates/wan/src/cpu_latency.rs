@@ -21,7 +21,7 @@ impl CpuLatencyRequest {
     /// Requests that idle processors stay awake.
     ///
     /// # Errors
-    /// If this host does not allow it or has no such interface. Nothing is changed then.
+    /// If this host does not allow it or has no such interface. The sleep states are unchanged then.
     pub fn ask() -> io::Result<Self> {
         let mut request = OpenOptions::new().write(true).open(LATENCY)?;
         // The value is in microseconds, in native byte order. Only zero keeps a virtual machine from giving

@@ -12,7 +12,7 @@ use crate::{
     random_stream::RandomStream,
 };
 
-/// One direction of a link. It holds no packets, but decides for each whether and when it arrives.
+/// One direction of a link. The direction holds no packets, but decides for each whether and when it arrives.
 ///
 /// A packet is subject, in this order, to an outage, the MTU, random loss, the queue and the wire, and the
 /// delay; then it may be held back, changed or duplicated. The same seed and settings select the same packets
@@ -103,7 +103,7 @@ impl LinkDirection {
     /// Changes the settings for packets that arrive from now on. Packets in flight or in the queue are not affected.
     ///
     /// # Errors
-    /// Those of [`DirectionSettings::check`]. Nothing is changed then.
+    /// Those of [`DirectionSettings::check`]. The settings are unchanged then.
     pub fn change(
         &mut self,
         settings: DirectionSettings,

@@ -1,5 +1,5 @@
-//! The thread that carries packets: one loop over two devices. It sleeps until a packet is received or a packet in
-//! flight arrives.
+//! The thread that carries packets: one loop over two devices. The thread sleeps until a packet is received
+//! or a packet in flight arrives.
 
 use std::{
     io,

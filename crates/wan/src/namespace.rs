@@ -22,7 +22,7 @@ pub(crate) struct LinkNamespace {
 const NAMES: &str = "/run/netns";
 /// Possible paths of `ip`: not every user's PATH has the folders of system programs.
 const PROGRAMS: [&str; 3] = ["ip", "/usr/sbin/ip", "/sbin/ip"];
-/// The mark that identifies our namespaces. It is set as alias of the loopback device in the namespace,
+/// The mark that identifies our namespaces. The mark is set as alias of the loopback device in the namespace,
 /// because that device ends with the namespace. The process number and start time of the maker follow it.
 const MARK: &str = "forebay-wan";
 

@@ -1,6 +1,6 @@
-//! An emulated link by the kernel's own emulator (netem, with tbf for the rate): a pair of virtual Ethernet devices
-//! whose output passes through queueing disciplines. It costs less than a program that carries packets. Settings that
-//! it does not support are refused.
+//! An emulated link by the kernel's own emulator (netem, with tbf for the rate): a pair of virtual Ethernet
+//! devices whose output passes through queueing disciplines. netem costs less processor time than a program
+//! that carries packets. Settings that it does not support are refused.
 
 use std::{io::ErrorKind, process::Command, time::Duration};
 
@@ -34,7 +34,8 @@ const FEWEST: u32 = 1000;
 const MOST: u32 = (256 << 20) / (2 << 10);
 /// Bytes of an Ethernet frame that the kernel counts in addition to the IP packet.
 const COUNTED: u64 = 14;
-/// The burst of the rate limit in packets of maximum length. It is small, so that packets leave one by one.
+/// The burst of the rate limit in packets of maximum length. The burst is small, so that packets leave one by
+/// one.
 const SAVED_PACKETS: u64 = 2;
 
 impl Netem {
@@ -84,7 +85,7 @@ impl Netem {
     /// Changes the settings. Packets in flight are lost, because the kernel makes a new queue.
     ///
     /// # Errors
-    /// If a setting is wrong or not supported by netem; then nothing is changed. Those of the system: then
+    /// If a setting is wrong or not supported by netem; then nothing is changed. Errors of the system: then
     /// [`Self::settings`] returns what has been changed.
     pub fn change(&mut self, settings: [DirectionSettings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(fits)?;

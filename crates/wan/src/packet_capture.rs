@@ -52,7 +52,7 @@ impl Capture {
         Ok(Self { records: Some(records), writer: Some(writer), missed: 0 })
     }
 
-    /// Records an IP packet that has arrived. Its bytes are in pieces.
+    /// Records an IP packet that has arrived. The bytes of the packet are in `pieces`.
     pub fn record(&mut self, at: Instant, pieces: [&[u8]; 2]) {
         let bytes = (pieces[0].len() + pieces[1].len()) as u32;
         let mut begin = Vec::with_capacity(SNAP);

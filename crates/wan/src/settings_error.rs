@@ -1,6 +1,6 @@
 //! Errors in the settings of a link.
 
-/// An invalid setting. Nothing was changed.
+/// An invalid setting. No setting was changed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LinkSettingsError {
     /// A number is out of range.

@@ -71,7 +71,7 @@ fn udp(end: WanLinkEnd) -> UdpSocket {
 }
 
 /// Returns the round trip times of packets, shortest first. The kernel answers them at the far end, and the
-/// program at the near end has a high priority and polls. So the times are those of the link, without the
+/// program at the near end has a high priority and polls. Thus the times are those of the link, without the
 /// wake-up of programs on a busy machine.
 fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
