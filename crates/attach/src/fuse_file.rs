@@ -41,8 +41,8 @@ pub struct ServedFileOptions {
     pub patience: Duration,
 }
 
-/// An open file over a volume. It is served as long as any descriptor of it is open, for example that of a
-/// loop device.
+/// An open file over a volume. The file is served as long as any descriptor of it is open, for example that
+/// of a loop device.
 pub struct VolumeFile {
     file: File,
     requests: Arc<Requests>,

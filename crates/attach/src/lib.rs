@@ -1,8 +1,8 @@
 //! A volume as a block device of this host: a FUSE file over the volume, and a loop device on that file. This
 //! works only on Linux and needs the privilege to mount.
 //!
-//! The file system with this file is mounted nowhere. Only the loop device keeps the file open. So a killed
-//! process leaves nothing behind, and no other program can open the file.
+//! The file system with this file is mounted nowhere. Only the loop device keeps the file open. Therefore a
+//! killed process leaves nothing behind, and no other program can open the file.
 
 mod error;
 mod volume_content;

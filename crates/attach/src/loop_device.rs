@@ -27,8 +27,8 @@ pub struct LoopOptions {
     pub partitions: bool,
 }
 
-/// A loop device that was set up. It exists until it is cleared, even if the process ends: then all of its
-/// I/O fails.
+/// A loop device that was set up. The device exists until it is cleared, even if the process ends: then all
+/// of its I/O fails.
 ///
 /// This type keeps no descriptor of the device open. When the last descriptor is closed, the kernel writes
 /// back its data for the device. If that were a descriptor of ours, a killed process would wait for requests
@@ -147,7 +147,7 @@ impl LoopDevice {
     ///
     /// # Errors
     /// [`AttachStep::LoopDevice`] with `EBUSY` if the device is used; [`AttachStep::LoopFlush`] if the volume
-    /// has failed. Nothing has changed then.
+    /// has failed. The device is unchanged then.
     pub fn take_down(self) -> Result<(), Error> {
         apart(None, || {
             let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(self.path());
@@ -172,8 +172,8 @@ impl LoopDevice {
     #[must_use]
     pub fn is_served(self) -> bool {
         let (tell, told) = mpsc::channel();
-        // A stopped process does not answer, and the calling thread would hang. So ask on another thread,
-        // whose result may come too late.
+        // A stopped process does not answer, and the calling thread would hang. Therefore ask on another
+        // thread, whose result may come too late.
         thread::spawn(move || tell.send(self.file_answers()));
         told.recv_timeout(PATIENCE).unwrap_or(true)
     }

@@ -2,8 +2,8 @@
 //!
 //! A thread that waits for such a device cannot be killed before its request is served. If the process is
 //! killed meanwhile, no process serves the device. The kernel notices this when `/dev/fuse` is closed, which
-//! happens when no thread uses the process's table of open files any more. So a thread that waits for the
-//! device has a table of its own, without `/dev/fuse`: then the rest of the process can end, and the wait
+//! happens when no thread uses the process's table of open files any more. Therefore a thread that waits for
+//! the device has a table of its own, without `/dev/fuse`: then the rest of the process can end, and the wait
 //! ends with an I/O error.
 
 use std::{io, os::fd::RawFd, thread};
