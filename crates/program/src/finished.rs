@@ -64,7 +64,7 @@ pub fn start(command: &mut Command) -> io::Result<RunningProgram> {
     })
 }
 
-/// Runs a program to its end, without standard input. It is killed after `limit`.
+/// Runs a program to its end, without standard input. The program is killed after `limit`.
 ///
 /// # Errors
 /// The system's error, with the name of the program if it cannot be started. An unsuccessful end is no error.

@@ -47,7 +47,7 @@ impl WaitLimit<'static> {
 }
 
 impl LoggedProgram {
-    /// Starts a program. Its standard error is appended to the file `events`. `name` is its role, for errors.
+    /// Starts a program. The standard error is appended to the file `events`. `name` is its role, for errors.
     ///
     /// Call this from a thread that lives as long as the program is needed: when that thread ends, the program
     /// gets the signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG).

@@ -18,8 +18,8 @@ use rustix::{
 
 use crate::reset_signals;
 
-/// Time for a killed program to end. It ends at once unless it waits for storage that does not answer.
-/// A caller that is removing that storage must not wait for the program any longer.
+/// Time for a killed program to end. The program ends at once unless it waits for storage that does not
+/// answer. A caller that is removing that storage must not wait for the program any longer.
 const GONE: Duration = Duration::from_secs(5);
 /// Interval at which a wait checks the `stop` flag. People do not notice a delay of this length.
 const LOOK: Duration = Duration::from_millis(100);
@@ -35,8 +35,8 @@ impl RunningProgram {
     /// Starts the program with default signal dispositions (see [`reset_signals`]).
     ///
     /// Call this from a thread that lives as long as the program is needed: when that thread ends, the
-    /// program gets the signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So the program does not survive if
-    /// this process is killed. Programs that it has started itself may survive.
+    /// program gets the signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). Therefore the program does not
+    /// survive if this process is killed. Programs that it has started itself may survive.
     ///
     /// # Errors
     /// The error of the system.
@@ -68,7 +68,8 @@ impl RunningProgram {
         self.child.stdin.take()
     }
 
-    /// Returns the reading end of the program's standard output, if the command has a pipe there. It is given once.
+    /// Returns the reading end of the program's standard output if the command has a pipe there. Later calls
+    /// return `None`.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }

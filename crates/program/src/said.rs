@@ -9,8 +9,8 @@ use std::{
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// The output of a program, in a file without a name that disappears when it is closed. It is a file and not
-/// a pipe, so that no thread has to read while the program runs, however much it prints.
+/// The output of a program, in a file without a name that disappears when it is closed. A file is used and
+/// not a pipe, so that no thread has to read while the program runs, however much it prints.
 #[derive(Debug)]
 pub struct Said(File);
 
