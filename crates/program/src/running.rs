@@ -145,7 +145,7 @@ impl RunningProgram {
         Ok(())
     }
 
-    /// Kills the program with its group, and waits at most [`GONE`] for its end.
+    /// Kills the program with its group, and waits at most 5 s for its end.
     pub fn kill(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process_group(self.pid(), Signal::KILL);
