@@ -115,7 +115,7 @@ async fn what_is_written_to_the_device_is_in_the_volume() {
             assert!(back.bytes().iter().all(|byte| *byte == 9));
         })
         .await
-        .expect("the device does what it is told");
+        .expect("the device performs its requests");
         let after = counters.counts();
         assert!(after.flushes > before.flushes, "a flush of the device is one of the volume");
         assert!(after.discards > before.discards, "a discard of the device is one of the volume");
