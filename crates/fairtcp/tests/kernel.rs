@@ -105,7 +105,7 @@ fn members_share_a_window_and_leave_it_when_they_are_closed() {
     assert_eq!(block().members, 4);
     assert!(near.iter().all(|it| sockopt::tcp_congestion(it).unwrap() == fair.name()));
     session.join(&near[0]).unwrap();
-    assert_eq!(block().members, 4, "who is in stays in, once");
+    assert_eq!(block().members, 4, "a member stays a member, counted once");
     for (member, other) in near.iter().zip(&far) {
         let [member, other] = [least_timer_us(member), least_timer_us(other)];
         assert!(member.is_none() || member < other, "{member:?} and {other:?}");
@@ -120,7 +120,7 @@ fn members_share_a_window_and_leave_it_when_they_are_closed() {
 
     sockopt::set_tcp_congestion(&near[0], "reno").unwrap();
     assert_eq!(block().members, 3, "another congestion control: it has left");
-    assert!(block().cwnd < after.cwnd, "and taken its share along");
+    assert!(block().cwnd < after.cwnd, "and its share is removed");
     drop((near, far));
     // The last data may still be in flight when the last socket is closed.
     wait_for("all have left", || block().members == 0);
@@ -180,7 +180,7 @@ fn a_socket_that_has_the_name_already_becomes_a_member() {
     transfer(&near, &far, 1 << 20);
     assert!(one.blocks()[0].srtt > Duration::ZERO, "{:?}", one.blocks());
     one.join(&near[0]).unwrap();
-    assert_eq!(one.blocks()[0].members, 1, "who is in stays in, once");
+    assert_eq!(one.blocks()[0].members, 1, "a member stays a member, counted once");
     two.join(&near[0]).unwrap();
     assert_eq!((one.blocks()[0].members, two.blocks()[0].members), (0, 1), "it has moved");
 }

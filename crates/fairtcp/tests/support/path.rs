@@ -255,7 +255,7 @@ impl<'a> PathRun<'a> {
     /// Sends the responses to all commands of a sender whose data has arrived.
     fn respond(&mut self, number: usize) {
         let of = self.sessions.iter().position(|it| it.senders.contains(&number));
-        let of = of.expect("its session");
+        let of = of.expect("the session of the sender");
         let session = &mut self.sessions[of];
         let waiting = &mut session.waiting[number - session.senders.start];
         while let Some(&(end, issued)) = waiting.front()

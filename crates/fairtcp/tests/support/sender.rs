@@ -314,7 +314,8 @@ impl Sender {
             && *entry.key() + REORDERING <= self.sent.newest_arrived
         {
             let number = entry.remove();
-            let segment = self.sent.segments.get_mut(&number).expect("what is out is known");
+            let segment =
+                self.sent.segments.get_mut(&number).expect("every segment in flight is recorded");
             self.sock.lost_out += u32::from(!segment.is_lost);
             self.sock.retrans_out -= u32::from(segment.is_again_out);
             (segment.is_lost, segment.is_again_out) = (true, false);
