@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(scene.look(20, 0, 2100), Some(20), "with the ping");
         assert_eq!(scene.look(20, 0, 2200), None);
         assert_eq!(scene.look(20, 0, 4000), None);
-        assert_eq!(scene.look(20, 1, 4000), Some(20), "what comes is");
+        assert_eq!(scene.look(20, 1, 4000), Some(20), "received bytes count");
     }
 
     #[test]

@@ -309,8 +309,8 @@ async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
     assert!(matches!(&fenced, Error::Fenced(why) if why.contains("host-2")), "{fenced}");
     assert!(matches!(first.holding(), Holding::Refused(_)));
     write(&later).await.expect("written");
-    later.release().await.expect("given back");
-    write(&raw).await.expect("nobody has it");
+    later.release().await.expect("released");
+    write(&raw).await.expect("no gateway has the claim");
 }
 
 #[tokio::test]
@@ -324,11 +324,11 @@ async fn one_who_was_refused_does_not_ask_again() {
     assert!(matches!(holding, Holding::Refused(_)), "{holding:?}");
 
     // The unit would grant the claim now. A login with the same name makes this initiator reconnect.
-    owner.release().await.expect("given back");
+    owner.release().await.expect("released");
     let intruder = RemoteVolume::connect(settings("late")).await.expect("a session");
     let error = write(&late).await.expect_err("refused for good");
     assert!(matches!(error, Error::Fenced(_)), "{error}");
-    write(&intruder).await.expect("its session was not ended, and nobody has a claim");
+    write(&intruder).await.expect("the session continues, and no gateway has a claim");
     assert_eq!(owner.claim(claim(2, &[10])).await.expect("asked"), Holding::Held);
 }
 
@@ -372,7 +372,7 @@ async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
         () = std::future::ready(()) => {}
     }
     unit.answer(1);
-    assert_eq!(first.await.expect("asked"), Holding::Waiting, "another one has its place");
+    assert_eq!(first.await.expect("asked"), Holding::Waiting, "another claim has replaced it");
     assert_eq!(volume.holding(), Holding::Waiting);
     unit.answer(2);
     assert_eq!(second.await.expect("asked"), Holding::Held);
@@ -441,8 +441,8 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     let holding = other.claim(stranger).await.expect("asked");
     assert!(matches!(&holding, Holding::Refused(why) if why.contains("reserved")), "{holding:?}");
 
-    later.release().await.expect("given back");
-    write(&raw).await.expect("nobody has it");
+    later.release().await.expect("released");
+    write(&raw).await.expect("no gateway has the claim");
     server.shutdown(Duration::ZERO).await;
 }
 
@@ -455,7 +455,7 @@ async fn until_confirmed(unit: &BlockUnit, number: u64) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, confirmed).await.expect("the unit hears of it");
+    tokio::time::timeout(PATIENCE, confirmed).await.expect("the unit receives the number");
 }
 
 /// K3: the number is sent to the unit without a host's command, and the unit then refuses an older copy of the log.
@@ -568,6 +568,6 @@ async fn nothing_follows_a_flush_without_a_claim_or_without_epochs() {
     let (disk, _server, _, volume) = claimed_epochs().await;
     disk.let_go();
     assert!(is_followed(&volume).await);
-    volume.release().await.expect("given back");
+    volume.release().await.expect("released");
     assert!(!is_followed(&volume).await, "the claim is not held");
 }

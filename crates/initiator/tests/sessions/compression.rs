@@ -41,7 +41,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what} does not come"));
+    timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what} not reached in time"));
 }
 
 /// Data that is not compressible.
@@ -88,7 +88,7 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
                 })
             });
             for stream in streams.collect::<Vec<_>>() {
-                timeout(PATIENCE, stream).await.expect("it goes on").unwrap();
+                timeout(PATIENCE, stream).await.expect("the session continues").unwrap();
             }
             volume.flush().await.unwrap();
             volume.close().await;

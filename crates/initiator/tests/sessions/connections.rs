@@ -115,7 +115,10 @@ async fn a_stalled_connection_does_not_stall_the_other() {
     assert!(rates.iter().all(|rate| *rate >= 0.4 * mean), "{rates:?} in {:?}", begun.elapsed());
     let statistics = volume.statistics();
     assert_eq!(statistics.calls.failures, 0);
-    assert!(statistics.recovery.connections_lost >= 1, "it was given up: {statistics:?}");
+    assert!(
+        statistics.recovery.connections_lost >= 1,
+        "the connection was declared dead: {statistics:?}"
+    );
     has_connections(&volume, 2).await;
 }
 
@@ -149,7 +152,8 @@ async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
             begun.elapsed()
         };
         let lost = tokio::time::timeout(Duration::from_secs(10), lost).await;
-        let took = lost.unwrap_or_else(|_| panic!("it is not given up, busy: {is_busy}"));
+        let took =
+            lost.unwrap_or_else(|_| panic!("the connection is not declared dead, busy: {is_busy}"));
         // Before the fix this took 2.1 s or more. The upper end allows for a busy machine.
         let promised = Duration::from_millis(1100);
         let range = promised - Duration::from_millis(100)..promised + Duration::from_millis(900);

@@ -311,7 +311,7 @@ async fn a_closed_volume_has_logged_out() {
     assert!(matches!(read, Err(Error::Away(_))), "{read:?}");
     let begun = Instant::now();
     node.stop().await;
-    assert!(begun.elapsed() < GRACE / 2, "nobody had to be waited for");
+    assert!(begun.elapsed() < GRACE / 2, "no session delayed the end");
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn more(counted: &AtomicU64, by: u64) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, grows).await.expect("the load goes on");
+    timeout(PATIENCE, grows).await.expect("the load continues");
 }
 
 #[tokio::test]

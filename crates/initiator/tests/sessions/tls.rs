@@ -36,7 +36,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what} does not come"));
+    timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what} not reached in time"));
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn streams_of_128_kib_pass_both_ways_with_and_without_digests() {
                 })
             });
             for stream in streams.collect::<Vec<_>>() {
-                timeout(PATIENCE, stream).await.expect("it goes on").unwrap();
+                timeout(PATIENCE, stream).await.expect("the session continues").unwrap();
             }
             volume.flush().await.unwrap();
             volume.close().await;
@@ -73,7 +73,7 @@ async fn streams_of_128_kib_pass_both_ways_with_and_without_digests() {
     }
     let extent = Extent { lba: Lba(256), blocks: 256 };
     let stored = node.disk.read(extent).await.unwrap();
-    assert!(stored == blocks(256, 256, 9), "what arrived is what was sent");
+    assert!(stored == blocks(256, 256, 9), "the received data is that which was sent");
 }
 
 #[tokio::test]
