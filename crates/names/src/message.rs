@@ -282,7 +282,7 @@ mod tests {
         let more = NamesRequest::Tell { told: [told(999..1000, 2), told(7..8, 2)].concat() };
         assert_eq!(answer(&mut a, more, now), NamesResponse::Taken);
         assert_eq!(a.stamps().len(), 257);
-        assert_eq!(a.stamps()[7], told(7..8, 2)[0].record.stamp, "what came behind it is known");
+        assert_eq!(a.stamps()[7], told(7..8, 2)[0].record.stamp, "the record after it is known");
         assert_eq!(a.troubles(now).collect::<Vec<_>>(), [NamingProblem::Full]);
     }
 

@@ -364,7 +364,7 @@ pub(crate) mod tests {
         table.take(told(5, 2), Duration::ZERO, now).unwrap();
         let right = Some((2, "node-5".parse().unwrap()));
         assert_eq!(newer(&table, now), right);
-        assert_eq!(newer(&table, now + TIMES.stale_after * 2), right, "also if it is silent");
+        assert_eq!(newer(&table, now + TIMES.stale_after * 2), right, "even if the node is silent");
         let raised = NodeVolumeEntry { generation: 3, ..ours.clone() };
         assert!(table.moved_on(&raised, now).is_none());
     }
@@ -387,11 +387,18 @@ pub(crate) mod tests {
         assert_eq!(
             node_of(&table, "a", at(100)).unwrap(),
             "node-2",
-            "stale is better than nothing"
+            "a stale node is better than none"
         );
         table.take(record(3, 1, &["a"]), Duration::ZERO, at(100)).unwrap();
-        assert_eq!(node_of(&table, "a", at(100)).unwrap(), "node-3", "who lives goes first");
-        assert!(node_of(&table, "a", at(200)).is_err(), "of two that are stale none is taken");
+        assert_eq!(
+            node_of(&table, "a", at(100)).unwrap(),
+            "node-3",
+            "a node with signs of life is preferred"
+        );
+        assert!(
+            node_of(&table, "a", at(200)).is_err(),
+            "between two stale nodes there is no choice"
+        );
         assert_eq!(table.nodes(at(3641)).count(), 2);
         assert_eq!(table.nodes(at(8000)).count(), 1);
     }
@@ -472,7 +479,7 @@ pub(crate) mod tests {
             steps += 1;
         }
         assert!(steps < 1 << 20 && table.own().stamp.version <= MOST_BELIEVED + 1);
-        assert!(table.tell(Vec::new(), Vec::new()), "we can still tell");
+        assert!(table.tell(Vec::new(), Vec::new()), "our own changes can still be counted");
         table.own().check().unwrap();
     }
 
@@ -502,7 +509,9 @@ pub(crate) mod tests {
             assert_eq!(taken.is_ok(), usize::from(number) < large);
         }
         let later = now + TIMES.forget_after;
-        table.take(node(999, 0), Duration::ZERO, later).expect("room, since others are forgotten");
+        table
+            .take(node(999, 0), Duration::ZERO, later)
+            .expect("there is room, since other nodes are forgotten");
         assert!(table.heed(&vec![table.own().stamp; MOST_NODES + 2], now).is_err());
     }
 
