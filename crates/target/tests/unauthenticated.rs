@@ -154,7 +154,7 @@ async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
         "bytes for each connection: idle, half a request, endless text, keys, garbage: {all:?}"
     );
     assert!(all.iter().all(|&bytes| bytes <= 64 << 10), "{all:?}");
-    assert!(half >= 8000, "what was sent is held: {half}");
+    assert!(half >= 8000, "the sent bytes are in memory: {half}");
 }
 
 /// Returns the first TLS message of a client.
@@ -198,7 +198,7 @@ async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
     let all = [idle, greeted, half, whole, garbage];
     println!("bytes: idle, after the hello, half a hello, too long, garbage: {all:?}");
     assert!(all.iter().all(|&bytes| bytes <= 64 << 10), "{all:?}");
-    assert!(half >= 16_000 && greeted > idle, "what was sent is held: {all:?}");
+    assert!(half >= 16_000 && greeted > idle, "the sent bytes are in memory: {all:?}");
 }
 
 const CONNECTIONS: usize = 500;

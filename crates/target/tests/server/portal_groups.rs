@@ -151,7 +151,10 @@ async fn a_target_that_is_taken_away_ends_its_own_sessions_only() {
         }
         pdu => panic!("{pdu:?}"),
     }
-    assert!(matches!(goes.receive().await, Some(Pdu::Async(_))), "told that it is dropped");
+    assert!(
+        matches!(goes.receive().await, Some(Pdu::Async(_))),
+        "the initiator is informed of the drop"
+    );
     assert!(goes.receive().await.is_none());
     assert_eq!(log_in(address, OTHER).await.err(), Some(LoginStatus::NotFound));
     stays.settle().await;

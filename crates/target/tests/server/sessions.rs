@@ -233,7 +233,7 @@ async fn shutting_down_closes_those_who_stay() {
     until(|| unit.alive() == 1).await;
     soon(server.shutdown(Duration::from_millis(50))).await;
     assert_eq!((unit.alive(), server.statistics().connections), (0, 0));
-    for _ in ["asked to log out", "told that the session is dropped"] {
+    for _ in ["asked to log out", "the initiator is informed that the session is dropped"] {
         assert!(matches!(client.receive().await, Some(Pdu::Async(_))));
     }
     assert!(client.receive().await.is_none());

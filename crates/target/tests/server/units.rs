@@ -123,7 +123,7 @@ async fn commands_at_a_unit_that_is_taken_away_end_and_others_go_on() {
     let alive = goes.alive.clone();
     drop(goes);
     change(&server, vec![(0, stays.clone())]).await;
-    assert!(weak.upgrade().is_none(), "nobody holds the unit any more");
+    assert!(weak.upgrade().is_none(), "no session holds the unit any more");
     assert_eq!(alive.load(std::sync::atomic::Ordering::SeqCst), 0);
     let response = client.response().await;
     assert_eq!((response.itt, response.status), (Itt(77), 2));
