@@ -336,7 +336,7 @@ mod tests {
         let (holder, other) = (nexus(1), nexus(2));
         primary.nexus_opened(&holder);
         primary.nexus_opened(&other);
-        let turn = primary.order.turn_now(TaskAttribute::Simple).expect("nobody is there");
+        let turn = primary.order.turn_now(TaskAttribute::Simple).expect("no other task is there");
         let input = PrimaryCommandInput { nexus: holder.clone(), data: Data::new(), turn };
         let mut device = Barring { writer: true, work: true, medium: true };
         let reserved = primary.start(&device, &PrimaryCommand::Reserve { ten: false }, input);
@@ -359,7 +359,11 @@ mod tests {
         device.writer = false;
         let nested = Task { attribute: TaskAttribute::Nested, ..task(&other, &set, None) };
         let nested = begin(&primary, &device, &nested).expect_err("the work bars it").sense;
-        assert_eq!(nested, Some(Sense::SANITIZE_COMMAND_FAILED), "a part is told no attention");
+        assert_eq!(
+            nested,
+            Some(Sense::SANITIZE_COMMAND_FAILED),
+            "a part of a task gets no unit attention"
+        );
         assert_eq!(fails(device, &set.encode()), check(Sense::MODE_PARAMETERS_CHANGED));
         assert_eq!(fails(device, &[0xff; 16]), check(Sense::SANITIZE_COMMAND_FAILED));
         device.work = false;

@@ -107,10 +107,10 @@ mod tests {
     fn who_claims_alone_waits_for_writes_under_way_and_holds_up_later_ones_there() {
         let claims = BlockRangeLocks::default();
         let mut context = Context::from_waker(Waker::noop());
-        let write = claims.shared_now(extent(8, 8), 512).expect("nobody is there");
+        let write = claims.shared_now(extent(8, 8), 512).expect("no other command is there");
         let mut alone = pin!(claims.alone(extent(0, 4096), 512));
         assert!(alone.as_mut().poll(&mut context).is_pending());
-        assert!(claims.shared_now(extent(0, 1), 512).is_none(), "overtakes who waits");
+        assert!(claims.shared_now(extent(0, 1), 512).is_none(), "overtakes a waiting command");
         assert!(claims.shared_now(extent(4096, 1), 512).is_some(), "another stripe");
         drop(write);
         let Poll::Ready(claim) = alone.as_mut().poll(&mut context) else {

@@ -66,11 +66,11 @@ mod tests {
     fn an_ordered_task_waits_for_all_before_it_and_holds_up_all_after_it() {
         let order = TaskOrder::default();
         let mut context = Context::from_waker(Waker::noop());
-        let before = order.turn_now(TaskAttribute::Simple).expect("nobody is there");
+        let before = order.turn_now(TaskAttribute::Simple).expect("no other task is there");
         assert!(order.turn_now(TaskAttribute::Ordered).is_none());
         let mut ordered = pin!(order.turn(TaskAttribute::Ordered));
         assert!(ordered.as_mut().poll(&mut context).is_pending());
-        assert!(order.turn_now(TaskAttribute::Simple).is_none(), "overtakes who waits");
+        assert!(order.turn_now(TaskAttribute::Simple).is_none(), "overtakes a waiting task");
         assert!(order.turn_now(TaskAttribute::HeadOfQueue).is_some());
         drop(before);
         let Poll::Ready(turn) = ordered.as_mut().poll(&mut context) else {
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn an_ordered_task_that_is_aborted_while_it_waits_holds_nobody_up() {
         let order = TaskOrder::default();
-        let before = order.turn_now(TaskAttribute::Simple).expect("nobody is there");
+        let before = order.turn_now(TaskAttribute::Simple).expect("no other task is there");
         {
             let mut ordered = pin!(order.turn(TaskAttribute::Ordered));
             let mut context = Context::from_waker(Waker::noop());

@@ -191,7 +191,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     assert!(first.is_pending());
     let (command, list) = out(ClaimAction::Claim, &claim(2, 20, &[10]));
     let (mut claimed, first) = send(&later, &command, list);
-    assert!(first.is_pending(), "the write is still on its way");
+    assert!(first.is_pending(), "the write is still in progress");
     // Writes of the former owner that arrive meanwhile wait, and are then refused.
     let (mut late, first) = send(&owner, &Command::write(0, 1, false), pattern(2, 1));
     assert!(first.is_pending());
@@ -203,7 +203,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     assert_eq!(done.status, ScsiStatus::Good);
     drop(claimed);
     let Poll::Ready(done) = std::pin::Pin::new(&mut late).poll(&mut context) else {
-        panic!("it has its turn")
+        panic!("the late write still waits")
     };
     assert_eq!(done.sense, Some(Sense::CLAIM_FENCED));
 }

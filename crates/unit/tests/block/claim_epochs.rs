@@ -43,7 +43,7 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
     assert_eq!(calls(&host), []);
     let flush = Command::synchronize_cache().encode();
     assert_eq!(host.send_as(&other, &flush, &[]).status, ScsiStatus::Good);
-    assert_eq!(calls(&host), [], "it is not his epoch");
+    assert_eq!(calls(&host), [], "it is the epoch of another nexus");
     let roll_back = VendorCommand::RollBack.encode();
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
     assert_eq!(host.send_as(&other, &roll_back, &[]).sense, protected);
@@ -90,7 +90,7 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     };
     let forced = || Command::Block(BlockCommand::Read(BlockTransfer::new(3, 2).with_fua(true)));
     let verify = || verify(BlockTransfer::new(3, 2), ByteCheck::Medium);
-    assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)], "nobody owns an epoch");
+    assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)], "no nexus owns an epoch");
     assert_eq!(calls(&other, forced()), [Call::Flush, Call::Read(3, 2)]);
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(calls(&host.nexus, Command::read(3, 2)), [Call::Read(3, 2)]);
@@ -123,7 +123,7 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     assert_eq!(refused, Some(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
     now(host.unit.drop_claim()).expect("saved");
     assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)]);
-    assert_eq!(calls(&other, STOP), [Call::Flush], "nobody owns an epoch any more");
+    assert_eq!(calls(&other, STOP), [Call::Flush], "no nexus owns an epoch any more");
 }
 
 /// A session that has lost the claim must neither end an epoch of the present owner nor write-protect the unit.
@@ -284,7 +284,7 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     host.send_as(&other, &flush.encode(), &[]);
     assert_eq!(read_as(&other, &host), busy, "only the owner knows where its epoch ends");
     host.send_as(&other, &STOP.encode(), &[]);
-    assert_eq!(read_as(&other, &host), busy, "its stop is not the owner's either");
+    assert_eq!(read_as(&other, &host), busy, "the stop is not the owner's either");
     host.good(&flush, &[]);
     assert_eq!(read_as(&other, &host), good);
     assert_eq!(write_as(&host, &host.nexus), None);
@@ -304,7 +304,7 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     drop(host);
     let host = Host::with_store(geometry(), &store);
     let other = host.other(2);
-    assert_eq!(read_as(&other, &host), refused, "it is not known what was sent");
+    assert_eq!(read_as(&other, &host), refused, "the state of the epoch is unknown");
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &dirty(1, 10, &[])), None);
     assert_eq!(read_as(&other, &host), busy);
     // The owner's log is empty, so the volume has all data.

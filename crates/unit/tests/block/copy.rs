@@ -176,7 +176,7 @@ async fn a_copy_that_is_dropped_ends_and_says_so_and_others_go_on_meanwhile() {
             read = read => assert_eq!(read.status, ScsiStatus::Good),
         }
         let status = a.good(&results(CopyResults::Status1(7)), vec![]).await;
-        assert_eq!(status[4], 0, "goes on");
+        assert_eq!(status[4], 0, "is still running");
     }
     let status = a.good(&results(CopyResults::Status4(7)), vec![]).await;
     assert_eq!(status[5], 0x60, "terminated");
@@ -221,7 +221,7 @@ async fn an_aborted_copy_has_ended_when_the_abort_has_and_only_its_own_nexus_abo
         let foreign = a.unit.execute(task(&other, abort.encode(), vec![])).await;
         assert_eq!(foreign.status, ScsiStatus::CheckCondition);
         let status = a.good(&results(CopyResults::Status4(7)), vec![]).await;
-        assert_eq!(status[5], 0x11, "goes on");
+        assert_eq!(status[5], 0x11, "is still running");
         a.good(&abort, vec![]).await;
         let status = a.good(&results(CopyResults::Status4(7)), vec![]).await;
         assert_eq!(status[5], 0x60, "terminated");

@@ -56,7 +56,7 @@ impl UnitStore for MemoryStore {
 
     fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
         let result = if self.broken.load(Ordering::Relaxed) {
-            Err(io::Error::other("the disk is gone"))
+            Err(io::Error::other("the disk is lost"))
         } else {
             self.records.lock().insert(record, bytes);
             Ok(())

@@ -36,7 +36,7 @@ fn without_its_medium_the_unit_is_not_ready() {
     let bytes = host.good(&PrimaryCommand::Inquiry { page: None, allocation_length: 96 }, &[]);
     assert!(StandardInquiry::from_bytes(&bytes).unwrap().removable);
     host.good(&eject(), &[]);
-    assert_eq!(host.asked(), [Call::Flush], "what was written is stable first");
+    assert_eq!(host.asked(), [Call::Flush], "earlier writes are made stable first");
     for command in [
         Command::Primary(PrimaryCommand::TestUnitReady),
         Command::read(0, 1),

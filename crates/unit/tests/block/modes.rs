@@ -76,7 +76,7 @@ fn a_write_cache_turned_off_makes_every_write_stable() {
     let host = Host::new(geometry());
     assert!(caching(&host, PageControl::Changeable).write_cache);
     set(&host, write_through(), false);
-    assert_eq!(host.asked(), [Call::Flush], "what was answered before is stable, too");
+    assert_eq!(host.asked(), [Call::Flush], "writes answered before are stable, too");
     assert!(!caching(&host, PageControl::Current).write_cache);
     assert!(caching(&host, PageControl::Default).write_cache);
     host.asked();

@@ -218,7 +218,11 @@ fn another_key_preempts_registrations_alone() {
     assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 3), Ok(()));
     assert_eq!((keys(&host).1, held(&host)), (vec![1, 2], Some((1, 1))));
     assert_eq!(host.ready_as(&three), Some(Sense::REGISTRATIONS_PREEMPTED));
-    assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 99), Err(Conflict), "nobody's key");
+    assert_eq!(
+        act(&host, &two, Preempt(WriteExclusive), 2, 99),
+        Err(Conflict),
+        "a key that no nexus has"
+    );
     let field = Err(Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
     assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 0), field);
     assert_eq!(act(&host, &three, Preempt(WriteExclusive), 3, 1), Err(Conflict), "unregistered");
@@ -317,7 +321,11 @@ fn what_is_to_last_is_there_after_a_restart() {
     assert_eq!((keys(&again), held(&again)), ((0, vec![1]), Some((1, 3))));
     let two = again.other(2);
     let status = again.send_as(&two, &Command::read(0, 1).encode(), &[]).status;
-    assert_eq!(status, ScsiStatus::ReservationConflict, "before anybody has asked for it anew");
+    assert_eq!(
+        status,
+        ScsiStatus::ReservationConflict,
+        "before any initiator has registered again"
+    );
     // Without APTPL, no registration survives any more.
     assert_eq!(act(&again, &again.nexus, RegisterAndIgnoreExistingKey, 0, 4), Ok(()));
     assert_eq!(keys(&again).1, [4]);

@@ -89,7 +89,11 @@ fn both_kinds_of_reservation_do_not_mix() {
     out(&one, ReserveAction::Reserve(kind), 1, 0);
     let stranger = host.other(3);
     for command in [RESERVE, RELEASE] {
-        assert_eq!(status(&host, &one, &command), ScsiStatus::Good, "it has what it asks for");
+        assert_eq!(
+            status(&host, &one, &command),
+            ScsiStatus::Good,
+            "the nexus already has this access"
+        );
         assert_eq!(status(&host, &two, &command), ScsiStatus::Good, "it is admitted");
         assert_eq!(status(&host, &stranger, &command), ScsiStatus::ReservationConflict);
     }

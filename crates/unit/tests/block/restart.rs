@@ -194,7 +194,7 @@ fn without_its_record_it_does_not_begin_and_is_not_over() {
     assert_eq!(life.sanitize(SanitizeAction::Overwrite, false), None);
     machine.store.broken.store(true, Ordering::Relaxed);
     life.end();
-    assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED), "a restart would begin anew");
+    assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED), "a restart would begin again");
 }
 
 #[test]

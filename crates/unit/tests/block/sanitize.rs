@@ -83,7 +83,7 @@ async fn it_goes_on_whatever_happens_to_who_asked() {
     }
     let told = a.fails(&PrimaryCommand::TestUnitReady, vec![]).await;
     assert_eq!((told.key, told.asc, told.ascq), (SenseKey::NotReady, 0x04, 0x1b));
-    let first = told.progress.expect("progress is told");
+    let first = told.progress.expect("the sense data has the progress");
     for function in [
         TaskManagement::LogicalUnitReset,
         TaskManagement::TargetWarmReset,
@@ -130,7 +130,11 @@ async fn with_immed_the_status_comes_first_and_after_every_write_before_it() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let first = lower.read(volume::Extent { lba: volume::Lba(0), blocks: 1 }).await;
-    assert_eq!(first.expect("read").into_bytes()[..2], [0x5f, 0xfa], "gone, though it was late");
+    assert_eq!(
+        first.expect("read").into_bytes()[..2],
+        [0x5f, 0xfa],
+        "the late write was overwritten"
+    );
 }
 
 #[tokio::test(start_paused = true)]

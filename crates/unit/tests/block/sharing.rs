@@ -90,7 +90,7 @@ fn who_has_the_token_writes_and_nobody_else() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
     let (a, b) = (host.other(2), host.other(3));
-    assert_eq!(writes(&host, &host.nexus, 0), None, "nobody shares it yet");
+    assert_eq!(writes(&host, &host.nexus, 0), None, "no gateway shares the unit yet");
     assert_eq!(claims(&host, &a, &claim(1, true)), None);
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
     has_token(&host, &a);
@@ -198,7 +198,7 @@ fn who_was_dropped_comes_back_with_nothing_and_after_another_opening() {
     let opened =
         ClaimParameters { generation: 2, opening: 2, predecessors: vec![1], ..again.clone() };
     let dirty = ClaimParameters { is_dirty: true, ..opened.clone() };
-    assert_eq!(claims(&host, &a, &dirty), dropped, "what it has was given on");
+    assert_eq!(claims(&host, &a, &dirty), dropped, "its ranges were granted to others");
     assert_eq!(claims(&host, &a, &opened), None);
 }
 
@@ -240,7 +240,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     drop(under_way);
     assert!(std::pin::Pin::new(&mut released).poll(&mut context).is_ready());
     let Poll::Ready(later) = std::pin::Pin::new(&mut later).poll(&mut context) else {
-        panic!("it has its turn")
+        panic!("the later write still waits")
     };
     assert_eq!(later.sense, Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED));
     assert!(matches!(hears(&host, &b)[..], [CoherenceReply::Granted { .. }]));

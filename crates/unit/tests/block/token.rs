@@ -164,7 +164,7 @@ async fn ranges_must_be_inside_apart_and_not_too_long() {
     assert_eq!(fails(&[range(10, 5), range(0, 11)]).await, wrong);
     let token = token_of(&a, &[range(0, 8)]).await;
     let (command, list) = write(token, 4, &[range(0, 5)]);
-    assert_eq!(b.fails(&command, list).await, wrong, "beyond what the token stands for");
+    assert_eq!(b.fails(&command, list).await, wrong, "beyond the blocks of the token");
     let (command, list) = write(token, u64::MAX, &[range(0, 5)]);
     assert_eq!(b.fails(&command, list).await, wrong);
     let mut short = populate(&[range(0, 8)]).1;
