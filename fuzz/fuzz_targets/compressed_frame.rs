@@ -30,7 +30,7 @@ fn hostile(method: Compression, stream: &[u8], step: usize) {
                 break;
             }
         }
-        assert!(waiting.len() < HEAD + 65_536, "what is whole is taken");
+        assert!(waiting.len() < HEAD + 65_536, "complete frames are unpacked");
     }
     // Each frame has a header, and a content of at most 64 KiB.
     assert!(total <= stream.len() / HEAD * 65_536 + stream.len());

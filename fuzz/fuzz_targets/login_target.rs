@@ -83,7 +83,7 @@ fuzz_target!(|input: &[u8]| {
                 return;
             }
             TargetStep::Established { login, .. } => {
-                assert!(!asks, "nobody can know the answer to the challenge");
+                assert!(!asks, "no initiator without the secret can answer the challenge");
                 let agreed = login.parameters;
                 assert!((512..1 << 24).contains(&agreed.max_send_data_segment_length));
                 assert!((512..=offer.max_burst_length).contains(&agreed.max_burst_length));

@@ -56,6 +56,6 @@ fn echo(pdu: Pdu) {
     }
     let mut decoder = Decoder::new(BUFFER, 1 << 24);
     decoder.configure(BUFFER, 1 << 24, digests);
-    let arrived = feed(&mut decoder, &sent).expect("what we send makes sense");
+    let arrived = feed(&mut decoder, &sent).expect("our own PDUs can be decoded");
     assert_eq!(arrived, [Some(pdu)]);
 }

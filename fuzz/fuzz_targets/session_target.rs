@@ -468,7 +468,7 @@ impl Scene<'_> {
             }
             Pdu::DataIn(data) => {
                 let open = self.open.get(&data.itt.0).copied();
-                assert!(self.level > 0 || open > Some(0), "data for nobody");
+                assert!(self.level > 0 || open > Some(0), "data for an unknown command");
             }
             _ => {}
         }
@@ -476,7 +476,7 @@ impl Scene<'_> {
 
     fn close(&mut self, cid: u16, stat_sn: Serial, itt: Itt) {
         if !self.told.insert((cid, stat_sn.0)) {
-            assert!(self.level > 0, "level 0 tells nothing again");
+            assert!(self.level > 0, "level 0 repeats no status");
             return;
         }
         let open = self.open.get_mut(&itt.0).expect("an answer to a command");

@@ -98,11 +98,11 @@ struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
 impl UnitStore for Kept {
     fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.0.lock().expect("nobody panics").get(&record).cloned())
+        Ok(self.0.lock().expect("no thread panics").get(&record).cloned())
     }
 
     fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
-        self.0.lock().expect("nobody panics").insert(record, bytes);
+        self.0.lock().expect("no thread panics").insert(record, bytes);
         Box::pin(std::future::ready(Ok(())))
     }
 }
