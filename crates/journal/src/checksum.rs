@@ -1,4 +1,4 @@
-//! The checksum of every record and block that stays: CRC32C.
+//! CRC32C, the checksum of all records and blocks on the log disk and in the NVRAM.
 
 use crc_fast::{CrcAlgorithm, checksum};
 

@@ -1,5 +1,6 @@
-//! Copies of the log that differ after a crash: which of them is right, checksums tell. Judged is
-//! whatever the log is made of, before the rest is made equal.
+//! Decides between copies of the log that differ after a crash, when the log is mirrored. Checksums decide
+//! which copy is right. Each superblock, frame and segment is checked in all copies and repaired; after that,
+//! the rest of the copies is made equal.
 
 use volume::{Data, Error, Extent, Lba, Stack, examine};
 
@@ -12,22 +13,22 @@ use crate::{
     superblock::Superblock,
 };
 
-/// Blocks of segments of which there are copies that differ.
+/// The blocks of segments whose copies differ, and the content that each should have.
 pub struct Doubt {
     extents: Vec<Extent>,
     blocks: Vec<(u64, ExpectedLogBlock)>,
 }
 
-/// What a block should be.
+/// The expected content of a block.
 enum ExpectedLogBlock {
-    /// The header of this segment.
+    /// The header of the segment with this number.
     Header(u64),
-    /// Data with this checksum.
+    /// A data block with this checksum.
     Data(u32),
 }
 
 impl Doubt {
-    /// Asks the log where its copies differ.
+    /// Asks the log in which extents its copies differ.
     pub fn new(log: &Stack) -> Self {
         Self { extents: log.extensions().divergent(), blocks: Vec::new() }
     }
@@ -37,12 +38,12 @@ impl Doubt {
         self.extents.is_empty()
     }
 
-    /// Another scan begins.
+    /// Forgets the noted blocks, since another scan begins.
     pub fn restart(&mut self) {
         self.blocks.clear();
     }
 
-    /// Notes what a segment that begins in block `start` has in doubt.
+    /// Notes the blocks of a segment whose copies differ. The segment begins in block `start`.
     pub fn note(&mut self, start: u32, header: &SegmentHeader) {
         if self.extents.is_empty() {
             return;
@@ -57,7 +58,8 @@ impl Doubt {
         }
     }
 
-    /// Judges what was noted; then nothing is in doubt any more.
+    /// Finds the right copy of each noted block and repairs the others. Then makes the copies equal
+    /// everywhere.
     pub async fn settle(self, log: &Stack, superblock: &Superblock) -> Result<(), Error> {
         let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
         let limit = superblock.segment_slots;
@@ -73,14 +75,14 @@ impl Doubt {
                     ExpectedLogBlock::Data(checksum) => crc32c(&bytes) == checksum,
                 }
             };
-            // What is right in no copy is told to whoever reads it.
+            // If no copy is right, the next reader of the block gets the error.
             examine(&**log, Extent { lba: Lba(*block), blocks: 1 }, &is_right).await?;
         }
         log.extensions().make_equal().await
     }
 }
 
-/// Judges the superblocks.
+/// Repairs superblocks whose copies differ.
 pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
     let extents = log.extensions().divergent();
     for block in (0..u64::from(FIRST_BLOCK)).filter(|&block| contains(&extents, block)) {
@@ -90,7 +92,7 @@ pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
     Ok(())
 }
 
-/// Judges the frames of the index.
+/// Repairs frames of the index whose copies differ.
 pub async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result<(), Error> {
     let extents = log.extensions().divergent();
     if extents.is_empty() {

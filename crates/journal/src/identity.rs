@@ -1,4 +1,4 @@
-//! The identity of a log, and that of the volume that it is for.
+//! The id of a log, and the identity of the volume that the log belongs to.
 
 use std::fmt;
 
@@ -7,9 +7,10 @@ use volume::Geometry;
 /// The volume a log belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogVolumeIdentity {
-    /// Its name, at most 248 bytes: for a remote volume its target and unit.
+    /// The volume's name, at most 248 bytes. For a remote volume it is made of target and unit.
     pub name: String,
-    /// Its properties when the log was formatted, but for its size, which is that of the last opening or growth.
+    /// The volume's properties when the log was formatted. The size is newer: that of the last opening or
+    /// growth.
     pub geometry: Geometry,
 }
 
@@ -21,8 +22,8 @@ impl LogVolumeIdentity {
     }
 }
 
-/// The random id of a log. All its records carry it: by it they differ from those of any other log, and from those
-/// that were on the disk before the log was formatted.
+/// The random id of a log. Every record carries it. Records of other logs, and those that were on the disk
+/// before the log was formatted, have another id and are ignored.
 #[derive(Clone, Copy, Default, Eq, PartialEq)]
 pub struct InstanceId(pub [u8; 16]);
 

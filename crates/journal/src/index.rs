@@ -1,8 +1,8 @@
-//! The index: what the headers of stable segments say, gathered in *frames* at the end of the log,
-//! so that recovery need not read the whole ring to know what is in it.
+//! The index: a copy of the headers of stable segments, gathered in *frames* at the end of the log. With it,
+//! recovery need not read the whole ring.
 //!
-//! A frame says nothing that the ring does not say. One that is torn, damaged or missing costs
-//! time: the segments it would tell of are read in full instead.
+//! The index holds no information that the ring lacks. If a frame is torn, damaged or missing, recovery takes
+//! longer: it reads the segments of this frame in full.
 
 use bytes::Bytes;
 use volume::{Error, Extent, Lba, Stack};
@@ -16,26 +16,25 @@ use crate::{
     superblock::Superblock,
 };
 
-/// Segments that follow each other, as the index tells of them.
+/// A frame: the headers of consecutive segments.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct IndexFrame {
-    /// Number of the first segment.
     pub first: u64,
-    /// The block where it begins.
+    /// The block where segment `first` begins.
     pub start: u32,
-    /// How many segments.
+    /// The number of segments.
     pub count: u32,
     entries: Vec<u8>,
 }
 
 impl IndexFrame {
-    /// Number of the last segment. Not of an empty frame.
+    /// Returns the number of the last segment. The frame must not be empty.
     pub(crate) fn last(&self) -> u64 {
         self.first + u64::from(self.count) - 1
     }
 
-    /// Adds the next segment, which begins in block `start`; false if a frame of so many bytes has
-    /// no room for it.
+    /// Adds the next segment, which begins in block `start`. Returns false if a frame of `frame_bytes` bytes
+    /// has no room for it.
     pub(crate) fn push(&mut self, start: u32, header: &SegmentHeader, frame_bytes: usize) -> bool {
         if HEADER_BYTES + self.entries.len() + header.brief_bytes() + CHECKSUM_BYTES > frame_bytes {
             return false;
@@ -49,7 +48,8 @@ impl IndexFrame {
         true
     }
 
-    /// Forgets the segments from `number` on. For a frame that was filled here.
+    /// Removes the segments from `number` on. Only for a frame that was filled by [`Self::push`]: entries
+    /// from the disk may be arbitrary.
     pub(crate) fn truncate(&mut self, number: u64) {
         self.count = self.count.min(number.saturating_sub(self.first) as u32);
         let mut length = 0;
@@ -59,7 +59,7 @@ impl IndexFrame {
         self.entries.truncate(length);
     }
 
-    /// The frame as it is written: `frame_bytes` long.
+    /// Encodes the frame into `frame_bytes` bytes.
     pub(crate) fn encode(&self, stamp: IndexFrameStamp, frame_bytes: usize) -> Vec<u8> {
         let mut bytes = vec![0; frame_bytes];
         put(&mut bytes, MAGIC_AT, MAGIC);
@@ -78,7 +78,7 @@ impl IndexFrame {
         bytes
     }
 
-    /// Reads a frame of the log `instance`, believing nothing; its entries are not looked at yet.
+    /// Decodes a frame of the log `instance`. Every byte may be arbitrary; the entries are not checked yet.
     pub(crate) fn decode(bytes: &[u8], instance: InstanceId) -> Option<(Self, IndexFrameStamp)> {
         let at = bytes.len().checked_sub(CHECKSUM_BYTES)?;
         let whole = bytes.starts_with(MAGIC)
@@ -101,35 +101,35 @@ impl IndexFrame {
     }
 }
 
-/// Where a frame belongs.
+/// The log, generation and number that a frame carries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct IndexFrameStamp {
     pub instance: InstanceId,
-    /// Of the superblock when the frame was written.
+    /// Generation of the superblock when the frame was written.
     pub generation: u64,
-    /// Frames are counted from 0; number *n* lies at place *n* modulo the number of places.
+    /// Frames are counted from 0. Frame *n* is stored at position *n* modulo the number of positions.
     pub number: u64,
 }
 
-/// Reads the frames of a log, oldest first, as recovery gets to their segments.
+/// Reads the frames of a log, oldest first, as recovery arrives at their segments.
 pub(crate) struct IndexReader<'a> {
     log: &'a Stack,
     superblock: &'a Superblock,
-    /// Of the cached volume.
+    /// Size of the cached volume, in slots.
     slots: u64,
     current: Option<Current>,
-    /// The last segment of every frame that was found, oldest first.
+    /// The last segment of each frame that was found, oldest first.
     found: Vec<u64>,
     generation: u64,
     ended: bool,
-    /// Frames that were read together: number of the first, and their bytes.
+    /// Frames that were read with one call: the number of the first, and their bytes.
     window: (u64, Bytes),
 }
 
-/// A frame on its way through recovery.
+/// The frame whose entries are being read.
 struct Current {
     frame: IndexFrame,
-    /// The next segment, and where its entry begins.
+    /// The next segment of the frame, and the offset of its entry.
     next: u64,
     at: usize,
 }
@@ -142,8 +142,9 @@ impl<'a> IndexReader<'a> {
         Self { log, superblock, slots, current, found, generation, ended, window }
     }
 
-    /// What the index says of segment `number`, which begins in block `start`. The numbers must
-    /// grow.
+    /// Returns the header of segment `number` from the index, if the index has it and the segment begins in
+    /// block `start`. The numbers must grow from
+    /// call to call.
     pub(crate) async fn segment(&mut self, number: u64, start: u32) -> Option<SegmentHeader> {
         loop {
             let Some(Current { frame, next, at }) = &mut self.current else {
@@ -176,7 +177,7 @@ impl<'a> IndexReader<'a> {
         }
     }
 
-    /// Looks at the index no more: what it says cannot be.
+    /// Stops using the index, since an entry contradicts the log.
     pub(crate) fn distrust(&mut self) {
         if self.current.take().is_some() {
             self.found.pop();
@@ -184,20 +185,20 @@ impl<'a> IndexReader<'a> {
         self.ended = true;
     }
 
-    /// The newest segment that it has told of.
+    /// Returns the newest segment that the index has.
     pub(crate) fn newest(&self) -> Option<u64> {
         self.found.last().copied()
     }
 
-    /// The last segment of every frame that tells of segments before `end` alone: their numbers
-    /// follow each other, from the superblock's index tail on.
+    /// Returns the last segment of each frame that has only segments before `end`. The frames are numbered
+    /// from the superblock's index tail on.
     pub(crate) fn into_frames(self, end: u64) -> Vec<u64> {
         let mut found = self.found;
         found.retain(|&last| last < end);
         found
     }
 
-    /// The next frame, if there is one.
+    /// Reads the next frame, if there is one.
     async fn load(&mut self) -> Option<Current> {
         let number = self.superblock.index_tail + self.found.len() as u64;
         if self.ended || self.found.len() as u64 >= self.superblock.frames() {
@@ -223,8 +224,8 @@ impl<'a> IndexReader<'a> {
         Some(Current { next: frame.first, at: 0, frame })
     }
 
-    /// Whether a frame may follow the one before it: none may come from a generation that an
-    /// opening has ended before that number.
+    /// Returns true if a frame may follow the previous one. A frame from `index_first` on must be of the
+    /// newest generation; a frame before it must be of an earlier one, and not older than its predecessor.
     fn belongs(&self, stamp: IndexFrameStamp) -> bool {
         let newest = self.superblock.generation;
         if stamp.number >= self.superblock.index_first {
@@ -255,24 +256,23 @@ impl<'a> IndexReader<'a> {
 }
 
 impl Superblock {
-    /// Places for frames in the index.
+    /// Returns the number of positions for frames in the index.
     pub(crate) fn frames(&self) -> u64 {
         u64::from(self.index_blocks / self.frame_blocks)
     }
 
-    /// Bytes in a frame.
     pub(crate) fn frame_bytes(&self) -> usize {
         self.frame_blocks as usize * BLOCK_BYTES
     }
 
-    /// The block of the log where frame `number` begins.
+    /// Returns the block of the log where frame `number` begins.
     pub(crate) fn frame_block(&self, number: u64) -> u64 {
         let place = number % self.frames();
         u64::from(self.ring_end()) + place * u64::from(self.frame_blocks)
     }
 }
 
-/// What is read of the index at once: few calls for all of it, little memory.
+/// How much of the index is read with one call: few calls, and little memory.
 const READ_BYTES: u64 = 1 << 20;
 
 const MAGIC: &[u8] = b"FBYLOGIX";
@@ -287,7 +287,7 @@ const START_AT: usize = 56;
 const COUNT_AT: usize = 60;
 /// Bytes before the entries.
 const HEADER_BYTES: usize = 64;
-/// Bytes after them, at the very end of the frame.
+/// Bytes of the checksum at the very end of the frame.
 const CHECKSUM_BYTES: usize = 4;
 
 #[cfg(test)]
@@ -314,7 +314,7 @@ pub(crate) mod tests {
         IndexFrameStamp { instance: INSTANCE, generation: 3, number: 17 };
     const FRAME_BYTES: usize = 4 * BLOCK_BYTES;
 
-    /// A frame with as many of the headers as it takes.
+    /// Fills a frame with as many of the headers as fit.
     fn filled(headers: Vec<SegmentHeader>) -> (IndexFrame, Vec<SegmentHeader>) {
         let mut frame = IndexFrame::default();
         let mut taken = Vec::new();

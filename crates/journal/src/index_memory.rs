@@ -1,4 +1,5 @@
-//! The log's index while a cache runs: the headers of stable segments, gathered into frames.
+//! The index while a cache runs: gathers the headers of stable segments into frames, and hands out full
+//! frames to be written.
 
 use std::{collections::VecDeque, mem};
 
@@ -11,27 +12,27 @@ use crate::{
     superblock::Superblock,
 };
 
-/// The frames of a running cache.
+/// The frames of a running cache: one that is being filled, full ones that wait, and those on the disk.
 pub struct LogIndexFrames {
-    /// What does not change: places, sizes, whose frames these are.
+    /// The superblock of this opening, for the position and size of frames and the id of the log.
     shape: Superblock,
     /// Most segments in a frame.
     most: u32,
     filling: IndexFrame,
-    /// Full frames, oldest first; at most [`MOST_WAITING`] beside those that recovery left.
+    /// Full frames, oldest first; at most [`MOST_WAITING`] in addition to those that recovery left.
     waiting: VecDeque<IndexFrame>,
-    /// The last segment of each frame on the disk, from number `tail` on.
+    /// The last segment of each frame on the disk. The first entry is of frame `tail`.
     written: VecDeque<u64>,
-    /// The oldest frame that the superblock on the disk wants.
+    /// The oldest frame that the superblock on the disk refers to.
     tail: u64,
-    /// A driver is writing frames.
+    /// A driver task is writing frames.
     writing: bool,
-    /// No frame is begun: the index is about to move.
+    /// No frame may be written, since the index is about to move.
     held: bool,
 }
 
 impl LogIndexFrames {
-    /// The index as recovery found it. `superblock` is of this opening.
+    /// Returns the frames as recovery found them. `superblock` is that of this opening.
     pub fn new(superblock: &Superblock, most: u32, found: FoundIndex) -> Self {
         let mut waiting = VecDeque::from(found.untold);
         let filling = waiting.pop_back().unwrap_or_default();
@@ -47,19 +48,19 @@ impl LogIndexFrames {
         }
     }
 
-    /// The oldest frame that recovery needs if it begins with segment `tail`.
+    /// Returns the oldest frame that recovery needs if it begins with segment `tail`.
     pub fn oldest_for(&self, tail: u64) -> u64 {
         self.tail + self.written.partition_point(|&last| last < tail) as u64
     }
 
-    /// The superblock on the disk needs no frame before `number` any more.
+    /// Frees the frames before `number`, which the superblock on the disk does not refer to any more.
     pub fn release(&mut self, number: u64) {
         while self.tail < number && self.written.pop_front().is_some() {
             self.tail += 1;
         }
     }
 
-    /// Takes a stable segment into the frame that is being filled.
+    /// Adds a stable segment to the frame that is being filled.
     pub fn note(&mut self, start: u32, header: &SegmentHeader) {
         let bytes = self.shape.frame_bytes();
         if self.filling.count >= self.most || !self.filling.push(start, header, bytes) {
@@ -71,14 +72,15 @@ impl LogIndexFrames {
         }
     }
 
-    /// Whether a driver has to be started, which writes what waits. It counts as started then.
+    /// Returns true if the caller must start the driver, which writes the waiting frames. The driver counts
+    /// as started then.
     pub fn start(&mut self) -> bool {
         let starts = !self.writing && !self.held && !self.waiting.is_empty();
         self.writing |= starts;
         starts
     }
 
-    /// The next frame to be written: where, and its bytes. `None` ends the driver.
+    /// Returns the next frame to write, with its block address. `None` ends the driver.
     pub fn take(&mut self) -> Option<(Lba, FrameToWrite)> {
         if self.held {
             self.writing = false;
@@ -87,7 +89,8 @@ impl LogIndexFrames {
         let number = self.next();
         let room = (self.written.len() as u64) < self.shape.frames();
         let Some(frame) = self.waiting.pop_front().filter(|_| room) else {
-            // Those behind one without a place have none either.
+            // If there is no position for the oldest frame, there is none for the frames after it either.
+            // Drop them all: frames must follow each other.
             self.waiting.clear();
             self.writing = false;
             return None;
@@ -102,44 +105,43 @@ impl LogIndexFrames {
         Some((lba, FrameToWrite { bytes, last: frame.last() }))
     }
 
-    /// Begins no frame until [`Self::let_go`]. Whether one is still being written.
+    /// Stops the writing of frames until [`Self::let_go`]. Returns true if a frame is still being written.
     pub fn hold(&mut self) -> bool {
         self.held = true;
         self.writing
     }
 
-    /// Frames are written again.
+    /// Allows the writing of frames again.
     pub fn let_go(&mut self) {
         self.held = false;
     }
 
-    /// The number of the next frame.
+    /// Returns the number of the next frame.
     pub fn next(&self) -> u64 {
         self.tail + self.written.len() as u64
     }
 
-    /// The index is where this superblock says, and empty. While it is held.
+    /// Moves the index to the position that `superblock` gives; it is empty there. Only while it is held.
     pub fn move_to(&mut self, superblock: &Superblock) {
         self.tail = superblock.index_tail;
         self.written.clear();
         self.shape = superblock.clone();
     }
 
-    /// The frame that was taken last is stable. Before its number is used again or let go of:
-    /// nobody else adds frames.
+    /// Records that the frame that was taken last is stable. Only the driver calls this, before it takes the
+    /// next frame, so no other frame can have got the number.
     pub fn wrote(&mut self, last: u64) {
         self.written.push_back(last);
     }
 }
 
-/// A frame on its way to the log disk.
+/// A frame that is to be written to the log disk.
 pub struct FrameToWrite {
-    /// The frame as it is written.
     pub bytes: Vec<u8>,
-    /// The number of its last segment.
+    /// Number of the last segment in the frame.
     pub last: u64,
 }
 
-/// Frames that wait while one is written. Each stands for megabytes of log, so only a log disk
-/// that does not answer lets more wait.
+/// Most full frames that wait while one is written. Each stands for megabytes of log, so more of them wait
+/// only if the log disk does not answer.
 const MOST_WAITING: usize = 4;

@@ -1,73 +1,72 @@
-//! Where the segments of a log go: the runs of blocks that its ring is made of.
+//! Layouts of the ring: the runs of blocks that segments are written to.
 
 use crate::bytes::{put_u32, put_u64, u32_at, u64_at};
 
-/// A run of blocks in the ring.
+/// A run of blocks of the ring, from `first` up to but not including `end`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Zone {
-    /// The first block.
     pub first: u32,
-    /// The block after the last.
     pub end: u32,
 }
 
 impl Zone {
-    /// Whether a block is in it.
     pub(crate) fn contains(self, block: u32) -> bool {
         (self.first..self.end).contains(&block)
     }
 
-    /// How many it has.
     pub(crate) fn blocks(self) -> u32 {
         self.end - self.first
     }
 }
 
-/// Where segments go, from a segment on.
+/// The zones of the ring, for the segments from `first` on until the next layout begins.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SegmentLayout {
-    /// Number of the first segment.
+    /// Number of the first segment that was or will be written by this layout.
     pub first: u64,
-    /// The block where that begins, unless too few are left in the zone behind it.
+    /// The block where segment `first` begins. If too few blocks are left behind it in its zone, the segment
+    /// begins at the first block of the next zone.
     pub start: u32,
-    /// Each has room for the longest segment.
+    /// The zones in the order in which they are written; the first follows the last. Each has room for the
+    /// longest segment.
     pub zones: Vec<Zone>,
 }
 
 impl SegmentLayout {
-    /// One zone, for all segments there are.
+    /// Returns a layout with one zone for all segments: the layout of a log that was never resized.
     pub(crate) fn whole(first: u32, end: u32) -> Self {
         Self { first: 0, start: first, zones: vec![Zone { first, end }] }
     }
 
-    /// The zone that has a block.
+    /// Returns the index of the zone that contains `block`.
     pub(crate) fn zone_of(&self, block: u32) -> Option<usize> {
         self.zones.iter().position(|zone| zone.contains(block))
     }
 
-    /// The zone behind another one.
+    /// Returns the zone after `zone`; the first zone follows the last.
     pub(crate) fn next_zone(&self, zone: usize) -> Zone {
         self.zones[(zone + 1) % self.zones.len()]
     }
 
-    /// How far into the ring a block of it is.
+    /// Returns how many blocks of the ring precede `block`. Panics if `block` is in no zone.
     pub(crate) fn offset(&self, block: u32) -> u32 {
         let zone = self.zone_of(block).expect("it is a block of the ring");
         let before: u32 = self.zones[..zone].iter().map(|zone| zone.blocks()).sum();
         before + block - self.zones[zone].first
     }
 
-    /// In all zones.
+    /// Returns the number of blocks in all zones.
     pub(crate) fn blocks(&self) -> u32 {
         self.zones.iter().map(|zone| zone.blocks()).sum()
     }
 
-    /// Whether it has no block from `end` on.
+    /// Returns true if all zones end at or before block `end`.
     pub fn is_before(&self, end: u32) -> bool {
         self.zones.iter().all(|zone| zone.end <= end)
     }
 
-    /// Whether no zone is too short or shares blocks with another, and all are inside `ring`.
+    /// Returns true if there is a zone, each zone has at least `longest` blocks and is inside `ring`, no two
+    /// zones overlap, and `start` is in a zone.
     pub(crate) fn makes_sense(&self, ring: Zone, longest: u32) -> bool {
         let apart = |a: &Zone, b: &Zone| a.end <= b.first || b.end <= a.first;
         let zones = self.zones.iter().enumerate();
@@ -81,7 +80,7 @@ impl SegmentLayout {
             && zones.into_iter().all(|(at, zone)| self.zones[..at].iter().all(|z| apart(z, zone)))
     }
 
-    /// Writes it into a record of [`LAYOUT_BYTES`].
+    /// Encodes the layout into a record of [`LAYOUT_BYTES`].
     pub(crate) fn encode(&self, record: &mut [u8]) {
         assert!(self.zones.len() <= MOST_ZONES, "a resize that needs more is refused");
         put_u64(record, FIRST_AT, self.first);
@@ -93,7 +92,8 @@ impl SegmentLayout {
         }
     }
 
-    /// Reads it again, believing nothing. [`Self::makes_sense`] is still to be asked.
+    /// Decodes a record. The caller must still check [`Self::makes_sense`], since the numbers may be
+    /// arbitrary.
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let count = u32_at(record, ZONE_COUNT_AT) as usize;
         let zones = (ZONES_AT..).step_by(ZONE_BYTES).take(count);
@@ -107,11 +107,10 @@ impl SegmentLayout {
     }
 }
 
-/// Layouts that live segments may be of: so often a log is resized before its oldest data goes down.
+/// Most layouts of live segments. A log can be resized this often before its oldest data has been destaged.
 pub const MOST_LAYOUTS: usize = 8;
-/// Zones of a ring: each time that it grows around live segments adds two.
+/// Most zones of a ring. Each time that the ring grows around live segments, it gets two more.
 pub const MOST_ZONES: usize = 14;
-/// Bytes of a layout.
 pub(crate) const LAYOUT_BYTES: usize = 128;
 
 const FIRST_AT: usize = 0;

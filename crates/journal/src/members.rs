@@ -1,38 +1,43 @@
-//! The volumes of a log that is for several, as its superblock knows them.
+//! The member records in the superblock of a log that serves several volumes.
 
 use volume::{Geometry, JoinedVolume};
 
 use crate::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 
-/// One of several volumes whose data is in one log.
+/// One of the volumes whose data is in a log for several volumes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MemberRecord {
-    /// Where among the log's addresses it lies, see [`JoinedVolume`]; less than [`JoinedVolume::PLACES`].
+    /// The volume's region in the address space of the log, see [`JoinedVolume`]; less than
+    /// [`JoinedVolume::PLACES`].
     pub place: usize,
-    /// What it calls itself.
+    /// The name by which the volume is recognised at the next start.
     pub name: String,
-    /// By what whoever opened the log last may know it before it has answered.
+    /// The key that the last opening had for this volume. With it, an opening can identify the volume before
+    /// the volume has answered.
     pub key: u64,
-    /// Its abilities, and its size when the log was opened last or it has grown since.
+    /// The volume's properties. The size is that of the last opening, or the size to which it has grown
+    /// since.
     pub geometry: Geometry,
-    /// The generation of the log whose claim it granted last; 0: none ever was.
+    /// The log generation whose claim this volume granted last; 0 if it never granted one.
     pub granted: u64,
-    /// The number of that opening.
+    /// The number of the opening to which `granted` belongs; 0 if there is none.
     pub opening: u64,
-    /// What the log has of it counts no more.
+    /// Set if the volume was removed from the log although the log had dirty data for it. The log's content
+    /// for it is void.
     pub given_up: Option<GivenUp>,
 }
 
-/// A volume that was given up: what the log had of it is void, and its place stays free while there is any.
+/// How a volume was removed from the log with dirty data. No other volume gets its region while the log or
+/// the NVRAM has data for this region.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GivenUp {
-    /// How many slots of 4096 bytes the log had that the volume lacked.
+    /// The number of dirty slots (4096 bytes each) that were discarded.
     pub slots: u64,
-    /// It may be one of the log's volumes again, as it is, at another place.
+    /// The volume may become a member again, as a new one with another region.
     pub may_return: bool,
 }
 
-/// Writes the records behind each other. False if they do not fit.
+/// Encodes the records one after the other. Returns false if they do not fit into `to`.
 pub fn encode(members: &[MemberRecord], to: &mut [u8]) -> bool {
     let mut at = 0;
     for member in members {
@@ -59,7 +64,8 @@ pub fn encode(members: &[MemberRecord], to: &mut [u8]) -> bool {
     true
 }
 
-/// Reads so many records of volumes with blocks of so many bytes, believing nothing.
+/// Decodes `count` records of volumes whose blocks have `block_size` bytes. Returns `None` if any record is
+/// invalid or two records have the same region.
 pub(crate) fn decode(count: usize, block_size: u32, bytes: &[u8]) -> Option<Vec<MemberRecord>> {
     let mut members: Vec<MemberRecord> = Vec::new();
     let mut rest = bytes;
@@ -109,7 +115,8 @@ impl MemberRecord {
             && self.given_up.is_none_or(|given_up| given_up.slots < u64::MAX / 2)
     }
 
-    /// Whether what the log has of it counts.
+    /// Returns true if the log's content for this volume is valid: the volume was not removed with dirty
+    /// data.
     #[must_use]
     pub fn counts(&self) -> bool {
         self.given_up.is_none()

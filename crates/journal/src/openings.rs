@@ -1,40 +1,42 @@
-//! The openings of a log whose claim the lower volume may know.
+//! The openings of a log, of which the lower volume may know one by its claim.
 //!
-//! A log may be copied and opened twice. So each opening draws a number, notes it in the superblock
-//! before it asks for the claim, and notes that it was granted after: wherever that is cut off, the
-//! next opening of this log can name the one that the lower volume knows, and no other copy can.
+//! A log may be copied, and both copies may be opened. Each opening therefore draws a random number, and
+//! records it in the superblock before it asks the lower volume for the claim. When the claim is granted, the
+//! superblock records that too. After a crash between these steps, the next opening of this log can still
+//! name the opening that the lower volume knows. Another copy of the log cannot.
 
 use volume::{Holding, JoinedVolume};
 
 use crate::superblock::{MAX_OPENINGS, Superblock};
 
 impl Superblock {
-    /// The openings of which the lower volume may know one.
+    /// Returns the numbers of the openings of which the lower volume may know one.
     pub fn predecessors(&self) -> Vec<u64> {
         self.openings.iter().copied().filter(|&opening| opening != 0).collect()
     }
 
-    /// Notes a new opening, by a number drawn at random, behind the others.
+    /// Records a new opening, with a number made of random bytes, after the others. If the list is full,
+    /// drops the oldest opening that was not granted.
     pub fn note_opening(&mut self, [a, b, c, d, e, f, g, h, ..]: [u8; 16]) {
         let opening = u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1);
         let mut openings = self.predecessors();
         if openings.len() == MAX_OPENINGS {
-            // The oldest of those that were never heard of; the one that was granted stays.
+            // Remove the oldest opening whose claim was never granted. The granted one is entry 0 and stays.
             openings.remove(usize::from(self.granted > 0));
         }
         openings.push(opening);
         self.set_openings(&openings);
     }
 
-    /// The lower volume has granted the claim of this opening.
+    /// Records that the lower volume has granted the claim of the newest opening.
     pub fn note_grant(&mut self) {
         let newest = self.predecessors().last().copied().unwrap_or_default();
         self.granted = self.generation;
         self.set_openings(&[newest]);
     }
 
-    /// Each of several volumes that has granted it by now keeps that by itself: they are not always there
-    /// together.
+    /// Records in the members which of their volumes have granted the claim of the newest opening. Each
+    /// member has its own record, since not all volumes of a log need to be connected at the same time.
     pub fn note_members(&mut self, joined: &JoinedVolume) {
         let newest = self.predecessors().last().copied().unwrap_or_default();
         let generation = self.generation;
@@ -46,15 +48,15 @@ impl Superblock {
         }
     }
 
-    /// It has not, and never will.
+    /// Removes the newest opening, whose claim was not granted and never will be.
     pub fn forget_opening(&mut self) {
         let mut openings = self.predecessors();
         openings.pop();
         self.set_openings(&openings);
     }
 
-    /// Notes the claim of going on alone among the openings, before the other half gets anything
-    /// again. Its generation is not used again, whether it was granted or not.
+    /// Records the request to the storage node to continue without the partner. Do this before the partner's
+    /// leg is written again. The generation of the request is not used again, whether or not the node has granted it.
     pub fn note_alone(&mut self, number: u64, generation: u64, is_granted: bool) {
         self.note_number(number);
         if is_granted {
@@ -63,7 +65,8 @@ impl Superblock {
         self.granted = generation;
     }
 
-    /// Notes that a claim with this number may have been granted.
+    /// Records that a claim with this number may have been granted. Does nothing for 0 and for a number that
+    /// is recorded already.
     pub fn note_number(&mut self, number: u64) {
         if number != 0 && !self.predecessors().contains(&number) {
             let mut bytes = [0; 16];

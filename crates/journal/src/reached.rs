@@ -1,5 +1,7 @@
-//! How far one of two halves of a log is, looked at by itself: halves that nobody has gone on with alone end at the
-//! same segment, but for the one that was being written. One that is further behind was put back from a backup.
+//! The last segment of one leg of a mirrored log, found without the other leg.
+//!
+//! As long as no gateway has continued with one leg alone, both legs end at the same segment, apart from the
+//! one that was being written. A leg that ends earlier was restored from a backup.
 
 use volume::{Error, Stack};
 
@@ -8,23 +10,21 @@ use crate::{
     recovery::{NoSuperblock, scan, superblock},
 };
 
-/// What a half has.
+/// The end of the log on one leg.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LegProgress {
-    /// The id of the log.
     pub instance: InstanceId,
-    /// Of the superblock.
+    /// The sequence number of the superblock.
     sequence: u64,
-    /// Number of the newest segment.
     pub last: u64,
-    /// No segment up to that one is of this generation or a later one, as far as that is known.
+    /// No segment up to `last` has this generation or a later one, as far as that is known.
     before: u64,
-    /// It is known that something is missing behind the newest segment.
+    /// Set if segments are known to be missing after `last`.
     has_lost: bool,
 }
 
 impl LegProgress {
-    /// Looks at a half's blocks of the log; none if they hold no log that can be read.
+    /// Scans the log on one leg. Returns `None` if the leg holds no readable log, or is smaller than the log.
     pub async fn of(half: &Stack) -> Result<Option<Self>, Error> {
         let superblock = match superblock(half).await {
             Ok(superblock) => superblock,
@@ -40,7 +40,7 @@ impl LegProgress {
         let last = scan.ring.next() - 1;
         let before = match newest {
             Some(generation) => generation + 1,
-            // Of an earlier generation than that of the superblock, or of that one.
+            // The last segment belongs to a generation before that of the superblock, or to that one.
             None => superblock.generation + u64::from(last >= superblock.generation_first),
         };
         Ok(Some(Self {
@@ -52,17 +52,18 @@ impl LegProgress {
         }))
     }
 
-    /// Whether it lacks something that both halves had, if nobody has gone on with the other one alone.
+    /// Returns true if this leg lacks something that both legs had, provided that no gateway has continued
+    /// with the other leg alone.
     pub fn is_behind(&self, other: &Self) -> bool {
-        // What is damaged in one half the other one mends.
+        // A leg with a damaged segment is not behind: the segment is repaired from the other leg.
         let is_shorter = self.last + 1 < other.last && !self.has_lost;
         self.instance == other.instance && (self.sequence + 1 < other.sequence || is_shorter)
     }
 
-    /// Whether it has more than both halves ever had, as an opening of `generation` knows that, which has
-    /// found no segment from `first` on.
+    /// Returns true if this leg has segments that the two legs together never had. `generation` is that of an
+    /// opening that found no segment from `first` on.
     pub fn is_beyond(&self, first: u64, generation: u64) -> bool {
-        // One segment may have been on its way to both.
+        // One more segment may have been under way to both legs.
         self.last > first && self.before <= generation
     }
 }

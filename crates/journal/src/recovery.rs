@@ -1,9 +1,11 @@
-//! What is in a log: the newest superblock, and every segment from the tail to the end.
+//! Recovery: finds the newest superblock, and every segment from the tail to the end of the log.
 //!
-//! Reads as if every byte were hostile, and writes nothing but what mends a copy. What the index tells of is not read: the
-//! data of those segments was stable, and is checked whenever it is read. The end of the log is the
-//! first segment that is not whole; whether that one was torn by a crash or acknowledged data is
-//! missing is decided by what can be known of later ones.
+//! Every byte on the disk may be arbitrary. Recovery writes only to repair a copy of a mirrored log. Segments
+//! that the index describes are not read: they were stable, and their data is checked against its checksum
+//! whenever it is read.
+//!
+//! The log ends at the first segment that is not whole. Either a crash has torn this segment, which is
+//! normal, or acknowledged data is missing. Evidence of later segments decides which of the two it is.
 
 use bytes::Bytes;
 use volume::{Data, Error, Extent, Lba, Stack, examine};
@@ -19,63 +21,62 @@ use crate::{
     superblock::{InvalidSuperblock, Superblock},
 };
 
-/// Acknowledged data that is not there.
+/// Acknowledged data that is missing from the log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AcknowledgedLoss {
     /// Number of the first segment that is missing or damaged.
     pub first_missing: u64,
-    /// The block of the log where it should begin.
+    /// The block of the log where segment `first_missing` should begin.
     pub block: u64,
-    /// How many segments before it are whole.
+    /// The number of whole segments before it.
     pub intact: u64,
-    /// How it is known that it was there.
+    /// The reason why the segment must have existed, for messages.
     pub evidence: String,
 }
 
-/// What a scan found.
 #[derive(Debug)]
 pub struct Scan {
-    /// With every whole segment from the tail on.
+    /// The ring with every whole segment from the tail on.
     pub ring: SegmentRing,
     /// The highest serial of any write.
     pub serial: u64,
-    /// Every write up to this serial is in the log or was, as far as the log knows.
+    /// Every write up to this serial is in the log, or was destaged from it, as far as the log knows.
     pub complete: u64,
-    /// Segments after the last whole epoch: they hold what was never flushed, and are not used.
+    /// The number of segments after the last whole epoch. They hold writes that were never flushed, and are
+    /// not used.
     pub unflushed: u64,
-    /// Acknowledged data that the scan knows to be missing.
+    /// Set if acknowledged data is known to be missing.
     pub loss: Option<AcknowledgedLoss>,
-    /// The number and the first block that the segment after the last whole one would have.
+    /// Number and first block that the segment after the last whole one would have.
     pub end: (u64, u32),
-    /// The frames of the index, and the segments that no frame has.
+    /// The frames of the index, and the segments that are in no frame.
     pub index: FoundIndex,
     /// Number of the newest whole segment, if its header says that the NVRAM had noted it.
     pub noted: Option<u64>,
 }
 
-/// What a scan found of the index, and what it lacks.
+/// The frames of the index that a scan found, and the segments that are not in them.
 #[derive(Debug, Default)]
 pub struct FoundIndex {
-    /// The last segment of each frame; the first is the superblock's index tail.
+    /// The last segment of each frame. The first entry is of the frame at the superblock's index tail.
     pub frames: Vec<u64>,
-    /// The segments at the end of the log that no frame tells of.
+    /// The segments at the end of the log that are in no frame.
     pub(crate) untold: Vec<IndexFrame>,
 }
 
-/// Why a log has no superblock that we can use.
+/// The reason why a log has no usable superblock.
 #[derive(Debug)]
 pub enum NoSuperblock {
-    /// The first blocks are all zeros: a new disk.
+    /// The superblocks and the block after them are all zeros: the disk is new.
     Blank,
-    /// They are something else.
+    /// The superblocks are invalid.
     Garbage,
-    /// It was written by this newer version.
+    /// A superblock has this version, which is not ours.
     Version(u32),
-    /// The superblocks could not be read.
     Io(Error),
 }
 
-/// The newer of the two superblocks.
+/// Returns the newer of the two superblocks.
 pub async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
     let blocks = log.geometry().blocks.min(u64::from(FIRST_BLOCK) + 1);
     if blocks < u64::from(FIRST_BLOCK) {
@@ -85,13 +86,13 @@ pub async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
     let bytes = read(log, 0, blocks as u32).await.map_err(NoSuperblock::Io)?;
     let mut copies: Vec<_> = bytes.chunks_exact(BLOCK_BYTES).map(Superblock::decode).collect();
     let beyond = copies.split_off(FIRST_BLOCK as usize).pop();
-    // A newer version may be in the middle of writing its copies.
+    // If one copy has another version, that version may be in the middle of writing its copies: refuse both.
     for copy in &copies {
         if let Err(InvalidSuperblock::Version(version)) = copy {
             return Err(NoSuperblock::Version(*version));
         }
     }
-    // If only the superblocks are zeros and the block behind them is not, the disk is not new.
+    // The disk is new only if the block after the superblocks is zeros, too.
     let blank = copies.iter().chain(&beyond).all(|copy| *copy == Err(InvalidSuperblock::Blank));
     let newest = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
     match newest {
@@ -101,7 +102,7 @@ pub async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
     }
 }
 
-/// Returns the superblock copy to write first: copy 1 if only that is damaged, otherwise copy 0.
+/// Returns the superblock copy to write first: copy 1 if only copy 1 is damaged, otherwise copy 0.
 pub async fn copy_to_mend(log: &Stack) -> Result<u64, Error> {
     let bytes = read(log, 0, FIRST_BLOCK).await?;
     let is_whole = |copy: &[u8]| Superblock::decode(copy).is_ok();
@@ -109,9 +110,9 @@ pub async fn copy_to_mend(log: &Stack) -> Result<u64, Error> {
     Ok(u64::from(whole[..2] == [true, false]))
 }
 
-/// Reads every segment from the tail to the end, in full or in the index, and gives each one of a
-/// whole epoch to `apply`, with the block where it begins. `watermark` is a segment number that is
-/// known from elsewhere (NVRAM) to be stable.
+/// Reads every segment from the tail to the end, from the index or from the ring. Calls `apply` with the
+/// first block and the header of each segment that belongs to a whole epoch. `watermark` is the number of a
+/// segment that is known from the NVRAM to have been stable.
 pub async fn scan(
     log: &Stack,
     superblock: &Superblock,
@@ -119,9 +120,9 @@ pub async fn scan(
     mut apply: impl FnMut(u32, &SegmentHeader),
 ) -> Result<Scan, Error> {
     let mut scanner = LogScanner::new(log, superblock);
-    // No segment tells any more of writes that went down.
+    // Start with the superblock: segments of writes that have been destaged are freed.
     let (mut serial, mut complete) = (superblock.serial, superblock.complete);
-    // Segments that count once their epoch turns out to be whole.
+    // Segments of an epoch whose end was not found yet.
     let mut open = Vec::new();
     let mut ended = scanner.ring.next();
     while let Some((start, header)) = scanner.next_segment().await? {
@@ -154,18 +155,18 @@ pub async fn scan(
     Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, end, index, noted })
 }
 
-/// Goes through the segments of a log, from the tail to the end.
+/// Reads the segments of a log in order, from the tail to the end.
 struct LogScanner<'a> {
     superblock: &'a Superblock,
     window: LogReadWindow<'a>,
     index: IndexReader<'a>,
-    /// With every whole segment so far.
+    /// The ring with every whole segment so far.
     ring: SegmentRing,
-    /// The segments since the last one that the index knows.
+    /// The segments after the last one that the index has.
     untold: Vec<IndexFrame>,
-    /// The generation of the newest whole segment.
+    /// The generation of the newest whole segment so far.
     generation: u64,
-    /// Number and first block of the newest whole segment.
+    /// Number and first block of the newest whole segment so far.
     newest: Option<(u64, u32)>,
 }
 
@@ -219,8 +220,8 @@ impl<'a> LogScanner<'a> {
         }
     }
 
-    /// Returns what is known of acknowledged segments behind the end of the log, which are missing. `watermark`: see
-    /// [`scan`].
+    /// Returns evidence of acknowledged segments that are missing after the end of the log. See [`scan`] for
+    /// `watermark`.
     async fn loss(&mut self, watermark: Option<u64>) -> Result<Option<AcknowledgedLoss>, Error> {
         let Self { window, superblock, ring, generation, .. } = self;
         let told = self.index.newest().filter(|&told| told >= ring.next());
@@ -236,8 +237,8 @@ impl<'a> LogScanner<'a> {
         }))
     }
 
-    /// Returns the number of the newest whole segment, if its header says that the NVRAM had noted it. Reads the header
-    /// from the log: the index does not have this field.
+    /// Returns the number of the newest whole segment, if its header says that the NVRAM had recorded it.
+    /// Reads the header from the ring, since the index does not store this field.
     async fn noted(&mut self) -> Result<Option<u64>, Error> {
         let Some((number, start)) = self.newest else { return Ok(None) };
         let header = self.window.header(start).await?.filter(|header| header.number == number);
@@ -255,8 +256,8 @@ fn tell(frames: &mut Vec<IndexFrame>, start: u32, header: &SegmentHeader, frame_
     }
 }
 
-/// Looks for segment `number`, which should begin in block `start`, in all copies of the log that
-/// there are: where one is whole, the others are mended. Whether that was so.
+/// Looks for segment `number`, which should begin in block `start`, in all copies of a mirrored log. Where a
+/// copy is whole, repairs the others. Returns true if the segment is whole now.
 pub async fn mend(
     log: &Stack,
     superblock: &Superblock,
@@ -290,8 +291,9 @@ pub async fn mend(
     Ok(true)
 }
 
-/// Whether a segment may follow one of `generation`: none may come from a generation that an
-/// opening has ended before that number. None is in clear in a log that is sealed.
+/// Returns true if a segment may follow one of `generation`. A segment from `generation_first` on must be of
+/// the newest generation; a segment before it must be of an earlier one, and not older than its predecessor.
+/// A sealed log has no segments in clear, and a log in clear no sealed ones.
 fn belongs(header: &SegmentHeader, superblock: &Superblock, generation: u64) -> bool {
     if header.salt.is_some() != superblock.key.is_some() {
         return false;
@@ -303,10 +305,11 @@ fn belongs(header: &SegmentHeader, superblock: &Superblock, generation: u64) -> 
     }
 }
 
-/// How it is known that a segment is missing after the last of `ring`, if it is.
+/// Returns the reason why a segment must be missing after the last one of `ring`; `None` if there is no such
+/// evidence.
 ///
-/// Only one segment is ever being written, and the next one begins when it is stable. So if the
-/// end is a torn write, nothing newer exists.
+/// Only one segment is written at a time, and the next one begins when it is stable. If the end of the log is
+/// a torn write, no newer segment can exist.
 async fn evidence(
     window: &mut LogReadWindow<'_>,
     superblock: &Superblock,
@@ -324,7 +327,7 @@ async fn evidence(
     }
     let longest = superblock.segment_slots + 1;
     let mut block = ring.position();
-    // A missing segment is no longer than `longest`, and may lie across a turn of the ring.
+    // The missing segment has at most `longest` blocks, and may be followed by the unused end of a zone.
     for _ in 0..(4 * longest).min(ring.blocks()) {
         if let Some(header) = window.header(block).await? {
             if header.generation > superblock.generation {
@@ -342,7 +345,7 @@ async fn evidence(
     Ok(None)
 }
 
-/// Part of the log in memory: small segments are read many at a time.
+/// A part of the log in memory, so that one read covers many small segments.
 struct LogReadWindow<'a> {
     log: &'a Stack,
     superblock: &'a Superblock,
@@ -365,7 +368,7 @@ impl<'a> LogReadWindow<'a> {
         }))
     }
 
-    /// Whether every data block of the segment at `start` has the checksum its record says.
+    /// Returns true if every data block of the segment at `start` matches the checksum in its record.
     async fn data_is_whole(&mut self, start: u32, header: &SegmentHeader) -> Result<bool, Error> {
         let count = header.data_blocks();
         if count == 0 {
@@ -378,7 +381,7 @@ impl<'a> LogReadWindow<'a> {
             .all(|(record, block)| crc32c(block) == record.checksum))
     }
 
-    /// The blocks from `first` on; none if they reach beyond the end.
+    /// Returns `count` blocks from `first` on; `None` if they extend beyond the end of the ring.
     async fn blocks(&mut self, first: u32, count: u32) -> Result<Option<Bytes>, Error> {
         let end = self.superblock.ring_end();
         if first + count > end {
@@ -395,7 +398,7 @@ impl<'a> LogReadWindow<'a> {
     }
 }
 
-/// Two of the longest segments: one read seldom serves less than one of them.
+/// Two of the longest segments, so that one read usually covers at least one segment.
 const WINDOW_BLOCKS: u32 = 256;
 
 async fn read(log: &Stack, first: u32, blocks: u32) -> Result<Bytes, Error> {

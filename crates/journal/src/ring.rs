@@ -1,15 +1,15 @@
-//! The ring of blocks that segments are written to, and which part of it is live.
+//! The ring of blocks that segments are written to, and the part of it that is live.
 //!
-//! The ring is a list of *zones*, runs of blocks, of which the first follows the last. A log that was
-//! never resized has one. When it grows while live segments lie across the end of the ring, what is
-//! new is put in where the next segment goes, so that it can be used at once:
+//! The ring is a list of *zones*, runs of blocks; the first zone follows the last. A log that was never
+//! resized has one zone. When the ring grows while live segments lie across its end, the new zone is inserted
+//! where the next segment goes, so that it can be used at once:
 //!
 //! ```text
 //!   before   ├─ newest ─▶ head ╌╌╌ free ╌╌╌ ├─ oldest ──┤ end
 //!   after    zone 3: ├─ newest ─┤   zone 2: ╌ free ╌ ├─ oldest ──┤   zone 1: ╌╌╌ new ╌╌╌
 //! ```
 //!
-//! Which zones there are is a [`SegmentLayout`]; recovery needs those of all live segments.
+//! A [`SegmentLayout`] lists the zones. Recovery needs the layouts of all live segments.
 
 use std::collections::VecDeque;
 
@@ -18,40 +18,40 @@ use crate::{
     shape::FIRST_BLOCK,
 };
 
-/// Where the live segments lie. A segment is never split: it begins after the one before it, or
-/// at the first block of the next zone if fewer blocks than the longest segment needs are left before
-/// the end of this one.
+/// The positions of the live segments. A segment is never split: it begins after the one before it or, if
+/// fewer blocks than the longest segment needs are left in that zone, at the first block of the next zone.
 #[derive(Clone, Debug)]
 pub struct SegmentRing {
-    /// Blocks in the longest segment, its header included.
+    /// Blocks in the longest segment, including its header.
     longest: u32,
-    /// Those of live segments and of the next, oldest first.
+    /// The layouts of the live segments and of the next one, oldest first.
     layouts: VecDeque<SegmentLayout>,
-    /// Which of them the next segment is of: the last, except while recovery goes through them.
+    /// Index of the layout of the next segment. This is the last layout, except while recovery reads the
+    /// segments.
     current: usize,
-    /// The block after the newest segment; the first of the next zone rather than the end of one.
+    /// The block after the newest segment. At the end of a zone this is the first block of the next zone.
     head: u32,
-    /// Starts of the live segments, oldest first.
+    /// The first blocks of the live segments, oldest first.
     starts: VecDeque<u32>,
-    /// Number of the oldest live segment, or of the next if none is live.
+    /// Number of the oldest live segment, or of the next segment if none is live.
     tail: u64,
-    /// The start of the oldest live segment in the zones that are written to now: there the free
-    /// blocks end.
+    /// Start of the oldest live segment that lies in the zones of the current layout. The free blocks end
+    /// there.
     wall: Option<u32>,
-    /// Blocks of all segments that were pushed since this ring was made.
+    /// Blocks of all segments that were pushed since this ring was made, including freed ones.
     pushed: u64,
 }
 
 impl SegmentRing {
-    /// A ring of the blocks `first .. end` without live segments: number `next` is the next one
-    /// and goes to `head` or, if that is too near to the end, to `first`.
+    /// Returns a ring of the blocks `first .. end` without live segments. The next segment has the number
+    /// `next`. It goes to block `head` or, if too few blocks are left there, to `first`.
     pub fn new(first: u32, end: u32, longest: u32, next: u64, head: u32) -> Self {
         assert!(end - first > 3 * longest && (first..=end).contains(&head), "checked before");
         let head = if head == end { first } else { head };
         Self::with_layouts(vec![SegmentLayout::whole(first, end)], longest, next, head)
     }
 
-    /// The same with the layouts of live segments, oldest first. `head` may be of the oldest.
+    /// Returns a ring with the layouts of live segments, oldest first. `head` may lie in the oldest layout.
     pub(crate) fn with_layouts(
         layouts: Vec<SegmentLayout>,
         longest: u32,
@@ -63,14 +63,14 @@ impl SegmentRing {
         let (tail, wall, pushed) = (next, None, 0);
         let mut ring = Self { longest, layouts, current: 0, head, starts, tail, wall, pushed };
         ring.enter();
-        // What was the end of a zone, or is hostile.
+        // The head comes from the disk: it may be the end of a zone, or arbitrary.
         if ring.layout().zone_of(ring.head).is_none() {
             ring.head = ring.layout().zones[0].first;
         }
         ring
     }
 
-    /// Goes over to the layout of the next segment.
+    /// Switches to the layout of the next segment, if that has another one.
     fn enter(&mut self) {
         let next = self.next();
         let current = self.layouts.iter().rposition(|layout| layout.first <= next).unwrap_or(0);
@@ -84,7 +84,7 @@ impl SegmentRing {
         }
     }
 
-    /// Where the next segment goes.
+    /// Returns the layout of the next segment.
     pub fn layout(&self) -> &SegmentLayout {
         &self.layouts[self.current]
     }
@@ -94,28 +94,28 @@ impl SegmentRing {
         self.wall = self.starts.iter().copied().find(|&start| layout.zone_of(start).is_some());
     }
 
-    /// Data blocks in the longest segment.
+    /// Returns the data blocks in the longest segment.
     pub fn longest_data(&self) -> u32 {
         self.longest - 1
     }
 
-    /// Number of the segment that is written next.
+    /// Returns the number of the next segment.
     pub fn next(&self) -> u64 {
         self.tail + self.starts.len() as u64
     }
 
-    /// Whether segment `number` or an older one is live.
+    /// Returns true if segment `number` or an older one is live.
     pub fn reaches_back_to(&self, number: u64) -> bool {
         !self.starts.is_empty() && self.tail <= number
     }
 
-    /// Where segment `number` begins, or would begin if it is the next.
+    /// Returns the first block of segment `number`, which must be live or the next one.
     pub fn start(&self, number: u64) -> u32 {
         let index = number.checked_sub(self.tail).expect("only live segments are asked for");
         self.starts.get(index as usize).copied().unwrap_or_else(|| self.position())
     }
 
-    /// Where the next segment begins.
+    /// Returns the block where the next segment begins.
     pub fn position(&self) -> u32 {
         let layout = self.layout();
         let zone = layout.zone_of(self.head).expect("the head is in a zone");
@@ -123,7 +123,7 @@ impl SegmentRing {
         if left >= self.longest { self.head } else { layout.next_zone(zone).first }
     }
 
-    /// The block that follows another one in the ring.
+    /// Returns the block that follows `block` in the ring.
     pub(crate) fn after(&self, block: u32) -> u32 {
         let layout = self.layout();
         match layout.zone_of(block) {
@@ -133,18 +133,18 @@ impl SegmentRing {
         }
     }
 
-    /// Whether the next segment may have `blocks` blocks.
+    /// Returns true if there is room for a next segment of `blocks` blocks.
     pub fn fits(&self, blocks: u32) -> bool {
         let position = self.position();
         let skipped = self.distance(self.head, position);
-        // Strictly less: head and tail meet only in an empty ring.
+        // Strictly less: head and tail are at the same block only if the ring is empty.
         blocks <= self.longest && skipped + blocks < self.free()
     }
 
-    /// Takes the next segment into the ring.
+    /// Adds the next segment to the ring. Returns its first block.
     ///
     /// # Panics
-    /// If it does not fit.
+    /// If the segment does not fit.
     pub fn push(&mut self, blocks: u32) -> u32 {
         assert!(self.fits(blocks), "room was promised before the segment was built");
         let start = self.position();
@@ -163,12 +163,12 @@ impl SegmentRing {
         self.pushed
     }
 
-    /// The block after a segment.
+    /// Returns the block after a segment.
     fn end_of(&self, start: u32, blocks: u32) -> u32 {
         if blocks == 0 { start } else { self.after(start + blocks - 1) }
     }
 
-    /// Gives up the segments before `number`.
+    /// Frees the segments before `number`.
     pub fn release(&mut self, number: u64) {
         while self.tail < number && self.starts.pop_front().is_some() {
             self.tail += 1;
@@ -180,7 +180,7 @@ impl SegmentRing {
         self.find_wall();
     }
 
-    /// Forgets the segments from `number` on: it is the next again, where it was.
+    /// Removes the segments from `number` on. The next segment has this number again, and the same position.
     pub(crate) fn truncate(&mut self, number: u64) {
         let kept = number.checked_sub(self.tail).expect("no older than the oldest") as usize;
         if let Some(&start) = self.starts.get(kept) {
@@ -191,8 +191,8 @@ impl SegmentRing {
         }
     }
 
-    /// Returns the blocks that segments of any lengths may still take: the blocks that may stay unused at the ends
-    /// of zones are subtracted.
+    /// Returns the blocks that segments of any lengths may still take. The blocks that may stay unused at the
+    /// ends of zones are already subtracted.
     pub fn room(&self) -> u32 {
         self.free().saturating_sub(self.lost())
     }
@@ -206,35 +206,35 @@ impl SegmentRing {
         self.layout().zones.len() as u32 * self.longest + 1
     }
 
-    /// Blocks in the ring.
+    /// Returns the number of blocks in the ring.
     pub fn blocks(&self) -> u32 {
         self.layout().blocks()
     }
 
-    /// Blocks of live segments, with what is lost at the ends of zones.
+    /// Returns the blocks of live segments, including those that are unused at the ends of zones.
     pub fn used(&self) -> u32 {
         self.blocks() - self.free()
     }
 
-    /// Blocks that data may not take: room for the records of bypassed writes.
+    /// Returns the blocks that data may not take. They are reserved for the records of bypassed writes.
     pub fn reserve(&self) -> u32 {
         (self.blocks() / 16).clamp(self.longest, MOST_RESERVED)
     }
 
-    /// How many segments are live.
+    /// Returns the number of live segments.
     pub fn segments(&self) -> usize {
         self.starts.len()
     }
 
-    /// The layouts of live segments and of the next, oldest first.
+    /// Returns the layouts of the live segments and of the next one, oldest first.
     pub fn layouts(&self) -> impl Iterator<Item = &SegmentLayout> {
         self.layouts.iter()
     }
 
-    /// From the next segment on another layout holds. Its start has to be free.
+    /// Uses `layout` from the next segment on. The caller makes sure that the blocks at its start are free.
     pub fn set_layout(&mut self, layout: SegmentLayout) {
         assert_eq!(layout.first, self.next(), "it begins with the next segment");
-        // One of which no segment was written yet is of no use to anybody.
+        // Drop layouts of which no segment was written yet.
         while self.layouts.back().is_some_and(|last| last.first >= layout.first) {
             self.layouts.pop_back();
         }
@@ -248,11 +248,11 @@ impl SegmentRing {
         }
     }
 
-    /// A layout in which the ring ends at `end`, which is behind its end now, from the next segment on.
+    /// Returns a layout for the next segments in which the ring ends at `end` instead of `old_end`.
     pub fn grown(&self, old_end: u32, end: u32) -> SegmentLayout {
         let mut zones = self.layout().zones.clone();
         let head = self.head;
-        // If no live segment is beyond the end of the ring, seen from the head, the end just moves.
+        // If no live segment lies between the head and the end of the ring, just move the end.
         if let Some(whole) = self.straight(end) {
             return whole;
         }
@@ -260,19 +260,20 @@ impl SegmentRing {
         let zone = zones[at];
         let added = Zone { first: old_end, end };
         let (before, behind) = (Zone { end: head, ..zone }, Zone { first: head, ..zone });
-        // What is too short for a segment is lost until the ring is one zone again.
+        // A part that is too short for a segment stays unused until the ring is one zone again.
         let parts = [before, added, behind].into_iter().filter(|z| z.blocks() >= self.longest);
         zones.splice(at..=at, parts);
         SegmentLayout { first: self.next(), start: old_end, zones }
     }
 
-    /// A layout without the blocks from `end` on, from the next segment on; none if too few are left.
+    /// Returns a layout for the next segments without the blocks from `end` on; `None` if too few blocks are
+    /// left.
     pub fn cut(&self, end: u32) -> Option<SegmentLayout> {
         let layout = self.layout();
         let at = layout.zone_of(self.head).expect("the head is in a zone");
         let kept = |zone: Zone| Zone { end: zone.end.min(end).max(zone.first), ..zone };
         let long = |zone: &Zone| zone.blocks() >= self.longest;
-        // In the order of the ring, from the zone of the head on.
+        // Take the zones in the order of the ring, beginning with the zone of the head.
         let count = layout.zones.len();
         let rest = (at..at + count).map(|i| kept(layout.zones[i % count]));
         let zones: Vec<_> = rest.filter(long).collect();
@@ -285,13 +286,13 @@ impl SegmentRing {
         enough.then(|| SegmentLayout { first: self.next(), start, zones })
     }
 
-    /// The layout there is, from the next segment on.
+    /// Returns the current layout for the next segments.
     pub fn same(&self) -> SegmentLayout {
         SegmentLayout { first: self.next(), start: self.head, zones: self.layout().zones.clone() }
     }
 
-    /// A layout of one zone that ends at `end`, from the next segment on, if the live segments lie in
-    /// it one behind the other, and the head behind them.
+    /// Returns a layout of one zone that ends at `end`, for the next segments. Returns `None` unless the live
+    /// segments are in ascending order and the head is behind them.
     pub fn straight(&self, end: u32) -> Option<SegmentLayout> {
         let in_order = self.starts.iter().zip(self.starts.iter().skip(1)).all(|(a, b)| a < b);
         let is_behind = self.starts.back().is_none_or(|&newest| newest < self.head);
@@ -300,12 +301,12 @@ impl SegmentRing {
         (in_order && is_behind && self.head < end).then_some(layout)
     }
 
-    /// What recovery has found is all there is: the newest layout holds from the next segment on.
+    /// Ends recovery: no more live segments will be found. The newest layout holds from the next segment on.
     pub(crate) fn end_recovery(&mut self) {
         let next = self.next();
         let newest = self.layouts.len() - 1;
         if newest > self.current {
-            // Those between were of segments that are given up.
+            // Drop the layouts in between: their segments were not found or are discarded.
             self.layouts.drain(self.current + 1..newest);
             self.layouts[self.current + 1].first = next;
             self.enter();
@@ -314,13 +315,13 @@ impl SegmentRing {
 
     fn free(&self) -> u32 {
         match self.wall {
-            // In the same place the ring is full, for it is not empty.
+            // If head and wall are the same block, the ring is full: a ring with a wall is not empty.
             Some(wall) => self.distance(self.head, wall),
             None => self.blocks(),
         }
     }
 
-    /// Blocks from one place to another, forwards round the ring.
+    /// Returns the number of blocks from one block forwards to another, round the ring.
     fn distance(&self, from: u32, to: u32) -> u32 {
         let layout = self.layout();
         let (from, to) = (layout.offset(from), layout.offset(to));
@@ -328,7 +329,7 @@ impl SegmentRing {
     }
 }
 
-/// Blocks kept for bypassed writes in the largest logs: 16 MiB, each of them a bypassed write.
+/// The reserve of the largest logs: 16 MiB, one block for each bypassed write.
 const MOST_RESERVED: u32 = 4096;
 
 #[cfg(test)]
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(ring.push(3), 2);
     }
 
-    /// As recovery finds it again.
+    /// Rebuilds the ring as recovery does after a crash.
     fn found_again(ring: &SegmentRing, sizes: &VecDeque<u32>) -> SegmentRing {
         let layouts = ring.layouts().cloned().collect();
         let mut found =

@@ -1,4 +1,4 @@
-//! The layouts of the ring in the superblock: in which zones of the log disk segments lie.
+//! The layouts of the ring as the superblock stores them.
 
 use crate::{
     layout::{SegmentLayout, Zone},
@@ -20,7 +20,7 @@ impl Superblock {
         }
     }
 
-    /// Sets the layouts to those of `layouts` that segments from the tail on need.
+    /// Stores those of `layouts` that the segments from the tail on need.
     pub fn keep_layouts(&mut self, layouts: impl Iterator<Item = SegmentLayout>) {
         self.layouts = layouts.collect();
         while self.layouts.get(1).is_some_and(|layout| layout.first <= self.tail) {

@@ -1,10 +1,11 @@
-//! Sealed blocks: what the log and the NVRAM hold of the volume's data, encrypted with AES-256-GCM,
-//! each block by itself. What is opened is what was sealed, in the same place, or nothing.
+//! Sealed blocks: the volume's data in the log and in the NVRAM, encrypted with AES-256-GCM, each block by
+//! itself. A block opens only if its bytes are unchanged and it is opened for the slot, the sectors and the
+//! write that it was sealed for.
 //!
-//! No nonce is used twice with a key: every opening of a log draws a salt, and has keys of its own
-//! by it, one for segments and one for the NVRAM. So two copies of a log that are both opened do not
-//! share a key either. Within an opening no segment has the number of another, and no two writes to
-//! the NVRAM have the same count.
+//! No nonce is used twice with a key. Each opening of a log draws a random salt and derives two keys from it,
+//! one for segments and one for the NVRAM, so two copies of a log that are both opened do not share a key.
+//! Within one opening, no two segments have the same number, and no two writes to the NVRAM have the same
+//! count. `docs/formats/log-disk.md` ("Sealed blocks") has the derivation.
 
 use std::fmt;
 
@@ -16,35 +17,36 @@ use ring::{
 
 use crate::BLOCK_BYTES;
 
-/// What the key of every opening is derived from. Never shown.
+/// The master key of a log, from which each opening derives its keys. `Debug` does not print the key.
 #[derive(Clone)]
 pub struct LogKey(Prk);
 
-/// What is random in the keys of an opening.
+/// The random bytes that an opening mixes into its keys.
 pub type Salt = [u8; 12];
-/// The authentication tag of a block.
+/// The authentication tag of a sealed block.
 pub type Tag = [u8; 16];
-/// By which a log knows its key again.
+/// A value derived from the key and stored in the superblock. An opening with another key is recognised by
+/// it.
 pub(crate) type KeyCheck = [u8; 16];
 
 impl LogKey {
-    /// The key that these bytes make: at least 32, from a source of random ones.
+    /// Derives the master key from `secret`: at least 32 bytes from a random source.
     #[must_use]
     pub fn new(secret: &[u8]) -> Self {
         Self(Extract::new(HKDF_SHA256, b"forebay log key 1").extract(secret))
     }
 
-    /// What the superblock of the log `instance` says of this key. Tells nothing of the key.
+    /// Returns the key check for the superblock of the log `instance`. The key cannot be computed from it.
     pub fn check(&self, instance: &[u8; 16]) -> KeyCheck {
         self.derive(&[b"check", instance])
     }
 
-    /// What seals the segments of the log `instance` in the opening that drew `salt`.
+    /// Returns the sealer for the segments of the log `instance`, as written by the opening that drew `salt`.
     pub fn for_segments(&self, instance: &[u8; 16], salt: &Salt) -> Sealer {
         Sealer::new(self.derive(&[b"segments", instance, salt]))
     }
 
-    /// What seals its NVRAM.
+    /// Returns the sealer for the NVRAM of the log `instance`, as written by the opening that drew `salt`.
     pub fn for_nvram(&self, instance: &[u8; 16], salt: &Salt) -> Sealer {
         Sealer::new(self.derive(&[b"nvram", instance, salt]))
     }
@@ -77,21 +79,23 @@ impl KeyType for Length {
     }
 }
 
-/// Seals and opens blocks with the key of one opening.
+/// Seals and opens blocks with one key: that of one opening, for segments or for the NVRAM.
 pub struct Sealer(LessSafeKey);
 
-/// Which of all blocks that a key seals: a number, and which of those with this number.
+/// The nonce of a block, which must be unique for the key: a number, and a count among the blocks with this
+/// number. In the log these are the segment and its data block (counted from 1), in the NVRAM the count of
+/// the write and 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Which(pub u64, pub u32);
 
-/// What must be the same when a block is opened.
+/// The additional data of AES-GCM: a block opens only with the values that it was sealed with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SealedBlockId {
-    /// The slot of the volume whose data the block holds.
+    /// The slot of the volume that the block is for.
     pub slot: u64,
-    /// Its sectors that the block holds.
+    /// The sectors of the slot that the block holds, the first in bit 0.
     pub mask: u8,
-    /// Of the write; 0 in the log, whose segments are in order.
+    /// Serial of the write in the NVRAM; 0 in the log, whose segments are in order.
     pub serial: u64,
 }
 
@@ -101,21 +105,23 @@ impl Sealer {
         Self(LessSafeKey::new(key))
     }
 
-    /// With a key that is drawn now, and forgotten with this object.
+    /// Returns a sealer with a random key, which is lost when the sealer is dropped.
     pub fn drawn() -> Result<Self, &'static str> {
         let mut key = [0; 32];
         SystemRandom::new().fill(&mut key).map_err(|_| NOT_RANDOM)?;
         Ok(Self::new(key))
     }
 
-    /// Encrypts a block in its place. `which` must never come again with other content.
+    /// Encrypts a block in place. The caller must never use `which` again for other content: AES-GCM is not
+    /// secure if a nonce comes twice with a key.
     pub fn seal(&self, which: Which, about: SealedBlockId, block: &mut [u8]) -> Tag {
         let sealed = self.0.seal_in_place_separate_tag(which.nonce(), about.aad(), block);
         let tag = sealed.expect("a block is shorter than 64 GiB");
         tag.as_ref().try_into().expect("a tag of GCM has 16 bytes")
     }
 
-    /// Decrypts a block into `to`, if it is what was sealed.
+    /// Decrypts a copy of `block`. Returns `None` if the block, its tag or `about` differ from what was
+    /// sealed.
     pub fn open(
         &self,
         which: Which,
@@ -151,7 +157,7 @@ impl SealedBlockId {
     }
 }
 
-/// A salt that nobody else draws.
+/// Draws a random salt. Fails if the system has no random bytes.
 pub fn draw_salt() -> Result<Salt, &'static str> {
     let mut salt = [0; 12];
     SystemRandom::new().fill(&mut salt).map_err(|_| NOT_RANDOM)?;

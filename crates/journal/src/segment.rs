@@ -1,4 +1,4 @@
-//! A segment: what one log write holds, a header block and the data blocks of its slots.
+//! A segment: one write to the log, made of a header block and the data blocks of several slots.
 
 use crate::checksum::crc32c;
 use crate::{
@@ -8,90 +8,85 @@ use crate::{
     seal::{Salt, Tag},
 };
 
-/// What a record says about its slots.
+/// The meaning of a record for its slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogRecordKind {
-    /// The sectors of `mask` hold what the record's data block holds.
+    /// The sectors of `mask` have the content of the record's data block.
     Data,
     /// The slots hold zeros.
     Zero,
-    /// The lower volume holds the newest content: older records of these slots are void.
+    /// The lower volume holds the newest content, since a write bypassed the log. Older records of these
+    /// slots are void.
     Dropped,
 }
 
-/// One entry of a header.
+/// One record of a segment header: the newest content of some slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogRecord {
-    /// The first slot.
     pub slot: u64,
-    /// How many slots: one for data.
+    /// The number of slots: 1 for data, at most [`MAX_ZERO_SLOTS`] for zeros.
     pub count: u32,
-    /// What the record says about the slots.
     pub kind: LogRecordKind,
-    /// Sectors of the slot that the record holds, the first in bit 0. All of them unless data.
+    /// The sectors of the slot that the data block holds, the first in bit 0. 255 unless the record is data.
     pub mask: u8,
-    /// CRC32C of the data block as it lies in the log; 0 if there is none.
+    /// CRC32C of the data block as it lies in the log, sealed or not; 0 if there is none.
     pub checksum: u32,
-    /// What opens the data block if it is sealed; otherwise zeros.
+    /// The authentication tag of the data block if it is sealed; otherwise zeros.
     pub tag: Tag,
-    /// Serial of the newest write in it.
+    /// Serial of the newest write in the record.
     pub serial: u64,
 }
 
 /// The header block of a segment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SegmentHeader {
-    /// The id of the log.
     pub instance: InstanceId,
-    /// The generation of the superblock when the segment was written.
     pub generation: u64,
-    /// Number of the segment; the next one has one more.
     pub number: u64,
-    /// With this segment, every write up to this serial is in the log.
+    /// Every write up to this serial is in this segment or in earlier ones.
     pub complete: u64,
-    /// The last of its epoch: with it, all before it counts.
+    /// The segment is the last of its epoch. Recovery uses the segments of whole epochs only.
     pub ends_epoch: bool,
-    /// Segments before it that no epoch has taken in are void.
+    /// The open segments before this one are void: those after the last segment that ended an epoch.
     pub voids_open: bool,
-    /// Its data blocks are sealed, by an opening that drew this.
+    /// Set if the data blocks are sealed: the salt of the opening that wrote them.
     pub salt: Option<Salt>,
-    /// The NVRAM had noted this segment before it was written, so an NVRAM that has not is an older copy. The index
-    /// does not have this field.
+    /// The NVRAM had recorded this segment before it was written. If its numbers are lower at the next
+    /// opening, it is an older copy of itself. The index does not store this field.
     pub noted: bool,
-    /// The records, in the order of their data blocks.
+    /// The records. Data blocks follow the header in the order of their records.
     pub records: Vec<LogRecord>,
 }
 
 impl SegmentHeader {
-    /// How many data blocks follow the header.
+    /// Returns the number of data blocks that follow the header.
     pub(crate) fn data_blocks(&self) -> u32 {
         self.records.iter().filter(|record| record.kind == LogRecordKind::Data).count() as u32
     }
 
-    /// How many slots it has content of.
+    /// Returns how many slots have content in this segment (data or zeros).
     pub fn slots(&self) -> usize {
         let content = self.records.iter().filter(|record| record.kind != LogRecordKind::Dropped);
         content.map(|record| record.count as usize).sum()
     }
 
-    /// What it says of epochs, as it is written.
+    /// Returns the flags as they are stored in header and index.
     pub(crate) fn flags(&self) -> u32 {
         u32::from(self.ends_epoch) * ENDS_EPOCH
             + u32::from(self.voids_open) * VOIDS_OPEN
             + u32::from(self.salt.is_some()) * SEALED
     }
 
-    /// Most records that it has room for.
+    /// Returns the most records that this header has room for.
     pub fn most_records(&self) -> usize {
         self.shape().most_records()
     }
 
-    /// How its records are written.
     fn shape(&self) -> SegmentShape {
         SegmentShape { sealed: self.salt.is_some() }
     }
 
-    /// Writes the header into a block of 4096 bytes.
+    /// Encodes the header into a block of 4096 bytes. Panics if there are too many records.
     pub fn encode(&self, block: &mut [u8]) {
         let shape = self.shape();
         assert!(self.records.len() <= shape.most_records(), "it was filled with no more");
@@ -118,19 +113,19 @@ impl SegmentHeader {
         put_u32(block, CHECKSUM_AT, checksum);
     }
 
-    /// The lowest serial of a record.
+    /// Returns the lowest serial of the records; 0 if there are none.
     fn base(&self) -> u64 {
         self.records.iter().map(|record| record.serial).min().unwrap_or(0)
     }
 
-    /// Bytes of what [`Self::encode_brief`] adds.
+    /// Returns how many bytes [`Self::encode_brief`] appends.
     pub(crate) fn brief_bytes(&self) -> usize {
         let shape = self.shape();
         shape.brief_bytes() + self.records.len() * shape.record_bytes()
     }
 
-    /// Adds to `bytes` what the index says of this segment: all but what the segments of a frame
-    /// share, and their numbers, which follow each other.
+    /// Appends the index entry of this segment to `bytes`. An entry leaves out what the segments of a frame
+    /// have in common, and the segment number, since the segments of a frame follow each other.
     pub(crate) fn encode_brief(&self, bytes: &mut Vec<u8>) {
         let at = bytes.len();
         bytes.resize(at + self.brief_bytes(), 0);
@@ -150,14 +145,14 @@ impl SegmentHeader {
         }
     }
 
-    /// Bytes of what [`Self::encode_brief`] put at the beginning of `bytes`.
+    /// Returns the length of the entry at the beginning of `bytes`, which [`Self::encode_brief`] wrote.
     pub(crate) fn brief_length(bytes: &[u8]) -> usize {
         let shape = SegmentShape::of(u32_at(bytes, BRIEF_FLAGS_AT));
         shape.brief_bytes() + u32_at(bytes, BRIEF_COUNT_AT) as usize * shape.record_bytes()
     }
 
-    /// Reads what [`Self::encode_brief`] wrote of segment `number` from the beginning of `bytes`,
-    /// believing nothing. Gives how many bytes it took, too. The rest as for [`Self::decode`].
+    /// Decodes the index entry of segment `number` at the beginning of `bytes`. Every byte may be arbitrary.
+    /// Returns the header and the length of the entry. See [`Self::decode`] for `slots` and `limit`.
     pub(crate) fn decode_brief(
         bytes: &[u8],
         instance: InstanceId,
@@ -186,8 +181,8 @@ impl SegmentHeader {
         header.makes_sense(flags, limit).then_some((header, length))
     }
 
-    /// Reads a header of the log `instance` from a block, believing nothing. `slots` is how many
-    /// the lower volume has, `limit` how many data blocks a segment may have.
+    /// Decodes a header block of the log `instance`. Every byte may be arbitrary. `slots` is the size of the
+    /// lower volume in slots; `limit` is the most data blocks that a segment may have.
     pub(crate) fn decode(
         block: &[u8],
         instance: InstanceId,
@@ -217,7 +212,7 @@ impl SegmentHeader {
         (right && header.makes_sense(flags, limit)).then_some(header)
     }
 
-    /// Numbers that later arithmetic relies on.
+    /// Checks the numbers that later arithmetic relies on.
     fn makes_sense(&self, flags: u32, limit: u32) -> bool {
         let far = u64::MAX / 2;
         flags <= ALL_FLAGS
@@ -228,7 +223,7 @@ impl SegmentHeader {
             && self.complete < far
     }
 
-    /// Whether the block is a header of this log at all.
+    /// Returns true if the block has the magic, the log id and the right checksum.
     fn is_one(block: &[u8], instance: InstanceId) -> bool {
         block.len() == BLOCK_BYTES
             && block[MAGIC_AT..].starts_with(MAGIC)
@@ -238,7 +233,7 @@ impl SegmentHeader {
 }
 
 impl LogRecord {
-    /// Writes the record; `base` is a serial that it is not below.
+    /// Encodes the record. No serial of the segment is below `base`.
     fn encode(&self, entry: &mut [u8], base: u64, shape: SegmentShape) {
         put_u64(entry, RECORD_SLOT_AT, self.slot);
         let above = u32::try_from(self.serial - base)
@@ -257,7 +252,8 @@ impl LogRecord {
         }
     }
 
-    /// The `count` records at the beginning of `bytes`, if they are a segment's.
+    /// Decodes `count` records at the beginning of `bytes`. Returns `None` if there are fewer or one is
+    /// invalid.
     fn decode_all(
         bytes: &[u8],
         count: u32,
@@ -298,7 +294,7 @@ impl LogRecord {
     }
 }
 
-/// How the records of a segment are written.
+/// The encoding of the records of a segment: sealed segments store a tag in each.
 #[derive(Clone, Copy)]
 struct SegmentShape {
     sealed: bool,
@@ -309,7 +305,7 @@ impl SegmentShape {
         Self { sealed: flags & SEALED != 0 }
     }
 
-    /// Most records in a header. Without tags as many as slots; with them, as many as fit.
+    /// Returns the most records in a header: 128 without tags, and as many as fit with tags.
     fn most_records(self) -> usize {
         if self.sealed { (CHECKSUM_AT - RECORDS_AT) / SEALED_RECORD_BYTES } else { MAX_RECORDS }
     }
@@ -323,11 +319,11 @@ impl SegmentShape {
     }
 }
 
-/// The tag of what is not sealed.
+/// The tag of a record whose data is not sealed.
 pub const NO_TAG: Tag = [0; 16];
-/// Most slots that one record of zeros covers: recovery makes an entry for each.
+/// Most slots in one record of zeros. Recovery makes an entry for each of them.
 pub const MAX_ZERO_SLOTS: u32 = 4096;
-/// Most records in a header: as many as slots.
+/// Most records in a header, one for each slot of the longest segment.
 pub(crate) const MAX_RECORDS: usize = crate::MAX_SEGMENT_SLOTS as usize;
 
 const ENDS_EPOCH: u32 = 1;
@@ -357,7 +353,7 @@ const BRIEF_COMPLETE_AT: usize = 8;
 const BRIEF_GENERATION_AT: usize = 16;
 const BRIEF_COUNT_AT: usize = 24;
 const BRIEF_FLAGS_AT: usize = 28;
-/// Bytes before the records of what the index says of a segment.
+/// Bytes of an index entry before its records.
 const BRIEF_BYTES: usize = 32;
 const BRIEF_SALT_AT: usize = 32;
 const SEALED_BRIEF_BYTES: usize = 48;

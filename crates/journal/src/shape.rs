@@ -7,8 +7,8 @@ pub const fn most_segment_slots(sealed: bool) -> u32 {
     if sealed { MAX_SEALED_SLOTS } else { MAX_SEGMENT_SLOTS }
 }
 
-/// Returns the blocks in the smallest ring: room for six full segments, so that there is some left beside the
-/// reserve and the unused end of the ring.
+/// Returns the blocks in the smallest ring. Six full segments leave room for data next to the reserve and the
+/// unused end of the ring.
 pub(crate) const fn least_ring(segment_slots: u32) -> u64 {
     6 * (segment_slots as u64 + 1)
 }
@@ -18,12 +18,15 @@ pub const fn least_blocks(segment_slots: u32) -> u64 {
     FIRST_BLOCK as u64 + least_ring(segment_slots) + LEAST_FRAMES
 }
 
-/// Returns the size of the index in a log of so many blocks: the blocks in a frame, and in all frames.
+/// Returns the size of the index of a log with `log_blocks` blocks: the blocks in one frame, and the blocks
+/// in all frames.
 ///
-/// A record takes 24 bytes in the index and a segment 32 more, which is 0.6 % of a segment of any
-/// number of blocks; with what is lost at the ends of frames, of the smallest too, less than 1 %.
-/// A frame is 1/131072 of the log, at most 64 KiB: what recovery reads in full, since the newest
-/// frame does not tell of it yet, is little of a large log, and no more than a frame holds of any.
+/// In the index a record takes 24 bytes and a segment 32 more, which is 0.6 % of a segment of any length.
+/// With the unused ends of frames, also of the smallest, it is less than 1 %.
+///
+/// A frame is 1/131072 of the log, at most 64 KiB. Recovery reads those segments in full that are not in a
+/// frame yet. With this size they are a small part of a large log, and of any log at most as many as one
+/// frame describes.
 pub fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
     let frame = (log_blocks >> 17).clamp(1, u64::from(MOST_FRAME_BLOCKS));
     let surplus = log_blocks - least_blocks(segment_slots);
@@ -31,9 +34,9 @@ pub fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
     (frame as u32, (frames * frame) as u32)
 }
 
-/// The first block after the two superblocks: where the ring begins.
+/// The first block after the two superblocks, where the ring begins.
 pub const FIRST_BLOCK: u32 = 2;
-/// Blocks in the largest frame of an index, 64 KiB: what ten megabytes of full segments need.
+/// Blocks in the largest frame of an index: 64 KiB, enough for about 10 MB of full segments.
 pub(crate) const MOST_FRAME_BLOCKS: u32 = 16;
-/// Frames in the smallest index, each a block.
+/// Frames in the smallest index. Each has one block.
 const LEAST_FRAMES: u64 = 4;

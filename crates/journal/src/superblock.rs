@@ -1,4 +1,9 @@
-//! The superblock: whose log this is, where it begins, and how far it is known to reach.
+//! The superblock: the id of the log, the volume that it belongs to, where recovery begins, and up to which
+//! segment the log is known to be stable.
+//!
+//! Blocks 0 and 1 hold two copies. Each change writes both, and the first copy is stable before the second is
+//! written. A crash leaves at least one whole copy, at most one state old, and a damaged copy is repaired
+//! from the other one.
 
 use volume::Geometry;
 
@@ -13,82 +18,77 @@ use crate::{
     shape::{FIRST_BLOCK, MOST_FRAME_BLOCKS, least_ring, most_segment_slots},
 };
 
-/// One state of the superblock. Blocks 0 and 1 of the log hold two copies, written one after the
-/// other: a crash between or within leaves one whole, and damage to one is mended by the other.
+/// One state of the superblock. `docs/formats/log-disk.md` describes its encoding.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Superblock {
-    /// Counts the states; the copy with the higher number is the newer.
+    /// Counts the states. Of two whole copies, the one with the higher number is newer.
     pub sequence: u64,
-    /// The id of the log.
     pub instance: InstanceId,
-    /// The volume that the log belongs to.
+    /// The volume that the log belongs to. For several volumes it is their joined address space.
     pub identity: LogVolumeIdentity,
-    /// Blocks in the log, superblocks included.
     pub log_blocks: u64,
-    /// Most slots in one segment.
     pub segment_slots: u32,
-    /// Counts the openings.
+    /// The number of times that the log was opened.
     pub generation: u64,
-    /// Number of the first segment written in this generation: those from here on must carry it,
-    /// so that what an earlier opening gave up is never taken for data.
+    /// Number of the first segment written in this generation. Segments from here on must carry this
+    /// generation: segments that an earlier opening discarded must never be mistaken for data.
     pub generation_first: u64,
     /// Number of the oldest segment that recovery needs.
     pub tail: u64,
-    /// The block where that segment begins, or would begin.
+    /// The block where segment `tail` begins, or would begin if it does not exist yet.
     pub tail_block: u32,
-    /// Number of the newest segment known to be stable; one less than the next if none.
+    /// Number of the newest segment known to be stable; `tail` - 1 if none is live.
     pub committed: u64,
     /// No write had a higher serial than this when the superblock was written.
     pub serial: u64,
-    /// Every write up to this serial was in the log, or below it, when the superblock was written; 0 if
-    /// that is not known.
+    /// Every write up to this serial was in the log or in the lower volume when the superblock was written; 0
+    /// if that is not known.
     pub complete: u64,
-    /// The log ended here on purpose: no segment beyond `committed` was ever begun.
+    /// The log was closed in order: no segment after `committed` was ever begun.
     pub clean: bool,
-    /// Acknowledged data may be in the NVRAM alone.
+    /// The NVRAM may hold acknowledged data that is not in the log.
     pub immediate: bool,
-    /// The mark of the NVRAM in use; 0 if there is none.
+    /// The random mark of the NVRAM in use; 0 if there is none.
     pub nvram: u32,
-    /// The NVRAM had noted segment `committed`, so an NVRAM that has not is an older copy.
+    /// The NVRAM had recorded segment `committed`. If its numbers are lower at the next opening, it is an
+    /// older copy of itself.
     pub noted: bool,
-    /// The boot in which the NVRAM keeps its bytes; `None` if it keeps them longer, or if the boot is not
-    /// known.
+    /// The boot id of the machine, if the NVRAM loses its content when the machine restarts. `None` if the
+    /// NVRAM keeps its content longer, or if the boot id is not known.
     pub boot: Option<[u8; 16]>,
-    /// Blocks of the index, the last of the log.
+    /// Blocks of the index, which is at the end of the log.
     pub index_blocks: u32,
-    /// Blocks in a frame of the index.
     pub frame_blocks: u32,
     /// Number of the oldest frame of the index that recovery looks at.
     pub index_tail: u64,
-    /// Number of the first frame written in this generation, see `generation_first`.
+    /// Number of the first frame written in this generation. See `generation_first`.
     pub index_first: u64,
     /// The generation whose claim on the lower volume was granted last; 0 if none was.
     pub granted: u64,
-    /// The numbers of the opening that was granted last and of those that asked since, oldest
-    /// first; 0 where there is none.
+    /// Random numbers of openings: first of the one whose claim was granted last, then of those that asked
+    /// for the claim since, oldest first; 0 for unused entries.
     pub openings: [u64; MAX_OPENINGS],
-    /// The data blocks of all segments are sealed, with keys that come from the one with this check.
+    /// Set if the data blocks of all segments are sealed: the check of their key.
     pub key: Option<KeyCheck>,
-    /// Where segments go, oldest first: of all segments from the tail on. None: the ring is one zone, and always
-    /// was.
+    /// The layouts of all segments from the tail on, oldest first. If empty, the ring is one zone for all
+    /// segments.
     pub layouts: Vec<SegmentLayout>,
-    /// The volumes, if the log is for several; then `identity` is that of all together.
     pub members: Vec<MemberRecord>,
 }
 
 /// Why a block is not a superblock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum InvalidSuperblock {
-    /// All zeros.
+    /// The block is all zeros.
     Blank,
-    /// Not ours, torn or damaged.
+    /// The block is not a superblock, or is torn or damaged.
     Garbage,
-    /// Ours, but of this version.
+    /// The block is a superblock of this other version.
     Version(u32),
 }
 
 impl Superblock {
-    /// Writes the record into a block of 4096 bytes.
+    /// Encodes the record into a block of 4096 bytes.
     pub fn encode(&self, block: &mut [u8]) {
         block.fill(0);
         let name = self.identity.name.as_bytes();
@@ -140,15 +140,15 @@ impl Superblock {
         put_u32(block, CHECKSUM_AT, checksum);
     }
 
-    /// Encodes the layouts behind the first 512 bytes, which no disk tears. Their own checksum says whether they belong
-    /// to these.
+    /// Encodes the layouts after the first 512 bytes. A disk may tear the block there, so the layouts have a
+    /// checksum of their own, which is in the first 512 bytes.
     fn encode_layouts(&self, block: &mut [u8]) {
         let count = self.layouts.len();
         assert!(count <= MOST_LAYOUTS, "a resize that needs more is refused");
         put_u32(block, LAYOUT_COUNT_AT, count as u32);
         let records = block[LAYOUTS_AT..].chunks_exact_mut(LAYOUT_BYTES);
         records.zip(&self.layouts).for_each(|(record, layout)| layout.encode(record));
-        // Nothing, if there are none: then all is in the first bytes.
+        // Without layouts the checksum stays 0 and nothing after the first 512 bytes matters.
         if count > 0 {
             let checksum = crc32c(&block[LAYOUTS_AT..][..count * LAYOUT_BYTES]);
             put_u32(block, LAYOUTS_CHECKSUM_AT, checksum);
@@ -165,8 +165,8 @@ impl Superblock {
         right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(SegmentLayout::decode).collect())?
     }
 
-    /// Encodes the boot at the end of the block. Its checksum covers the sequence number too: if a disk tears the
-    /// block, the boot of another state must not be accepted.
+    /// Encodes the boot id at the end of the block. Its checksum covers the sequence number too: if a disk
+    /// tears the block, the boot id of another state must not be accepted.
     fn encode_boot(&self, block: &mut [u8]) {
         if let Some(boot) = self.boot {
             put(block, BOOT_AT, &boot);
@@ -181,7 +181,7 @@ impl Superblock {
         crc32c(&bytes)
     }
 
-    /// Behind what no disk tears, as the layouts.
+    /// Encodes the members after the first 512 bytes, with a checksum of their own like the layouts.
     fn encode_members(&self, block: &mut [u8]) {
         let count = self.members.len();
         put_u32(block, MEMBER_COUNT_AT, count as u32);
@@ -203,7 +203,7 @@ impl Superblock {
         right.then(|| members::decode(count, u32_at(block, LOWER_BLOCK_SIZE_AT), bytes))?
     }
 
-    /// Reads the record from a block of 4096 bytes, believing nothing.
+    /// Decodes a block of 4096 bytes. Every byte may be arbitrary.
     pub(crate) fn decode(block: &[u8]) -> Result<Self, InvalidSuperblock> {
         assert_eq!(block.len(), BLOCK_BYTES, "a block was read");
         if block.iter().all(|&byte| byte == 0) {
@@ -273,7 +273,7 @@ impl Superblock {
         Some(LogVolumeIdentity { name, geometry })
     }
 
-    /// Numbers that later arithmetic relies on; a right checksum says only that someone wrote it.
+    /// Checks the numbers that later arithmetic relies on. A correct checksum does not make them valid.
     fn makes_sense(&self) -> bool {
         const FAR: u64 = u64::MAX / 2;
         let numbers = [
@@ -304,13 +304,14 @@ impl Superblock {
     }
 }
 
-/// Bytes in the longest name of a volume.
+/// Longest name of a volume, in bytes.
 pub const MAX_NAME: usize = 248;
-/// Openings whose claim may be the one that the lower volume knows: the one that was granted last,
-/// this one, and seven that were cut off between asking and hearing.
+/// Number of openings that are remembered: the one whose claim was granted last, the current one, and seven
+/// that ended after they had asked for the claim and before they received the answer.
 pub(crate) const MAX_OPENINGS: usize = volume::Claim::MOST_PREDECESSORS;
 
-/// Whether what begins like this is the log of a cache, of whichever version and however damaged.
+/// Returns true if a disk that begins with these bytes holds the log of a cache, of any version and however
+/// damaged.
 #[must_use]
 pub fn is_log(begins: &[u8]) -> bool {
     begins[MAGIC_AT..].starts_with(MAGIC)
@@ -358,12 +359,13 @@ const MEMBER_COUNT_AT: usize = 488;
 const MEMBERS_CHECKSUM_AT: usize = 492;
 const COMPLETE_AT: usize = 496;
 const NVRAM_AT: usize = 504;
-/// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
+/// All fields up to here are in the first 512 bytes, which no disk tears: an interrupted format leaves a
+/// blank disk.
 const CHECKSUM_AT: usize = 508;
 const LAYOUTS_AT: usize = 512;
 /// The records of the members follow those of the layouts.
 const MEMBERS_AT: usize = LAYOUTS_AT + MOST_LAYOUTS * LAYOUT_BYTES;
-/// Bytes for the records of all volumes.
+/// Bytes for the records of all members.
 pub const MEMBERS_BYTES: usize = BOOT_AT - MEMBERS_AT;
 /// The boot and its checksum follow the members and end the block.
 const BOOT_AT: usize = BLOCK_BYTES - 20;
@@ -470,7 +472,7 @@ pub(crate) mod tests {
             with_boot.encode(&mut block);
             assert_eq!(Superblock::decode(&block), Ok(with_boot));
         }
-        // A torn block: the first sector is of this state, the rest of the next one.
+        // Build a torn block: the first sector is of this state, the rest of the next one.
         let first = block[..512].to_vec();
         Superblock { boot: Some([6; 16]), sequence: 8, ..sample() }.encode(&mut block);
         block[..512].copy_from_slice(&first);
@@ -508,7 +510,7 @@ pub(crate) mod tests {
             torn[at] ^= 1;
             assert_eq!(Superblock::decode(&torn), Err(InvalidSuperblock::Garbage));
         }
-        // The first sector alone has reached the disk.
+        // Only the first sector has reached the disk.
         block[512..].fill(0);
         assert_eq!(Superblock::decode(&block), Err(InvalidSuperblock::Garbage));
         let mut kept = Superblock { tail: 85, ..resized() };
