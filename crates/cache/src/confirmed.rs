@@ -1,8 +1,9 @@
-//! Confirmed numbers: kept outside of log and NVRAM, they say up to which write both must reach. An older copy
-//! of log and NVRAM ends earlier and is refused.
+//! Confirmed numbers. They are kept outside of log and NVRAM, and name the write that both must contain. An
+//! older copy of log and NVRAM ends earlier and is refused.
 //!
-//! A number is the serial of a write. It is raised only after recovery is sure to find that write again. So a
-//! log that was not replaced by an older copy never ends before its number, whatever power cut or kill happens.
+//! A number is the serial of a write. The number is raised only after recovery is sure to find that write
+//! again. A log that was not replaced by an older copy therefore never ends before its number, whatever power
+//! cut or kill happens.
 
 use std::{fmt, sync::Arc};
 
@@ -41,8 +42,8 @@ pub trait ConfirmedStore: Send + Sync {
     /// Makes the noted numbers stable. This may wait for a disk.
     fn sync(&self);
 
-    /// Returns the local time, as text for people, at which the selected log's numbers were noted last; `None` if it
-    /// is not known.
+    /// Returns the local time, as text for people, at which the selected log's numbers were noted last;
+    /// `None` if it is not known.
     fn noted_at(&self) -> Option<String> {
         None
     }

@@ -1,6 +1,7 @@
-//! Reads the tables of fields on the pages about formats, for the tests that compare them with the code.
+//! Reads the tables of fields from the pages in docs/formats, for the tests that compare these pages with the
+//! code.
 
-/// Name, offset and bytes of every row of every table of fields on a page, table by table.
+/// Returns the rows of each table of fields on a page: name, offset and number of bytes.
 pub(crate) fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
     let mut tables = Vec::new();
     for line in page.lines() {

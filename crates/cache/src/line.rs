@@ -1,5 +1,5 @@
-//! Calls that wait for room are served in order of arrival: otherwise small writes would take each bit of room
-//! as it becomes free and starve a large write.
+//! A queue of calls that wait for room. They are served in order of arrival: otherwise small writes would
+//! take each bit of room as it becomes free and starve a large write.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ impl WaitLine {
         ticket
     }
 
-    /// Removes a call that got its units or was given up.
+    /// Removes a call that got its units or timed out.
     pub fn leave(&mut self, ticket: WaitTicket) {
         if let Ok(at) = self.waiting.binary_search_by_key(&ticket, |waiting| waiting.ticket) {
             self.waiting.remove(at);
@@ -43,8 +43,8 @@ impl WaitLine {
         self.waiting.is_empty()
     }
 
-    /// Returns true if `free` units suffice for the `wants` units of the call with this ticket and for all calls
-    /// before it. `None` stands for a call that has not joined the line.
+    /// Returns true if `free` units suffice for the `wants` units of the call with this ticket and for all
+    /// calls before it. `None` stands for a call that has not joined the queue.
     pub fn is_due(&self, ticket: Option<WaitTicket>, wants: usize, free: usize) -> bool {
         let Some(mut spare) = free.checked_sub(wants) else { return false };
         let before = |waiting: &&WaitingCall| ticket.is_none_or(|ticket| waiting.ticket < ticket);

@@ -1,10 +1,10 @@
 //! A file mapped into memory. If another program cuts the file short, the process survives.
 //!
-//! A load or store behind the end of a mapped file raises SIGBUS. So does an access to a page that the kernel
-//! cannot load: a hole on a full disk, or broken memory. The signal handler in this file maps an anonymous page
-//! of zeros at the address and notes that the mapping has failed; then the instruction goes on. Bytes that are
-//! written to that page reach no file, so the caller checks [`Mapping::has_failed`] after each write, before
-//! anything is acknowledged.
+//! A load or store behind the end of a mapped file raises SIGBUS. The same happens on an access to a page that the kernel
+//! cannot load: a hole on a full disk, or broken memory. The signal handler in this file maps an anonymous
+//! page of zeros at the address and notes that the mapping has failed; then the instruction is executed
+//! again. Bytes that are written to that page do not arrive in the file, so the caller checks
+//! [`Mapping::has_failed`] after each write, before anything is acknowledged.
 //!
 //! `pwrite` would fail without a signal, but costs a system call for each write: 3.0 us instead of 0.09 us
 //! for a slot and its headers on tmpfs, 15 us on ext4, all under the cache's lock.
@@ -36,8 +36,8 @@ impl Mapping {
     /// Errors of mmap(2); also if [`MOST`] mappings exist in this process.
     pub fn new(file: &File) -> io::Result<Self> {
         install();
-        // SAFETY: the file lock keeps other Forebay processes out. The readers verify checksums, so bytes that another
-        // program changes do no harm, and the handler covers a file that is cut short.
+        // SAFETY: the file lock keeps other Forebay processes out. The readers verify checksums, so bytes
+        // that another program changes do no harm, and the handler covers a file that is cut short.
         let map = unsafe { MmapMut::map_mut(file)? };
         let region = REGIONS.iter().find(|region| region.take(&map));
         let region = region.ok_or_else(|| {
@@ -114,7 +114,8 @@ impl Region {
 
 const FREE: usize = 0;
 const TAKEN: usize = 1;
-/// Most mappings in a process: a node may have 1024 units, each with a cache and an NVRAM. The handler searches all.
+/// Most mappings in a process: a node may have 1024 units, each with a cache and an NVRAM. The handler
+/// searches all.
 const MOST: usize = 1024;
 static REGIONS: [Region; MOST] = [const { Region::new() }; MOST];
 
@@ -129,8 +130,8 @@ static BEFORE: Before = Before(UnsafeCell::new(mem::MaybeUninit::uninit()));
 fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: both actions are fully initialized. The handler makes only system calls that are allowed in a signal
-        // handler, and runs on the thread's signal stack if there is one.
+        // SAFETY: both actions are fully initialized. The handler makes only system calls that are allowed in
+        // a signal handler, and runs on the thread's signal stack if there is one.
         unsafe {
             libc::sigaction(libc::SIGBUS, ptr::null(), (*BEFORE.0.get()).as_mut_ptr());
             let mut action: libc::sigaction = mem::zeroed();
@@ -144,14 +145,14 @@ fn install() {
 
 /// Handles SIGBUS: maps an anonymous page at the address if that belongs to a mapping.
 extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a complete record. `errno` belongs to this thread and is restored. The page that is
-    // replaced lies in a live `Mapping`, since the faulting instruction uses it.
+    // SAFETY: the kernel passes a complete record. `errno` belongs to this thread and is restored. The page
+    // that is replaced lies in a live `Mapping`, since the faulting instruction uses it.
     unsafe {
         let errno = *libc::__errno_location();
         let address = (*info).si_addr().addr();
         match REGIONS.iter().find(|region| region.holds(address)) {
             Some(region) if replace_page(address) => region.failed.store(true, Ordering::Release),
-            // Restore the former action. The instruction runs again, faults again and reaches that action.
+            // Restore the former action. The instruction runs again, faults again and triggers that action.
             _ => {
                 libc::sigaction(libc::SIGBUS, (*BEFORE.0.get()).as_ptr(), ptr::null_mut());
             }

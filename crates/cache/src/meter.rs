@@ -1,10 +1,10 @@
-//! How fast bytes go by just now.
+//! Measures the current rate of a flow of bytes.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Counts bytes in the second that is running and in the one before it.
+/// Counts the bytes of the current second and of the one before.
 pub(crate) struct Meter {
     began: Instant,
     now: u64,
@@ -16,20 +16,20 @@ impl Meter {
         Self { began: Instant::now(), now: 0, before: 0 }
     }
 
-    /// So many bytes go by.
+    /// Adds `bytes` to the current second.
     pub fn count(&mut self, bytes: u64) {
         self.turn();
         self.now += bytes;
     }
 
-    /// Bytes per second, over the last one to two seconds.
+    /// Returns bytes per second, averaged over the last one to two seconds.
     pub fn rate(&mut self) -> u64 {
         let running = self.turn();
         let seconds = SECOND + running;
         ((self.before + self.now) as f64 / seconds.as_secs_f64()) as u64
     }
 
-    /// How long the running second has run.
+    /// Begins a new second if the current one is over. Returns how long the current second has lasted.
     fn turn(&mut self) -> Duration {
         let running = self.began.elapsed();
         if running < SECOND {

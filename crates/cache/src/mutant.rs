@@ -1,41 +1,42 @@
-//! Faults on purpose, for the tests that have to notice them. Without the feature `mutation` there
-//! are none.
+//! Deliberate faults (mutants). A test switches one on and must detect it. They exist only with the feature
+//! `mutation`.
 
-/// One thing that is done wrong.
+/// A fault that a test can switch on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mutant {
-    /// Destage takes pages as they are, though they may be newer than what the log holds.
+    /// Destage sends pages from memory, although they may be newer than the content in the log.
     DestageUnlogged,
-    /// A round does not ask whether a call that goes past the log has claimed a slot.
+    /// A destage round ignores locks that bypassing calls hold on slots.
     RoundIgnoresClaims,
-    /// What goes past the log does not wait for older content that is on its way to the log or down.
+    /// A bypassing call does not wait for older content that is on its way to the log or to the lower volume.
     BypassDoesNotWait,
-    /// Dirty sectors of a slot do not go down before a write past the log that covers the slot in part.
+    /// A bypassing write that covers a slot in part does not destage the dirty sectors of the rest first.
     BypassDropsTheRest,
-    /// A discard past the log is not flushed.
+    /// The lower volume is not flushed after a bypassing discard.
     BypassNotFlushed,
-    /// A flush behind a discard past the log succeeds though another's has lost something since.
+    /// The flush after a bypassing discard succeeds although the flush of another call has lost something
+    /// since.
     BypassIgnoresLosses,
-    /// Nothing in the log voids what is older than a write or discard that went past it.
+    /// No record voids the older log content of slots that a bypassing write or discard has changed.
     BypassNotRecorded,
-    /// The record that voids it is there before what it tells of is stable in the lower volume.
+    /// The record is written before the bypassing write is stable in the lower volume.
     BypassRecordedFirst,
-    /// The host is told before that record is stable.
+    /// A bypassing write is acknowledged before that record is stable.
     BypassAnsweredEarly,
-    /// What goes past the log shares an epoch of the lower volume with a round.
+    /// A bypassing write may get into the same epoch of the lower volume as the writes of a destage round.
     BypassTakesNoTurn,
-    /// Long discards overtake the log where nothing may.
+    /// Long discards bypass the log although the order is strict.
     DiscardOvertakes,
-    /// A drain that is asked for returns when the log has everything.
+    /// A requested drain returns when the log has everything, and does not wait for the lower volume.
     DrainDoesNotWait,
-    /// A read is answered with what is not stable yet.
+    /// A read returns data that is not stable yet.
     ReadTellsEarly,
-    /// The read tier keeps what it has of blocks that are written.
+    /// The read tier keeps its copies of blocks that are overwritten.
     #[cfg(feature = "mutation")]
     TierKeepsOverwritten,
 }
 
-/// What is done wrong now, if anything.
+/// The deliberate fault that is switched on, if any.
 #[derive(Default)]
 pub(crate) struct Mutation {
     #[cfg(feature = "mutation")]
@@ -43,19 +44,19 @@ pub(crate) struct Mutation {
 }
 
 impl Mutation {
-    /// Begins to do something wrong.
+    /// Switches a fault on, and any other one off.
     #[cfg(feature = "mutation")]
     pub fn begin(&self, mutant: Mutant) {
         *self.mutant.lock() = Some(mutant);
     }
 
-    /// Whether this is done wrong.
+    /// Returns true if this fault is switched on.
     #[cfg(feature = "mutation")]
     pub fn is(&self, mutant: Mutant) -> bool {
         *self.mutant.lock() == Some(mutant)
     }
 
-    /// Nothing is.
+    /// Returns false: without the feature there are no deliberate faults.
     #[cfg(not(feature = "mutation"))]
     pub const fn is(&self, _: Mutant) -> bool {
         false

@@ -1,18 +1,18 @@
-//! What an operator has told level 2 destage: to pause, or how fast it may go.
+//! The operator's requests to level 2 destage: pause, or a limit of the rate.
 
 use tokio::time::Instant;
 
-/// Holds until it is told otherwise, or the cache is opened anew.
+/// The requests are valid until they are changed or the cache is opened again.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// Nothing is begun since then.
+    /// Set while destage is paused: since when. No destage round begins.
     pub paused_since: Option<Instant>,
-    /// Bytes per second that may go down; 0: none, `None`: as many as the link takes.
+    /// Bytes per second that may be destaged. With 0 no data is destaged; `None` means no limit.
     pub rate: Option<u64>,
 }
 
 impl Orders {
-    /// Why nothing goes down at all, if so.
+    /// Returns why nothing at all is destaged, if that is so.
     pub fn hold(&self) -> Option<&'static str> {
         if self.paused_since.is_some() {
             Some("destage is paused")

@@ -1,12 +1,12 @@
-//! Numbers that nobody else draws.
+//! Random numbers without a call to the system, for ids that must be unique. They are not for secrets.
 
 use std::{
     collections::hash_map::RandomState,
     hash::{BuildHasher, Hasher},
 };
 
-/// Bytes that nobody else draws: from the keys that the system gives at random to every process,
-/// and what else is different.
+/// Returns 16 bytes that differ from those of any other call: a hash of the time and `name` under the random
+/// keys that the system gives to every process.
 pub(crate) fn random(name: &str) -> [u8; 16] {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let time = time.map_or(0, |time| time.as_nanos());

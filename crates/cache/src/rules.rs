@@ -1,4 +1,5 @@
-//! What the paths of the cache know of its write mode. The files in `mode` set these rules, each for its mode.
+//! The rules of a write mode that all other modules of the cache use. The files in `mode` set these rules,
+//! each for its mode.
 
 /// When a write that need not be stable at once is acknowledged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -13,7 +14,7 @@ pub(crate) enum AcknowledgedAt {
     Lower,
 }
 
-/// What must not happen to the order of writes while they wait for the log, see `CacheState::keep_order`.
+/// The order that writes must keep while they wait for the log. See `CacheState::keep_order`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum QueueOrder {
     /// Newer content of a slot may take the turn of older content.
@@ -28,20 +29,21 @@ pub(crate) enum QueueOrder {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModeRules {
     pub acknowledged_at: AcknowledgedAt,
-    /// Writes go through the log. Otherwise they bypass it, and the log only loses what an earlier mode has left there.
+    /// Writes go through the log. Otherwise they bypass it, and the log only drains the content that an
+    /// earlier mode has left there.
     pub uses_log: bool,
     /// An acknowledged write becomes stable with the next flush only.
     pub is_volatile: bool,
-    /// Only a flush ends an epoch: recovery gives up all writes after the last flush. Otherwise each segment may end
-    /// one.
+    /// Only a flush ends an epoch: recovery discards all writes after the last flush. Otherwise each segment
+    /// may end one.
     pub epochs_end_by_flush: bool,
     pub queue_order: QueueOrder,
     /// Each write is put into the NVRAM, and recovery needs the NVRAM.
     pub keeps_in_nvram: bool,
     /// The content of the NVRAM is as stable as that of the log disk.
     pub nvram_is_stable: bool,
-    /// Acknowledged writes that are only in an NVRAM, or in the NVRAMs in front of a pair's log, survive the loss of
-    /// power.
+    /// Acknowledged writes that are only in an NVRAM, or in the NVRAMs in front of a pair's log, survive the
+    /// loss of power.
     pub keeps_over_power_loss: bool,
     /// Data of a write that bypassed the log stays in memory.
     pub keeps_bypassed: bool,

@@ -1,4 +1,4 @@
-//! Sizes, thresholds and when a write is reported: data, with documented defaults.
+//! The settings of a cache: sizes, thresholds and modes, as data with documented defaults.
 
 use std::ops::RangeInclusive;
 
@@ -7,147 +7,147 @@ use serde::Deserialize;
 
 use crate::confirmed::{BootId, ConfirmedIn};
 
-/// When the host is told that a write is done (STICS 5.1).
+/// When a write is acknowledged (STICS 5.1).
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteMode {
-    /// When it is on the log disk, stable.
+    /// When it is stable on the log disk.
     #[default]
     AfterComplete,
-    /// When it is in the NVRAM buffer; stable flags and flushes still wait for the log disk, unless the
-    /// NVRAM survives what they are for.
+    /// When it is in the NVRAM. Flushes and writes with FUA still wait for the log disk, unless the NVRAM
+    /// survives the loss of power.
     Immediate,
-    /// When it is on the lower volume, stable: the log takes nothing new.
+    /// When it is stable on the lower volume. The log receives no new data.
     Through,
-    /// As [`WriteMode::Through`], and what is written is not kept in memory.
+    /// As [`WriteMode::Through`], but written data is not kept in memory.
     Around,
-    /// At once, and safe with the next flush: all that is between two flushes is there after a
-    /// crash, or nothing of it. A stable write is a write and a flush.
+    /// At once; it is stable after the next flush. After a crash, either all writes between two flushes are
+    /// there or none of them. A write with FUA is a write and a flush.
     AtFlush,
 }
 
-/// What the NVRAM keeps its bytes over.
+/// The failures that the content of an NVRAM survives.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvramSurvival {
-    /// The end of the process, however it ends.
+    /// The end of the process, in any way.
     #[default]
     Restart,
-    /// That, and the loss of power: what is in it is as stable as what is on the log disk.
+    /// Also the loss of power: data in the NVRAM is as stable as data on the log disk.
     PowerLoss,
 }
 
-/// What the lower volume gets in which order.
+/// The order in which writes arrive at the lower volume.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestageOrder {
-    /// In the order of writes, epoch by epoch: a full log makes writes wait for the next round.
+    /// Writes are destaged in order, epoch by epoch. Writes that find the log full wait for the next
+    /// destage round.
     #[default]
     Strict,
-    /// Writes go past a full log, and long discards past any.
+    /// Writes bypass a full log, and long discards always bypass the log.
     Relaxed,
 }
 
-/// With [`WriteMode::AtFlush`]: what becomes of a write for which the log has no room before the next
-/// flush.
+/// With [`WriteMode::AtFlush`]: the treatment of a write for which the log has no room before the next flush.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum OversizedEpoch {
-    /// It is refused.
+    /// The write is refused.
     #[default]
     #[serde(rename = "refuse")]
     Refused,
-    /// What is there counts from now on, without the rest.
+    /// The epoch is split: its first part takes effect without the rest.
     Split,
 }
 
-/// What becomes of writes while the log disk fails.
+/// The treatment of writes while the log disk returns errors.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogErrorPolicy {
-    /// They fail, with the log disk's error, until it takes writes again.
+    /// Writes fail with the error of the log disk, until the disk accepts writes again.
     #[default]
     StopWrites,
-    /// They go to the lower volume, stable, where the log has nothing of their slots. Where it has,
-    /// they fail all the same: the older content in it could not be made void, and would come back
-    /// with the log disk.
+    /// Writes go to the lower volume and are stable there, except to slots of which the log has content.
+    /// Writes to these slots fail: the older content in the log could not be made void, and would replace the
+    /// newer data once the log disk works again.
     WriteThrough,
 }
 
 /// How a cache behaves. Every field has a default in [`Settings::default`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Memory for cached blocks, in bytes; at least 128 KiB. Default 256 MiB. Beside it the cache
-    /// needs some 100 bytes for every 4 KiB of it and of dirty data in the log.
+    /// Memory for cached blocks, in bytes; at least 128 KiB. Default 256 MiB. In addition the cache needs
+    /// some 100 bytes for every 4 KiB of this memory, and for every 4 KiB of dirty data in the log.
     pub dram_bytes: u64,
-    /// Bytes that may wait for the log disk; at least 64 KiB, at most half of `dram_bytes`.
-    /// With [`WriteMode::Immediate`] the NVRAM must hold as much. Default 4 MiB.
+    /// Bytes that may wait for the log disk; at least 64 KiB, at most half of `dram_bytes`. With
+    /// [`WriteMode::Immediate`] the NVRAM must have room for them. Default 4 MiB.
     pub nvram_bytes: u64,
-    /// When writes are reported. Default after complete.
+    /// When writes are acknowledged. Default after complete.
     pub report: WriteMode,
-    /// What the NVRAM survives. Default a restart. Without meaning but with [`WriteMode::Immediate`].
+    /// The failures that the NVRAM survives. Default a restart. Only used with [`WriteMode::Immediate`].
     pub nvram_survives: NvramSurvival,
-    /// The failures that the NVRAMs in front of the two halves of a pair's log survive ([`crate::LogBuffer`]). With such
-    /// NVRAMs, a write to the log survives only these failures until the next flush of the log. Default none: there are
-    /// no such NVRAMs.
+    /// The failures that the NVRAMs in front of the two legs of a pair's log survive ([`crate::LogBuffer`]).
+    /// Until the next flush of the log, a write to the log survives these failures only. Default none: there
+    /// are no such NVRAMs.
     pub log_buffer: Option<NvramSurvival>,
-    /// What becomes of writes while the log disk fails. Default: they fail, too.
+    /// The treatment of writes while the log disk returns errors. Default: they fail, too.
     pub on_log_error: LogErrorPolicy,
-    /// Whether anything may overtake the log on its way down. Default strict. Without meaning with
+    /// Permits writes to overtake older ones on the way to the lower volume. Default strict. Not used with
     /// [`WriteMode::Through`].
     pub order: DestageOrder,
-    /// What becomes of more data between two flushes than fits into the log. Default refused.
+    /// The treatment of more data between two flushes than fits into the log. Default refused.
     pub too_large: OversizedEpoch,
-    /// Share of the log above which level 2 destage no longer waits for an idle period. Default 0.5. Users choose 0.05 to
-    /// 0.9 (crate `config`). Tests also use 0, at which destage never waits, and 1, at which it always does.
+    /// Share of the log that may be dirty before destage stops waiting for an idle period. Default 0.5. Users
+    /// choose 0.05 to 0.9 (crate `config`). Tests also use 0, at which destage never waits, and 1, at which
+    /// it always does.
     pub destage_threshold: f64,
-    /// Without requests for this long, in milliseconds, the host is idle. Default 20.
+    /// A host is idle when it has sent no request for this long, in milliseconds. Default 20.
     pub idle_ms: u64,
-    /// Longest run of adjacent blocks sent down as one write, in bytes: 4 KiB to 1 MiB.
-    /// Default 64 KiB (STICS 4.3.3).
+    /// Longest run of adjacent blocks that is destaged with one write, in bytes: 4 KiB to 1 MiB. Default 64
+    /// KiB (STICS 4.3.3).
     pub destage_run_bytes: u32,
-    /// How many of the longest runs are under way at once at most, 1 to 2048; how many in fact follows from the
-    /// link. Default 256: 16 MiB, more than 1 Gbit/s holds over a round trip of 100 ms. 1 is one after another,
-    /// always.
+    /// Upper limit of the longest runs that are in flight at once, 1 to 2048. The actual number follows from
+    /// the link. Default 256: 16 MiB, more than a link of 1 Gbit/s holds with a round trip of 100 ms. With 1,
+    /// each write waits for the previous one.
     pub destage_in_flight: usize,
-    /// Data older than this, in milliseconds, goes down even if the host is never idle.
-    /// Default 5000.
+    /// Data older than this, in milliseconds, is destaged even if the host is never idle. Default 5000.
     pub max_dirty_age_ms: u64,
-    /// How many milliseconds a write that finds the log full may wait, with nothing changed, before it ends in
-    /// BUSY: 0 to 25,000. Default 15,000, half of the 30 s after which hosts abort a command.
-    /// QEMU gives up after eight BUSY answers, some of them within seconds, but waits for a pending command
-    /// without limit (docs/results/busy.md).
+    /// How many milliseconds a write that finds the log full may wait, with nothing changed, before it ends
+    /// with BUSY: 0 to 25,000. Default 15,000, half of the 30 s after which hosts abort a command. QEMU
+    /// reports an error after eight BUSY answers, some of them within seconds, but waits for a pending
+    /// command without limit (docs/results/busy.md).
     pub busy_after_ms: u64,
-    /// The most bytes that the cache reads ahead of a sequential reader: 0 to 512 MiB, default 32 MiB; 0 turns read-ahead
-    /// off. The cache reads ahead as much as the reader consumes in the time of two fetches.
+    /// The most bytes that the cache reads ahead of a sequential reader: 0 to 512 MiB, default 32 MiB; 0
+    /// turns read-ahead off. The cache reads ahead as much as the reader consumes in the time of two fetches.
     pub read_ahead_bytes: u32,
-    /// Longest discard that goes through the log with [`DestageOrder::Relaxed`], in bytes; longer ones go
-    /// to the lower volume at once. Default 4 MiB.
+    /// Longest discard that goes through the log with [`DestageOrder::Relaxed`], in bytes; longer ones go to
+    /// the lower volume directly. Default 4 MiB.
     pub discard_log_bytes: u32,
-    /// Most slots in a log segment, 1 to 128; used when a log is formatted, then kept in it.
-    /// Default 128 (STICS 4.3.1); an encrypted log has 96 at most.
+    /// Most slots in a log segment, 1 to 128. Used when a log is formatted, and stored in it. Default 128
+    /// (STICS 4.3.1); an encrypted log has at most 96.
     pub segment_slots: u32,
-    /// Bytes of dirty data in the log that are read and checked in a second, to find rot in time; 0
-    /// switches it off. Default 4 MiB: no more than a twentieth of what any disk reads.
+    /// Bytes of dirty data in the log that are read and checked per second, to detect corruption in time; 0
+    /// switches this off. Default 4 MiB: no more than a twentieth of what any disk reads.
     pub scrub_rate: u64,
-    /// Most segments of the log in a frame of its index, at least 1: a crash leaves about as many
-    /// that recovery has to read in full. Default 1024: more would not fit into the largest frame.
+    /// Most segments of the log in a frame of its index, at least 1. After a crash, recovery has to read
+    /// about as many segments in full. Default 1024: more would not fit into the largest frame.
     pub index_segments: u32,
-    /// What the claim on the lower volume calls its owner: for people. Default `forebay`.
+    /// The name of the owner in the claim on the lower volume, for people. Default `forebay`.
     pub owner: String,
-    /// Take the claim on the lower volume from a copy of this log that is at work. Default false.
+    /// Take the claim on the lower volume even if a copy of this log is in use. Default false.
     pub takes_over: bool,
-    /// What the log and the NVRAM are encrypted with. Default none. A log is made for one key, or
-    /// for none; it gets another when it is opened with nothing in it.
+    /// The key with which log and NVRAM are encrypted. Default none. A log is formatted for one key or for
+    /// none; its key changes when it is opened without dirty data.
     pub log_key: Option<LogKey>,
-    /// The lower volume is written by others, too: all calls come through [`crate::Coherent`].
+    /// Other gateways write the lower volume, too: all calls come through [`crate::Coherent`].
     pub shares: bool,
     /// Open a log although acknowledged data is missing from it, or although it is an older copy. Default false.
     pub accept_loss: bool,
     /// The store for the confirmed numbers of the log. Default none: then only the claim keeps a number.
     pub confirmed_in: Option<ConfirmedIn>,
-    /// The boot in which the cache is opened. Default not known: then an NVRAM that does not survive the
-    /// loss of power is refused when it is damaged or behind, even after a power failure.
+    /// The current boot of the machine. Default not known: then an NVRAM that does not survive the loss of
+    /// power is refused when it is damaged or behind, even after a power failure.
     pub boot: Option<BootId>,
 }
 
@@ -185,15 +185,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The range of `idle_ms`.
     pub const IDLE_MS: RangeInclusive<u64> = 1..=60_000;
-    /// The range of `destage_run_bytes`.
     pub const DESTAGE_RUN_BYTES: RangeInclusive<u32> = 4096..=1 << 20;
-    /// The range of `destage_in_flight`.
     pub const DESTAGE_IN_FLIGHT: RangeInclusive<usize> = 1..=2048;
-    /// The range of `busy_after_ms`.
     pub const BUSY_AFTER_MS: RangeInclusive<u64> = 0..=25_000;
-    /// The range of `read_ahead_bytes`.
     pub const READ_AHEAD_BYTES: RangeInclusive<u32> = 0..=512 << 20;
 
     /// Returns true if the NVRAMs in front of a pair's log survive the loss of power.
@@ -201,7 +196,7 @@ impl Settings {
         self.log_buffer == Some(NvramSurvival::PowerLoss)
     }
 
-    /// Says which setting is out of its range, if one is.
+    /// Checks all settings. The error names the setting that is out of range.
     pub(crate) fn check_ranges(&self) -> Result<(), String> {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
         check(

@@ -1,4 +1,4 @@
-//! What an NVRAM holds, and for which log.
+//! The content of an NVRAM at opening, and the log that it belongs to.
 
 use super::{StableMemory, layout::*, slot_header::SlotHeader};
 use journal::{
@@ -8,24 +8,24 @@ use journal::{
     identity::InstanceId,
 };
 
-/// One slot of the buffer that holds acknowledged data.
+/// A slot of the NVRAM that holds acknowledged data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct HeldNvramSlot {
-    /// Which slot of the buffer.
+    /// The number of the slot in the NVRAM.
     pub index: u32,
     pub serial: u64,
-    /// Which slot of the volume.
+    /// The slot of the volume that the data is for.
     pub slot: u64,
     pub mask: u8,
 }
 
-/// What was in the memory when it was opened.
+/// The content of the memory at opening.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NvramContents {
     /// The memory was never in use: it has no header, or one that was never finished.
     Blank,
-    /// The memory belongs to this log. `held` has the acknowledged writes in serial order, `watermark` is the newest
-    /// stable segment, and `begun` is the newest segment that was begun.
+    /// The memory belongs to this log. `held` has the acknowledged writes in serial order, `watermark` is the
+    /// newest stable segment, and `begun` is the newest segment that was begun.
     Ours { mark: u32, held: Vec<HeldNvramSlot>, watermark: u64, begun: u64 },
     /// The memory belongs to another log, and holds `held` acknowledged writes of that log.
     Other { instance: InstanceId, held: usize },

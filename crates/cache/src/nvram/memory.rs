@@ -34,8 +34,8 @@ pub trait StableMemory: Send + 'static {
     /// Replaces the bytes that begin at `offset`.
     fn write(&mut self, offset: usize, from: &[u8]);
 
-    /// Returns why a write could not be made stable, if that has happened. The error is final: earlier writes are
-    /// stable, and of the failed write perhaps some bytes. The caller writes nothing after it.
+    /// Returns why a write could not be made stable, if that has happened. The error is final: earlier writes
+    /// are stable, and of the failed write perhaps some bytes. The caller writes nothing after it.
     fn error(&self) -> Option<&io::Error> {
         None
     }
@@ -83,7 +83,8 @@ impl MappedFile {
         } else if found != length {
             return Err(other_length(found, nvram_bytes));
         } else if let Err(error) = settle(&named.file, &named.path) {
-            // No reason to fail: the file was usable before, and this process may not be able to read its folder.
+            // No reason to fail: the file was usable before, and this process may not be able to read its
+            // folder.
             tracing::warn!(
                 path = %path.display(), %error,
                 "the NVRAM file or its folder cannot be synced: if the file was made a moment ago, a power \
@@ -136,7 +137,8 @@ impl MappedFile {
     /// Errors of the system; also if a page of the file cannot be used.
     pub fn synced(mut self) -> io::Result<Self> {
         for byte in self.map.iter_mut().step_by(LEAST_PAGE) {
-            // Store the same byte to make the page dirty. `black_box` keeps the compiler from removing the store.
+            // Store the same byte to make the page dirty. `black_box` keeps the compiler from removing the
+            // store.
             *byte = std::hint::black_box(*byte);
         }
         if self.map.has_failed() {
@@ -178,8 +180,8 @@ pub struct NvramWatch {
 }
 
 impl NvramWatch {
-    /// Checks the file once. If something is wrong, the memory [fails](StableMemory::error) from now on. Only the
-    /// call that finds the fault returns the reason.
+    /// Checks the file once. If something is wrong, the memory [fails](StableMemory::error) from now on. Only
+    /// the call that finds the fault returns the reason.
     pub fn look(&mut self) -> Option<String> {
         if self.error.get().is_some() {
             return None;
@@ -197,7 +199,8 @@ impl NvramWatch {
         // The NVRAM of a cache and the NVRAM in front of a pair's log have different magic numbers.
         let is_ours = header.starts_with(MAGIC) || header.starts_with(BUFFER_MAGIC);
         if read.is_err() || !is_ours {
-            // If no check has seen a header yet, the memory is not in use yet; otherwise the header was overwritten.
+            // If no check has seen a header yet, the memory is not in use yet; otherwise the header was
+            // overwritten.
             return self.header.map(|_| "its content was overwritten".into());
         }
         let before = *self.header.get_or_insert(header);
@@ -215,8 +218,8 @@ fn check_room(path: &Path, found: u64, length: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::StorageFull, message))
 }
 
-/// Makes the size and the name of a file stable. Every opening does this, since the process that made the file may
-/// have been killed before it did so.
+/// Makes the size and the name of a file stable. Every opening does this, since the process that made the
+/// file may have been killed before it did so.
 fn settle(file: &File, path: &Path) -> io::Result<()> {
     file.sync_all()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -257,7 +260,8 @@ fn is_zeros(file: &mut File) -> io::Result<bool> {
     }
 }
 
-/// Fills the file with real zeros. In a hole, a later store could find the disk full: SIGBUS, and the NVRAM fails.
+/// Fills the file with real zeros. In a hole, a later store could find the disk full: SIGBUS, and the NVRAM
+/// fails.
 fn fill(file: &mut File, length: u64) -> io::Result<()> {
     let zeros = [0; PIECE];
     let mut left = length;
@@ -314,7 +318,7 @@ mod tests {
     use super::*;
     use crate::nvram::layout::{length_for, slots_in};
 
-    /// The disk was full, or the power failed, while it was made.
+    /// A full disk or a power failure has interrupted the creation of the file.
     #[test]
     fn a_file_whose_making_was_not_finished_is_made_anew_and_no_other() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -322,7 +326,7 @@ mod tests {
         std::fs::write(&path, vec![0; 100_000]).expect("written");
         let length = MappedFile::open(&path, 1 << 20).expect("made").len();
         assert_eq!(length as u64, length_for(256));
-        // One that has anything, or is larger, is of other settings.
+        // A file of another size or with content belongs to other settings and is refused.
         assert!(MappedFile::open(&path, 1 << 19).is_err());
         let mut bytes = vec![0; 100_000];
         bytes[99_999] = 1;

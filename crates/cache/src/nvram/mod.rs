@@ -1,7 +1,7 @@
-//! The NVRAM buffer: writes that are acknowledged before they are on the log disk, and how far
-//! the log disk has got.
+//! The NVRAM buffer. The buffer holds writes that are acknowledged before they are on the log disk, and the number of
+//! the newest stable segment of the log.
 //!
-//! The bytes are written down in `docs/formats/nvram.md`.
+//! `docs/formats/nvram.md` describes the bytes.
 
 mod layout;
 mod memory;
@@ -53,8 +53,8 @@ struct Sealing {
 }
 
 impl NvramBuffer {
-    /// Looks at the memory; changes nothing. With a key and the salt of this opening, what is put into
-    /// it from now on is sealed.
+    /// Reads the memory and changes nothing. If `sealing` is given (a key and the salt of this opening), data
+    /// that is put into the buffer is sealed.
     pub fn open(
         memory: Box<dyn StableMemory>,
         instance: InstanceId,
@@ -151,8 +151,8 @@ impl NvramBuffer {
         }
     }
 
-    /// Zeros the data of all slots, none of which may be in use. Data of an earlier log or opening may be in clear
-    /// text, or under a key that is to be forgotten.
+    /// Zeros the data of all slots, none of which may be in use. Data of an earlier log or opening may be in
+    /// clear text, or under a key that is to be forgotten.
     pub fn clear_data(&mut self) {
         for slot in 0..self.slots {
             let at = self.data_offset(slot);
@@ -160,10 +160,10 @@ impl NvramBuffer {
         }
     }
 
-    /// Takes the memory into use for a log, forgetting what is in it. The log's superblock notes
-    /// the mark: it is how the memory is known when it comes back.
+    /// Takes the memory into use for a log, and discards its content. The log's superblock stores the mark,
+    /// by which a later opening recognises the memory.
     pub fn format(&mut self, instance: InstanceId, mark: u32) {
-        // A crash in here leaves a blank or torn header, and then the slots do not count.
+        // After a crash in this function the header is blank or torn, and the slots are ignored.
         self.write(0, &[0; HEADER_BYTES]);
         self.mending.clear();
         self.slots = self.most_slots();
@@ -182,15 +182,15 @@ impl NvramBuffer {
         put_u32(&mut header, MARK_AT, mark);
         let checksum = crc32c(&header[..CHECKSUM_AT]);
         put_u32(&mut header, CHECKSUM_AT, checksum);
-        // Back to front, so that a torn header still begins with zeros.
+        // Write the magic last: until then, a torn header begins with zeros.
         self.write(MAGIC.len(), &header[MAGIC.len()..]);
         self.write(0, MAGIC);
         self.free = (0..self.slots).rev().collect();
         self.next_cells = [0; 2];
     }
 
-    /// Makes the memory blank. Call this when the log has stopped and no acknowledged data is missing if the log is
-    /// replaced from now on.
+    /// Makes the memory blank. Call this when the log has stopped and no acknowledged data is missing if the
+    /// log is replaced from now on.
     pub fn retire(&mut self) {
         self.write(0, &[0; HEADER_BYTES]);
     }
@@ -215,15 +215,16 @@ impl NvramBuffer {
         self.memory.error()
     }
 
-    /// How many of them are free.
+    /// Returns the number of free slots.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Puts a page into a free slot, which is then stable, if the buffer [is sound](Self::is_sound).
+    /// Puts data into a free slot and returns the slot's index. The data is stable afterwards if the buffer
+    /// [is sound](Self::is_sound).
     ///
     /// # Panics
-    /// If none is free: the caller has looked.
+    /// If no slot is free.
     pub fn put(&mut self, serial: u64, slot: u64, mask: u8, data: &[u8], checksum: u32) -> u32 {
         let index = self.free.pop().expect("a free slot was promised");
         let at = self.data_offset(index);
@@ -249,7 +250,7 @@ impl NvramBuffer {
         entry[ENTRY_MASK_AT] = mask;
         let checksum = crc32c(&entry[..ENTRY_CHECKSUM_AT]);
         put_u32(&mut entry, ENTRY_CHECKSUM_AT, checksum);
-        // Data before header: a header that is whole vouches for its data.
+        // Write the data before the header: a whole header states that its data is stable.
         self.write(at, data);
         self.write(entry_at(index), &entry);
         index
@@ -261,12 +262,12 @@ impl NvramBuffer {
         self.free.push(index);
     }
 
-    /// Notes the newest stable segment.
+    /// Records the newest stable segment.
     pub fn set_watermark(&mut self, number: u64) {
         self.set_cell(WATERMARK, number);
     }
 
-    /// Notes the newest segment that was begun. Call this before the segment is written to the log.
+    /// Records the newest segment that was begun. Call this before the segment is written to the log.
     pub fn note_begun(&mut self, number: u64) {
         self.set_cell(BEGUN, number);
     }
@@ -281,7 +282,8 @@ impl NvramBuffer {
         self.next_cells[pair] ^= 1;
     }
 
-    /// Copies the data of a slot; false if it is not what was put there.
+    /// Copies the data of a slot into `to`. Returns false if sealed data cannot be opened, or if data is in
+    /// clear although there is a key.
     pub fn read(&self, held: HeldNvramSlot, to: &mut [u8]) -> bool {
         self.memory.read(self.data_offset(held.index), to);
         let entry = self.entry(held.index);
@@ -355,7 +357,7 @@ impl NvramBuffer {
         crc32c(&data) == u32_at(&entry, ENTRY_DATA_CHECKSUM_AT)
     }
 
-    /// Returns the header of a slot, mended if one bit of it has flipped.
+    /// Returns the header of a slot, repaired if one bit of it has flipped.
     fn entry(&self, index: u32) -> [u8; ENTRY_BYTES] {
         let mut entry = [0; ENTRY_BYTES];
         self.memory.read(entry_at(index), &mut entry);
@@ -439,7 +441,7 @@ pub(crate) mod tests {
         for serial in [1, 2] {
             buffer.put(serial, 10, 0xff, &[9; BLOCK_BYTES], 0);
         }
-        // The next opening draws another salt, and still opens what the one before has left.
+        // The next opening draws another salt, and still opens what the previous one has sealed.
         let (mut buffer, contents) =
             NvramBuffer::open(Box::new(Plain(dump(&buffer))), INSTANCE, Some((key, [2; 12])));
         buffer.put(3, 10, 0xff, &[9; BLOCK_BYTES], 0);

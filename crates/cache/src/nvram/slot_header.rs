@@ -1,5 +1,5 @@
-//! The headers of the slots of an NVRAM: which are in use, which are free, and what flipped bits and torn writes make of
-//! them.
+//! The slot headers of an NVRAM: whether a slot is in use or free, and the treatment of flipped bits and torn
+//! writes.
 
 use super::{
     StableMemory,
@@ -14,7 +14,7 @@ pub(super) enum SlotHeader {
     /// The slot was free, and some zeros of its header have flipped.
     Flipped,
     Whole([u8; ENTRY_BYTES]),
-    /// One bit had flipped; this is the header before that.
+    /// One bit had flipped. This is the repaired header.
     Mended([u8; ENTRY_BYTES]),
     /// The header was being written at a crash, or is damaged beyond repair.
     Torn,
@@ -39,7 +39,7 @@ impl SlotHeader {
 pub(super) struct Damage {
     /// Slots that were free: so few bits of the header are set that they are flipped zeros.
     pub(super) unused: Vec<u32>,
-    /// Slots whose header had one flipped bit, each with the mended header.
+    /// Slots whose header had one flipped bit, each with the repaired header.
     pub(super) mended: Vec<(u32, [u8; ENTRY_BYTES])>,
     /// Slots whose header was being written at the crash, or is damaged beyond repair.
     pub(super) torn: Vec<u32>,

@@ -1,8 +1,9 @@
-//! Where a slot belongs in tables by its number.
+//! The hash of slot numbers for hash tables.
 
 use std::hash::Hasher;
 
-/// Slot numbers are not chosen to collide, and a strong hash costs more than the rest of a hit.
+/// Hashes slot numbers cheaply. They are not chosen to collide, and a strong hash would cost more than the
+/// rest of a hit.
 #[derive(Default)]
 pub(crate) struct SlotHasher(u64);
 
@@ -16,8 +17,8 @@ impl Hasher for SlotHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Fibonacci hashing, folded: the map uses the low bits for the place and the highest
-        // seven for the tag.
+        // Fibonacci hashing, folded: the map uses the low bits for the bucket and the highest seven for the
+        // tag.
         let product = u128::from(self.0 ^ number) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }

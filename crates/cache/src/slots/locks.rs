@@ -1,8 +1,9 @@
-//! Claims: runs of slots that one call changes in the lower volume past the log.
+//! Locks on runs of slots. A call that bypasses the log holds one while it changes the slots in the lower
+//! volume.
 //!
-//! While slots are claimed, writes to them wait and no destage round touches them; reads go on.
+//! While slots are locked, writes to them wait, and no destage round sends them. Reads continue.
 
-/// The claims of the moment. A handful: one for each bypassed write under way.
+/// The locks that are held now: one for each bypassing call in progress.
 #[derive(Default)]
 pub(crate) struct SlotLocks {
     list: Vec<SlotLock>,
@@ -16,12 +17,15 @@ struct SlotLock {
 }
 
 impl SlotLocks {
-    /// Whether any slot of `first .. end` is claimed.
+    /// Returns true if any slot of `first .. end` is locked.
     pub fn overlap(&self, first: u64, end: u64) -> bool {
         self.list.iter().any(|claim| claim.first < end && first < claim.end)
     }
 
-    /// Claims the slots `first .. end`, of which none may be claimed.
+    /// Locks the slots `first .. end` and returns the id of the lock.
+    ///
+    /// # Panics
+    /// If any of the slots is locked already.
     pub fn insert(&mut self, first: u64, end: u64) -> u64 {
         assert!(!self.overlap(first, end), "the caller has waited for the others");
         self.next += 1;
@@ -29,12 +33,12 @@ impl SlotLocks {
         self.next
     }
 
-    /// Nothing is claimed.
+    /// Returns true if no slot is locked.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Gives the slots free.
+    /// Removes the lock `id`.
     pub fn remove(&mut self, id: u64) {
         self.list.retain(|claim| claim.id != id);
     }

@@ -1,8 +1,8 @@
-//! The memory of the cache: one arena of pages, never more than was set, and what waits for the disk of a
-//! read tier.
+//! The memory of the cache: an arena of pages whose size is fixed. A second arena holds the blocks that wait
+//! for the disk of a read tier.
 //!
-//! A page is filled once, then frozen: the log disk, the lower volume and the host's reads share
-//! it by reference, and it comes back when the last of them lets go.
+//! A page is filled once and then frozen. After that, the log disk, the lower volume and reads of hosts share
+//! it by reference. The page returns to the arena when the last reference is dropped.
 
 use std::{
     io,
@@ -19,28 +19,27 @@ use tokio::sync::Notify;
 /// Bytes in a page: one slot.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// An arena of pages of 4096 bytes, aligned to 4096 as direct I/O wants them.
+/// An arena of pages of 4096 bytes, aligned to 4096 for direct I/O.
 pub(crate) struct SlotPagePool {
-    /// The start of the mapping that `_arena` keeps alive.
     base: *mut u8,
     _arena: MmapMut,
-    /// Pages that nobody holds. Taken inside the lock of the cache's state, never the reverse.
+    /// Numbers of the free pages. Lock order: this lock may be taken while the cache's state is locked, never
+    /// the reverse.
     free: Mutex<Vec<u32>>,
     returned: Notify,
 }
 
-// SAFETY: `base` points into `_arena`, which lives as long as the pool; a page is reached only
-// through the one `PageMut` or the frozen `SlotPage` that holds its number.
+// SAFETY: `base` points into `_arena`, which lives as long as the pool; a page is accessed only through the
+// one `PageMut` or the frozen `SlotPage` that holds its number.
 unsafe impl Send for SlotPagePool {}
 // SAFETY: as above; the list of free pages is behind a lock.
 unsafe impl Sync for SlotPagePool {}
 
 impl SlotPagePool {
-    /// An arena of `pages` pages. Memory is used as pages are first written.
+    /// Allocates an arena of `pages` pages. The system provides the memory when a page is first written.
     pub fn new(pages: u32) -> io::Result<Arc<Self>> {
         let mut arena = MmapMut::map_anon(pages as usize * PAGE_BYTES)?;
-        // Random hits then cost one miss of the TLB less. Where there are no huge pages, small
-        // ones serve.
+        // With huge pages, a random hit costs one TLB miss less. Without them, small pages are used.
         let _ = arena.advise(memmap2::Advice::HugePage);
         Ok(Arc::new(Self {
             base: arena.as_mut_ptr(),
@@ -50,25 +49,26 @@ impl SlotPagePool {
         }))
     }
 
-    /// A free page, if there is one. Holds whatever it held before.
+    /// Returns a free page, if there is one. The page still has its former content.
     pub fn take(self: &Arc<Self>) -> Option<PageMut> {
         self.take_beyond(0)
     }
 
-    /// The same, if so many others are free. Those that never were used are the last.
+    /// Returns a free page if more than `others` pages are free. Pages that were never used are returned
+    /// last.
     pub fn take_beyond(self: &Arc<Self>, others: usize) -> Option<PageMut> {
         let mut free = self.free.lock();
         let index = if free.len() > others { free.pop()? } else { return None };
         Some(PageMut(SlotPage { pool: Arc::clone(self), index }))
     }
 
-    /// Told when a page comes back.
+    /// Returns the event that is signalled when a page becomes free.
     pub fn returned(&self) -> &Notify {
         &self.returned
     }
 }
 
-/// A frozen page; goes back to its pool when dropped.
+/// A frozen page, which returns to its pool when dropped.
 struct SlotPage {
     pool: Arc<SlotPagePool>,
     index: u32,
@@ -97,11 +97,11 @@ impl Drop for SlotPage {
     }
 }
 
-/// A page that is still being filled.
+/// A page that is being filled.
 pub(crate) struct PageMut(SlotPage);
 
 impl PageMut {
-    /// Ends the filling: from now on the page is shared and never changes.
+    /// Ends the filling. From now on the page is shared and does not change.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self.0)
     }
@@ -122,8 +122,8 @@ impl DerefMut for PageMut {
     }
 }
 
-/// A block for a disk, filled by `fill`: aligned for direct I/O unless the disk still holds all such
-/// blocks.
+/// Returns a block for a disk, filled by `fill`. The block is aligned for direct I/O, unless all pages of
+/// `scratch` are still being written.
 pub(crate) fn scratch_block(scratch: &Arc<SlotPagePool>, fill: impl FnOnce(&mut [u8])) -> Bytes {
     match scratch.take() {
         Some(mut page) => {

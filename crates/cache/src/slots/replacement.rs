@@ -1,66 +1,65 @@
-//! The order in which pages leave memory: S3-FIFO (J. Yang et al., "FIFO queues are all you need for
-//! cache eviction", SOSP 2023). What is new passes through a small queue and is promoted only if it
-//! is used there; so a scan goes by without touching what is hot. A hit moves nothing.
+//! The order in which pages leave memory: S3-FIFO (J. Yang et al., "FIFO queues are all you need for cache
+//! eviction", SOSP 2023). A new page passes through a small queue, and is promoted to the main queue only if
+//! it is used meanwhile. A scan therefore does not displace hot pages. A hit moves no page.
 //!
-//! Two things are ours. Uses that follow each other closely count once: eight reads of 512 bytes are
-//! one use of a page. And the first use of a page that was read ahead is the one it was read for.
+//! We differ from the paper in two points. Uses in close succession count as one, since eight reads of 512
+//! bytes are one use of a page. And the first use of a page that was read ahead does not count, since the
+//! page was read for this use.
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
 use crate::slots::hash::SlotHasher;
 
-/// Pages, each with a number as long as it is in here, in their two queues.
+/// Pages in two queues. Each page has a number while it is in a queue.
 pub(crate) struct Replacement<T> {
     nodes: Vec<ReplacementNode<T>>,
     free: Vec<u32>,
     small: ReplacementQueue,
     main: ReplacementQueue,
     ghosts: Ghosts,
-    /// Pages that came or were used, but those used again at once; modulo 2^32.
+    /// Counts inserted and used pages, modulo 2^32. Repeated uses of the same page count once.
     clock: u32,
-    /// The page used last.
     last: u32,
-    /// Uses of a page count once until so many others came or were used.
+    /// A use of a page counts only if the clock has advanced by this much since its last use that counted.
     together: u32,
     ahead: Ahead,
 }
 
-/// What became of the pages that were read ahead.
+/// Counts of the pages that were read ahead.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Ahead {
-    /// Are here and were not used yet.
+    /// The number of pages in memory that were not used yet.
     pub unused: u32,
-    /// Were used.
+    /// The number of pages that were used.
     pub used: u64,
-    /// Went unused.
+    /// The number of pages that were evicted unused.
     pub wasted: u64,
 }
 
 struct ReplacementNode<T> {
-    /// `None`: this number is free.
+    /// `None` if this number is free.
     value: Option<T>,
     newer: u32,
     older: u32,
-    /// The clock at the last use that counted.
     counted: u32,
     /// Uses that counted, up to [`MOST_USES`].
     uses: u8,
     is_main: bool,
-    /// Was read ahead and not used yet.
+    /// The page was read ahead and is not used yet.
     is_ahead: bool,
-    /// Was read ahead, and has not been used twice.
+    /// The page was read ahead, and not used again after the use that it was read for.
     is_passing: bool,
 }
 
-/// A page that was taken out for others.
+/// A page that [`Replacement::evict`] has removed.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct EvictedPage<T> {
     pub value: T,
-    /// It was read ahead and used for that, if at all: nothing says that it is wanted again.
+    /// The page was read ahead and used at most for that: there is no sign that it will be read again.
     pub is_passing: bool,
 }
 
-/// A list through the nodes.
+/// A doubly linked list of nodes.
 struct ReplacementQueue {
     newest: u32,
     oldest: u32,
@@ -68,7 +67,8 @@ struct ReplacementQueue {
 }
 
 impl<T> Replacement<T> {
-    /// For `capacity` pages at most. Remembers as many that have gone, in 8 bytes each.
+    /// Creates queues for at most `capacity` pages. The keys of about as many evicted pages are remembered,
+    /// in 8 bytes each.
     pub fn new(capacity: usize) -> Self {
         Self {
             nodes: Vec::new(),
@@ -83,17 +83,17 @@ impl<T> Replacement<T> {
         }
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         (self.small.length + self.main.length) as usize
     }
 
-    /// What became of what was read ahead.
+    /// Returns what happened to the pages that were read ahead.
     pub fn ahead(&self) -> Ahead {
         self.ahead
     }
 
-    /// Takes a page in. `key` is what it is known by when it has gone.
+    /// Adds a page and returns its number. `key` identifies the page after its eviction.
     pub fn insert(&mut self, key: u64, value: T, is_ahead: bool) -> u32 {
         self.clock = self.clock.wrapping_add(1);
         self.ahead.unused += u32::from(is_ahead);
@@ -134,7 +134,7 @@ impl<T> Replacement<T> {
         self.nodes[number as usize].is_ahead
     }
 
-    /// The page, which counts as used.
+    /// Returns a page and counts a use.
     pub fn touch(&mut self, number: u32) -> &T {
         self.clock = self.clock.wrapping_add(u32::from(self.last != number));
         self.last = number;
@@ -154,7 +154,7 @@ impl<T> Replacement<T> {
         node.value.as_ref().expect("it is in here")
     }
 
-    /// Takes a page out because its content is not wanted any more.
+    /// Removes a page whose content is not needed any more.
     pub fn remove(&mut self, number: u32) -> T {
         self.unlink(number);
         let node = &mut self.nodes[number as usize];
@@ -163,11 +163,12 @@ impl<T> Replacement<T> {
         node.value.take().expect("it is in here")
     }
 
-    /// Takes one page out for others. `key` tells what a page is known by, and `None` if it is needed
-    /// where it is.
+    /// Evicts one page. `key` returns the key of a page, or `None` if the page is pinned. Returns `None` if
+    /// all pages are pinned.
     pub fn evict(&mut self, key: impl Fn(&T) -> Option<u64>) -> Option<EvictedPage<T>> {
         let mut spared = 0;
-        // Needed pages go round; when a queue has gone round it is left alone.
+        // Pinned pages move to the back of their queue. After one full pass over a queue, it is not scanned
+        // any more.
         let mut rest = [self.small.length, self.main.length];
         loop {
             let is_small = self.small.length as usize * SMALL_SHARE >= self.len();
@@ -212,7 +213,7 @@ impl<T> Replacement<T> {
         if is_main { &mut self.main } else { &mut self.small }
     }
 
-    /// Puts a node at the newest end of its queue.
+    /// Adds a node at the newest end of its queue.
     fn link(&mut self, number: u32) {
         let is_main = self.nodes[number as usize].is_main;
         let queue = self.queue(is_main);
@@ -252,21 +253,21 @@ impl ReplacementQueue {
     }
 }
 
-/// Fingerprints of pages that went from the small queue, so that those that come back soon are not
-/// new. Some are forgotten too early, where many fall together; one in a thousand million is taken for
-/// another.
+/// Fingerprints of the pages that were evicted from the small queue. A page that returns soon is inserted
+/// into the main queue. A bucket with more than four fingerprints loses the oldest too early. One fingerprint
+/// in about 10^9 is mistaken for another.
 struct Ghosts {
-    /// The fingerprint and when it came; zeros where there is none.
+    /// Fingerprints with the time of eviction; zeros in unused cells.
     buckets: Vec<[(u32, u32); 4]>,
     clock: u32,
-    /// How many may come until one is too old.
+    /// The number of later evictions after which a fingerprint is too old.
     reach: u32,
 }
 
 impl Ghosts {
     fn new(capacity: usize) -> Self {
         let buckets = (capacity / 4).next_power_of_two();
-        // As many as the main queue has pages.
+        // Remember as many pages as the main queue holds.
         let reach = (capacity - capacity / SMALL_SHARE).clamp(1, 1 << 31) as u32;
         Self { buckets: vec![[(0, 0); 4]; buckets], clock: 0, reach }
     }
@@ -281,7 +282,7 @@ impl Ghosts {
         *oldest.expect("a bucket has four") = (fingerprint, clock);
     }
 
-    /// Whether a page went lately; it is forgotten.
+    /// Returns true if the page was evicted recently. Removes the fingerprint.
     fn take(&mut self, key: u64) -> bool {
         let (bucket, fingerprint) = self.place(key);
         let (clock, reach) = (self.clock, self.reach);
@@ -296,16 +297,18 @@ impl Ghosts {
 }
 
 const NONE: u32 = u32::MAX;
-/// The small queue has at least one page in so many before pages leave the main one (the paper's
-/// 10 %).
+/// Pages leave the small queue, not the main queue, while it holds at least 1/10 of all pages (10 % in the
+/// paper).
 const SMALL_SHARE: usize = 10;
-/// Uses in the small queue by which a page is promoted: more than one, as in the paper.
+/// A page with this many uses in the small queue is promoted: more than one, as in the paper.
 const PROMOTED_USES: u8 = 2;
-/// Uses that are counted, as in the paper: how often the main queue spares a page.
+/// Most uses that are counted for a page, as in the paper. The main queue spares a page once for each.
 const MOST_USES: u8 = 3;
-/// Pages that one eviction spares because they were used: bounds the time under the lock.
+/// Most pages that one eviction spares because they were used. This limits the time for which the lock is
+/// held.
 const MOST_SPARED: u32 = 64;
-/// Of `capacity / 128` at most so many pages: what a reader in small steps reads ahead meanwhile.
+/// Upper limit of `Replacement::together`, which is `capacity / 128` in smaller caches. The limit covers what
+/// is read ahead while a reader with small requests passes over a page.
 const MOST_TOGETHER: usize = 256;
 
 #[cfg(test)]
@@ -315,7 +318,7 @@ mod traces;
 mod tests {
     use super::*;
 
-    /// `capacity` pages, known by numbers.
+    /// A page cache with `capacity` pages that have numbers as content.
     struct Cache {
         pages: Replacement<u64>,
         numbers: std::collections::HashMap<u64, u32>,
@@ -327,7 +330,7 @@ mod tests {
             Self { pages: Replacement::new(capacity), numbers: Default::default(), capacity }
         }
 
-        /// Whether it was there.
+        /// Reads a page. Returns true if it was there before.
         fn read(&mut self, key: u64) -> bool {
             if let Some(&number) = self.numbers.get(&key) {
                 return *self.pages.touch(number) == key;
@@ -359,7 +362,7 @@ mod tests {
     #[test]
     fn what_comes_back_soon_after_it_went_is_not_new() {
         let mut cache = Cache::new(100);
-        // A hot set fills the main queue, so that the small one has its tenth and no more.
+        // A hot set fills the main queue, so that the small queue gets its tenth and no more.
         for _ in 0..4 {
             (0..100).for_each(|key| _ = cache.read(key));
         }
@@ -425,7 +428,7 @@ mod tests {
         let numbers: Vec<u32> = (0..4).map(|key| pages.insert(key, key, key > 0)).collect();
         pages.touch(numbers[1]);
         pages.touch(numbers[2]);
-        // Others in between: the next use is another one.
+        // Insert other pages in between, so that the next use counts separately.
         (10..30).for_each(|key| _ = pages.insert(key, key, false));
         pages.touch(numbers[2]);
         let gone = std::iter::from_fn(|| pages.evict(|key| (*key < 4).then_some(*key)));

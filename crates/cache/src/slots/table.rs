@@ -1,8 +1,8 @@
-//! The slot table: for every slot of 4096 bytes that the cache knows, where its newest content is.
+//! The slot table: it has an entry for every slot of 4096 bytes that the cache knows, and the entry says
+//! where the newest content of the slot is.
 //!
-//! An entry is in the table while it has a page, a place in the log, content on its way to the
-//! log, or a fetch under way. Nothing here waits or does I/O; the table is one of the things
-//! behind the lock of the cache's state.
+//! A slot has an entry while it has a page, an address in the log, content on its way to the log, or a fetch
+//! in progress. No function here waits or does I/O. The table is protected by the lock of the cache's state.
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
@@ -15,65 +15,64 @@ use crate::slots::{
     sectors::WHOLE,
 };
 
-/// No index.
+/// Stands for no entry, no page and no NVRAM slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Where in the log the newest logged content of a slot is.
+/// The address in the log of the newest logged content of a slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LogAddress {
-    /// Number of the segment.
     pub segment: u64,
-    /// The data block; the header for zeros.
+    /// The block of the log that holds the data; for zeros, the header of the segment.
     pub block: u32,
-    /// CRC32C of the data block.
+    /// CRC32C of the data block as it lies in the log.
     pub checksum: u32,
-    /// Which sectors it holds.
+    /// The sectors that the record holds, the first in bit 0.
     pub mask: u8,
-    /// Data or zeros.
     pub kind: LogRecordKind,
 }
 
-/// What the cache knows of one slot.
+/// The state of one slot.
 ///
 /// | state | page | place | queued or in flight | evictable |
 /// |---|---|---|---|---|
 /// | clean | yes | no | no | page and entry |
 /// | dirty | maybe | yes | no | page only |
 /// | pending (newer than the log) | yes, or zeros | maybe an older one | yes | nothing |
-/// | fetch under way | maybe | maybe | no | nothing |
+/// | fetch in progress | maybe | maybe | no | nothing |
 #[derive(Debug)]
 pub(crate) struct SlotEntry {
-    /// Number of the slot: its first byte divided by 4096.
+    /// Number of the slot: the offset of its first byte divided by 4096.
     pub slot: u64,
-    /// Serial of the newest write in it; 0 if there was none since it came into the table.
+    /// Serial of the newest write to the slot; 0 if there was none since the entry was made.
     pub version: u64,
-    /// The newest version that is in the log and not yet in the lower volume.
+    /// The address of the newest version that is in the log, until the lower volume has this version.
     pub place: Option<LogAddress>,
-    /// Its turn among all that was ever queued, modulo 2^32, while it is queued.
+    /// The position of the entry in the order of all queued entries, modulo 2^32. Only valid while `queued`.
     pub turn: u32,
-    /// Checksum of the page while it is pending.
+    /// CRC32C of the page, while the entry is pending.
     pub checksum: u32,
-    /// The fetch from the lower volume that will fill the slot; 0 if none.
+    /// The id of the fetch from the lower volume that will fill the slot; 0 if there is none.
     pub fetch: u32,
-    /// The NVRAM slot that holds the newest version, or `NONE`.
+    /// The NVRAM slot that holds the newest version, or [`NONE`].
     pub nvram: u32,
-    /// Counts how often this index was used: a round knows by it that a slot was dropped.
+    /// Counts how often this index was reused. A destage round compares it to detect that its slot was
+    /// removed.
     pub incarnation: u32,
-    /// Sectors whose content in the page is right; 0 without a page.
+    /// The sectors of the page whose content is valid; 0 without a page.
     pub valid: u8,
-    /// The newest content is zeros, and there is no page.
+    /// The newest content is zeros, and the entry has no page.
     pub zero: bool,
-    /// Waits for a segment.
+    /// The content waits for a segment.
     pub queued: bool,
-    /// Is in the segment that is being written.
+    /// The content is in the segment that is being written.
     pub in_flight: bool,
-    /// Is not in the table.
+    /// The entry is unused, and its index is in `SlotTable::free`.
     free: bool,
     frame: u32,
     dirty: DirtyNeighbours,
 }
 
-/// The neighbours of an entry in the order of age in the log, or `NONE`.
+/// The neighbours of an entry in the list of dirty entries, or [`NONE`].
 #[derive(Debug)]
 struct DirtyNeighbours {
     previous: u32,
@@ -81,47 +80,49 @@ struct DirtyNeighbours {
 }
 
 impl SlotEntry {
-    /// Has content that is not in the log yet.
+    /// Returns true if the entry has content that is not in the log yet.
     pub fn pending(&self) -> bool {
         self.queued || self.in_flight
     }
 }
 
-/// A page in memory, and whose it is.
+/// A page in memory, and the index of its entry.
 struct PageFrame {
     page: Bytes,
     entry: u32,
 }
 
-/// Why a page came into memory.
+/// The reason why a page was loaded or written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Came {
-    /// A host reads or writes it.
+    /// A host has read or written it.
     Wanted,
-    /// A host may read it soon.
+    /// The cache has read it ahead.
     Ahead,
 }
 
-/// A page that has left memory.
+/// A page that was evicted from memory.
 pub(crate) struct Evicted {
     pub slot: u64,
     pub page: Bytes,
-    /// The page is what the lower volume has, whole; and it did not only pass by.
+    /// The page is clean and whole, and was not only read ahead and used once: it is worth keeping in the
+    /// read tier.
     pub is_wanted: bool,
 }
 
-/// The table with its three orders: by slot, by use, by age in the log.
+/// The table with its three orders: by slot, by use, and by the age of dirty entries in the log.
 pub(crate) struct SlotTable {
-    /// Many small maps rather than one: a map that grows holds the lock while it moves.
+    /// Many small maps instead of one large map: while a map grows, the lock is held until everything has
+    /// been moved.
     maps: Vec<HashMap<u64, u32, BuildHasherDefault<SlotHasher>>>,
-    /// Fixed pieces, so that growing never moves entries.
+    /// Pieces of fixed size, so that entries are not moved when the table grows.
     pieces: Vec<Vec<SlotEntry>>,
-    /// Entries ever made; those of `free` are not in use.
+    /// The number of entries ever made, including those in `free`.
     indices: u32,
     free: Vec<u32>,
     length: usize,
     pages: Replacement<PageFrame>,
-    /// Oldest and newest in the log: the order of `place.segment`.
+    /// The dirty entries with the oldest and the newest content in the log, ordered by `place.segment`.
     dirty_first: u32,
     dirty_last: u32,
     dirty: usize,
@@ -130,7 +131,7 @@ pub(crate) struct SlotTable {
 }
 
 impl SlotTable {
-    /// With at most so many pages in memory.
+    /// Creates a table with at most `pages` pages in memory.
     pub fn new(pages: usize) -> Self {
         Self {
             maps: (0..MAPS).map(|_| HashMap::default()).collect(),
@@ -146,27 +147,27 @@ impl SlotTable {
         }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// How many of them are in the log and not in the lower volume.
+    /// Returns the number of entries whose content is in the log and not yet in the lower volume.
     pub fn dirty(&self) -> usize {
         self.dirty
     }
 
-    /// How many have a page.
+    /// Returns the number of entries with a page.
     pub fn resident(&self) -> usize {
         self.pages.len()
     }
 
-    /// The entry of a slot.
+    /// Returns the index of a slot's entry.
     pub fn find(&self, slot: u64) -> Option<u32> {
         self.maps[map_of(slot)].get(&slot).copied()
     }
 
-    /// The entry of a slot, made if there is none.
+    /// Returns the index of a slot's entry, which is made if there is none.
     pub fn find_or_insert(&mut self, slot: u64) -> u32 {
         if let Some(index) = self.find(slot) {
             return index;
@@ -215,13 +216,13 @@ impl SlotTable {
         &mut self.pieces[index as usize / PIECE][index as usize % PIECE]
     }
 
-    /// Whether `index` is still what it was when its `incarnation` was read.
+    /// Returns true if `index` still belongs to the slot that it had when `incarnation` was read.
     pub fn is_alive(&self, index: u32, incarnation: u32) -> bool {
         let entry = self.entry(index);
         !entry.free && entry.incarnation == incarnation
     }
 
-    /// The page of an entry.
+    /// Returns the page of an entry, without counting a use.
     pub fn page(&self, index: u32) -> Option<&Bytes> {
         match self.entry(index).frame {
             NONE => None,
@@ -229,7 +230,7 @@ impl SlotTable {
         }
     }
 
-    /// The page of an entry, which counts as used.
+    /// Returns the page of an entry and counts a use.
     pub fn touch(&mut self, index: u32) -> Option<&Bytes> {
         match self.entry(index).frame {
             NONE => None,
@@ -237,7 +238,7 @@ impl SlotTable {
         }
     }
 
-    /// Counts the page of an entry as used if it was read ahead and was not used before.
+    /// Counts a use of the page of an entry, if the page was read ahead and is not used yet.
     pub fn use_ahead(&mut self, index: u32) {
         let frame = self.entry(index).frame;
         if frame != NONE && self.pages.is_ahead(frame) {
@@ -245,7 +246,7 @@ impl SlotTable {
         }
     }
 
-    /// Gives an entry a page, in which the sectors of `valid` are right.
+    /// Sets the page of an entry, in which the sectors of `valid` are valid.
     pub fn set_page(&mut self, index: u32, page: Bytes, valid: u8, why: Came) {
         let entry = self.entry_mut(index);
         entry.valid = valid;
@@ -264,7 +265,7 @@ impl SlotTable {
         }
     }
 
-    /// Takes the page from an entry.
+    /// Removes the page of an entry from memory.
     pub fn drop_page(&mut self, index: u32) {
         let entry = self.entry_mut(index);
         entry.valid = 0;
@@ -274,13 +275,13 @@ impl SlotTable {
         }
     }
 
-    /// Takes one page out of memory that nothing needs there, if there is one.
+    /// Evicts one page that is not needed in memory, if there is one.
     pub fn evict(&mut self) -> Option<Evicted> {
         let pieces = &self.pieces;
         let evicted = self.pages.evict(|frame| {
             let entry = &pieces[frame.entry as usize / PIECE][frame.entry as usize % PIECE];
-            // A fetch merges with the page it finds; without it, it would take old sectors from
-            // the lower volume for new ones.
+            // Keep the page while a fetch is in progress. The fetch merges its data into the page; without
+            // the page, it would mistake older sectors of the lower volume for current ones.
             (!entry.pending() && entry.fetch == 0).then_some(entry.slot)
         });
         let EvictedPage { value: PageFrame { page, entry: index }, is_passing } = evicted?;
@@ -292,12 +293,12 @@ impl SlotTable {
         Some(Evicted { slot, page, is_wanted: is_clean && !is_passing })
     }
 
-    /// What became of the pages that were read ahead.
+    /// Returns what happened to the pages that were read ahead.
     pub fn ahead(&self) -> Ahead {
         self.pages.ahead()
     }
 
-    /// Notes where in the log the newest content is: the entry is now the newest of the dirty.
+    /// Records the address in the log of the newest content. The entry is now the newest of the dirty ones.
     pub fn set_place(&mut self, index: u32, place: LogAddress) {
         self.unlink(index);
         self.entry_mut(index).place = Some(place);
@@ -310,7 +311,8 @@ impl SlotTable {
         self.dirty += 1;
     }
 
-    /// Forgets the place of an entry in the log. Call this when the lower volume has the content, or newer content.
+    /// Forgets the place of an entry in the log. Call this when the lower volume has the content, or newer
+    /// content.
     pub fn clear_place(&mut self, index: u32) {
         self.unlink(index);
         let entry = self.entry_mut(index);
@@ -332,8 +334,9 @@ impl SlotTable {
         self.remove_if_empty(index);
     }
 
-    /// Takes the dirty entries whose place is behind segment `end` back to what `older` says of
-    /// them, in the order of segments; without an older place they are clean. Gives all of them.
+    /// Restores the dirty entries whose address is in a segment after `end`: each gets its address from
+    /// `older`, at its position in the order of segments. Entries without an older address become clean.
+    /// Returns the indices of all these entries.
     pub fn roll_back(&mut self, end: u64, older: &HashMap<u32, LogAddress>) -> Vec<u32> {
         let mut back = Vec::new();
         while self.dirty_last != NONE {
@@ -347,7 +350,8 @@ impl SlotTable {
         let mut restored: Vec<_> =
             back.iter().filter_map(|index| Some((*index, *older.get(index)?))).collect();
         restored.sort_unstable_by_key(|(_, place)| std::cmp::Reverse(place.segment));
-        // Both lists from their ends: each goes behind the newest that is not newer.
+        // Merge both lists from their newest ends: insert each entry behind the newest entry that is not
+        // newer than itself.
         let mut behind = self.dirty_last;
         for (index, place) in restored {
             let newer = |table: &Self, at| {
@@ -361,7 +365,8 @@ impl SlotTable {
         back
     }
 
-    /// Puts an entry without a place behind another one, or first of all.
+    /// Inserts an entry without an address into the list of dirty entries: after `behind`, or as the first
+    /// one.
     fn insert_behind(&mut self, index: u32, place: LogAddress, behind: u32) {
         let next = match behind {
             NONE => std::mem::replace(&mut self.dirty_first, index),
@@ -398,17 +403,17 @@ impl SlotTable {
         self.dirty -= 1;
     }
 
-    /// The dirty entry whose newest content in the log is oldest.
+    /// Returns the dirty entry whose newest content in the log is the oldest.
     pub fn oldest_dirty(&self) -> Option<u32> {
         (self.dirty_first != NONE).then_some(self.dirty_first)
     }
 
-    /// Puts the cursor on the oldest dirty entry.
+    /// Sets the cursor to the oldest dirty entry.
     pub fn rewind(&mut self) {
         self.cursor = self.dirty_first;
     }
 
-    /// The dirty entry at the cursor, which moves on.
+    /// Returns the dirty entry at the cursor, and moves the cursor to the next one.
     pub fn next_dirty(&mut self) -> Option<u32> {
         let index = self.cursor;
         (index != NONE).then(|| {
@@ -417,7 +422,7 @@ impl SlotTable {
         })
     }
 
-    /// Removes an entry with nothing in it.
+    /// Removes an entry if it has no page, no address, no pending content and no fetch.
     pub fn remove_if_empty(&mut self, index: u32) {
         let entry = self.entry_mut(index);
         let used = entry.frame != NONE
@@ -439,25 +444,26 @@ impl SlotTable {
         self.length -= 1;
     }
 
-    /// One past the highest index in use.
+    /// Returns the highest index ever used plus one.
     pub fn indices(&self) -> u32 {
         self.indices
     }
 
-    /// Whether there is an entry at `index`.
+    /// Returns true if the entry at `index` is in use.
     pub fn is_used(&self, index: u32) -> bool {
         !self.entry(index).free
     }
 }
 
-/// Neighbours lie in one map for a while, so that sequential access stays in few cache lines.
+/// Returns the map of a slot. 64 consecutive slots share a map, so that sequential access stays in few cache
+/// lines.
 fn map_of(slot: u64) -> usize {
     (slot >> 6) as usize % MAPS
 }
 
-/// At a million entries each map grows by a few thousand at a time: some ten microseconds.
+/// With a million entries, each map grows by a few thousand entries at a time. This takes some ten
+/// microseconds.
 const MAPS: usize = 256;
-/// Entries in a piece.
 const PIECE: usize = 1024;
 
 #[cfg(test)]
@@ -524,7 +530,7 @@ mod tests {
         table.set_place(1, place(4));
         table.rewind();
         assert_eq!(table.next_dirty(), Some(0));
-        // The entry under the cursor moves to the end; the cursor goes on.
+        // The entry at the cursor becomes the newest; the cursor moves to the entry after it.
         table.set_place(2, place(5));
         let rest: Vec<_> = std::iter::from_fn(|| table.next_dirty()).collect();
         assert_eq!(rest, [3, 1, 2]);

@@ -1,6 +1,5 @@
-//! Hit ratios of the page cache on traces, beside LRU and the clock (second chance) on the same ones.
-//!
-//! `cargo test -p cache --lib hit_ratios -- --nocapture` prints the table of docs/results/read-cache.md.
+//! Hit ratios of the page cache on traces, compared with LRU and with the clock algorithm (second chance) on
+//! the same traces.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,9 +7,9 @@ use sim::Rng;
 
 use super::Replacement;
 
-/// A cache of numbers that can be asked for one.
+/// A cache of numbered pages under some replacement policy.
 trait Policy {
-    /// Whether it was there; it is from now on.
+    /// Reads a page, which is in the cache afterwards. Returns true if it was there before.
     fn read(&mut self, key: u64) -> bool;
 }
 
@@ -88,7 +87,8 @@ impl Policy for ClockReplacement {
     }
 }
 
-/// Numbers of which the first of `count` are asked for most (Zipf, by the inverse of its integral).
+/// Returns a random number below `count`, of which the small ones are most frequent (Zipf, by the inverse of
+/// its integral).
 fn zipf(rng: &mut Rng, count: u64, exponent: f64) -> u64 {
     let part = rng.share();
     let power = 1.0 - exponent;
@@ -96,12 +96,12 @@ fn zipf(rng: &mut Rng, count: u64, exponent: f64) -> u64 {
     ((part * most + 1.0).powf(1.0 / power) - 1.0) as u64
 }
 
-/// The same number for the same one, far from its neighbours.
+/// Maps numbers below `count` to others, so that neighbours end up far from each other.
 fn scatter(key: u64, count: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count
 }
 
-/// One read of a scan for each of a hot set.
+/// Alternates random reads of a hot set with the reads of a scan.
 fn scan() -> Vec<u64> {
     let mut rng = Rng::new(1);
     (0..400_000).flat_map(|at| [rng.below(8000), 1_000_000 + at]).collect()
@@ -112,7 +112,7 @@ fn popular(exponent: f64) -> Vec<u64> {
     (0..1_000_000).map(|_| zipf(&mut rng, 200_000, exponent)).collect()
 }
 
-/// A popular set with a backup of everything in between.
+/// Reads a popular set, interrupted by backups that read everything.
 fn backup() -> Vec<u64> {
     let mut rng = Rng::new(3);
     let mut trace = Vec::new();
@@ -123,8 +123,9 @@ fn backup() -> Vec<u64> {
     trace
 }
 
-/// As the trace EMC-tel is described: 230,370 requests of 2 KiB over 900 MB, 89 % writes. How they
-/// fall is not told; here popular places, of which half go on where one ended.
+/// Imitates the published description of the trace EMC-tel: 230,370 requests of 2 KiB over 900 MB, 89 %
+/// writes. The description does not give the distribution of addresses. Here 50 % of the requests go to
+/// popular addresses, and the others continue where the previous one ended.
 fn telephone() -> Vec<u64> {
     let mut rng = Rng::new(4);
     let halves = 900_000_000 / 2048;
@@ -141,8 +142,8 @@ fn telephone() -> Vec<u64> {
         .collect()
 }
 
-/// As PostMark does it: files of 0.5 to 10 KiB (20,000 of them) that are read or appended to, made or
-/// deleted, all as likely as others, and their directories and inodes with them.
+/// Imitates PostMark: 20,000 files of 0.5 to 10 KiB are read, appended to, created or deleted with equal
+/// probability, together with their directories and inodes.
 fn postmark() -> Vec<u64> {
     let mut rng = Rng::new(5);
     let mut trace = Vec::new();
@@ -176,7 +177,8 @@ fn ratio(mut policy: impl Policy, trace: &[u64]) -> f64 {
 fn hit_ratios() {
     println!("| trace | pages | S3-FIFO | LRU | clock |");
     println!("|---|---|---|---|---|");
-    // What it may be worse than the better of the others; less than nothing: what it must be better.
+    // Columns: trace, numbers of pages, and by how much S3-FIFO may be worse than the better of the others. A
+    // negative number means that it must be better by so much.
     for (name, trace, capacities, most_worse) in [
         ("hot set of 8,000 with a scan", scan(), [9_000, 12_000], -0.05),
         ("Zipf 0.7 over 200,000", popular(0.7), [2_000, 20_000], -0.01),
