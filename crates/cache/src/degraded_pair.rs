@@ -1,4 +1,5 @@
-//! What one of a pair of gateways knows of going on alone, with its half of the log.
+//! The state of a gateway whose partner may have failed. It uses its own leg of the log alone if the storage
+//! node, as the arbiter, has granted that.
 
 use std::sync::{
     Arc,
@@ -10,32 +11,33 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{DegradedMirror, Error, Mirror, MirrorLegStatus};
 
-/// The log of a pair of gateways.
+/// The log of a pair of gateways, and whether this gateway may use its leg alone.
 pub(crate) struct PairWitness {
     pub mirror: Arc<Mirror>,
-    /// The epoch of the mirror in which it is alone, and the lower volume has granted that.
+    /// The epoch of the mirror for which the storage node has granted that this leg is used alone; 0 if it
+    /// never did.
     pub witnessed: AtomicU64,
-    /// The claim of going on alone that is asked, or would be.
+    /// The request to the storage node to continue without the partner, if one was prepared or sent.
     pub question: Mutex<Option<Question>>,
-    /// A clean stop has begun to give the claim back: nothing may be claimed any more.
+    /// A clean stop has begun to release the claim: no claim may be requested any more.
     pub is_over: AtomicBool,
     begun: Instant,
-    /// Microseconds from then until when the partner cannot have taken over.
+    /// Microseconds from `begun` until the partner may have taken over. See [`Self::renew`].
     leased: AtomicU64,
 }
 
-/// A claim of going on alone.
+/// A request to continue without the partner.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
-    /// Of the mirror.
+    /// The epoch of the mirror in which it is degraded.
     pub epoch: u64,
     pub generation: u64,
     pub is_asked: bool,
 }
 
 impl PairWitness {
-    /// `witnessed`: how the mirror was alone before this opening noted itself. Only the half in use knows
-    /// of that, and its claim is granted.
+    /// `witnessed`: how the mirror was degraded before this opening recorded itself. Only the leg in use
+    /// knows of that state, and the storage node had granted it.
     pub fn new(mirror: Arc<Mirror>, witnessed: Option<DegradedMirror>) -> Self {
         let witnessed = witnessed.map_or(0, |alone| alone.epoch);
         Self {
@@ -48,19 +50,20 @@ impl PairWitness {
         }
     }
 
-    /// The partner does not take over before `until`.
+    /// Records that the partner does not take over before `until`.
     pub fn renew(&self, until: Instant) {
         let until = until.saturating_duration_since(self.begun).as_micros() as u64;
         self.leased.fetch_max(until, Ordering::Release);
     }
 
-    /// Whether hosts may be told what is here: the partner cannot have taken over and taken writes.
+    /// Fails if the partner may have taken over and accepted writes. Then reads must not be answered from
+    /// this cache.
     pub fn readable(&self) -> Result<(), Error> {
         let now = self.begun.elapsed().as_micros() as u64;
         if now < self.leased.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A half that is being filled may have everything a moment later.
+        // Do not count a leg that is being resynchronised as lost: it may be complete a moment later.
         let is_out = matches!(self.mirror.standings()[1], MirrorLegStatus::Out(_));
         let alone = self.mirror.alone().filter(|_| is_out);
         match alone {
@@ -69,7 +72,8 @@ impl PairWitness {
         }
     }
 
-    /// What one half alone has may not be acknowledged yet.
+    /// Returns the degraded state of the mirror if the storage node has not granted it. Then writes that only
+    /// this leg has must not be acknowledged.
     pub fn unwitnessed(&self) -> Option<DegradedMirror> {
         self.mirror.alone().filter(|alone| !self.is_witnessed(*alone))
     }
@@ -78,7 +82,7 @@ impl PairWitness {
         self.witnessed.load(Ordering::Acquire) == alone.epoch
     }
 
-    /// The question about this epoch. Its claim has the same generation however often it is asked.
+    /// Returns the request for this epoch of the mirror. The generation is the same each time the request is sent.
     pub fn question(&self, alone: DegradedMirror, superblock: &Superblock) -> Question {
         let mut question = self.question.lock();
         match *question {
@@ -92,13 +96,13 @@ impl PairWitness {
         }
     }
 
-    /// Whether the claim of the opening is what the lower volume knows of this.
+    /// Returns true if the storage node knows this epoch by the claim of the opening, not by a later request.
     pub fn is_by_opening(&self, alone: DegradedMirror) -> bool {
         let is_this = |question: &Question| question.epoch == alone.epoch && question.is_asked;
         self.is_witnessed(alone) && !self.question.lock().as_ref().is_some_and(is_this)
     }
 
-    /// Whether there ever was one.
+    /// Returns true if there ever was such a request.
     pub fn has_question(&self) -> bool {
         self.question.lock().is_some()
     }

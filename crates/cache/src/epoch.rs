@@ -47,8 +47,8 @@ pub(crate) struct Epochs {
     /// The last segment of the newest epoch that was destaged.
     completed: u64,
     /// For each slot that the open epoch has replaced, by index in the table: its place in the newest sealed
-    /// epoch. Places up to `completed` are void: the lower volume has their content, and
-    /// the log may have overwritten them. `None` if an epoch can end without a flush.
+    /// epoch. Places up to `completed` are void: the lower volume has their content, and the log may have
+    /// overwritten them. `None` if an epoch can end without a flush.
     replaced: Option<HashMap<u32, LogAddress>>,
 }
 
@@ -75,8 +75,8 @@ impl Epochs {
         }
     }
 
-    /// Starts without epochs, in the mode in which only a flush ends an epoch. In this mode the open epoch can be
-    /// given up, and reads can ignore it.
+    /// Starts without epochs, in the mode in which only a flush ends an epoch. In this mode the open epoch
+    /// can be rolled back, and reads can ignore it.
     pub fn by_flush(end: u64) -> Self {
         Self { replaced: Some(HashMap::new()), ..Self::new(end) }
     }
@@ -118,8 +118,8 @@ impl Epochs {
         self.replaced = self.replaced.take().map(|_| HashMap::new());
     }
 
-    /// Seals the open epoch, which ends with segment `end`, and joins it with the newest sealed epoch, unless that is the
-    /// one that is being sent now.
+    /// Seals the open epoch, which ends with segment `end`, and joins it with the newest sealed epoch, unless
+    /// that is the one that is being sent now.
     pub fn seal_together(&mut self, end: u64, going_down: Option<u64>) {
         match self.sealed.back_mut().filter(|newest| Some(newest.end) != going_down) {
             Some(newest) => {
@@ -134,8 +134,8 @@ impl Epochs {
         }
     }
 
-    /// Joins the oldest epoch with the next one, or with the open one up to segment `newest`. The joined epoch has
-    /// the newer content of each slot. Returns false if no epoch follows.
+    /// Joins the oldest epoch with the next one, or with the open one up to segment `newest`. The joined
+    /// epoch has the newer content of each slot. Returns false if no epoch follows.
     pub fn join_oldest(&mut self, table: &SlotTable, newest: Option<u64>) -> bool {
         if self.sealed.len() > 1 {
             self.join(0, table);
@@ -156,8 +156,8 @@ impl Epochs {
         let next = self.sealed.get_mut(at).expect("the caller has looked");
         self.kept -= first.older.len();
         let again: HashSet<u32> = next.older.iter().map(|item| item.index).collect();
-        // Keep the place of a slot that the next epoch does not write: the log frees that copy together with the
-        // joined epoch, and a crash or a rollback may give up the slot's later content.
+        // Keep the place of a slot that the next epoch does not write: the log frees that copy together with
+        // the joined epoch, and a crash or a rollback may discard the slot's later content.
         let is_kept = |item: &Item| {
             let is_behind = |place: LogAddress| place.segment > next.end;
             table.is_alive(item.index, item.incarnation)
@@ -170,8 +170,8 @@ impl Epochs {
         self.kept += next.older.len() - before;
     }
 
-    /// Joins the oldest epoch that ends behind segment `after` with the sealed epochs that follow it, up to a joint weight
-    /// of `most`.
+    /// Joins the oldest epoch that ends behind segment `after` with the sealed epochs that follow it, up to a
+    /// joint weight of `most`.
     pub fn join_up_to(&mut self, after: u64, table: &SlotTable, most: u64) {
         let Some(at) = self.sealed.iter().position(|epoch| epoch.end > after) else { return };
         while let (Some(first), Some(next)) = (self.sealed.get(at), self.sealed.get(at + 1))
@@ -181,8 +181,8 @@ impl Epochs {
         }
     }
 
-    /// Joins everything up to segment `newest` into one epoch. Since that is the newest segment of the log, no older
-    /// places are kept.
+    /// Joins everything up to segment `newest` into one epoch. Since that is the newest segment of the log,
+    /// no older places are kept.
     pub fn join_all(&mut self, newest: u64) {
         self.sealed.clear();
         self.kept = 0;
@@ -194,8 +194,8 @@ impl Epochs {
         self.kept
     }
 
-    /// Seals the open epoch if it could exceed the limit together with the segment `next`, which has `slots` slots and is
-    /// added after this call.
+    /// Seals the open epoch if it could exceed the limit together with the segment `next`, which has `slots`
+    /// slots and is added after this call.
     pub fn make_room(&mut self, next: u64, slots: usize) {
         let most = (slots as u64).saturating_mul(MOST_WEIGHT);
         if self.open > 0 && self.open.saturating_add(most) > self.limit {
@@ -229,8 +229,8 @@ impl Epochs {
         self.sealed.front().map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
     }
 
-    /// Returns the older versions that the epoch ending with segment `end` needs, because hosts have overwritten these
-    /// slots since. Skips the first `from`.
+    /// Returns the older versions that the epoch ending with segment `end` needs, because hosts have
+    /// overwritten these slots since. Skips the first `from`.
     pub fn older_of(&self, end: u64, from: usize) -> &[Item] {
         let epoch = self.sealed.iter().find(|epoch| epoch.end == end);
         epoch.map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
@@ -241,15 +241,15 @@ impl Epochs {
         self.sealed.iter().flat_map(|epoch| &epoch.older)
     }
 
-    /// Returns the place that a slot had at the end of the newest sealed epoch, if its newest place is in the open
-    /// epoch. `None` means that the lower volume has the content as of that time.
+    /// Returns the place that a slot had at the end of the newest sealed epoch, if its newest place is in the
+    /// open epoch. `None` means that the lower volume has the content as of that time.
     pub fn replaced(&self, index: u32) -> Option<LogAddress> {
         let place = *self.replaced.as_ref()?.get(&index)?;
         (place.segment > self.completed).then_some(place)
     }
 
-    /// Gives up the open epoch. Returns the earlier places of its slots, by index in the table. A slot without such a
-    /// place is clean.
+    /// Rolls the open epoch back. Returns the earlier places of its slots, by index in the table. A slot
+    /// without such a place is clean.
     pub fn void_open(&mut self) -> HashMap<u32, LogAddress> {
         let mut replaced = self.replaced.take().unwrap_or_default();
         replaced.retain(|_, place| place.segment > self.completed);
@@ -268,11 +268,12 @@ impl Epochs {
     }
 }
 
-/// Returns the most that an epoch may weigh. `log_blocks` is the size of the log, `lower_slots` the size of an epoch of the
-/// lower volume (0 if it has none), and `link_slots` what the link holds in one round trip.
+/// Returns the most that an epoch may weigh. `log_blocks` is the size of the log, `lower_slots` the size of
+/// an epoch of the lower volume (0 if it has none), and `link_slots` what the link holds in one round trip.
 pub(crate) fn limit(log_blocks: u32, lower_slots: u64, link_slots: u64) -> u64 {
     let usual = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
-    // The link is idle for one or two round trips between two epochs, so a link that holds much gets long epochs.
+    // The link is idle for one or two round trips between two epochs, so a link that holds much gets long
+    // epochs.
     let wanted = link_slots.saturating_mul(TRIPS_IN_EPOCH);
     let most = u64::from(log_blocks / LEAST_EPOCHS_IN_LOG).max(usual);
     let limit = wanted.clamp(usual, most).min(LARGEST);
@@ -283,17 +284,17 @@ fn weight(place: &LogAddress) -> u64 {
     runs(place.mask).count() as u64
 }
 
-/// The usual number of epochs in a full log. With fewer, hosts that meet a full log wait longer; with more, fewer
-/// overwritten blocks are left out.
+/// The usual number of epochs in a full log. With fewer, hosts that meet a full log wait longer; with more,
+/// fewer overwritten blocks are left out.
 const EPOCHS_IN_LOG: u32 = 8;
 /// The least number of epochs in a full log. It applies to links with a large bandwidth × delay product.
 const LEAST_EPOCHS_IN_LOG: u32 = 4;
-/// The length of an epoch in round trips of the full link, if the log is large enough. The two idle round trips between
-/// two epochs are then a fortieth of the time.
+/// The length of an epoch in round trips of the full link, if the log is large enough. The two idle round
+/// trips between two epochs are then a fortieth of the time.
 const TRIPS_IN_EPOCH: u64 = 80;
-/// Slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, below what hosts wait that meet BUSY.
+/// Slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, which is less than hosts wait when they get BUSY.
 const LARGEST: u64 = 1 << 16;
-/// What a slot weighs at most: every other of its eight sectors.
+/// The largest weight of a slot: four runs, made of every other of its eight sectors.
 const MOST_WEIGHT: u64 = 4;
 
 #[cfg(test)]

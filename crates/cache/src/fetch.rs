@@ -1,4 +1,4 @@
-//! Fetches from the lower volume or the read tier, shared by all who want the same slots.
+//! Fetches from the lower volume or the read tier. All readers of the same slots share one fetch.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -6,23 +6,23 @@ use volume::{Data, Error};
 
 use crate::tier::Stretch;
 
-/// One read of the lower volume, or of the tier, that is under way. Whoever started it runs it; others may wait.
+/// One read of the lower volume or of the tier. The task that started it runs it; other tasks may wait for
+/// it.
 ///
-/// Entries of its slots carry its number. A write to a slot takes the number away: then the fetch
-/// brings older content for that slot, and only those who came before the write may have it.
+/// The entries of its slots carry its id. A write to a slot clears the id: then the fetch returns older
+/// content for that slot, and only readers that came before the write may use it.
 pub(crate) struct SlotFetch {
     pub id: u32,
-    /// The first slot.
     pub first: u64,
-    /// How many slots.
+    /// The number of slots.
     pub count: u32,
-    /// Where the read tier has them, if it has.
+    /// The blocks of these slots in the read tier, if it has all of them.
     pub tier: Option<Stretch>,
     outcome: Mutex<FetchResult>,
     done: Notify,
 }
 
-/// Where content was found, the nearest first.
+/// The source of content, the nearest first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Origin {
     Memory,
@@ -31,14 +31,14 @@ pub(crate) enum Origin {
     Lower,
 }
 
-/// How a fetch ended.
+/// The result of a fetch.
 #[derive(Clone)]
 pub(crate) enum FetchResult {
-    /// It has not.
+    /// The fetch has not ended.
     Running,
-    /// The bytes of all its slots, cut short by the end of the volume, and where they were.
+    /// The data of all slots, cut off at the end of the volume, and its source.
     Done(Origin, Result<Data, Error>),
-    /// Whoever ran it gave up: try for yourself.
+    /// The task that ran the fetch was dropped. Waiting tasks fetch the data themselves.
     Abandoned,
 }
 
@@ -54,7 +54,7 @@ impl SlotFetch {
         }
     }
 
-    /// Ends the fetch, unless it has ended.
+    /// Ends the fetch and wakes all waiting tasks. Does nothing if it has ended already.
     pub fn finish(&self, outcome: FetchResult) {
         let mut current = self.outcome.lock();
         if matches!(*current, FetchResult::Running) {
@@ -63,7 +63,7 @@ impl SlotFetch {
         }
     }
 
-    /// Waits for the end.
+    /// Waits until the fetch has ended.
     pub async fn wait(&self) -> FetchResult {
         loop {
             let mut done = std::pin::pin!(self.done.notified());

@@ -1,5 +1,5 @@
-//! What seals and opens the blocks of the log while a cache runs: the keys of all openings whose
-//! segments are in it, and the tag of every block.
+//! Seals and opens the blocks of the log while a cache runs. Holds the keys of all openings whose segments
+//! are in the log, and the tag of each block.
 
 use std::sync::Arc;
 
@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 
 use crate::slots::{pages::PAGE_BYTES, table::LogAddress};
 
-/// The keys and tags of one log.
 pub(crate) struct Seals {
     key: LogKey,
     instance: InstanceId,
@@ -20,18 +19,18 @@ pub(crate) struct Seals {
 }
 
 struct Book {
-    /// The first segment of each opening, oldest first, and what seals its segments.
+    /// For each opening its first segment and its sealer, oldest first.
     openings: Vec<(u64, Arc<Sealer>)>,
-    /// Of the newest.
+    /// The salt of the newest opening.
     salt: Salt,
-    /// By block of the log: 0.4 % of it.
+    /// The tag of each block of the log. They take 0.4 % of the size of the log.
     tags: Vec<Tag>,
-    /// By block of the log: which data block of its segment it is, counted from 1.
+    /// For each block of the log, its position among the data blocks of its segment, counted from 1.
     ordinals: Vec<u8>,
 }
 
 impl Seals {
-    /// Of a log of so many blocks of which nothing is known yet.
+    /// Creates the tables for a log of `blocks` blocks, without any tags.
     pub fn new(key: LogKey, instance: InstanceId, blocks: usize) -> Self {
         let (openings, salt) = (Vec::new(), [0; 12]);
         let (tags, ordinals) = (vec![[0; 16]; blocks], vec![0; blocks]);
@@ -39,7 +38,7 @@ impl Seals {
         Self { key, instance, book }
     }
 
-    /// Takes note of a segment that begins in block `start`, newer than all before.
+    /// Records the tags of a segment that begins in block `start` and is newer than all recorded ones.
     pub fn note(&self, start: u32, header: &SegmentHeader) {
         let Some(salt) = header.salt else { return };
         self.sealer(header.number, salt);
@@ -56,7 +55,8 @@ impl Seals {
         }
     }
 
-    /// What seals segment `number` and those that follow it in the same opening, which drew `salt`.
+    /// Returns the sealer of segment `number` and of the segments that follow it in the same opening, which
+    /// drew `salt`.
     pub fn sealer(&self, number: u64, salt: Salt) -> Arc<Sealer> {
         let mut book = self.book.lock();
         if book.openings.is_empty() || book.salt != salt {
@@ -68,8 +68,8 @@ impl Seals {
         Arc::clone(newest)
     }
 
-    /// The content of the block of a place; `None` if it is not what was sealed for it. While the
-    /// place is that of its slot, its block is not written over.
+    /// Returns the content of the block at `place`; `None` if the block is not the one that was sealed for
+    /// this place. The block is not overwritten while `place` is the address of its slot.
     pub fn open(
         &self,
         slot: u64,

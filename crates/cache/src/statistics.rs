@@ -1,60 +1,48 @@
-//! What the cache has done and how it stands, for people and programs to look at.
+//! The statistics of a cache, for the status of the program: counters, and the current state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use volume::{TimeHistogram, TimeHistogramSnapshot};
 
-/// [`OrderStatistics::order`] of a cache whose writes may bypass a full log: the far volume alone need not hold a
-/// consistent prefix.
+/// [`OrderStatistics::order`] of a cache whose writes may bypass a full log: the far volume alone need not
+/// hold a consistent prefix.
 pub const BYPASS_ALLOWED: &str = "none (bypass allowed)";
 
-/// One moment of a cache, in groups. Counters count from the opening.
+/// The statistics at one moment, in groups. Counters count from the opening.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheStatistics {
-    /// Calls from the host.
     pub traffic: TrafficStatistics,
-    /// Where the blocks that the host read were found.
     pub hits: HitStatistics,
-    /// The read tier.
     pub tier: TierStatistics,
-    /// The log disk and the NVRAM.
     pub log: LogStatistics,
-    /// Scrubbing of the log.
     pub scrub: ScrubStatistics,
-    /// What the last opening recovered.
     pub recovery: RecoveryStatistics,
-    /// Data that the lower volume does not have yet, and its way there.
+    /// Data that is not in the lower volume yet, and the progress of destage.
     pub destage: DestageStatistics,
-    /// What the lower volume alone holds, and epochs.
+    /// The consistency of the lower volume, and epochs.
     pub order: OrderStatistics,
-    /// Errors of the lower volume.
     pub lower: LowerStatistics,
-    /// The link to the lower volume.
     pub link: LinkStatistics,
 }
 
-/// Calls from the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrafficStatistics {
-    /// Read calls.
     pub reads: u64,
     /// Bytes read by the host.
     pub read_bytes: u64,
-    /// Write calls.
     pub writes: u64,
     /// Bytes written by the host.
     pub written_bytes: u64,
-    /// Discard calls.
     pub discards: u64,
-    /// Flush calls.
     pub flushes: u64,
-    /// Writes that bypassed the log: because it was full, or because the mode is write-through.
+    /// Writes that bypassed the log, because it was full or because of the write mode.
     pub bypassed: u64,
-    /// Calls refused because the log was full and the lower volume away, or the cache stopping.
+    /// Calls that were refused with BUSY: the log was full and the lower volume did not answer, or the cache
+    /// was stopping.
     pub refused_busy: u64,
 }
 
-/// Where the blocks that the host read were found, and what was read ahead of it. A slot has 4096 bytes.
+/// Where the data was found that hosts have read, and the results of read-ahead. A slot has 4096 bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HitStatistics {
     /// Read calls that were answered from memory, where some of the data was not in the log yet: in the NVRAM
@@ -88,157 +76,158 @@ pub struct HitStatistics {
     pub read_ahead_wasted_slots: u64,
 }
 
-/// The read tier.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TierStatistics {
-    /// Bytes of slots that the read tier has now.
+    /// Bytes of slots that the read tier holds.
     pub used_bytes: u64,
-    /// Bytes of slots that it has room for; 0 if there is none.
+    /// Capacity of the read tier in bytes; 0 if there is none.
     pub bytes: u64,
-    /// Slots that it took in when they left memory.
+    /// Slots that were admitted to the tier when they were evicted from memory.
     pub admitted_slots: u64,
-    /// Slots that it did not take in because its disk was behind.
+    /// Slots that were not admitted because the disk of the tier was too slow.
     pub dropped_slots: u64,
-    /// Slots whose block on its disk was not what was written there; they were read from the lower volume.
+    /// Slots whose block on the disk was corrupt. They were read from the lower volume.
     pub rotten_slots: u64,
-    /// Why it was switched off, if it was.
+    /// The error for which the tier was switched off, if it was.
     pub error: Option<String>,
 }
 
-/// The log disk and the NVRAM, and the memory in front of them.
+/// The log disk, the NVRAM, and the memory for blocks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogStatistics {
     /// Segments written to the log.
     pub commits: u64,
-    /// Slots in them.
+    /// Slots in these segments.
     pub committed_slots: u64,
     /// Number of the newest stable segment.
     pub committed_segment: u64,
     /// Slots that wait for the log disk.
     pub pending_slots: u64,
-    /// Segments that the log disk failed to write; each was tried again.
+    /// Failed writes of segments to the log disk. Each was repeated.
     pub errors: u64,
-    /// Blocks of the log that were not right when they were read, and were mended from another copy.
+    /// Blocks of the log that were corrupt when they were read, and were repaired from another copy.
     pub mended: u64,
-    /// The present error of the log disk, as long as it fails.
+    /// The current error of the log disk, while it fails.
     pub error: Option<String>,
-    /// Why the NVRAM failed, if it did: until the next opening every write waits for the log disk.
+    /// The error of the NVRAM, if it has failed. Until the next opening every write waits for the log disk.
     pub nvram_error: Option<String>,
     /// Bytes of the log that are in use.
     pub used_bytes: u64,
     /// Bytes of the log.
     pub bytes: u64,
-    /// Percentage of the log's room for data that is in use; 100 if hosts have to wait for room.
+    /// Percentage of the log's space for data that is in use; 100 if hosts have to wait for space.
     pub fill_percent: u64,
     /// Seconds until the log is full at the rate of the last minute; `None` if it does not fill, or is full.
     pub lasts_s: Option<u64>,
     /// Bytes of memory that hold blocks.
     pub dram_used_bytes: u64,
-    /// Bytes of memory there are for blocks.
+    /// Bytes of memory for blocks.
     pub dram_bytes: u64,
 }
 
-/// Scrubbing of the log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScrubStatistics {
-    /// Dirty slots that scrubbing has looked at.
+    /// Dirty slots that scrubbing has checked.
     pub scrubbed_slots: u64,
     /// Complete passes over all dirty slots.
     pub passes: u64,
-    /// Dirty slots that it found to be lost, at each pass anew.
+    /// Dirty slots whose data was found corrupt and could not be repaired. Each pass counts them again.
     pub rotten_slots: u64,
 }
 
-/// What the last opening recovered.
+/// The results of the recovery at the last opening.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecoveryStatistics {
-    /// Segments that recovery found when the cache was opened.
+    /// Segments that recovery found.
     pub segments: u64,
-    /// Dirty slots in them.
+    /// Dirty slots in these segments.
     pub slots: u64,
     /// Acknowledged writes that were in the NVRAM only.
     pub nvram: u64,
-    /// Segments that recovery gave up because no flush came after them.
+    /// Segments that recovery discarded because no flush came after them.
     pub unflushed_segments: u64,
 }
 
-/// Data that the lower volume does not have yet, and its way there.
+/// Data that is not in the lower volume yet, and the progress of destage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DestageStatistics {
     /// Slots that are in the log and not in the lower volume.
     pub dirty_slots: u64,
-    /// The same in bytes.
+    /// Bytes that are in the log and not in the lower volume.
     pub dirty_bytes: u64,
-    /// How long the oldest of them has waited, in milliseconds; never less than the truth.
+    /// Upper bound of the time that the oldest dirty slot has waited, in milliseconds.
     pub oldest_dirty_ms: u64,
-    /// Destage rounds that ended with a moved tail.
+    /// Destage rounds that were completed and have moved the tail of the log.
     pub rounds: u64,
-    /// Bytes of dirty data that the running destage round has sent; they count as dirty until its end.
+    /// Bytes of dirty data that the running destage round has sent. They count as dirty until the round ends.
     pub round_sent_bytes: u64,
     /// Bytes that destage has sent to the lower volume.
     pub destaged_bytes: u64,
-    /// Writes to the lower volume that carried them.
+    /// Writes to the lower volume with which destage has sent data.
     pub destaged_runs: u64,
-    /// Slots that went down in one write with the one before them.
+    /// Slots that were destaged in one write with the slot before them.
     pub joined_slots: u64,
-    /// Slots that were overwritten in the log before they went down, and so went down less often.
+    /// Slots that were overwritten in the log before they were destaged, so that their older content was
+    /// never sent.
     pub absorbed_slots: u64,
-    /// Bytes per second that go down now, over the last one to two seconds.
+    /// Bytes that are destaged per second, averaged over the last one to two seconds.
     pub rate: u64,
-    /// Bytes per second that may go down; 0: none, `None`: as many as the link takes.
+    /// Bytes that may be destaged per second. With 0, nothing is destaged; `None` means no limit.
     pub rate_limit: Option<u64>,
-    /// How long destage has been paused, in milliseconds, if it is.
+    /// How long destage has been paused, in milliseconds; `None` if it is not paused.
     pub paused_ms: Option<u64>,
 }
 
-/// What the lower volume alone holds, and epochs that did not fit.
+/// The consistency of the lower volume, and epochs that did not fit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OrderStatistics {
-    /// What the lower volume alone holds if this cache is lost.
+    /// The consistency of the lower volume if this cache is lost.
     pub order: &'static str,
-    /// Rounds that were too large for an epoch of the lower volume, and had a flush in their midst.
+    /// Rounds that were too large for an epoch of the lower volume and were split by a flush.
     pub split_rounds: u64,
     /// Epochs that did not fit into this log and were ended before their flush.
     pub split_epochs: u64,
-    /// Writes refused because the log has no room for what is between two flushes.
+    /// Writes that were refused because the log had no space for all data between two flushes.
     pub refused_epochs: u64,
-    /// How often unflushed writes were given up on demand.
+    /// How often unflushed writes were rolled back on request.
     pub rolled_back: u64,
 }
 
-/// Errors of the lower volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LowerStatistics {
-    /// Calls to the lower volume that failed; destage tries again until it succeeds.
+    /// Calls to the lower volume that failed. Destage repeats them until they succeed.
     pub errors: u64,
-    /// The present error of the lower volume: that of the newest call, or the one with which it refuses destage.
+    /// The current error of the lower volume: that of the newest call, or the one with which it refuses
+    /// destage.
     pub error: Option<String>,
     /// Milliseconds for which the lower volume has not answered, or has failed every call with an error that may
     /// pass by itself; `None` if it answers.
     pub away_ms: Option<u64>,
     /// `away_ms` counts only the wait for an answer: no call has failed.
     pub is_silent: bool,
-    /// Milliseconds for which the lower volume has refused destage with an error that does not pass by itself, for
-    /// example because it has no space. Other calls may succeed meanwhile; only a completed round ends this.
+    /// Milliseconds for which the lower volume has refused destage with an error that does not pass by
+    /// itself, for example because it has no space. Other calls may succeed meanwhile; only a completed round
+    /// ends this.
     pub refuses_ms: Option<u64>,
 }
 
-/// The link to the lower volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkStatistics {
-    /// Bytes per second that the lower volume takes when destage does not wait for anything else, as measured lately.
+    /// The rate in bytes per second at which the lower volume has recently accepted destage, while destage
+    /// did not wait for anything else.
     pub write_rate: u64,
-    /// The shortest time in which a destage write is answered, in microseconds.
+    /// The shortest response time of a destage write, in microseconds.
     pub write_trip_us: u64,
-    /// Bytes that destage may have under way so that the link is full and its queue is short.
+    /// Bytes that destage may have in flight, so that the link is full and its queue short.
     pub write_window: u64,
-    /// Bytes that destage has under way.
+    /// Bytes of destage writes in flight.
     pub write_under_way: u64,
     /// The highest recent rate of data from the lower volume, in bytes per second.
     pub read_rate: u64,
     /// The shortest response time of a read of the lower volume, in microseconds.
     pub read_trip_us: u64,
-    /// The window of sequential reads: the bytes that may be in flight, so that the link is full and its queue short.
+    /// The window of sequential reads: the bytes that may be in flight, so that the link is full and its
+    /// queue short.
     pub read_window: u64,
     /// Bytes of all reads in flight.
     pub read_under_way: u64,
@@ -248,8 +237,8 @@ pub struct LinkStatistics {
     pub ahead_waiting: u64,
 }
 
-/// Makes the counters of a group of [`CacheStatistics`]. The fields of the group that are not counters are left at their
-/// defaults by a snapshot.
+/// Makes the counters of a group of [`CacheStatistics`]. The fields of the group that are not counters are
+/// left at their defaults by a snapshot.
 macro_rules! counters {
     ($counters:ident, $statistics:ident: $($name:ident),* $(,)?) => {
         #[derive(Default)]
@@ -314,7 +303,8 @@ impl Counters {
     }
 }
 
-/// How long calls took: of the host to the cache, and of the cache to the lower volume.
+/// Histograms of response times: of the host's calls to the cache, and of the cache's calls to the lower
+/// volume.
 #[derive(Default)]
 pub(crate) struct AllTimes {
     pub reads: TimeHistogram,
@@ -351,7 +341,7 @@ impl AllTimes {
 pub(crate) struct GrowingCounter(AtomicU64);
 
 impl GrowingCounter {
-    /// What it was before.
+    /// Adds `n`. Returns the value before.
     pub fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
 //! Detects sequential readers, and decides how far to read ahead of each.
 //!
-//! The read-ahead window has to cover the time of a fetch. A reader that never waits gets twice as much as it reads in
-//! that time; its speed is measured anew with each window that it reads. A reader that has to wait would read faster
-//! with more data: its window doubles, up to four times what it reads in the time of a fetch. Then the link is full, and
-//! a larger window would only make the queue of the link longer.
+//! The read-ahead window has to cover the time of a fetch. A reader that never waits gets twice as much as it
+//! reads in that time; its speed is measured again with each window that it reads. A reader that has to wait
+//! would read faster with more data: its window doubles, up to four times what it reads in the time of a
+//! fetch. Then the link is full, and a larger window would only make the queue of the link longer.
 
 use std::{ops::Range, time::Duration};
 
@@ -27,8 +27,8 @@ struct SequentialStream {
     first: u64,
     /// The sector after its last read.
     next: u64,
-    /// Reads beyond `next` that arrived before the reads between: a reader with several requests in flight may send them
-    /// on several connections. Sorted, at most [`EARLY_READS`].
+    /// Reads beyond `next` that arrived before the reads between: a reader with several requests in flight
+    /// may send them on several connections. Sorted, at most [`EARLY_READS`].
     early: Vec<Range<u64>>,
     /// The number of reads that began where the previous one ended.
     reads: u32,
@@ -36,8 +36,8 @@ struct SequentialStream {
     window: u64,
     /// The slot after the last one that was read ahead.
     ahead: u64,
-    /// The reader's position when its speed was last measured, and the time. `None` until its second read: most single reads
-    /// are random, and reading the clock takes a noticeable part of their time.
+    /// The reader's position when its speed was last measured, and the time. `None` until its second read:
+    /// most single reads are random, and reading the clock takes a noticeable part of their time.
     marked: Option<(u64, Instant)>,
     /// The reader had to wait since then.
     waited: bool,
@@ -70,8 +70,9 @@ pub(crate) struct Noted {
 }
 
 impl Streams {
-    /// Records a read of `sectors`. `waits` is true if the data is not in memory. `most` is the longest read-ahead window in
-    /// slots; 0 suppresses read-ahead. `ahead` returns how much of earlier read-ahead was used.
+    /// Records a read of `sectors`. `waits` is true if the data is not in memory. `most` is the longest
+    /// read-ahead window in slots; 0 suppresses read-ahead. `ahead` returns how much of earlier read-ahead
+    /// was used.
     pub fn note(
         &mut self,
         sectors: Range<u64>,
@@ -262,13 +263,15 @@ impl Trust {
     }
 }
 
-/// The number of sequential readers that are tracked: one for each session of a busy gateway and some to spare.
+/// The number of sequential readers that are tracked: one for each session of a busy gateway, and some spare
+/// ones.
 const STREAMS: usize = 32;
 /// The first window in slots: 512 KiB, so that a file of 1 MiB arrives in few round trips.
 const FIRST_WINDOW: u64 = 128;
 /// The smallest window in slots: 128 KiB.
 const LEAST_WINDOW: u64 = 32;
-/// A read that begins at most so many sectors beyond the end of a stream belongs to it: 32 requests of 64 KiB.
+/// A read that begins at most this many sectors beyond the end of a stream belongs to it: 32 requests of 64
+/// KiB.
 const EARLY_SECTORS: u64 = 4096;
 /// The most reads of a stream that arrive too early: as many requests as a host has in flight.
 const EARLY_READS: usize = 32;
@@ -276,7 +279,7 @@ const EARLY_READS: usize = 32;
 const MOST_PIECE: u64 = 64;
 /// A shortest fetch time that is older than this no longer counts: the path may have become longer.
 const FORGOTTEN: Duration = Duration::from_secs(10);
-/// A stream of so many reads is read ahead even if the read-ahead of other streams was not used.
+/// A stream of this many reads is read ahead even if the read-ahead of other streams was not used.
 const FAITHFUL_READS: u32 = 8;
 /// The number of slots over which used and unused read-ahead are compared.
 const REMEMBERED: u64 = 4096;
@@ -308,8 +311,8 @@ mod tests {
         }
     }
 
-    /// Simulates a reader of single slots. `each` gets the window and returns the time of a slot and whether the reader
-    /// waits for it. Returns the window at the end.
+    /// Simulates a reader of single slots. `each` gets the window and returns the time of a slot and whether
+    /// the reader waits for it. Returns the window at the end.
     async fn read(
         streams: &mut Streams,
         slots: Range<u64>,
@@ -364,7 +367,7 @@ mod tests {
     async fn requests_that_overtake_each_other_are_one_stream() {
         let mut streams = Streams::default();
         let mut ahead = 0;
-        // Of eight requests of 16 slots the later ones come first.
+        // In each group of eight requests of 16 slots, later ones arrive first.
         for group in 0..100 {
             for within in [3, 0, 1, 2, 7, 6, 5, 4] {
                 let first = (group * 8 + within) * 128;

@@ -1,4 +1,4 @@
-//! The read tier at work: its disk taken into use, read, and written when a segment is full.
+//! Uses the disk of the read tier: opens it, reads from it, and writes segments that are full.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -16,30 +16,30 @@ use crate::{
     },
 };
 
-/// Why a disk is not taken for a read tier. Nothing was written to it.
+/// The reason why a disk cannot be the read tier. The disk is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
-    /// What it held before is in clear, and the log is encrypted.
+    /// The disk holds blocks in clear, although the log is encrypted.
     #[error("it holds blocks in clear, and the log is encrypted")]
     Clear,
-    /// There is no memory for its index, or nothing to draw a key from.
+    /// There is no memory for the index, or the system has no random bytes for a key.
     #[error("{0}")]
     Means(String),
-    /// It holds something else.
+    /// The disk holds other data.
     #[error("it holds something that is no read tier")]
     NotATier,
-    /// It is that of another log.
+    /// The disk is the read tier of another log.
     #[error("it is of the log {0}")]
     OtherLog(InstanceId),
-    /// Its blocks are of another size, or too few.
+    /// The disk has another block size than 4096, or too few blocks.
     #[error("a read tier has blocks of 4096 bytes, at least {LEAST_BLOCKS} of them")]
     Size,
-    /// It was used by a newer program.
+    /// The label has this version, which this program does not know.
     #[error("its format is version {0}, and this program knows version 1")]
     Version(u32),
 }
 
-/// Whether a disk can be the read tier of a log, or of one that is still to be made. Changes nothing.
+/// Checks that a disk can be the read tier of `log`, or of a log that does not exist yet. Changes nothing.
 pub async fn inspect_tier(
     volume: &Stack,
     log: Option<InstanceId>,
@@ -50,7 +50,7 @@ pub async fn inspect_tier(
     admit(&begin, log, is_sealed)
 }
 
-/// What a disk of the right size begins with, if it can be read.
+/// Reads the blocks before the segments, after a check of the disk's size.
 async fn first_blocks(volume: &Stack) -> Result<Result<Data, Error>, TierError> {
     let geometry = volume.geometry();
     if geometry.block_size as usize != SLOT_BYTES || geometry.blocks < LEAST_BLOCKS {
@@ -59,7 +59,7 @@ async fn first_blocks(volume: &Stack) -> Result<Result<Data, Error>, TierError> 
     Ok(volume.read(Extent { lba: Lba(0), blocks: FIRST_BLOCK as u32 }).await)
 }
 
-/// Whether what begins like this can be the tier of a log; of none only if it is blank.
+/// Checks the first blocks of a disk. Without a log, they must be blank.
 fn admit(begin: &Data, log: Option<InstanceId>, is_sealed: bool) -> Result<(), TierError> {
     match TierLabel::decode(&begin.clone().into_bytes()) {
         Err(NoLabel::Blank) => Ok(()),
@@ -97,7 +97,8 @@ impl CacheCore {
         Ok(())
     }
 
-    /// What a fetch is for, if the tier has all of it, whole and unchanged.
+    /// Reads the data of a fetch from the tier. Returns `None` if any of its slots is not there or is
+    /// corrupt.
     pub async fn read_tier(&self, fetch: &SlotFetch) -> Option<Data> {
         let stretch = fetch.tier.as_ref()?;
         let late = || Err(Error::Device("it does not answer".into()));
@@ -110,7 +111,7 @@ impl CacheCore {
         }
     }
 
-    /// Forgets what the tier has of some slots, in short steps.
+    /// Removes slots from the index of the tier, in short steps.
     pub async fn void_tier(&self, slots: Range<u64>) {
         let mut done = 0;
         while self.state.lock().tier.void_some(&slots, &mut done) {
@@ -118,7 +119,7 @@ impl CacheCore {
         }
     }
 
-    /// Its disk has failed: the cache goes on without it.
+    /// Switches the tier off after an error of its disk. The cache continues without it.
     pub fn end_tier(&self, error: Error) {
         let ended = self.state.lock().tier.fail(&error);
         if ended.is_some() {
@@ -127,7 +128,7 @@ impl CacheCore {
     }
 }
 
-/// Writes segments to the tier's disk, one at a time, for as long as the cache lives.
+/// Writes full segments to the tier's disk, one at a time, until the cache is dropped.
 pub(crate) async fn run(shared: Arc<CacheCore>) {
     let wake = Arc::clone(&shared.state.lock().tier.wake);
     loop {
@@ -143,5 +144,6 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
     }
 }
 
-/// A local disk that says nothing for so long has failed; hosts wait no longer for it.
+/// If the local disk has not answered for this long, it counts as failed, and hosts do not wait for it any
+/// longer.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,11 +1,13 @@
-//! An NVRAM in front of a log disk: a write is answered when the NVRAM holds it, and reaches the disk a moment later.
+//! An NVRAM in front of a log disk. A write is acknowledged when the NVRAM holds it, and is written to the
+//! disk a moment later.
 //!
-//! Each gateway of a pair has such a buffer in front of its half of the log, so a write that both halves have
-//! answered is in the memory of both gateways. Writes reach the disk in the order in which they were answered:
-//! whatever becomes of the NVRAM, the disk holds a prefix of them. A flush ends when the disk has everything.
+//! Each gateway of a pair has such a buffer in front of its leg of the log, so a write that both legs have
+//! acknowledged is in the memory of both gateways. Writes arrive on the disk in the order in which they were
+//! acknowledged: even if the NVRAM is lost, the disk holds a prefix of them. A flush ends when the disk has
+//! everything.
 //!
-//! The last block of the disk is the [`mark`] of the buffer. If an opening does not find the NVRAM again, the mark shows
-//! that writes may be missing.
+//! The last block of the disk is the [`mark`] of the buffer. If an opening does not find the NVRAM again, the
+//! mark shows that writes may be missing.
 
 mod mark;
 mod ring;
@@ -41,8 +43,8 @@ pub struct NvramPromise {
     pub boot: Option<BootId>,
 }
 
-/// Writes that were answered and that neither the NVRAM nor the disk holds any more. The disk holds a prefix of
-/// all writes.
+/// Writes that were acknowledged and are neither in the NVRAM nor on the disk any more. The disk holds a
+/// prefix of all writes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BufferLoss {
     /// A description of what happened to the NVRAM, for the log of events.
@@ -51,10 +53,10 @@ pub struct BufferLoss {
     pub is_declared: bool,
 }
 
-/// Why a log disk cannot be used with an NVRAM, or without one.
+/// The reason why a log disk cannot be used with an NVRAM, or without one.
 #[derive(Debug, thiserror::Error)]
 pub enum BufferError {
-    /// The disk failed.
+    /// The disk has returned an error.
     #[error("the log disk fails: {0}")]
     Disk(#[from] Error),
     /// The disk needs the NVRAM that it was used with.
@@ -63,21 +65,22 @@ pub enum BufferError {
     /// The NVRAM may hold writes of another log.
     #[error("the NVRAM is in use by another log, and may hold writes of it")]
     OthersMemory,
-    /// The disk holds something else than a half of a log.
+    /// The disk holds something else than a leg of a log.
     #[error(transparent)]
     Half(#[from] MirrorError),
-    /// The half was made without an NVRAM.
+    /// The leg was made without an NVRAM.
     #[error("it was made without an NVRAM, and its last block has no room for the mark of one")]
     NoPlace,
-    /// The mark was written by a newer program.
+    /// The mark has this format version, which the program does not know.
     #[error("the mark of the log's NVRAM has format version {0}, this program knows 1")]
     Version(u32),
-    /// The NVRAM fails.
+    /// The NVRAM has failed.
     #[error("the NVRAM fails: {0}")]
     Memory(String),
 }
 
-/// A buffer whose NVRAM has been read, and whose records have been written to the disk. The NVRAM has not changed.
+/// A buffer whose NVRAM has been read, and whose records have been written to the disk. The NVRAM has not
+/// changed.
 pub struct FoundBuffer {
     disk: Stack,
     ring: LogBufferRing,
@@ -91,7 +94,7 @@ struct LogBufferCore {
     disk: Stack,
     buffer: BufferId,
     state: Mutex<LogBufferState>,
-    /// Notified when a record has reached the disk, and when a write to the disk has failed.
+    /// Notified when a record is on the disk, and when a write to the disk has failed.
     changed: Notify,
 }
 
@@ -109,7 +112,8 @@ struct LogBufferState {
     is_void: bool,
     /// [`LogBuffer::close`] was called: writes are refused.
     is_closed: bool,
-    /// The error of the last write to the disk. It is cleared when a write succeeds; until then hosts wait for the disk.
+    /// The error of the last write to the disk. Cleared when a write succeeds; until then hosts wait for the
+    /// disk.
     failure: Option<Error>,
     /// The number of writes to the disk that have failed.
     failures: u64,
@@ -145,7 +149,7 @@ impl FoundBuffer {
         promise: NvramPromise,
     ) -> Result<Self, BufferError> {
         let mark = match LogBufferMark::read(&disk).await? {
-            // In a half that was made without an NVRAM, the last block belongs to the log.
+            // In a leg that was made without an NVRAM, the last block belongs to the log.
             FoundMark::Blank if Mirror::label_of(&disk).await?.is_some() => {
                 return Err(BufferError::NoPlace);
             }
@@ -192,18 +196,20 @@ impl FoundBuffer {
         Ok(Self { disk, ring, promise, goes_on, loss })
     }
 
-    /// Returns why writes may be lost; `None` if none are. [`begin`](Self::begin) clears the NVRAM and with it this finding.
+    /// Returns the writes that may be lost; `None` if none are. [`begin`](Self::begin) clears the NVRAM, and
+    /// no later call can detect the loss.
     #[must_use]
     pub fn loss(&self) -> Option<&BufferLoss> {
         self.loss.as_ref()
     }
 
-    /// Notes a loss in the label of the half on this disk ([`Mirror::note_loss`]). Call this before
-    /// [`begin`](Self::begin). The loss is accepted, and not noted, in two cases: `accept_loss` is set; or the half went
-    /// on alone, so that no other half has the writes, and the NVRAM was not declared to survive this failure.
+    /// Records a loss in the label of the leg on this disk ([`Mirror::note_loss`]). Call this before
+    /// [`begin`](Self::begin). In two cases the loss is accepted, and the label does not show it:
+    /// `accept_loss` is set; or the leg was used without the other leg, so that the other leg does not have
+    /// the writes either, and the NVRAM was not declared to survive this failure.
     ///
     /// # Errors
-    /// The disk holds no half of a mirror, or fails.
+    /// The disk holds no leg of a mirror, or returns an error.
     pub fn note_loss(
         &self,
         accept_loss: bool,
@@ -224,7 +230,7 @@ impl FoundBuffer {
         }
     }
 
-    /// Begins to use the NVRAM, and says so in the mark.
+    /// Begins to use the NVRAM, and records that in the mark.
     ///
     /// # Errors
     /// The disk or the NVRAM has failed.
@@ -275,8 +281,8 @@ impl LogBuffer {
         self.shared.state.lock().pending.iter().map(|pending| pending.data.len() as u64).sum()
     }
 
-    /// Returns true while writes are answered from the NVRAM. False if the NVRAM or the disk has failed: then writes
-    /// wait for the disk.
+    /// Returns true while writes are acknowledged from the NVRAM. Returns false if the NVRAM or the disk has
+    /// failed: then writes wait for the disk.
     #[must_use]
     pub fn is_fast(&self) -> bool {
         self.shared.state.lock().is_fast()
@@ -288,7 +294,8 @@ impl LogBuffer {
         self.shared.state.lock().is_closed
     }
 
-    /// Waits until every write is on the disk, and notes in the mark that the NVRAM is not needed. Later writes are refused.
+    /// Waits until every write is on the disk, and records in the mark that the NVRAM is not needed. Later
+    /// writes are refused.
     ///
     /// # Errors
     /// The disk has failed. The next opening needs the NVRAM.
@@ -323,9 +330,9 @@ impl LogBufferState {
         Some(number)
     }
 
-    /// Joins the oldest writes into one write to the disk, as long as they are adjacent and have at most [`MOST_AT_ONCE`]
-    /// bytes. Returns the first block, the data and the number of the last write; `None` if the mark of a failed NVRAM
-    /// must be written first.
+    /// Joins the oldest writes into one write to the disk, as long as they are adjacent and have at most
+    /// [`MOST_AT_ONCE`] bytes. Returns the first block, the data and the number of the last write; `None` if
+    /// the mark of a failed NVRAM must be written first.
     fn group(&self) -> Option<(u64, Data, u64)> {
         let may_go = |pending: &&PendingLogWrite| {
             self.ring.is_sound() || self.is_void || pending.number <= self.kept
@@ -344,7 +351,7 @@ impl LogBufferState {
         Some((first.block, data, last))
     }
 
-    /// Notes that every write up to this number is on the disk.
+    /// Records that every write up to this number is on the disk.
     fn note_on_disk(&mut self, number: u64) {
         while let Some(first) = self.pending.front().filter(|pending| pending.number <= number) {
             for block in first.block..first.block + (first.data.len() / BLOCK_BYTES) as u64 {
@@ -369,8 +376,8 @@ impl LogBufferCore {
         }
     }
 
-    /// Writes at most [`LogBufferRing::most_blocks`] blocks. Waits for room in the NVRAM, and for the disk if the NVRAM or the disk
-    /// has failed.
+    /// Writes at most [`LogBufferRing::most_blocks`] blocks. Waits for room in the NVRAM, and for the disk if
+    /// the NVRAM or the disk has failed.
     async fn write(self: &Arc<Self>, block: u64, data: Data) -> Result<(), Error> {
         let take = |state: &mut LogBufferState| match state.is_closed {
             true => Some(Err(closed())),
@@ -422,8 +429,8 @@ impl LogBufferCore {
     }
 }
 
-/// Writes to the disk until no write is pending or a write fails. After a failure, the next call to the buffer starts this
-/// task again.
+/// Writes to the disk until no write is pending or a write fails. After a failure, the next call to the
+/// buffer starts this task again.
 async fn write_pending(shared: Arc<LogBufferCore>) {
     loop {
         let group = {
@@ -439,8 +446,8 @@ async fn write_pending(shared: Arc<LogBufferCore>) {
                 let written = shared.disk.write(Lba(block), data, Durability::Stable).await;
                 written.map(|()| shared.state.lock().note_on_disk(last))
             }
-            // The NVRAM has failed, and everything in it is on the disk. Later writes make the disk newer than the NVRAM,
-            // so first note that an opening must not use it.
+            // The NVRAM has failed, and everything in it is on the disk. Later writes make the disk newer
+            // than the NVRAM, so first record that an opening must not use it.
             None => {
                 let mark = LogBufferMark { buffer: shared.buffer, in_use: false, boot: None };
                 let written = mark.write(&shared.disk).await;
@@ -464,7 +471,7 @@ async fn write_pending(shared: Arc<LogBufferCore>) {
 impl Volume for LogBuffer {
     fn geometry(&self) -> Geometry {
         let geometry = self.shared.disk.geometry();
-        // Tells the partner to send a flush when it needs the blocks on the disk.
+        // With this flag the partner sends a flush when it needs the blocks on the disk.
         Geometry { blocks: geometry.blocks - 1, volatile_cache: true, ..geometry }
     }
 
@@ -495,7 +502,8 @@ impl Volume for LogBuffer {
         })
     }
 
-    /// The write is stable in the NVRAM when this returns, whatever the durability. The next flush writes it to the disk.
+    /// The write is stable in the NVRAM when this returns, whatever the durability. The next flush writes it
+    /// to the disk.
     fn write(&self, lba: Lba, data: Data, _durability: Durability) -> Io<'_, ()> {
         let most = {
             let mut state = self.shared.state.lock();
@@ -555,8 +563,8 @@ fn closed() -> Error {
     Error::Device("the log was closed".into())
 }
 
-/// Stands in the mark for a boot id that could not be read. No machine has this boot id, so the next opening takes the
-/// machine for rebooted.
+/// Stored in the mark if the boot id could not be read. No machine has this boot id, so the next opening
+/// assumes that the machine was rebooted.
 const UNKNOWN_BOOT: BootId = BootId([0; 16]);
 /// The largest write to the disk, in bytes. Disks come near their full rate with writes of this size.
 const MOST_AT_ONCE: usize = 1 << 20;

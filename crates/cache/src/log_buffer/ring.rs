@@ -12,7 +12,7 @@ use volume::Data;
 use super::mark::BufferId;
 use crate::nvram::{BUFFER_MAGIC as MAGIC, StableMemory};
 
-/// The writes in the NVRAM, in order. Room that the oldest records leave is used for new ones.
+/// The writes in the NVRAM, in order. New records reuse the space of the oldest ones.
 ///
 /// After the memory has [failed](StableMemory::error), the ring does not write to it any more.
 pub(super) struct LogBufferRing {
@@ -105,7 +105,8 @@ impl LogBufferRing {
             self.held.push_back(record);
             self.next = (record.number + 1, record.offset + record.length());
         }
-        // A crash can only tear the newest record. A record that is newer than the first missing one shows damage.
+        // A crash can only tear the newest record. A record that is newer than the first missing one shows
+        // damage.
         let offsets = (RING_AT..=self.memory.len() - HEADER_BYTES).step_by(HEADER_BYTES);
         let mut headers = offsets.filter_map(|offset| self.header(offset));
         if headers.any(|record| record.number > self.next.0) {
@@ -114,7 +115,8 @@ impl LogBufferRing {
         LogBufferContents::Whole
     }
 
-    /// Returns the record after the last one. It lies right behind the last one, or at the beginning of the ring.
+    /// Returns the record after the last one. It lies right behind the last one, or at the beginning of the
+    /// ring.
     fn following(&self) -> Option<LogBufferRecord> {
         let (number, offset) = self.next;
         let is_it = |record: &LogBufferRecord| record.number == number;
@@ -210,8 +212,8 @@ impl LogBufferRing {
         u32::try_from((ring / 4 - HEADER_BYTES) / BLOCK_BYTES).unwrap_or(u32::MAX)
     }
 
-    /// Puts a write into the ring. Returns its number, or `None` if there is no room now. The write is stable when
-    /// this returns, if the ring [is sound](Self::is_sound).
+    /// Puts a write into the ring. Returns its number, or `None` if there is no room now. The write is stable
+    /// when this returns, if the ring [is sound](Self::is_sound).
     pub fn put(&mut self, block: u64, data: &Data) -> Option<u64> {
         let blocks = (data.len() / BLOCK_BYTES) as u32;
         let record = LogBufferRecord { number: self.next.0, block, blocks, offset: 0 };
@@ -229,7 +231,7 @@ impl LogBufferRing {
         put(&mut header, RECORD_BUFFER_AT, &self.buffer);
         let checksum = crc32c(&header[..RECORD_CHECKSUM_AT]);
         put_u32(&mut header, RECORD_CHECKSUM_AT, checksum);
-        // Data before header: a header that is whole vouches for its data.
+        // Write the data before the header: a whole header states that its data is stable.
         let mut at = offset + HEADER_BYTES;
         for part in data.parts() {
             self.write(at, part);
@@ -265,7 +267,7 @@ impl LogBufferRing {
         self.note_oldest();
     }
 
-    /// Notes in a cell where the oldest record is.
+    /// Records the position of the oldest record in a cell.
     fn note_oldest(&mut self) {
         let oldest = self.held.front().map(|record| (record.number, record.offset));
         let (number, offset) = oldest.unwrap_or(self.next);

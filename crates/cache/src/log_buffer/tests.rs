@@ -6,7 +6,8 @@ use volume::{DelayVolume, FaultCallKind, FaultRule, FaultVolume, Latency, MemVol
 use super::*;
 use crate::MappedFile;
 
-/// The memory of an NVRAM. Its bytes stay when a buffer that uses it is dropped; it can be made to fail.
+/// The memory of an NVRAM. The bytes survive when a buffer that uses the memory is dropped; a test can make
+/// the memory fail.
 #[derive(Clone)]
 struct Memory {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -86,7 +87,7 @@ async fn get(volume: &dyn Volume, block: u64, blocks: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Ends the process of the buffer: pending writes do not reach the disk any more.
+/// Ends the process of the buffer: pending writes do not arrive on the disk any more.
 fn end(buffer: LogBuffer) {
     buffer.shared.state.lock().pending.clear();
 }
@@ -122,7 +123,7 @@ async fn a_killed_process_loses_nothing_that_was_answered() {
             assert_eq!(get(&buffer, 0, 64).await, model, "life {life}, turn {turn}");
         }
         end(buffer);
-        // The write that was under way at the end reaches the disk before the next process opens it.
+        // The write that was in flight at the end arrives on the disk before the next process opens it.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let buffer = open(&disk, &memory).await;

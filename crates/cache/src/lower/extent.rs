@@ -1,4 +1,4 @@
-//! How far the volume of a log reaches, or each of several; and which of them has dirty data.
+//! The end of each volume of a log, and flags that say which of the volumes have dirty data.
 
 use std::sync::{
     Arc,
@@ -10,16 +10,17 @@ use volume::{Dirty, JoinedVolume};
 
 use crate::slots::sectors::SLOT_BYTES;
 
-/// Several volumes that are opened as those of one log.
+/// The volumes that are opened together for one log.
 pub(crate) struct JoinedMembers {
     pub joined: Arc<JoinedVolume>,
-    /// As the superblock is to know them from now on.
+    /// The member records that the superblock gets with this opening.
     pub records: Vec<MemberRecord>,
 }
 
 impl JoinedMembers {
-    /// The name and number of the first volume that is not among them, though it has some of these slots.
-    /// Another one may be in its place. None is of one that was given up.
+    /// Returns the name of the first volume that is missing although `slots` has slots of it, and the number
+    /// of these slots. A volume of another name in its region does not count as present. The caller leaves
+    /// out slots of volumes that were removed.
     pub fn absent(&self, known: &[MemberRecord], slots: &[u64]) -> Option<(String, u64)> {
         let place = |slot: &u64| place_of(*slot);
         let was = |place: usize| known.iter().find(|member| member.place == place);
@@ -32,8 +33,8 @@ impl JoinedMembers {
         Some((name, slots.iter().filter(|slot| place(slot) == absent).count() as u64))
     }
 
-    /// The name of the first volume that ends before some of these slots, and how many do. They would go
-    /// nowhere: destage takes what is behind an end for nothing.
+    /// Returns the name of the first volume that ends before some of these slots, and the number of these
+    /// slots. They must not be lost silently: destage ignores slots behind the end of a volume.
     pub fn beyond(&self, slots: &[u64]) -> Option<(String, u64)> {
         let reach = MemberExtents::of_several(self);
         let is_beyond = |slot: &u64, record: &MemberRecord| {
@@ -47,28 +48,28 @@ impl JoinedMembers {
     }
 }
 
-/// The one of several volumes that a slot is of.
+/// Returns the region of a slot, which is the number of its volume.
 pub(crate) fn place_of(slot: u64) -> usize {
     (slot / (JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64)) as usize
 }
 
-/// Where each volume ends.
+/// The end of each volume of a log.
 pub(crate) struct MemberExtents {
-    /// Blocks from the beginning of one to that of the next.
+    /// Blocks from the beginning of one region to that of the next.
     stride: u64,
-    /// That are used: as many as the superblock says, or fewer.
+    /// Blocks of each volume that are used: as many as the superblock has, or fewer.
     blocks: Vec<AtomicU64>,
-    /// Those of which it was said that they have outgrown their places, a bit for each.
+    /// A bit for each volume that has been reported as larger than its region.
     outgrown: AtomicU64,
 }
 
 impl MemberExtents {
-    /// There is one.
+    /// Creates the table for a log of one volume.
     pub fn of_one(blocks: u64) -> Self {
         Self { stride: u64::MAX, blocks: vec![blocks.into()], outgrown: 0.into() }
     }
 
-    /// There are several; where there is none, there are no blocks.
+    /// Creates the table for a log of several volumes. Unused regions have no blocks.
     pub fn of_several(joining: &JoinedMembers) -> Self {
         let blocks: Vec<_> = (0..JoinedVolume::PLACES).map(|_| AtomicU64::new(0)).collect();
         for record in &joining.records {
@@ -77,53 +78,54 @@ impl MemberExtents {
         Self { stride: joining.joined.stride(), blocks, outgrown: 0.into() }
     }
 
-    /// How many there can be.
+    /// Returns the number of regions.
     pub fn places(&self) -> usize {
         self.blocks.len()
     }
 
-    /// The one that a block is of.
+    /// Returns the region of a block.
     pub fn place(&self, block: u64) -> usize {
-        // One needs no division, for every request.
+        // With one volume, each request saves a division.
         if self.blocks.len() == 1 { 0 } else { (block / self.stride) as usize }
     }
 
-    /// Blocks of one.
+    /// Returns the blocks of the volume in a region.
     pub fn blocks(&self, place: usize) -> u64 {
         self.blocks.get(place).map_or(0, |blocks| blocks.load(Ordering::Acquire))
     }
 
-    /// It has so many now.
+    /// Records that the volume in a region has grown to `blocks` blocks.
     pub fn grow(&self, place: usize, blocks: u64) {
         self.blocks[place].fetch_max(blocks, Ordering::AcqRel);
     }
 
-    /// It has more than there is room for where it lies. Whether that is heard for the first time.
+    /// Marks the volume in a region as larger than its region. Returns true on the first call only, so that
+    /// the caller warns once.
     pub fn outgrow(&self, place: usize) -> bool {
         self.outgrown.fetch_or(1 << place, Ordering::Relaxed) & (1 << place) == 0
     }
 
-    /// Returns the first block, in the joined address space, of the volume at a place.
+    /// Returns the first block of a region in the joined address space.
     pub fn place_start(&self, place: usize) -> u64 {
         if place == 0 { 0 } else { place as u64 * self.stride }
     }
 
-    /// The last block of one, if it has any.
+    /// Returns the last block of the volume in a region, if it has any.
     pub fn last(&self, place: usize) -> Option<u64> {
         self.blocks(place).checked_sub(1).map(|last| self.place_start(place) + last)
     }
 
-    /// The block after the last of the one that a block is of, or would be.
+    /// Returns the block after the last one of the volume in whose region `block` lies.
     pub fn end(&self, block: u64) -> u64 {
         let place = self.place(block);
         place as u64 * self.stride + self.blocks(place)
     }
 }
 
-/// Which volumes the log has, or is about to have, something of that they lack.
+/// Flags that say for which volumes the log has dirty data, or is about to have some.
 pub(crate) struct DirtyFlags {
     slots_per_place: u64,
-    /// One, or one for each place.
+    /// One flag, or one for each region.
     flags: Vec<Dirty>,
 }
 
@@ -140,18 +142,18 @@ impl DirtyFlags {
         }
     }
 
-    /// There is something of a slot.
+    /// Sets the flag of the volume that a slot belongs to.
     pub fn set(&self, slot: u64) {
         let place = if self.flags.len() == 1 { 0 } else { slot / self.slots_per_place };
         self.flags[place as usize].set(true);
     }
 
-    /// There is nothing of any.
+    /// Clears the flags of all volumes.
     pub fn clear(&self) {
         self.flags.iter().for_each(|flag| flag.set(false));
     }
 
-    /// Of the first.
+    /// Returns the flag of the first volume.
     pub fn first(&self) -> Dirty {
         self.flags[0].clone()
     }

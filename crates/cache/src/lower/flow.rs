@@ -1,8 +1,8 @@
-//! Admission of reads to the link to the far side.
+//! Admission of reads to the link to the far volume.
 //!
-//! A random read is sent at once. Sequential reads and read-ahead wait while the window is full: more of them would
-//! only lengthen the queue of the link, and random reads of other hosts would wait in that queue, too. Sequential reads
-//! of hosts go before read-ahead.
+//! A random read is sent at once. Sequential reads and read-ahead wait while the window is full: more of them
+//! would only lengthen the queue of the link, and random reads of other hosts would wait in that queue, too.
+//! Sequential reads of hosts go before read-ahead.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::lower::window::{Estimate, Window, WindowTicket};
 
-/// The purpose of a read of the far side.
+/// The purpose of a read of the far volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReadPurpose {
     /// A read of a host that does not continue a stream.
@@ -36,8 +36,8 @@ pub(crate) struct Flow(Mutex<Reads>);
 
 struct Reads {
     window: Window,
-    /// The number of sequential reads and read-ahead in flight. If it is 0, one is admitted although random reads fill the
-    /// window, so that random reads cannot starve a stream.
+    /// The number of sequential reads and read-ahead in flight. If it is 0, one is admitted although random
+    /// reads fill the window, so that random reads cannot starve a stream.
     paced: usize,
     stream: VecDeque<WaitingFarRead>,
     ahead: VecDeque<WaitingFarRead>,

@@ -1,4 +1,5 @@
-//! The lower volume from the outside: how long it has been silent, its size, and the load on the link to it.
+//! The lower volume as the cache sees it: how long it has not answered, its size, and the load on the link to
+//! it.
 
 pub(crate) mod silence;
 pub(crate) mod window;

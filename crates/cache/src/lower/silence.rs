@@ -1,7 +1,7 @@
-//! The lower volume with an ear at it: how long it has said nothing though it was asked.
+//! Wraps the lower volume and measures how long it has not answered.
 //!
-//! A call that is lost on a broken link ends only when whoever is below gives up, which may take
-//! longer than hosts wait. What the cache can refuse, it refuses sooner.
+//! A call that is lost on a broken link ends only when a layer below times out, which may take longer than
+//! hosts wait. The cache uses the measured time to refuse calls earlier, with BUSY.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -18,19 +18,19 @@ use volume::{
 
 use crate::statistics::AllTimes;
 
-/// Passes every call on, and notes when an answer came last.
+/// Passes every call to the lower volume, and records the time of the last answer.
 pub(crate) struct Heard {
     lower: Stack,
     times: Arc<AllTimes>,
     silence: Mutex<Silence>,
-    /// Why the lower volume is somebody else's, once it has said so.
+    /// The error with which the lower volume has refused the claim, once it has done so.
     fenced: OnceLock<Error>,
 }
 
 struct Silence {
-    /// Calls without an answer.
+    /// The number of calls without an answer.
     asked: usize,
-    /// Since the last answer, or since the first of those calls if that is later.
+    /// The time of the last answer, or that of the first unanswered call if this is later.
     since: Instant,
 }
 
@@ -52,8 +52,8 @@ impl Heard {
         (silence.asked > 0 && elapsed >= LONGEST_SILENCE).then_some(elapsed)
     }
 
-    /// Fails for good, once the lower volume is somebody else's: what the cache has is older than
-    /// what is there, to read as well as to write.
+    /// Returns the error for good once this cache is fenced: the lower volume may have newer data than the
+    /// cache, for reads as well as for writes.
     pub fn check(&self) -> Result<(), Error> {
         self.fenced.get().map_or(Ok(()), |error| Err(error.clone()))
     }
@@ -93,7 +93,7 @@ impl Heard {
     }
 }
 
-/// A call under way. One that is dropped was not answered.
+/// A call in progress. If it is dropped early, it does not count as answered.
 struct WatchedCall<'a> {
     heard: &'a Heard,
 }
@@ -173,8 +173,8 @@ impl OrderedFlush for Heard {
     }
 }
 
-/// Far longer than any link and disk that work need for one answer, far shorter than the half
-/// minute after which hosts abort.
+/// Far longer than a working link and disk need for an answer, and far shorter than the 30 s after which
+/// hosts abort a command.
 const LONGEST_SILENCE: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! The congestion window of one direction of one far volume: how many bytes may be in flight.
 //!
-//! A link is full when rate × round trip time bytes are in flight. With more, requests wait in the queue of the link,
-//! and so do the requests of other hosts; with fewer, the link is idle at times. Neither the rate nor the round trip
-//! time is known in advance, and both change, so the window measures them. It is two requests larger than their
-//! product. In one of eight or sixteen rounds it is a quarter larger, to notice that the link has become faster.
-//! While hosts send short requests, which have to wait behind longer ones, the window is one request larger than the
-//! product, and a request must fit in completely. Rate and round trip time are measured from requests and their
-//! answers, not taken from the kernel, because a slow far disk also needs requests in flight.
+//! A link is full when rate × round trip time bytes are in flight. With more, requests wait in the queue of
+//! the link, and so do the requests of other hosts; with fewer, the link is idle at times. Neither the rate
+//! nor the round trip time is known in advance, and both change, so the window measures them. It is two
+//! requests larger than their product. In one of eight or sixteen rounds it is a quarter larger, to notice
+//! that the link has become faster. While hosts send short requests, which have to wait behind longer ones,
+//! the window is one request larger than the product, and a request must fit in completely. Rate and round
+//! trip time are measured from requests and their answers, not taken from the kernel, because a slow far disk
+//! also needs requests in flight.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 pub(crate) struct Window {
     bytes: u64,
     mode: WindowMode,
-    /// The shortest trip of a request since the path was taken to be another one.
+    /// The shortest trip of a request since the path last changed.
     least_trip: Option<Duration>,
     /// The shortest trip before the path became longer.
     shorter: Option<Duration>,
@@ -41,7 +42,6 @@ pub(crate) struct Window {
     considerate_until: Option<Instant>,
 }
 
-/// The requests of a window that have no answer yet.
 #[derive(Default)]
 struct RequestsUnderWay {
     /// The oldest first.
@@ -49,12 +49,13 @@ struct RequestsUnderWay {
     next_number: u64,
     /// The bytes of requests that are not late.
     timely_bytes: u64,
-    /// The bytes of requests that are under way for so long that they are taken not to be in the link.
+    /// The bytes of requests that have been in flight for so long that they are assumed not to be in the
+    /// link.
     late_bytes: u64,
 }
 
 impl RequestsUnderWay {
-    /// Adds a request of so many bytes that is sent now.
+    /// Adds a request of `bytes` bytes that is sent now.
     fn add(&mut self, bytes: u64, now: Instant) -> WindowTicket {
         let number = self.next_number;
         let is_alone = self.timely_bytes == 0;
@@ -70,7 +71,6 @@ impl RequestsUnderWay {
         WindowTicket(number)
     }
 
-    /// Removes a request.
     fn take(&mut self, ticket: WindowTicket) -> Option<WindowRequest> {
         let at = self.requests.binary_search_by_key(&ticket.0, |request| request.number).ok()?;
         let request = self.requests.remove(at)?;
@@ -98,11 +98,12 @@ impl RequestsUnderWay {
 enum WindowMode {
     /// The window doubles with each round, until three rounds in a row bring no more or the trips show a queue.
     Grow { best: f64, flat: u32, trial: Option<WindowTrial> },
-    /// The window follows the measured rate and trip, for so many rounds now.
+    /// The window follows the measured rate and trip, for `rounds` rounds now.
     Follow { rounds: u32 },
-    /// One request at a time is sent, so that its trip is that of an empty link. The shortest of several trips counts,
-    /// since an answer may be late for other reasons. Random reads do not wait for the window and may be in flight all
-    /// the time. A request that is sent two trips after the drain began meets only those, so its trip counts, too.
+    /// One request at a time is sent, so that its trip is that of an empty link. The shortest of several
+    /// trips counts, since an answer may be late for other reasons. Random reads do not wait for the window
+    /// and may be in flight all the time. A request that is sent two trips after the drain began meets only
+    /// those, so its trip counts, too.
     Drain { reason: Reason, since: Instant, trips: u32, shortest: Duration },
 }
 
@@ -120,11 +121,12 @@ struct WindowTrial {
 enum Reason {
     /// The rate has fallen. Either the link is slower, or the path is longer.
     Slow { peak: f64 },
-    /// The least trip may be too long: others may have filled the queue of the link when it was measured, or the path was
-    /// longer and has become short again. A window of the size of the longer path keeps the trips long.
+    /// The least trip may be too long: others may have filled the queue of the link when it was measured, or
+    /// the path was longer and has become short again. A window of the size of the longer path keeps the
+    /// trips long.
     Unsure,
-    /// A trial has failed, but the path may be longer nevertheless: the link may be slower, too, or TCP's window may have
-    /// grown more slowly than this one.
+    /// A trial has failed, but the path may be longer nevertheless: the link may be slower, too, or TCP's
+    /// window may have grown more slowly than this one.
     Retry,
 }
 
@@ -139,11 +141,12 @@ struct Peak {
 /// About one round trip, over which rate and trip are judged.
 struct WindowRound {
     since: Instant,
-    /// The number of the first request that is sent in it. The answer to such a request may end the round.
+    /// The number of the first request that is sent in this round. Only an answer to such a request can end
+    /// the round.
     first_number: u64,
     bytes: u64,
     answers: u32,
-    /// Somebody wanted to send more than the window allowed.
+    /// A request had to wait for the window in this round.
     was_full: bool,
 }
 
@@ -151,26 +154,26 @@ struct WindowRequest {
     number: u64,
     sent: Instant,
     bytes: u64,
-    /// Nothing else was under way, late requests aside.
+    /// No other request was in flight when this one was sent, late requests aside.
     is_alone: bool,
     is_late: bool,
 }
 
-/// A request that is under way. It must be given back to the window by `answered` or `failed`.
+/// A request in flight. The caller must return it to the window by `answered` or `failed`.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct WindowTicket(u64);
 
-/// What a window shows to an operator.
+/// The state of a window, for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
     /// Bytes per second.
     pub rate: u64,
     /// The round trip on an empty link.
     pub trip: Duration,
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     pub window: u64,
-    /// Bytes that are under way, late ones included.
+    /// Bytes that are in flight, including late requests.
     pub under_way: u64,
 }
 
@@ -185,21 +188,21 @@ impl Estimate {
     }
 }
 
-/// The window before the first measurement: six requests of 64 KiB. Eight requests make the queue of a link of 200 Mbit/s
-/// and 8 ms overflow. With four, a link of 80 ms is not full after a second.
+/// The window before the first measurement: six requests of 64 KiB. Eight requests make the queue of a link
+/// of 200 Mbit/s and 8 ms overflow. With four, a link of 80 ms is not full after a second.
 const FIRST: u64 = 384 * 1024;
-/// The smallest window: two requests of 64 KiB, so that the far side never waits for the next one.
+/// The smallest window: two requests of 64 KiB, so that the far node never waits for the next one.
 const LEAST: u64 = 128 * 1024;
 /// The largest window: 10 Gbit/s over a round trip of 200 ms.
 const MOST: u64 = 256 << 20;
 /// The window in relation to rate × trip in the round that looks for a higher rate.
 const PROBE: f64 = 1.25;
-/// The same in the round after that, which lets the queue of the one before drain.
+/// The window in relation to rate × trip in the round after a probe, so that the queue of the probe drains.
 const YIELD: f64 = 0.9;
 /// The number of rounds from a probe that has found a higher rate to the next probe.
 const PROBED: u32 = 8;
-/// The number of rounds from a probe that has found no higher rate to the next probe, a multiple of [`PROBED`]. A probe
-/// makes the queue of the link longer, and may make it overflow.
+/// The number of rounds from a probe that has found no higher rate to the next probe, a multiple of
+/// [`PROBED`]. A probe makes the queue of the link longer, and may make it overflow.
 const SELDOM_PROBED: u32 = 16;
 /// A probe has found a higher rate if the rate has grown by this factor. Less may be measurement noise.
 const NOTICED: f64 = 1.05;
@@ -207,15 +210,17 @@ const NOTICED: f64 = 1.05;
 const GROWTH: f64 = 1.75;
 /// A rate that is higher by less than this does not make a window double again.
 const HIGHER: f64 = 1.25;
-/// A trip of so many least trips means that a window that doubles has begun to fill a queue.
+/// A trip that is longer than the least trip by this factor means that a window that doubles has begun to
+/// fill a queue.
 const QUEUED: f64 = 2.0;
-/// The same in a trial. If others fill the queue, it has to end before it adds much to that.
+/// As [`QUEUED`], in a trial. If others fill the queue, the trial has to end before it adds much to the
+/// queue.
 const QUEUED_IN_TRIAL: f64 = 1.25;
 /// A round that is full and has less than this part of the peak rate is slow.
 const SLOW: f64 = 0.5;
-/// So many slow rounds in a row mean that the link has changed.
+/// This many slow rounds in a row mean that the link has changed.
 const SLOW_ROUNDS: u32 = 4;
-/// So many requests travel alone before a window is found anew.
+/// The number of requests that travel alone before the drain ends.
 const DRAIN_TRIPS: u32 = 2;
 /// A trip that is longer by this factor on an empty link is another path.
 const LONGER: f64 = 1.5;
@@ -225,20 +230,20 @@ const RESTORED: f64 = 0.8;
 const UNSURE: Duration = Duration::from_secs(5);
 /// The time after a failed trial until the next one.
 const RETRY: Duration = Duration::from_secs(10);
-/// The time between two drains while the path is longer than it once was. Such a drain finds out whether the path has become
-/// short again. It costs two trips: a sixtieth of the time at 80 ms.
+/// The time between two drains while the path is longer than it once was. Such a drain finds out whether the
+/// path has become short again. It costs two trips: a sixtieth of the time at 80 ms.
 const REPEAT: Duration = Duration::from_secs(10);
-/// A later trial succeeds with so many times the rate before it: a path that is much longer gives more.
+/// A later trial succeeds if the rate grows by this factor: a path that is much longer gives more.
 const RETRIED: f64 = 2.2;
 /// The shortest span of [`Peak`].
 const SPAN: Duration = Duration::from_secs(1);
-/// The span is at least so many trips.
+/// The span is at least this many trips.
 const SPAN_TRIPS: u32 = 10;
-/// A round has at least so many answers: fewer say little about the rate.
+/// A round has at least this many answers: fewer say little about the rate.
 const ROUND_ANSWERS: u32 = 8;
 /// No request is late before this.
 const LATE: Duration = Duration::from_millis(100);
-/// A request is late after so many trips of a full window.
+/// A request is late after this many trips of a full window.
 const LATE_TRIPS: f64 = 8.0;
 
 impl Window {
@@ -262,9 +267,9 @@ impl Window {
         }
     }
 
-    /// Records a short request of a host. If another one came within the last second, the window becomes considerate for a
-    /// second: it keeps the queue of the link short, although the link may then be idle for moments. A single short
-    /// request has no effect, since it may be the first read of a stream.
+    /// Records a short request of a host. If another one came within the last second, the window becomes
+    /// considerate for a second: it keeps the queue of the link short, although the link may then be idle for
+    /// moments. A single short request has no effect, since it may be the first read of a stream.
     pub fn note_short(&mut self, now: Instant) {
         let before = self.short.replace(now);
         if before.is_some_and(|before| now < before + CONSIDERATE) {
@@ -276,15 +281,15 @@ impl Window {
         self.considerate_until.is_some_and(|until| now < until)
     }
 
-    /// Returns the most bytes that one request should have: a small part of the window, so that a short request does not
-    /// have to wait long behind it.
+    /// Returns the most bytes that one request should have: a small part of the window, so that a short
+    /// request does not have to wait long behind it.
     pub fn longest_request(&self, now: Instant) -> u64 {
         let (parts, least) = if self.is_considerate(now) { (16, 16 << 10) } else { (8, 64 << 10) };
         (self.bytes / parts).clamp(least, LONGEST_REQUEST)
     }
 
-    /// Returns the most bytes that should be requested at once, in one or several requests. The answer to a short request may
-    /// have to wait until the link has transmitted all of them.
+    /// Returns the most bytes that should be requested at once, in one or several requests. The answer to a
+    /// short request may have to wait until the link has transmitted all of them.
     pub fn longest_burst(&self, now: Instant) -> u64 {
         if self.is_considerate(now) { self.longest_request(now) } else { LONGEST_REQUEST }
     }
@@ -300,11 +305,11 @@ impl Window {
         has_room
     }
 
-    /// Notes that a request of so many bytes is sent.
+    /// Records that a request of `bytes` bytes is sent now.
     pub fn sent(&mut self, bytes: u64, now: Instant) -> WindowTicket {
         if self.under_way.requests.is_empty() {
-            // Leave the time without requests out of the round. Continue the round nevertheless: if all requests of a small
-            // window are answered at once, no round would ever have enough answers.
+            // Leave the time without requests out of the round. Continue the round nevertheless: if all
+            // requests of a small window are answered at once, no round would ever have enough answers.
             match self.idle_since.take() {
                 Some(since) => self.round.since += now - since,
                 None => self.round = WindowRound::new(now, self.under_way.next_number),
@@ -314,12 +319,12 @@ impl Window {
         self.under_way.add(bytes, now)
     }
 
-    /// Notes that a request has failed or was given up. It says nothing about the link.
+    /// Records that a request has failed or was dropped. The window learns nothing from it.
     pub fn failed(&mut self, ticket: WindowTicket) {
         self.under_way.take(ticket);
     }
 
-    /// Notes that a request has been answered.
+    /// Records that a request was answered.
     pub fn answered(&mut self, ticket: WindowTicket, now: Instant) {
         let Some(request) = self.under_way.take(ticket) else { return };
         self.idle_since = self.under_way.requests.is_empty().then_some(now);
@@ -361,8 +366,8 @@ impl Window {
         matches!(self.mode, WindowMode::Drain { .. })
     }
 
-    /// Stops counting requests that are under way for too long: a far side that answers one request in a hundred
-    /// late would otherwise empty the link.
+    /// Stops counting requests that are in flight for too long. Without this, a far node that answers one
+    /// request in a hundred late would empty the link.
     fn set_late_aside(&mut self, now: Instant) {
         let rate = self.rate.highest().max(1.0);
         let full_trip = self.bytes as f64 / rate;
@@ -448,8 +453,9 @@ impl Window {
         self.bytes = 1;
     }
 
-    /// Some requests have travelled alone. If the trip was long nevertheless, others may fill the queue, or the path
-    /// has become longer: then a larger window brings back the rate that there was.
+    /// Ends the drain, in which requests have travelled alone. If the trip was long nevertheless, other
+    /// senders may fill the queue, or the path has become longer: then a larger window restores the former
+    /// rate.
     fn end_drain(&mut self, reason: Reason, trip: Duration, now: Instant) {
         let least = self.least_trip.unwrap_or(trip);
         self.mode = WindowMode::Follow { rounds: 0 };
@@ -471,7 +477,8 @@ impl Window {
         self.follow(1.0, now);
     }
 
-    /// Ends the growth at a rate of `best`. After a trial that has failed, goes back to the trip before it.
+    /// Ends the growth at a rate of `best`. After a trial that has failed, restores the least trip from
+    /// before the trial.
     fn end_growth(&mut self, trial: Option<WindowTrial>, best: f64, now: Instant) {
         self.mode = WindowMode::Follow { rounds: 0 };
         self.next_drain = match trial {
@@ -497,7 +504,8 @@ impl Window {
         let request = self.request_bytes as f64;
         let usual = held + more * request;
         self.set(if gain > 1.0 {
-            // A large window grows by the gain less one request, so that the queue of the link overflows less often.
+            // A large window grows by the gain less one request, so that the queue of the link overflows less
+            // often.
             (gain * held + request).max(usual + request / 2.0) as u64
         } else {
             (gain * held + more * request) as u64

@@ -1,4 +1,4 @@
-//! The disk of a tier: segments written, blocks read and checked.
+//! The disk of a tier: writes segments, reads blocks and checks them.
 
 use std::{io, sync::Arc};
 
@@ -15,28 +15,27 @@ use crate::slots::{
     sectors::{SLOT_BYTES, WHOLE},
 };
 
-/// The disk of a tier, and what its blocks are encrypted with.
+/// The disk of a tier, and the key of its blocks.
 pub(crate) struct TierDisk {
     volume: Stack,
     sealer: Option<Sealer>,
-    /// For blocks that are sealed.
+    /// Buffers for sealed blocks.
     scratch: Arc<SlotPagePool>,
 }
 
-/// A segment on its way to the disk.
+/// A full segment that is to be written.
 #[derive(Clone)]
 pub(crate) struct Full {
     pub(super) number: u64,
-    /// Its first cell.
+    /// The first cell of the segment.
     pub(super) first: u32,
     pub(super) pages: Arc<[Bytes]>,
 }
 
-/// By which the block of a cell is known.
+/// The checks by which the content of each cell is verified.
 pub(super) enum Checks {
-    /// CRC32C.
     Sums(Vec<u32>),
-    /// Authentication tags, where blocks are sealed.
+    /// Authentication tags, if blocks are sealed.
     Tags(Vec<Tag>),
 }
 
@@ -46,24 +45,24 @@ pub(super) enum TierBlockCheck {
     Tag(Tag),
 }
 
-/// Neighbouring slots, all of them here when it was made.
+/// Adjacent slots, all of which were in the tier when this was made.
 pub(crate) struct Stretch {
     pub(super) disk: Arc<TierDisk>,
     pub(super) finds: Vec<Find>,
 }
 
-/// Where a slot was found.
+/// The position and the check of a slot.
 pub(super) struct Find {
     pub slot: u64,
     pub cell: u32,
-    /// The segment that its block came with, and which of its blocks it is.
+    /// The segment of the block, and its position in the segment.
     pub which: Which,
     pub check: TierBlockCheck,
-    /// It is not on the disk yet.
+    /// The content, if it is not on the disk yet.
     pub page: Option<Bytes>,
 }
 
-/// A segment that is on the disk.
+/// A segment that was written, with the checks of its blocks.
 pub(crate) struct WrittenTierSegment {
     pub(super) number: u64,
     pub(super) first: u32,
@@ -76,7 +75,7 @@ impl TierDisk {
         Ok(Self { volume, sealer, scratch: SlotPagePool::new(pages)? })
     }
 
-    /// Writes a segment. What it replaces has left the index before.
+    /// Writes a segment. The caller has removed the former slots of these cells from the index.
     pub async fn write(&self, full: &Full) -> Result<WrittenTierSegment, Error> {
         let mut data = Data::with_parts(full.pages.len());
         let mut checks = match self.sealer {
@@ -99,7 +98,7 @@ impl TierDisk {
                 (None, Checks::Tags(_)) => unreachable!("a disk is sealed or not"),
             }
             if ordinal % 16 == 15 {
-                // So many take some tens of microseconds.
+                // Sealing or checking 16 blocks takes some tens of microseconds. Let other tasks run.
                 tokio::task::yield_now().await;
             }
         }
@@ -107,7 +106,7 @@ impl TierDisk {
         Ok(WrittenTierSegment { number: full.number, first: full.first, checks })
     }
 
-    /// How many blocks there are for segments.
+    /// Returns the number of blocks for segments.
     pub(super) fn blocks(&self) -> u64 {
         self.volume.geometry().blocks.saturating_sub(FIRST_BLOCK)
     }
@@ -122,9 +121,9 @@ impl TierDisk {
 }
 
 impl Stretch {
-    /// The blocks of all its slots; none for those that are not what was written.
+    /// Reads the blocks of all slots. A block that fails its check is `None`.
     pub async fn read(&self) -> Result<Vec<Option<Data>>, Error> {
-        // What came together lies together.
+        // Slots that were admitted together are in adjacent cells, and are read with one call.
         let follows = |a: &Find, b: &Find| {
             a.page.is_none() && b.page.is_none() && b.cell.checked_sub(1) == Some(a.cell)
         };
@@ -136,7 +135,7 @@ impl Stretch {
         Ok(blocks)
     }
 
-    /// Those of slots that lie side by side, or of one in memory.
+    /// Reads slots in adjacent cells, or one slot that is still in memory.
     async fn read_run(&self, run: &[Find]) -> Result<Vec<Option<Data>>, Error> {
         if let [Find { page: Some(page), .. }] = run {
             return Ok(vec![Some(page.clone().into())]);
@@ -163,9 +162,11 @@ impl Stretch {
     }
 }
 
-/// Where segments begin: what is before is the label, and room to see what else may be on a disk.
+/// The first block of the segments. The label is in block 0; the blocks in between show whether the disk
+/// holds other data.
 pub(crate) const FIRST_BLOCK: u64 = 32;
-/// Slots in a segment, 512 KiB: one write, after which flash has nothing to move when it is written over.
+/// Slots in a segment, 512 KiB. A flash disk that is overwritten in units of this size has little data to
+/// move.
 pub(super) const MOST_SEGMENT_SLOTS: u64 = 128;
-/// What a block is about is in the index, not with it.
+/// The slot is in the index, not in the sealed block.
 const ABOUT: SealedBlockId = SealedBlockId { slot: 0, mask: WHOLE, serial: 0 };

@@ -1,44 +1,44 @@
-//! Which cell of the tier holds which slot: two chained lists of numbers, 16 bytes a cell, taken from the
-//! system as they are first used.
+//! Maps slots to cells of the tier: a hash table with chains, made of arrays with 16 bytes per cell. The
+//! system provides their memory when they are first used.
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
 use crate::slots::hash::SlotHasher;
 
-/// Slots and their cells; each slot has one cell at most, each cell one slot.
+/// The index. A slot is in at most one cell, and a cell holds at most one slot.
 pub(crate) struct TierIndex {
-    /// By cell: its slot and one; 0: none.
+    /// For each cell its slot plus one; 0 if the cell is empty.
     slots: Vec<u64>,
-    /// By place of a slot's hash: the first cell of its chain and one; 0: none.
+    /// For each hash value the first cell of the chain plus one; 0 if there is none.
     heads: Vec<u32>,
-    /// By cell: the next one of its chain, and one; 0: none.
+    /// For each cell the next cell of its chain plus one; 0 if there is none.
     next: Vec<u32>,
     length: u64,
 }
 
 impl TierIndex {
-    /// For so many cells, fewer than 2^32.
+    /// Creates an index for `cells` cells, fewer than 2^32.
     pub fn new(cells: u32) -> Self {
         let cells = cells as usize;
         Self { slots: vec![0; cells], heads: vec![0; cells], next: vec![0; cells], length: 0 }
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// How many cells.
+    /// Returns the number of cells.
     pub fn cells(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// The slot in a cell.
+    /// Returns the slot in a cell.
     pub fn slot(&self, cell: u32) -> Option<u64> {
         self.slots[cell as usize].checked_sub(1)
     }
 
-    /// The cell of a slot.
+    /// Returns the cell of a slot.
     pub fn find(&self, slot: u64) -> Option<u32> {
         let mut cell = self.heads[self.place(slot)].checked_sub(1)?;
         while self.slots[cell as usize] != slot + 1 {
@@ -47,7 +47,7 @@ impl TierIndex {
         Some(cell)
     }
 
-    /// Puts a slot, which has no cell, into a cell, which has no slot.
+    /// Puts a slot into a cell. The slot must be in no cell, and the cell must be empty.
     pub fn insert(&mut self, slot: u64, cell: u32) {
         debug_assert!(self.find(slot).is_none() && self.slot(cell).is_none(), "both are free");
         let place = self.place(slot);
@@ -56,7 +56,6 @@ impl TierIndex {
         self.length += 1;
     }
 
-    /// Empties a cell.
     pub fn clear(&mut self, cell: u32) {
         let Some(slot) = self.slot(cell) else { return };
         let after = std::mem::take(&mut self.next[cell as usize]);

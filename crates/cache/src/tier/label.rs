@@ -1,6 +1,7 @@
-//! The first block of a tier's disk: of which log it is. All else there is void when it is opened.
+//! The label: the first block of a tier's disk. The label names the log that the tier belongs to. All other content
+//! is void at an opening.
 //!
-//! The bytes are written down in `docs/formats/read-tier.md`.
+//! `docs/formats/read-tier.md` describes the bytes.
 
 use journal::{
     bytes::{array, put, put_u32, u32_at},
@@ -10,28 +11,28 @@ use journal::{
 
 use crate::slots::sectors::SLOT_BYTES;
 
-/// What the first block says.
+/// The content of the first block.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct TierLabel {
-    /// The log whose cache uses it.
+    /// The log whose cache uses the disk.
     pub instance: InstanceId,
-    /// What was written since is encrypted.
+    /// All data written with this label is encrypted.
     pub is_sealed: bool,
 }
 
-/// What was found instead.
+/// The reason why a disk has no usable label.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NoLabel {
-    /// Zeros.
+    /// The blocks are all zeros.
     Blank,
-    /// Something else.
+    /// The blocks hold other data.
     Other,
-    /// That of another version.
+    /// The label has this version, which is not ours.
     Version(u32),
 }
 
 impl TierLabel {
-    /// The block.
+    /// Encodes the label into a block.
     pub fn encode(&self, block: &mut [u8]) {
         block.fill(0);
         put(block, MAGIC, &MAGIC_BYTES);
@@ -42,7 +43,8 @@ impl TierLabel {
         put_u32(block, CHECKSUM, checksum);
     }
 
-    /// What the first blocks of a disk say: all of them must be zeros where there is no label.
+    /// Decodes the first blocks of a disk. If there is no label, all of them must be zeros for the disk to be
+    /// blank.
     pub fn decode(blocks: &[u8]) -> Result<Self, NoLabel> {
         if blocks.iter().all(|&byte| byte == 0) {
             return Err(NoLabel::Blank);
@@ -68,7 +70,7 @@ const MAGIC: usize = 0;
 const VERSION: usize = 8;
 const FLAGS: usize = 12;
 const INSTANCE: usize = 16;
-/// In the first sector: it is written as a whole or not at all.
+/// At the end of the first sector, which a disk writes as a whole or not at all.
 const CHECKSUM: usize = 508;
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! The second read tier: clean slots that left memory, in segments that lie on a local disk one behind the
-//! other and are written over in that order. All that is known of them is in memory, and void with the process.
+//! The read tier: clean slots that were evicted from memory, on a local disk. They are written in segments,
+//! one behind the other, and the oldest segment is overwritten first. The index is in memory only, so the
+//! content of the disk is lost with the process.
 //!
-//! What holds, whenever the lock of the cache's state is free: a slot that is in the index is clean, and what
-//! its cell holds is what the lower volume has. A write takes its slot out before it is in the log, and what
-//! goes past the log before it is acknowledged. Nothing here does I/O; that is in `tiering`.
+//! Invariant, whenever the lock of the cache's state is free: a slot in the index is clean, and its cell
+//! holds what the lower volume has. A write removes its slot from the index before the slot is in the log,
+//! and a bypassing call before it is acknowledged. No function here does I/O; that is in `tiering`.
 //!
-//! The bytes on disk are written down in `docs/formats/read-tier.md`.
+//! `docs/formats/read-tier.md` describes the bytes on the disk.
 
 mod index;
 mod disk;
@@ -27,12 +28,12 @@ use disk::{Checks, Find, Full, MOST_SEGMENT_SLOTS, TierBlockCheck, WrittenTierSe
 pub(crate) use disk::{FIRST_BLOCK, Stretch, TierDisk};
 use index::TierIndex;
 
-/// The tier of a cache, if it has one.
+/// The read tier of a cache, and its counters.
 #[derive(Default)]
 pub(crate) struct Tiered {
     standing: TierStatus,
     counts: TierCounts,
-    /// A segment waits for the disk.
+    /// Signalled when a segment is full and must be written to the disk.
     pub wake: Arc<Notify>,
     /// See `Mutant::TierKeepsOverwritten`.
     #[cfg(feature = "mutation")]
@@ -41,67 +42,68 @@ pub(crate) struct Tiered {
 
 #[derive(Default)]
 enum TierStatus {
-    /// It has none.
+    /// The cache has no tier.
     #[default]
     Without,
     Works(Box<Tier>),
-    /// It had one, whose disk failed.
+    /// The disk of the tier has failed.
     Failed(Error),
 }
 
-/// Slots, by what became of them.
+/// Counts of slots. See [`TierStatistics`].
 #[derive(Clone, Copy, Default)]
 struct TierCounts {
     admitted: u64,
-    /// Because the disk was behind.
+    /// Slots that were not admitted because the disk was too slow.
     dropped: u64,
     rotten: u64,
 }
 
-/// A tier at work.
+/// A tier in use.
 struct Tier {
     disk: Arc<TierDisk>,
     index: TierIndex,
     checks: Checks,
-    /// Segments that the disk has room for, and slots in one.
+    /// The number of segments on the disk, and the number of slots in one.
     segments: u64,
     slots: u32,
-    /// The segment that is being filled; it goes to place `number % segments`. The first is `segments`, so that
-    /// each place has had one before.
+    /// The segment that is being filled. Segment *n* is at position *n* modulo `segments` on the disk. The
+    /// first one has the number `segments`, so that each position has a predecessor.
     number: u64,
-    /// The slots of it that are here already.
+    /// The slots that the segment has so far.
     filling: Vec<Bytes>,
-    /// Filled, not on the disk yet; oldest first.
+    /// Full segments that are not on the disk yet, oldest first.
     full: VecDeque<Full>,
-    /// Pages that both may have; what finds no room is not taken in.
+    /// Most pages in `filling` and `full` together. If there are more, slots are not admitted.
     most_pages: usize,
 }
 
-/// A run of slots, and what the tier has of it.
+/// A run of slots that is completely in the tier, or not at all.
 pub(crate) struct TierPiece {
     pub first: u64,
     pub count: u32,
-    /// All of it, or nothing.
+    /// The blocks of the slots, if they are in the tier.
     pub stretch: Option<Stretch>,
 }
 
 impl TierPiece {
-    /// Nothing of it is to come from here.
+    /// Returns a run of slots that must not be read from the tier.
     pub fn missing(slots: Range<u64>) -> Self {
         Self { first: slots.start, count: (slots.end - slots.start) as u32, stretch: None }
     }
 }
 
 impl Tiered {
-    /// Begins, empty: once.
+    /// Begins to use a disk, without content. Only once for a cache.
     pub fn begin(&mut self, disk: TierDisk) {
-        // What is on its way to or from another disk would be taken for its own.
+        // With a second disk, blocks in flight to or from the first one could be mistaken for those of the
+        // second.
         assert!(matches!(self.standing, TierStatus::Without), "a cache has one read tier");
         self.standing = TierStatus::Works(Box::new(Tier::new(disk)));
     }
 
-    /// Ends for good, if it has not. What it had is to be dropped without the lock: giving much memory
-    /// back takes time.
+    /// Ends the use of the tier for good. Returns its data structures, if it was in use: the caller drops
+    /// them without holding the lock, since releasing much memory takes time.
     pub fn fail(&mut self, error: &Error) -> Option<impl Sized + use<>> {
         if matches!(self.standing, TierStatus::Failed(_)) {
             return None;
@@ -117,7 +119,7 @@ impl Tiered {
         if let TierStatus::Works(tier) = &mut self.standing { Some(tier) } else { None }
     }
 
-    /// Returns what the tier holds and has done.
+    /// Returns the statistics of the tier.
     pub fn statistics(&self) -> TierStatistics {
         let tier = self.tier();
         TierStatistics {
@@ -133,17 +135,17 @@ impl Tiered {
         }
     }
 
-    /// Whether there is a tier, and a slot that has left memory is worth a place in it.
+    /// Returns true if there is a tier and the evicted slot should be admitted.
     pub fn takes(&self, evicted: &Evicted) -> bool {
         evicted.is_wanted && matches!(self.standing, TierStatus::Works(_))
     }
 
-    /// How many of the [`MOST_BUFFERED`] pages that the memory has for a tier it does not have now.
+    /// Returns how many of the [`MOST_BUFFERED`] pages for the tier are not used by it now.
     pub fn unused_pages(&self) -> usize {
         MOST_BUFFERED as usize - self.tier().map_or(0, Tier::pages)
     }
 
-    /// Takes in a slot that has left memory, with its page: copies would be made under the lock.
+    /// Admits an evicted slot, with its page: a copy would be made under the lock.
     pub fn admit(&mut self, evicted: Evicted) {
         let TierStatus::Works(tier) = &mut self.standing else { return };
         match tier.admit(evicted.slot, evicted.page) {
@@ -158,7 +160,7 @@ impl Tiered {
         }
     }
 
-    /// Forgets a slot that is written.
+    /// Removes a slot that is being written from the index.
     pub fn void(&mut self, slot: u64) {
         #[cfg(feature = "mutation")]
         if self.is_mutated {
@@ -169,7 +171,8 @@ impl Tiered {
         }
     }
 
-    /// Forgets some of a run of slots; `done` begins at 0 and says how far it is. False when all are forgotten.
+    /// Removes some of the slots in a run from the index. `done` is the progress of the caller and begins at
+    /// 0. Returns false when all of them are removed.
     pub fn void_some(&mut self, slots: &Range<u64>, done: &mut u64) -> bool {
         #[cfg(feature = "mutation")]
         if self.is_mutated {
@@ -191,8 +194,9 @@ impl Tiered {
         *done < end
     }
 
-    /// Cuts a run of slots into what is here and what is not. A few slots between others that are not
-    /// here stay with them: one call for all costs less than what it saves.
+    /// Cuts a run of slots into pieces that are in the tier and pieces that are not. A few tier slots between
+    /// others are read from the lower volume with these: one longer call costs less than a call to the tier
+    /// saves.
     pub fn cut(&self, first: u64, count: u32) -> Vec<TierPiece> {
         let Some(tier) = self.tier().filter(|tier| tier.index.len() > 0) else {
             return vec![TierPiece::missing(first..first + u64::from(count))];
@@ -212,7 +216,7 @@ impl Tiered {
                 pieces.push(TierPiece { first: slot, count: found as u32, stretch });
                 missing = slot + found;
             }
-            // The next one is not here.
+            // The next slot is not in the tier.
             slot += found + 1;
         }
         if missing < end {
@@ -221,8 +225,8 @@ impl Tiered {
         pieces
     }
 
-    /// Which slots of a stretch that was read are what they should be: all of them, or those that are
-    /// not are forgotten and nothing was read.
+    /// Returns the data of a stretch that was read from the disk. If a block is corrupt or was overwritten,
+    /// returns `None`. Corrupt blocks are removed from the index.
     pub fn judge(&mut self, stretch: &Stretch, blocks: Vec<Option<Data>>) -> Option<Data> {
         let tier =
             if let TierStatus::Works(tier) = &mut self.standing { tier } else { return None };
@@ -232,7 +236,8 @@ impl Tiered {
             let is_current = find.page.is_some() || tier.is_current(find);
             match block {
                 Some(block) if is_current => data.append(block),
-                // It was written over while it was read, or may have been.
+                // The cell has been given to another segment during the read, so its content may have been
+                // overwritten.
                 _ if !is_current => is_whole = false,
                 _ => {
                     self.counts.rotten += 1;
@@ -252,13 +257,14 @@ impl Tiered {
         is_whole.then_some(data)
     }
 
-    /// The oldest segment that waits for the disk, with the disk. It waits on until [`Self::note_written`].
+    /// Returns the oldest segment that waits for the disk, and the disk. The segment stays in the queue until
+    /// [`Self::note_written`].
     pub fn next_full(&self) -> Option<(Arc<TierDisk>, Full)> {
         let tier = self.tier()?;
         Some((Arc::clone(&tier.disk), tier.full.front()?.clone()))
     }
 
-    /// It is on the disk.
+    /// Records that the oldest waiting segment is on the disk, with the checksums or tags of its blocks.
     pub fn note_written(&mut self, written: &WrittenTierSegment) {
         let Some(tier) = self.tier_mut() else { return };
         let first = written.first as usize;
@@ -274,11 +280,11 @@ impl Tiered {
 }
 
 enum TierAdmission {
-    /// It is here already.
+    /// The slot is in the tier already.
     Known,
-    /// The disk does not keep up.
+    /// The disk is too slow.
     Behind,
-    /// `is_full`: with it the segment is.
+    /// The slot was admitted. `is_full`: it was the last one of its segment.
     Taken { is_full: bool },
 }
 
@@ -286,7 +292,7 @@ impl Tier {
     fn new(disk: TierDisk) -> Self {
         let blocks = disk.blocks();
         let slots = (blocks / LEAST_SEGMENTS).min(MOST_SEGMENT_SLOTS) as u32;
-        // Cells are counted in 32 bits: 16 TiB.
+        // Cells are counted in 32 bits, which is enough for 16 TiB.
         let most = u64::from(u32::MAX / slots.max(1));
         let segments = (blocks / u64::from(slots.max(1))).min(most);
         let cells = segments as u32 * slots;
@@ -307,7 +313,7 @@ impl Tier {
         }
     }
 
-    /// How many it has.
+    /// Returns the number of pages in memory.
     fn pages(&self) -> usize {
         self.filling.len() + self.full.len() * self.slots as usize
     }
@@ -359,7 +365,7 @@ impl Tier {
         Some(Find { slot, cell, which: Which(number, at), check, page })
     }
 
-    /// The number of the segment that the content of a cell came with.
+    /// Returns the number of the segment that the content of a cell belongs to.
     fn segment_of(&self, cell: u32) -> u64 {
         let place = u64::from(cell / self.slots);
         let here = self.number % self.segments;
@@ -368,12 +374,13 @@ impl Tier {
         self.number - if is_to_come { self.segments } else { back }
     }
 
-    /// Half of all that is here came later: it is worth to be written once more.
+    /// Returns true if at least half of the segments on the disk are newer than this cell. Then the slot is
+    /// worth writing again, so that it stays in the tier.
     fn is_old(&self, cell: u32) -> bool {
         (self.number - self.segment_of(cell)) * 2 >= self.segments
     }
 
-    /// Whether the place of a block has not been given to another segment since it was found.
+    /// Returns true if the cell has not been given to another segment since it was found.
     fn is_current(&self, find: &Find) -> bool {
         self.segment_of(find.cell) == find.which.0
     }
@@ -381,15 +388,16 @@ impl Tier {
 
 /// The smallest disk, 384 KiB: one slot in each segment.
 pub(crate) const LEAST_BLOCKS: u64 = FIRST_BLOCK + LEAST_SEGMENTS;
-/// A segment is a 64th of the disk at most, so that what is given up at once is little of it, and has no
-/// more than [`MOST_SEGMENT_SLOTS`].
+/// A segment is at most 1/64 of the disk, so that little is discarded when a segment is overwritten.
 const LEAST_SEGMENTS: u64 = 64;
-/// Slots in memory, 2 MiB: a segment that is filled, one that is written, and two for a disk that is slower
-/// for a moment. A quarter of a small disk, so that no segment is written over before it is written.
+/// Slots in memory, 2 MiB: a segment that is being filled, one that is being written, and two for moments in
+/// which the disk is slow. At most a quarter of the cells of a small disk, so that no segment is overwritten
+/// before it is written.
 pub(crate) const MOST_BUFFERED: u32 = 4 * MOST_SEGMENT_SLOTS as u32;
-/// Fewer slots than this, 32 KiB, between others that come from the lower volume come from there, too.
+/// Fewer adjacent tier slots than this (32 KiB) between others are read from the lower volume together with
+/// those.
 const LEAST_STRETCH: u64 = 8;
-/// Slots or cells looked at under the lock at once: some tens of microseconds.
+/// Slots or cells that are looked at in one go under the lock: some tens of microseconds.
 const STEP: u64 = 1024;
 
 #[cfg(test)]
@@ -414,7 +422,7 @@ mod tests {
         tiered.admit(first);
         let find = tiered.tier().and_then(|tier| tier.find(0)).expect("it is here");
         assert_eq!(find.page.map(|page| page.as_ptr()), Some(at), "no copy");
-        // A quarter of 640; its disk takes nothing yet.
+        // A quarter of the 640 cells may be in memory. The disk accepts nothing yet.
         (1..200).for_each(|slot| tiered.admit(evicted(slot)));
         assert_eq!((tiered.counts.admitted, tiered.counts.dropped), (160, 40));
         assert_eq!(tiered.unused_pages(), MOST_BUFFERED as usize - 160);

@@ -2,38 +2,39 @@ use std::collections::BinaryHeap;
 
 use super::*;
 
-/// A link whose far end answers each request when it has come whole.
+/// A link whose far end answers each request when all of it has arrived.
 #[derive(Clone, Copy)]
 struct Link {
-    /// Bytes per second.
+    /// The capacity in bytes per second.
     rate: f64,
-    /// Of an empty link, without the time that the bytes themselves take.
+    /// The round trip time on an empty link in seconds, without the transmission time of the bytes.
     trip: f64,
-    /// One request in so many is answered a second late; none if 0.
+    /// One in this many requests is answered a second late; none if 0.
     late: u64,
-    /// The first of so many requests is answered three round trips late, each later one a little less, as over a TCP
-    /// connection in slow start.
+    /// The first of this many requests is answered three round trips late, each later one a little less, as
+    /// over a TCP connection in slow start.
     slow: u64,
-    /// TCP's window at the far end, if it limits the answers: its size in bytes, the time since the beginning at which it
-    /// had that size, and its growth in bytes per second.
+    /// TCP's window at the far end, if it limits the answers: its size in bytes, the time since the beginning
+    /// at which it had that size, and its growth in bytes per second.
     tcp: Option<(f64, f64, f64)>,
 }
 
-/// Megabits per second, and milliseconds of round trip.
+/// Returns a link with a rate in megabits per second and a round trip time in milliseconds.
 fn link(megabits: f64, trip: f64) -> Link {
     Link { rate: megabits * 125e3, trip: trip / 1e3, late: 0, slow: 0, tcp: None }
 }
 
-/// Senders with much to send that share a link, in virtual time.
+/// Senders that always have data to send and share a link, in virtual time.
 struct Simulation {
     link: Link,
     begun: Instant,
-    /// In seconds since the beginning.
+    /// Seconds since the beginning.
     now: f64,
-    /// When the link has carried what was sent so far.
+    /// The time at which the link has transmitted everything sent so far.
     free_at: f64,
-    /// The time at which the last answer arrives, late answers aside. TCP delivers answers in the order in which they were
-    /// sent: after the path has become shorter, answers still arrive behind those that took the longer path.
+    /// The time at which the last answer arrives, late answers aside. TCP delivers answers in the order in
+    /// which they were sent: after the path has become shorter, answers still arrive behind those that took
+    /// the longer path.
     last_comes: f64,
     senders: Vec<Sender>,
     /// Hosts send short requests all the time, and the senders keep to [`Window::longest_request`].
@@ -119,8 +120,8 @@ impl Simulation {
         }
     }
 
-    /// Goes on for so many seconds. Returns what part of the link each sender had, and the longest queue in
-    /// seconds.
+    /// Runs for `seconds` more seconds. Returns the share of the link that each sender had, and the longest
+    /// queueing delay in seconds.
     fn run(&mut self, seconds: f64) -> (Vec<f64>, f64) {
         let end = self.now + seconds;
         self.senders.iter_mut().for_each(|sender| sender.bytes = 0);
@@ -152,7 +153,7 @@ impl Simulation {
     }
 }
 
-/// What a queue may hold: after a drain, the whole window is sent at once.
+/// Returns the acceptable queueing delay in seconds: after a drain, the whole window is sent at once.
 fn acceptable(link: Link) -> f64 {
     1.3 * link.trip + 6.0 * REQUEST as f64 / link.rate
 }
