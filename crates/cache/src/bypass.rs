@@ -1,13 +1,18 @@
-//! Past the log: writes when it is full or not wanted, and discards too large for it.
+//! Calls that bypass the log: writes when the log is full or not used, and discards that are too large for
+//! it.
 //!
-//! The order that keeps acknowledged data safe: claim the slots (nothing of them waits for the
-//! log, no destage run touches them, none will), change the lower volume and make that stable,
-//! then put a record into the log that voids the older ones, then forget what the cache knew, then
-//! acknowledge. A crash before the record leaves the older content or the newer one, and the
-//! write was not acknowledged.
+//! These steps, in this order, keep acknowledged data safe:
 //!
-//! All of it runs in a driver of its own: a command that is aborted in the middle must not leave
-//! a write to the lower volume behind that later overtakes a newer one.
+//! 1. Lock the slots. After running commits and destage writes of them have ended, no new ones begin.
+//! 2. Change the lower volume, and make the change stable.
+//! 3. Write a record into the log that voids older records of these slots.
+//! 4. Remove the slots from the slot table and from the read tier.
+//! 5. Acknowledge.
+//!
+//! A crash before step 3 leaves the older content or the newer one, and the write was not acknowledged.
+//!
+//! All of this runs in a task of its own: a command that is aborted in the middle must not leave a write to
+//! the lower volume in flight that overtakes a newer one later.
 
 use std::{
     pin::pin,
@@ -35,24 +40,24 @@ use crate::{
     state::CacheState,
 };
 
-/// What is done to the lower volume.
+/// The change to the lower volume.
 enum BypassChange {
     Write { sector: u64, data: Data },
     Discard,
 }
 
-/// Holds slots against writes and destage until dropped.
+/// Locks slots against writes and destage until dropped.
 struct HeldSlots {
     shared: Arc<CacheCore>,
     id: u64,
     first: u64,
     end: u64,
-    /// A record in the log has to void older ones; it is counted in `CommitQueue::tombstones`.
+    /// A record in the log has to void older ones. The record is counted in `CommitQueue::tombstones`.
     tombstone: bool,
 }
 
 impl HeldSlots {
-    /// `index`, if it is of an entry of a claimed slot.
+    /// Returns `index` if it is the entry of a locked slot.
     fn holds(&self, state: &CacheState, index: u32) -> Option<u32> {
         let claimed = self.first..self.end;
         let used = state.table.is_used(index);
@@ -60,7 +65,8 @@ impl HeldSlots {
     }
 }
 
-/// A share of the lower volume until a round has it alone; `None` where none needs that.
+/// A shared lock on `epoch_turn`: no destage round begins while it is held. `None` if the lower volume has no
+/// atomic epochs.
 type LowerVolumeTurn = Option<OwnedRwLockReadGuard<()>>;
 
 impl Drop for HeldSlots {
@@ -71,7 +77,7 @@ impl Drop for HeldSlots {
 }
 
 impl CacheCore {
-    /// Writes sectors to the lower volume, stable.
+    /// Writes sectors directly to the lower volume. The data is stable there when this returns.
     pub async fn write_past(self: &Arc<Self>, sector: u64, data: Data) -> Result<(), Error> {
         self.counters.traffic.bypassed.add(1);
         let sectors = (data.len() / SECTOR_BYTES) as u64;
@@ -80,7 +86,7 @@ impl CacheCore {
         self.change_past(first, end, BypassChange::Write { sector, data }).await
     }
 
-    /// Discards whole slots of the lower volume, stable.
+    /// Discards whole slots of the lower volume directly. The discard is stable when this returns.
     pub async fn discard_past(self: &Arc<Self>, first: u64, end: u64) -> Result<(), Error> {
         self.change_past(first, end, BypassChange::Discard).await
     }
@@ -91,13 +97,14 @@ impl CacheCore {
         end: u64,
         change: BypassChange,
     ) -> Result<(), Error> {
-        // What was reported before comes first, so that no failure leaves this without that.
-        // Not while the log disk fails: then it is this, out of order, or nothing.
+        // Commit earlier acknowledged writes first: otherwise a failure could lose them and keep this later
+        // one. This is skipped while the log disk fails: then the write can only be done out of order, or not
+        // at all.
         if self.rules.is_early() && self.state.lock().log_error().is_none() {
             self.settle().await?;
         }
-        // Claimed before anything is given away: a call that is aborted until here has done
-        // nothing, and one that is aborted later comes before all that is called after it.
+        // Lock the slots before spawning the task. A call that is aborted earlier has done nothing. A call
+        // that is aborted later is still ordered before all calls that begin after it.
         let (claim, turn) = self.claim(first, end).await?;
         let (sender, receiver) = oneshot::channel();
         tokio::spawn(run(claim, turn, change, sender));
@@ -105,9 +112,9 @@ impl CacheCore {
         receiver.await.unwrap_or_else(|_| Err(given_up()))
     }
 
-    /// Claims the slots `first .. end` when nobody else does, and room in the log for the record
-    /// that voids what it has of them; and a turn at the lower volume. While the log has not even
-    /// that, or a round has the turn, this waits for the round to end, but not for long.
+    /// Locks the slots `first .. end` when no other call has them locked, reserves room in the log for the
+    /// record that voids older records, and takes a turn at the lower volume. If the log has no room for the
+    /// record, or a round has the turn, waits a limited time for the round to end.
     async fn claim(
         self: &Arc<Self>,
         first: u64,
@@ -131,7 +138,7 @@ impl CacheCore {
         };
         let mut claimed = Err(full());
         for _ in 0..LOOKS {
-            // Silence is no change that would wake us.
+            // Wake at intervals: no notification comes when the lower volume stops answering.
             if let Ok(answer) = timeout(LOOK_EVERY, self.claim_in_turn(&mut check)).await {
                 claimed = answer;
                 break;
@@ -141,8 +148,8 @@ impl CacheCore {
         Ok((HeldSlots { shared: Arc::clone(self), id, first, end, tombstone }, turn))
     }
 
-    /// Waits until `check` has an answer while it is our turn. A turn is not kept meanwhile: a round
-    /// has to end before there is room.
+    /// Waits until `check` returns an answer while this call has the turn. Gives the turn back after each
+    /// unsuccessful check, since a round has to run before there is room.
     async fn claim_in_turn<T>(
         &self,
         check: &mut impl FnMut(&mut CacheState) -> Option<Result<T, Error>>,
@@ -163,14 +170,14 @@ impl CacheCore {
         }
     }
 
-    /// Waits until no round is running, and keeps the next one from beginning while the guard lives.
+    /// Waits until no round is running, and keeps the next one from beginning until the guard is dropped.
     async fn turn(&self) -> OwnedRwLockReadGuard<()> {
         let _waiting = WaitingBypass::begin(&self.lower.waits_for_turn);
         Arc::clone(&self.lower.epoch_turn).read_owned().await
     }
 
-    /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
-    /// since the log is about to forget the whole slots.
+    /// Changes the lower volume. If a write covers a slot in part, also writes the dirty sectors of the rest,
+    /// since the log is about to void the whole slot.
     async fn change_lower(
         self: &Arc<Self>,
         claim: &HeldSlots,
@@ -190,7 +197,8 @@ impl CacheCore {
                     return Ok(());
                 }
                 match self.flush_lower(losses).await {
-                    // So a remote volume says that it was reset since the discard, or before it.
+                    // A remote volume reports in this way that it was reset after the discard, or before it.
+                    // Repeat the discard.
                     Err(Error::Device(_)) => {
                         let losses = self.lower.known_losses();
                         self.lower.volume.discard(extent).await.map_err(Error::after_a_part)?;
@@ -230,7 +238,7 @@ impl CacheCore {
             (Some(page), _) => page,
             (None, LogRecordKind::Data) => match self.load(slot, place).await? {
                 Some(bytes) => bytes,
-                // It was destaged meanwhile: the lower volume has it.
+                // The slot was destaged meanwhile: the lower volume has its content.
                 None => return Ok(()),
             },
             (None, _) => Data::zeros(SLOT_BYTES),
@@ -246,7 +254,7 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Forgets what the cache knows of the claimed slots, in short steps.
+    /// Removes the locked slots from the slot table, in short steps.
     async fn forget(&self, claim: &HeldSlots, clean_only: bool) {
         let indices = self.state.lock().table.indices();
         let by_slot = claim.end - claim.first <= u64::from(indices);
@@ -269,11 +277,12 @@ impl CacheCore {
             }
             tokio::task::yield_now().await;
         }
-        // Nothing of before is left in memory that could still go there.
+        // Remove the slots from the tier last: pages that are evicted from memory may be admitted to the
+        // tier.
         self.void_tier(claim.first..claim.end).await;
     }
 
-    /// Keeps what was written through in memory.
+    /// Keeps the data of a bypassing write in memory.
     fn keep(&self, sector: u64, data: &Data) {
         let end = sector + (data.len() / SECTOR_BYTES) as u64;
         for slot in sector.div_ceil(8)..end / 8 {
@@ -283,13 +292,13 @@ impl CacheCore {
             data.slice(at, SLOT_BYTES).copy_to_slice(&mut page);
             let index = state.table.find_or_insert(slot);
             state.table.set_page(index, page.freeze(), WHOLE, Came::Wanted);
-            // A fetch that began before the claim's end may bring older content.
+            // A fetch that began before the lock was released may return older content.
             state.table.entry_mut(index).fetch = 0;
         }
     }
 }
 
-/// Forgets a slot; only what is clean of it, if told so.
+/// Removes a slot from the table. With `clean_only`, dirty content stays.
 fn forget_slot(state: &mut CacheState, index: u32, clean_only: bool) {
     let entry = state.table.entry_mut(index);
     if clean_only && entry.place.is_some() {
@@ -299,7 +308,7 @@ fn forget_slot(state: &mut CacheState, index: u32, clean_only: bool) {
     }
 }
 
-/// Does one change from the claim to the answer.
+/// Runs one bypassing call, from the locked slots to the answer.
 async fn run(
     mut claim: HeldSlots,
     turn: LowerVolumeTurn,
@@ -308,7 +317,8 @@ async fn run(
 ) {
     let HeldSlots { first, end, .. } = claim;
     let shared = Arc::clone(&claim.shared);
-    // Nothing new begins with these slots; what has begun ends.
+    // The lock keeps new commits and destage writes of these slots from beginning. Wait for those in
+    // progress.
     let settled = shared
         .wait_until(|state| {
             let busy =
@@ -320,7 +330,7 @@ async fn run(
             }
         })
         .await;
-    // The log disk fails, and something of these slots waits for it: nothing was done.
+    // The log disk fails, and content of these slots waits for it. No block was changed.
     if let Err(error) = settled {
         shared.state.lock().queue.tombstones -= usize::from(claim.tombstone);
         drop(claim);
@@ -332,7 +342,7 @@ async fn run(
         claim.tombstone = false;
     }
     let changed = match &turn {
-        // What a round has left behind must not be counted with this.
+        // Roll back the writes of an unfinished round: they must not become stable together with this change.
         Some(_) => shared.roll_back_lower().await,
         None => Ok(()),
     };
@@ -343,8 +353,8 @@ async fn run(
     drop(turn);
     shared.note_lower(&changed);
     if let Err(error) = changed {
-        // Perhaps it was done, perhaps not: dirty content stays the newest, clean content is
-        // what the lower volume says.
+        // The lower volume may or may not have changed. Dirty content remains the newest; clean content is
+        // removed and read again from the lower volume.
         shared.forget(&claim, true).await;
         shared.state.lock().queue.tombstones -= usize::from(claim.tombstone);
         drop(claim);
@@ -368,7 +378,7 @@ async fn run(
     }
 }
 
-/// Has the log void what it has of the claimed slots, if it may have something.
+/// Writes a record that voids the log content of the locked slots, if the log may have some.
 async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<(), Error>>>) {
     let shared = &claim.shared;
     if !claim.tombstone {
@@ -386,7 +396,7 @@ async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<()
         serial
     };
     while let Err(error) = shared.committed(serial).await {
-        // The host gets the error. The slots stay claimed until the record is stable in the log, since it may
+        // The host gets the error. The slots stay locked until the record is stable in the log, since it may
         // be there already. The lower volume is changed, so the error must not mean that nothing was done.
         if let Some(answer) = answer.take() {
             let _ = answer.send(Err(error.after_a_part()));
@@ -395,13 +405,12 @@ async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<()
     }
 }
 
-/// Slots looked at under the lock at once: some tens of microseconds.
+/// Slots that are looked at in one go under the lock: some tens of microseconds.
 const STEP: u64 = 1024;
-/// How often a call that waits for other claims or for room sees whether the lower volume still
-/// answers.
+/// A call that waits for locks or for room checks at this interval whether the lower volume still answers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// For how many such periods it waits: five seconds, well below the half minute after which hosts
-/// abort.
+/// The number of these intervals after which a call is refused: five seconds, well below the 30 s after which
+/// hosts abort a command.
 const LOOKS: u32 = 10;
 
 /// Counts a waiting call until this is dropped.
@@ -427,7 +436,8 @@ mod tests {
     use super::*;
     use crate::{Cache, LogVolumeIdentity, Parts, Settings};
 
-    /// The record is written to the log after the lower volume was changed, and a mirrored log may be away by then.
+    /// The record is written to the log after the lower volume was changed, and a mirrored log may be away by
+    /// then.
     #[tokio::test(start_paused = true)]
     async fn an_error_of_the_log_after_a_discard_never_says_that_nothing_was_done() {
         for error in [Error::Away("the link is down".into()), Error::Busy("the disk is busy")] {

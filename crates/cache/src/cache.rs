@@ -63,9 +63,10 @@ impl Cache {
         &self.shared
     }
 
-    /// Opens a cache on a log whose second half is at a partner gateway. The partner opens the log when this gateway is
-    /// gone. A write that only one half has is acknowledged only after the lower volume has noted which half that is.
-    /// With [`Settings::log_buffer`] each half has a [`crate::LogBuffer`] in front of its disk.
+    /// Opens a cache on a log whose second half is at a partner gateway. The partner opens the log when this
+    /// gateway is gone. A write that only one half has is acknowledged only after the lower volume has noted
+    /// which half that is. With [`Settings::log_buffer`] each half has a [`crate::LogBuffer`] in front of its
+    /// disk.
     pub async fn open_pair(
         settings: Settings,
         lower: Stack,
@@ -137,9 +138,9 @@ impl Cache {
         self.shared.signals.changed.notify_waiters();
     }
 
-    /// Level 2 destage, scrubbing and writes of the read tier, until [`Cache::stop`]. To be spawned once, and not dropped while the
-    /// cache is in use: a write to the lower volume that is given up in the middle may overtake a
-    /// later one.
+    /// Level 2 destage, scrubbing and writes of the read tier, until [`Cache::stop`]. To be spawned once, and
+    /// not dropped while the cache is in use: a write to the lower volume that is given up in the middle may
+    /// overtake a later one.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let destage = destage::run(Arc::clone(&self.shared));
         let scrub = scrub::run(Arc::clone(&self.shared));
@@ -184,8 +185,9 @@ impl Cache {
         self.shared.state.lock().log.lost.is_some()
     }
 
-    /// Ends the effect of [`Cache::lose_log`]. Call this when the same file has its name back and has lost no byte.
-    /// Returns false if a part of the log could not be read meanwhile: then only the next start uses it again.
+    /// Ends the effect of [`Cache::lose_log`]. Call this when the same file has its name back and has lost no
+    /// byte. Returns false if a part of the log could not be read meanwhile: then only the next start uses it
+    /// again.
     pub fn regain_log(&self) -> bool {
         self.shared.regain_log()
     }
@@ -226,7 +228,8 @@ impl Cache {
         self.drain_to(mark).await
     }
 
-    /// Returns a point after all writes acknowledged until now; where writes count with the next flush, after the last one.
+    /// Returns a point after all writes acknowledged until now; where writes count with the next flush, after
+    /// the last one.
     pub async fn mark(&self) -> Result<WriteOrderMark, Error> {
         let shared = &self.shared;
         if shared.rules.epochs_end_by_flush {

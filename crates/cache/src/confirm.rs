@@ -8,8 +8,8 @@ use tokio::{task::spawn_blocking, time::sleep};
 use crate::{confirmed::ConfirmedIn, core::CacheCore};
 
 impl CacheCore {
-    /// Notes the newest writes that the log and the NVRAM hold now. Call this before acknowledging a flush or a
-    /// write that relies on them.
+    /// Passes the newest writes that the log and the NVRAM hold now to the confirmed numbers. Call this
+    /// before acknowledging a flush or a write that relies on them.
     pub fn confirm(&self) {
         let (logged, kept) = {
             let state = self.state.lock();
@@ -20,9 +20,10 @@ impl CacheCore {
 }
 
 impl CacheCore {
-    /// Notes in the superblock that a failed NVRAM is not needed, once the log has all of its writes: no later write
-    /// is acknowledged from it. Without this note a start after a kill would be refused because the NVRAM is
-    /// missing, although nothing is lost. If writing the note fails, it is tried again a second later.
+    /// Records in the superblock that a failed NVRAM is not needed, once the log has all of its writes: no
+    /// later write is acknowledged from it. Without this record a start after a kill would be refused because
+    /// the NVRAM is missing, although no data is lost. If the write of the superblock fails, it is repeated a
+    /// second later.
     async fn note_needless_nvram(&self) {
         let is_needless = {
             let state = self.state.lock();
@@ -35,7 +36,7 @@ impl CacheCore {
     }
 }
 
-/// Notes the confirmed numbers once a second, and makes the store of confirmed numbers stable.
+/// Updates the confirmed numbers once a second, and makes the store of confirmed numbers stable.
 pub(crate) async fn run(shared: Arc<CacheCore>) {
     let store = shared.confirming.store.clone();
     // Without a store the loop has nothing to do unless the NVRAM holds acknowledged writes: only these can be

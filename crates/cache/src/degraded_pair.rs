@@ -82,7 +82,8 @@ impl PairWitness {
         self.witnessed.load(Ordering::Acquire) == alone.epoch
     }
 
-    /// Returns the request for this epoch of the mirror. The generation is the same each time the request is sent.
+    /// Returns the request for this epoch of the mirror. The generation is the same each time the request is
+    /// sent.
     pub fn question(&self, alone: DegradedMirror, superblock: &Superblock) -> Question {
         let mut question = self.question.lock();
         match *question {

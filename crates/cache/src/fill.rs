@@ -1,4 +1,4 @@
-//! The fill of the log in percent, and the time until it is full at the present rate.
+//! The fill of the log in percent, and the time until it is full at the current rate.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{core::CacheCore, slots::sectors::SLOT_BYTES, state::CacheState};
 pub(crate) struct LogFill {
     /// From 0 to 100. It is 100 only if even a write of one slot does not fit, or a waiting write does not fit.
     pub percent: u64,
-    /// Time until the log is full at the present rate; `None` if it does not fill, or is full.
+    /// Time until the log is full at the current rate; `None` if it does not fill, or is full.
     pub lasts: Option<Duration>,
 }
 
@@ -17,8 +17,8 @@ impl CacheCore {
     pub fn fill(&self, state: &mut CacheState) -> LogFill {
         let most = state.log.ring.most_room().saturating_sub(state.log.ring.reserve()).max(1);
         let left = state.log.ring.room().saturating_sub(state.promised_room());
-        // Compare with the wanted room: calls in this line may also wait for the end of a resize or for entries of
-        // the slot table.
+        // Compare with the wanted room: calls in this queue may also wait for the end of a resize or for
+        // entries of the slot table.
         let lacks_room = state.room.log_line.first().is_some_and(|wants| wants > left as usize);
         let is_full = left < LEAST_WRITE || lacks_room;
         let used = most.saturating_sub(left);

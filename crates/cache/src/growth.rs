@@ -1,17 +1,18 @@
-//! A lower volume that grows while it is cached.
+//! Follows a lower volume that grows while it is cached.
 
 use volume::{Geometry, Volume};
 
 use crate::core::CacheCore;
 
 impl CacheCore {
-    /// Whether there is more of a volume than is used.
+    /// Returns true if the volume is larger than the part that is used.
     pub fn has_grown(&self, place: usize) -> bool {
         self.found(place).is_some_and(|found| found.blocks > self.lower.extents.blocks(place))
     }
 
-    /// What the volume is now, if there is one at that place. One of several that says it has outgrown its
-    /// place stays as it was: the next place is another's, and no superblock may say so.
+    /// Returns the current geometry of the volume in a region. Returns `None` if there is none, or if the
+    /// volume has become larger than its region: the next region belongs to another volume, so the size that
+    /// the cache uses must not change.
     fn found(&self, place: usize) -> Option<Geometry> {
         match &self.lower.joined {
             Some(joined) => {
@@ -22,10 +23,11 @@ impl CacheCore {
         }
     }
 
-    /// Takes what is new into use. The superblock tells of it first: recovery takes no segment
-    /// for whole that has slots beyond the size it knows, and no volume for the right one that is smaller.
+    /// Uses the new blocks of volumes that have grown. The superblock records the new size first: recovery
+    /// rejects segments with slots beyond the size in the superblock, and rejects a volume that is smaller
+    /// than that.
     ///
-    /// Where the former end was inside a slot, memory and log say of no sector behind it that they have it.
+    /// If the former end was inside of a slot, memory and log do not claim to have the sectors behind it.
     pub async fn follow_growth(&self) {
         for place in 0..self.lower.extents.places() {
             self.follow_growth_of(place).await;
@@ -54,21 +56,22 @@ impl CacheCore {
             Ok(()) => {
                 let mut state = self.state.lock();
                 let last = self.lower.extents.last(place);
-                // With the lock: whoever reads the rest of the last slot takes part in no fetch that is short.
+                // Change the size under the lock, so that a read of the rest of the last slot does not join a
+                // fetch that ends at the former end.
                 self.lower.extents.grow(place, found.blocks);
                 if let Some(last) = last {
-                    // What is dirty of it stays.
+                    // The dirty content of the last slot stays.
                     state.drop_clean(last / self.lower.blocks_per_slot());
                 }
                 drop(state);
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
             }
-            // The next look tries again.
+            // The next call tries again.
             Err(error) => tracing::warn!(%error, "the log cannot note that its volume has grown"),
         }
     }
 
-    /// It stays as large as it was, and the operator is told once.
+    /// Warns the operator, once, that a volume is larger than its region. The cache uses the former size.
     fn tell_of_outgrown(&self, place: usize) {
         let member = self.lower.joined.as_ref().and_then(|joined| joined.member(place));
         let Some(member) = member else { return };

@@ -1,5 +1,5 @@
-//! Keeping the log's index: the header of every stable segment goes into a frame, and full frames
-//! go to the log disk behind everybody's back.
+//! Maintains the log's index: adds the header of every stable segment to a frame, and writes full frames to
+//! the log disk in the background.
 //!
 //! A frame that cannot be written is dropped: recovery then reads its segments in full.
 
@@ -11,13 +11,13 @@ use volume::{Data, Durability};
 use crate::core::CacheCore;
 
 impl CacheCore {
-    /// Takes note of a stable segment, which begins in block `start`.
+    /// Adds a stable segment, which begins in block `start`, to the index.
     pub fn index_segment(self: &Arc<Self>, start: u32, header: &SegmentHeader) {
         self.log.index.lock().note(start, header);
         self.start_index();
     }
 
-    /// Starts the driver that writes frames, if one waits and none runs.
+    /// Starts the driver that writes frames, if a frame waits and no driver runs.
     pub fn start_index(self: &Arc<Self>) {
         if self.log.index.lock().start() {
             tokio::spawn(write_frames(Arc::clone(self)));
@@ -31,7 +31,8 @@ async fn write_frames(shared: Arc<CacheCore>) {
             shared.signals.changed.notify_waiters();
             return;
         };
-        // Stable, or all frames since the last power-on could be missing after a failure.
+        // Write the frame as stable: otherwise all frames since the last power-on could be missing after a
+        // power failure.
         let written =
             shared.log.volume.write(lba, Data::from(frame.bytes), Durability::Stable).await;
         let failed = std::mem::replace(&mut shared.state.lock().log.index_fails, written.is_err());

@@ -1,8 +1,9 @@
 //! The cache of a gateway, after X. He, M. Zhang, Q. Yang, "STICS: SCSI-to-IP cache for storage area
-//! networks" (J. Parallel Distrib. Comput., 2004): a `Volume` over a `Volume`, with a crash-safe log disk and memory in front.
+//! networks" (J. Parallel Distrib. Comput., 2004): a `Volume` over a `Volume`, with a crash-safe log disk and
+//! memory in front.
 //!
-//! A write is acknowledged when it is in the log (or in NVRAM), and goes down later: joined with
-//! its neighbours, overwritten blocks once. Nothing here knows whether `lower` is remote.
+//! A write is acknowledged when it is in the log (or in NVRAM), and goes down later: joined with its
+//! neighbours, overwritten blocks once. Nothing here knows whether `lower` is remote.
 
 #[cfg(test)]
 mod format_page;

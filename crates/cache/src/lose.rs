@@ -1,8 +1,8 @@
 //! Handles a log whose file was removed, cut short or replaced while it is in use.
 //!
-//! The open file may still be read and written, but a restart would not find it. So a write is no longer
-//! acknowledged because it is in the log. Everything else goes on: writes that were acknowledged before and wait
-//! for the log are written to the open file, and destage sends all that can be read to the lower volume.
+//! The open file may still be read and written, but a restart would not find it. From then on, no write is
+//! acknowledged because it is in the log. All other work continues: writes that were acknowledged before and
+//! wait for the log are written to the open file, and destage sends all that can be read to the lower volume.
 
 use std::{collections::HashMap, task::Waker};
 
@@ -36,8 +36,9 @@ impl CacheCore {
         self.signals.changed.notify_waiters();
     }
 
-    /// Ends the effect of [`Self::lose_log`]. Call this when the file has its name back and nothing else has changed
-    /// it. Returns false if a part of the log could not be read meanwhile: then only the next start uses it again.
+    /// Ends the effect of [`Self::lose_log`]. Call this when the file has its name back and nothing else has
+    /// changed it. Returns false if a part of the log could not be read meanwhile: then only the next start
+    /// uses it again.
     pub fn regain_log(&self) -> bool {
         let mut state = self.state.lock();
         if state.log.lost.as_ref().is_some_and(|lost| lost.all_sent) {
@@ -56,7 +57,8 @@ impl CacheCore {
         self.state.lock().risk().map_or(Ok(()), Err)
     }
 
-    /// Reports once that the lower volume has everything that a lost log held. Call this after a completed round.
+    /// Reports once that the lower volume has everything that a lost log held. Call this after a completed
+    /// round.
     pub fn tell_when_sent(&self) {
         let is_sent = {
             let mut state = self.state.lock();
@@ -72,9 +74,10 @@ impl CacheCore {
         }
     }
 
-    /// Names in events the blocks whose newest content cannot be read from a lost log, and waits until there is more
-    /// to destage, or the cache stops, or the log is regained. The slots of these blocks stay dirty, and hosts that
-    /// read them get an error. All other slots up to the cut become clean: hosts read them from the lower volume.
+    /// Names in events the blocks whose newest content cannot be read from a lost log, and waits until there
+    /// is more to destage, or the cache stops, or the log is regained. The slots of these blocks stay dirty,
+    /// and hosts that read them get an error. All other slots up to the cut become clean: hosts read them
+    /// from the lower volume.
     pub async fn rest_without(&self, cut: u64, unreadable: &[(u64, LogAddress)]) {
         let volumes = self.names().await;
         let ranges = self.ranges(unreadable);
@@ -102,8 +105,8 @@ impl CacheCore {
         .await;
     }
 
-    /// Marks all slots up to the cut as clean, except the unreadable ones. Adds each to [`LostLog::sent`], since the
-    /// lost log still has a record of it.
+    /// Marks all slots up to the cut as clean, except the unreadable ones. Adds each to [`LostLog::sent`],
+    /// since the lost log still has a record of it.
     async fn clean_sent(&self, cut: u64, unreadable: &[(u64, LogAddress)]) {
         let unreadable: HashMap<u64, LogAddress> = unreadable.iter().copied().collect();
         let indices = {
@@ -159,13 +162,13 @@ impl CacheCore {
         );
     }
 
-    /// Returns the newest segment that may be destaged. Where only a flush ends an epoch, it is the segment of the
-    /// last flush.
+    /// Returns the newest segment that may be destaged. Where only a flush ends an epoch, it is the segment
+    /// of the last flush.
     pub fn newest_to_send(&self, state: &CacheState) -> u64 {
         if self.rules.epochs_end_by_flush { state.epochs.end() } else { state.log.ring.next() - 1 }
     }
 
-    /// Returns the names of the cached volumes, indexed by their places.
+    /// Returns the names of the cached volumes, indexed by their regions.
     async fn names(&self) -> Vec<String> {
         match &self.lower.joined {
             Some(joined) => (0..self.lower.extents.places())

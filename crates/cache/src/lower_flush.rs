@@ -1,4 +1,4 @@
-//! The volume below: whether it answers, its flushes, and what it has lost between them.
+//! The health of the lower volume, its flushes, and data that it may have lost between them.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -6,7 +6,7 @@ use volume::{Error, FlushBegunCallback, Volume};
 
 use crate::{core::CacheCore, mutant::Mutant, state::CacheState};
 
-/// The present failure of the lower volume.
+/// The current failure of the lower volume.
 #[derive(Debug, Default)]
 pub(crate) struct LowerVolumeTrouble {
     /// How long every call has failed with an error that may pass by itself, or has had no answer.
@@ -45,7 +45,7 @@ impl CacheCore {
         }
     }
 
-    /// Notes how a call to the lower volume ended.
+    /// Records how a call to the lower volume ended.
     pub fn note_lower<T>(&self, result: &Result<T, Error>) {
         match result {
             Ok(_) => {
@@ -58,7 +58,7 @@ impl CacheCore {
         }
     }
 
-    /// Notes how a call of a destage round ended. An error that does not pass by itself stays noted until a
+    /// Records how a call of a destage round ended. An error that does not pass by itself is kept until a
     /// round completes.
     pub fn note_round<T>(&self, result: &Result<T, Error>) {
         self.note_lower(result);
@@ -70,18 +70,21 @@ impl CacheCore {
         }
     }
 
-    /// Makes stable what the caller has written to the lower volume since `losses` was noted.
+    /// Makes stable what the caller has written to the lower volume since it called
+    /// [`LowerVolume::known_losses`](crate::core::LowerVolume::known_losses), which returned `losses`. Fails
+    /// if data may have been lost since then.
     ///
-    /// A remote volume that lost unflushed writes tells one flush, and the next succeeds. The
-    /// round and every bypassed write flush on their own; so that none takes another's bad news
-    /// away, a failed flush counts against all who have written before it.
+    /// A remote volume that has lost unflushed writes reports that to one flush only, and the next flush
+    /// succeeds. Destage rounds and bypassing writes flush on their own. A failed flush therefore counts as a
+    /// loss for all callers that have written before it, not only for the one that got the error.
     pub async fn flush_lower(&self, losses: u64) -> Result<(), Error> {
         let _turn = self.lower.flush_turn.lock().await;
         let flushed = self.lower.volume.flush().await;
         self.check_flushed(flushed, losses)
     }
 
-    /// Does the same, and calls `begun` when later writes come after the flush: see [`volume::OrderedFlush`].
+    /// Does the same as [`Self::flush_lower`], and calls `begun` when later writes are sure to come after the
+    /// flush: see [`volume::OrderedFlush`].
     pub async fn flush_lower_ahead(
         &self,
         losses: u64,
@@ -101,7 +104,7 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Counts a flush that failed against all who have written before it.
+    /// Counts a failed flush as a loss for all callers that have written before it.
     fn note_flushed(&self, flushed: &Result<(), Error>) {
         if flushed.is_err() {
             self.lower.count_loss();
@@ -115,19 +118,20 @@ impl CacheCore {
         flushed
     }
 
-    /// Before the first read: makes stable what was there already. A write that went past the log
-    /// may be under way when its process is killed. It was not acknowledged, but who reads it now
-    /// takes it for kept.
+    /// Makes stable what the lower volume held when the cache was opened. Call this before a read. If a
+    /// process is killed during a bypassing write, this write may be in the lower volume but not stable. A
+    /// host that reads it now relies on it, so it must not be lost later.
     pub async fn make_lower_stable(&self) -> Result<(), Error> {
-        // An epoch of a volume that has them is given up instead, and may be under way now.
+        // A lower volume with atomic epochs does not need this: there, an unfinished epoch is rolled back. A
+        // flush could end an epoch in the middle of a round.
         if self.lower.is_stable.load(Ordering::Acquire) || self.is_atomic_below() {
             return Ok(());
         }
         let _turn = self.lower.flush_turn.lock().await;
         let mut flushed = self.flush_in_turn().await;
         for _ in 1..LOSSES {
-            // It tells once of each time that it has lost something. Nor is it of importance what others
-            // have lost meanwhile: whatever is there is read.
+            // The volume reports each loss once, so flush again. The loss itself does not matter here: this
+            // read returns whatever is there.
             if !matches!(flushed, Err(Error::Device(_))) {
                 break;
             }
@@ -138,12 +142,12 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Has the lower volume give up what a round has left there that did not come to its flush.
+    /// Rolls the lower volume back to its last flush, if writes of an unfinished round may be there.
     pub async fn roll_back_lower(&self) -> Result<(), Error> {
         let _turn = self.lower.flush_turn.lock().await;
         if self.state.lock().lower.is_unflushed {
             let rolled_back = self.lower.volume.extensions().roll_back().await;
-            // Whoever has sent something since the last flush has to send it again.
+            // Callers that have written since the last flush have to write again.
             self.lower.count_loss();
             self.note_lower(&rolled_back);
             rolled_back?;
@@ -153,6 +157,6 @@ impl CacheCore {
     }
 }
 
-/// Losses in a row after which a lower volume is broken rather than started anew: one is what a restart
-/// costs, and each takes it seconds.
+/// Losses in a row after which the lower volume counts as broken. A restart of the node costs one loss, and
+/// takes seconds.
 const LOSSES: u32 = 8;

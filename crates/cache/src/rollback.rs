@@ -1,7 +1,7 @@
-//! Giving up what was not flushed, where writes count with the next flush.
+//! Rolls back unflushed writes, in the mode in which writes become stable with the next flush.
 //!
-//! Whoever sent half an epoch and lost the connection sends all of it again: what came first would
-//! take room in the log, and if nobody comes back, it must not be seen.
+//! A gateway that was disconnected in the middle of a destage round sends the whole round again. The first
+//! attempt would take room in the log, and must not become visible if the gateway does not return.
 
 use std::sync::Arc;
 
@@ -11,20 +11,21 @@ use volume::Error;
 use crate::{core::CacheCore, state::CacheState};
 
 impl CacheCore {
-    /// Takes the volume back to its last flush; stable when this returns.
+    /// Rolls the volume back to its last flush. The rollback is stable when this returns.
     pub async fn roll_back(self: &Arc<Self>) -> Result<(), Error> {
         if !self.rules.epochs_end_by_flush {
             return Err(Error::Device("writes count without a flush".into()));
         }
         let _turn = self.log.rollback_turn.lock().await;
-        // Let writes with a reservation finish, and no other write begin: of a write in progress, only a part would
-        // be given up.
+        // Let writes with a reservation finish, and let no other write begin: otherwise only a part of a
+        // write in progress would be rolled back.
         let stopped = RollingBack::begin(self)?;
         let given_up = self.wait_until(|state| {
             if let Some((_, error)) = &state.commits.failure {
                 return Some(Err(error.clone()));
             }
-            // Give up under the lock of this check: a flush in between would acknowledge writes that are then lost.
+            // Roll back under the lock of this check: a flush in between would acknowledge writes that are
+            // then lost.
             (state.room.reserved.live == 0 && state.queue.is_settled())
                 .then(|| Ok(self.give_up_open(state)))
         });
@@ -33,7 +34,8 @@ impl CacheCore {
         self.committed(serial).await
     }
 
-    /// Gives up what is open. Nothing waits for the log. The serial is durable when it is done.
+    /// Discards the open epoch. No entry may be waiting for the log. Returns the serial that is durable when
+    /// the rollback is in the log.
     fn give_up_open(self: &Arc<Self>, state: &mut CacheState) -> u64 {
         state.queue.ends.is_due = false;
         state.forget_open();
@@ -47,7 +49,7 @@ impl CacheCore {
     }
 }
 
-/// While it lives, no write is taken.
+/// Makes new writes wait until it is dropped.
 struct RollingBack<'a>(&'a CacheCore);
 
 impl<'a> RollingBack<'a> {
@@ -69,7 +71,8 @@ impl Drop for RollingBack<'_> {
 }
 
 impl CacheState {
-    /// Forgets all that is behind the last end of an epoch, and knows again what it had replaced.
+    /// Removes everything after the last end of an epoch from the table, and restores the older content of
+    /// these slots.
     fn forget_open(&mut self) {
         let older = self.epochs.void_open();
         let back = self.table.roll_back(self.epochs.end(), &older);
@@ -77,7 +80,7 @@ impl CacheState {
             self.table.drop_page(index);
             let entry = self.table.entry_mut(index);
             entry.zero = entry.place.is_some_and(|place| place.kind == LogRecordKind::Zero);
-            // A fetch that is under way may have been merged with what is given up.
+            // A fetch in progress may have been merged with content that is discarded here.
             entry.fetch = 0;
             self.table.remove_if_empty(index);
         }

@@ -1,5 +1,5 @@
-//! Scrubbing: all that is dirty in the log is read now and then, at a low rate, so that rot is found
-//! while there may be another copy to mend it from.
+//! Scrubbing: reads all dirty data in the log from time to time, at a low rate, so that corruption is
+//! detected while there may be another copy to repair it from.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     slots::{sectors::SLOT_BYTES, table::LogAddress},
 };
 
-/// Scrubs for as long as the cache lives, unless its rate is 0.
+/// Scrubs until the cache is dropped. Does nothing if the rate is 0.
 pub(crate) async fn run(shared: Arc<CacheCore>) {
     let rate = shared.settings.scrub_rate;
     if rate == 0 {
@@ -25,7 +25,7 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
             for (slot, place) in step {
                 scrub(&shared, slot, place).await;
             }
-            // At least a moment, since a step may have found nothing to read.
+            // Pause at least a moment, since a step may have found nothing to read.
             let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
             sleep(pause.max(LEAST_PAUSE)).await;
         }
@@ -33,8 +33,9 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
     }
 }
 
-/// The next places to look at: those in the table, then what is kept for sealed epochs; none when all
-/// were seen. What goes down meanwhile may make it miss some: they are not long in the log.
+/// Returns the next places to check: those in the table, then those that are kept for sealed epochs. Returns
+/// `None` at the end of the pass. Destage may remove entries meanwhile, so a pass may miss some; those do not
+/// stay in the log for long.
 fn next(shared: &CacheCore, at: &mut u32, older: &mut usize) -> Option<Vec<(u64, LogAddress)>> {
     let state = shared.state.lock();
     let end = state.table.indices();
@@ -62,7 +63,7 @@ async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
     if matches!(found, Ok(Some(_))) {
         return;
     }
-    // What was destaged meanwhile may have been written over.
+    // If the slot was destaged meanwhile, its block may have been overwritten.
     let state = shared.state.lock();
     let current = state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place));
     let kept = || state.epochs.sealed_places().any(|it| (it.slot, it.place) == (slot, place));
@@ -76,12 +77,12 @@ async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
     }
 }
 
-/// Between two times that everything is read. Most dirty data goes down much sooner; what stays
-/// longer (a pause, a link that is down) is looked at again and again.
+/// The pause between two passes. Most dirty data is destaged much sooner. Data that stays longer, for example
+/// during a pause of destage or an outage of the link, is checked in each pass.
 const BETWEEN_PASSES: Duration = Duration::from_secs(600);
-/// Between two steps.
+/// The shortest pause between two steps.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
-/// Entries looked at under the lock at once: some tens of microseconds.
+/// Entries that are looked at in one go under the lock: some tens of microseconds.
 const LOOKED_AT: u32 = 1024;
-/// Blocks read in one step, one after the other.
+/// Blocks that are read in one step, one after the other.
 const READ_AT_ONCE: usize = 64;

@@ -1,9 +1,10 @@
-//! A log with one half at a partner gateway, which may open that half: the lower volume is the witness.
+//! A log with one leg at a partner gateway, which may open that leg. The storage node, through the claim on
+//! the lower volume, is the arbiter.
 //!
-//! While both halves have everything, the partner may open its half at any time, and every acknowledged
-//! write is in it. So before a write is acknowledged that only one half has, the lower volume grants that half
-//! a claim that the other half does not know. From then on it refuses claims of the other half.
-//! The half that asks first is the one that goes on.
+//! While both legs have everything, the partner may open its leg at any time, and finds every acknowledged
+//! write there. Before this gateway acknowledges a write that only its own leg has, the lower volume must
+//! grant it a claim that the other leg does not know. From then on the lower volume refuses claims of the
+//! other leg. The gateway that asks first continues.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -48,8 +49,9 @@ impl CacheCore {
         timeout(LONGEST_QUESTION, known).await.unwrap_or(Err(Error::Busy(NOBODY_THERE)))
     }
 
-    /// Gives the claim back at a clean stop. If the log went on with one half, first gets a claim for that half, so
-    /// that the lower volume refuses the other half, which lacks the end of the log. Claims nothing afterwards.
+    /// Releases the claim at a clean stop. If the log was used with one leg, first obtains a claim for that
+    /// leg, so that the lower volume refuses the other leg, which lacks the end of the log. Claims nothing
+    /// afterwards.
     ///
     /// # Errors
     /// The lower volume has not answered, and the claim stays.
@@ -77,7 +79,7 @@ impl CacheCore {
             instance: superblock.instance.0,
             generation,
             opening: alone.number,
-            // It may have been noted already.
+            // The superblock may have this grant already.
             granted: superblock.granted.min(generation - 1),
             predecessors: superblock.predecessors(),
             writes_back: self.rules.writes_back,
@@ -90,8 +92,9 @@ impl CacheCore {
         tokio::spawn(ask(Arc::downgrade(self), alone, claim));
     }
 
-    /// Whether what this half says may be written over: it is of this log, or blank. While nobody vouches
-    /// for this one, it must be as it was lost, so that nobody can have gone on with it.
+    /// Checks by its label that a leg may be overwritten: it must be blank or of this log. If the storage
+    /// node has not granted that this gateway continues alone, the label must be unchanged since the leg was
+    /// lost: otherwise the partner may have continued with it.
     pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
         let pair = self.pair.as_ref().expect("it was opened as one");
         if label.is_some_and(|label| label.mirror != pair.mirror.id()) {
@@ -107,11 +110,11 @@ impl CacheCore {
         }
     }
 
-    /// Whether a half that may be filled has nothing that this one should have: the one in use may have been
-    /// put back from a backup before it was opened alone.
+    /// Checks that a leg that is to be overwritten has no segments that this leg should have. This leg may
+    /// have been restored from a backup before it was opened alone.
     ///
     /// # Errors
-    /// What it has; or it cannot be read.
+    /// The other leg has such segments, or it cannot be read.
     pub async fn has_all_of(&self, theirs: &Stack) -> Result<(), String> {
         let Some(log) = blocks_of(theirs).await else { return Ok(()) };
         let found = LegProgress::of(&log).await.map_err(|error| error.to_string())?;
@@ -130,17 +133,18 @@ impl CacheCore {
         ))
     }
 
-    /// Takes a half in place of the one that was lost, and fills it.
+    /// Replaces the lost leg by `device`, and fills it from the other leg.
     ///
     /// # Errors
     /// See [`Mirror::replace`].
     pub async fn rejoin(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
         let pair = self.pair.as_ref().expect("it was opened as one");
-        // Lost first: what it does not get is known by a number that it does not know.
+        // Mark the leg as lost before replacing it: only then does the surviving leg record an epoch that the
+        // replaced leg lacks, so that a later start cannot mistake the replaced leg for current.
         pair.mirror.release(half).await?;
         if let Some(alone) = pair.mirror.alone().filter(|alone| !pair.is_by_opening(*alone)) {
-            // The lower volume has granted that claim, or may do so until the half is filled: whoever
-            // opens that has to know of it.
+            // The lower volume has granted that claim, or may do so until the leg is filled. An opening of
+            // the filled leg has to know the claim's number.
             let generation = pair.question(alone, &*self.log.superblock.lock().await).generation;
             let is_granted = pair.is_witnessed(alone);
             let note = |superblock: &mut Superblock| {
@@ -149,13 +153,14 @@ impl CacheCore {
             let noted = self.write_superblock(note).await;
             noted.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
         }
-        // The next time that it goes on alone is another one.
+        // If the mirror degrades again, that is a new request.
         pair.mirror.set_number(number(&self.settings.owner));
         pair.mirror.replace(half, device).await
     }
 }
 
-/// Asks the lower volume until it knows, or both halves have everything again.
+/// Repeats the request to continue alone until the lower volume has answered it, or both legs have everything
+/// again.
 async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
     let (mut is_asked, mut is_told) = (false, false);
     loop {
@@ -176,7 +181,7 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
                     generation = claim.generation,
                     "the partner is away, and the node knows: going on alone"
                 );
-                // A late answer is about an earlier time alone.
+                // A late answer may concern an earlier epoch: never lower the number.
                 pair.witnessed.fetch_max(alone.epoch, Ordering::Release);
                 break shared.signals.changed.notify_waiters();
             }
@@ -184,7 +189,7 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
                 shared.lower.volume.fence(&Error::Fenced(reason));
                 break shared.signals.changed.notify_waiters();
             }
-            // The lower volume presents it when it is there.
+            // The lower volume layer sends the claim when the node is connected again.
             Ok(Holding::Waiting) => is_asked = true,
             Ok(Holding::Nothing | Holding::Unsupported | Holding::Reserved) => {
                 let reason = "the volume keeps no claims any more".into();
@@ -204,20 +209,21 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
     }
 }
 
-/// The blocks of the log on a half, if it holds everything that somebody once had.
+/// Returns the log on a leg, without the label of the mirror, if the leg was complete at some time.
 pub(crate) async fn blocks_of(half: &Stack) -> Option<Stack> {
     Mirror::look([Some(Arc::clone(half)), None], true).await.ok()
 }
 
-/// Drawn at random; not 0.
+/// Draws a random number other than 0.
 pub(crate) fn number(seed: &str) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = random(seed);
     u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
 }
 
-/// Far longer than a node that is there needs; hosts get BUSY then, long before they give up.
+/// Far longer than a reachable node needs. After this time hosts get BUSY, long before they abort the
+/// command.
 const LONGEST_QUESTION: Duration = Duration::from_secs(2);
-/// How often to look how the claim stands.
+/// The pause between two looks at the state of the claim.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const STOPPED: &str = "the cache has stopped, and claims nothing any more";
 const NOBODY_THERE: &str = "the partner is away, and so is the node that has to know of it";

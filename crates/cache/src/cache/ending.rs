@@ -8,8 +8,8 @@ use volume::{Error, Holding};
 use super::Cache;
 
 impl Cache {
-    /// Stops the cache cleanly, within five seconds, or seven if the log is lost: takes no more writes, writes what
-    /// waits for the log, and notes the clean end in the log. Dirty data stays in the log.
+    /// Stops the cache cleanly, within five seconds, or seven if the log is lost: takes no more writes,
+    /// writes what waits for the log, and notes the clean end in the log. Dirty data stays in the log.
     pub async fn stop(&self) -> Result<(), Error> {
         // An exported log may have been copied, so nothing more may be written to it.
         if self.exported.load(Ordering::Acquire) {
@@ -23,7 +23,8 @@ impl Cache {
         let shared = &self.shared;
         let is_empty = {
             let mut state = shared.state.lock();
-            // Blank the NVRAM only if nothing is dirty: otherwise it must go on naming the log that has the data.
+            // Blank the NVRAM only if nothing is dirty: otherwise it must go on naming the log that has the
+            // data.
             if state.table.dirty() == 0
                 && state.queue.is_settled()
                 && let Some(nvram) = &mut state.nvram
@@ -41,8 +42,8 @@ impl Cache {
         Ok(())
     }
 
-    /// If the log is lost, waits up to two seconds until destage has sent everything, since the next start will not
-    /// find this log.
+    /// If the log is lost, waits up to two seconds until destage has sent everything, since the next start
+    /// will not find this log.
     async fn send_what_a_lost_log_has(&self) {
         if !self.has_lost_log() {
             return;
@@ -56,9 +57,9 @@ impl Cache {
         let _ = timeout(LAST_SEND_TIME, sent).await;
     }
 
-    /// Stops the cache cleanly so that another gateway can open the log: all acknowledged writes are in the log, and
-    /// it is not written to again. From now on hosts get `Fenced`, even if the export fails; it may then be
-    /// called again. The claim stays for the gateway that opens the log.
+    /// Stops the cache cleanly so that another gateway can open the log: all acknowledged writes are in the
+    /// log, and it is not written to again. From now on hosts get `Fenced`, even if the export fails; it may
+    /// then be called again. The claim stays for the gateway that opens the log.
     pub async fn export(&self) -> Result<(), Error> {
         let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
         self.shared.lower.volume.fence(&told);
@@ -78,8 +79,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Accepts no more calls, and waits until everything that waits for the log is in it. Returns true if the calls to
-    /// the lower volume that were under way have ended too.
+    /// Accepts no more calls, and waits until everything that waits for the log is in it. Returns true if the
+    /// calls to the lower volume that were under way have ended too.
     async fn come_to_rest(&self) -> Result<bool, Error> {
         let shared = &self.shared;
         shared.state.lock().destage.is_stopping = true;
@@ -100,8 +101,8 @@ impl Cache {
         Ok(is_quiet)
     }
 
-    /// Notes in the superblock that the log ends cleanly. `begun` is the time at which [`Self::come_to_rest`] was called:
-    /// the time that it did not use is added to the time for the note.
+    /// Notes in the superblock that the log ends cleanly. `begun` is the time at which [`Self::come_to_rest`]
+    /// was called: the time that it did not use is added to the time for the note.
     async fn note_end(&self, begun: Instant) -> Result<(), Error> {
         let last = |superblock: &mut journal::superblock::Superblock| superblock.clean = true;
         let within = NOTE_TIME + STOP_TIME.saturating_sub(begun.elapsed());
@@ -119,8 +120,9 @@ impl Cache {
 /// How long a stop waits for the log disk and for calls to the lower volume that are under way. With
 /// [`NOTE_TIME`] and [`RELEASE_TIME`] this is less than the five seconds that a stop may take.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// How long a stop waits for the write of the clean end to the log. In a pair whose partner stops at the same time, that
-/// write waits until the gateway has declared the partner dead (`dead_after`, 1 s or more); 2.4 s cover 2 s.
+/// How long a stop waits for the write of the clean end to the log. In a pair whose partner stops at the same
+/// time, that write waits until the gateway has declared the partner dead (`dead_after`, 1 s or more); 2.4 s
+/// cover 2 s.
 const NOTE_TIME: Duration = Duration::from_millis(2400);
 /// How long a stop waits for the lower volume to take the claim back.
 const RELEASE_TIME: Duration = Duration::from_millis(500);

@@ -21,8 +21,8 @@ impl Provisioning for Cache {
 }
 
 impl Cache {
-    /// Blocks whose data the cache has are mapped, whatever the lower volume answers. If the lower volume does not answer,
-    /// all blocks are mapped.
+    /// Blocks whose data the cache has are mapped, whatever the lower volume answers. If the lower volume
+    /// does not answer, all blocks are mapped.
     async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
         // A caller skips unmapped blocks, which is a read of zeros.
         self.shared.readable()?;

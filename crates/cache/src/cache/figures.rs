@@ -63,8 +63,8 @@ impl Cache {
         statistics
     }
 
-    /// Returns how long calls took, by kind: calls of hosts ("read", "write", "flush", "discard") and calls to the lower
-    /// volume ("lower_read" and so on).
+    /// Returns how long calls took, by kind: calls of hosts ("read", "write", "flush", "discard") and calls
+    /// to the lower volume ("lower_read" and so on).
     #[must_use]
     pub fn times(&self) -> Vec<(&'static str, TimeHistogramSnapshot)> {
         self.shared.times.taken()

@@ -1,10 +1,10 @@
-//! Level 1 destage: what waits goes to the log disk, many writes in one segment (group commit).
+//! Level 1 destage: writes queued data to the log disk, with many writes in one segment (group commit).
 //!
-//! One segment is written at a time; what arrives meanwhile goes together into the next. The
-//! driver that writes them is spawned when something waits and ends when nothing does: it runs
-//! after the driver of the connection that woke it, so all commands of one batch share a segment,
-//! and no aborted command can stop it. That costs one task for each idle-to-busy turn of the log
-//! (about a microsecond, beside some eighty for the disk).
+//! One segment is written at a time. Writes that arrive meanwhile go together into the next one. The driver
+//! task that writes segments is spawned when an entry is queued, and ends when the queue is empty. The driver
+//! runs after the task of the connection that has spawned it, so all commands of one batch share a segment,
+//! and an aborted command cannot stop it. This costs one task each time that an idle log becomes busy: about
+//! a microsecond, compared to some eighty for the disk.
 
 pub(crate) mod segment_builder;
 
@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl CacheCore {
-    /// Starts the driver if something waits and none runs.
+    /// Starts the driver if an entry waits and no driver runs.
     pub fn start_commit(self: &Arc<Self>, state: &mut CacheState) {
         if !state.queue.is_writing && !state.queue.is_frozen && !state.queue.is_settled() {
             state.queue.is_writing = true;
@@ -48,14 +48,15 @@ impl CacheCore {
         Committed { shared: self, serial, waiter: None }
     }
 
-    /// Seals what goes into a segment, if the log is sealed.
+    /// Seals the data blocks of a segment, if the log is sealed.
     fn seal(&self, batch: &mut Batch) {
         let Some((seals, salt)) = self.log.seals.as_ref().zip(batch.header.salt) else { return };
         let sealer = seals.sealer(batch.header.number, salt);
         batch.seal(&sealer, |fill| scratch_block(&self.log.scratch, fill));
     }
 
-    /// Destages to level 1 everything that waits for the log now. Where only a flush ends an epoch, ends the epoch.
+    /// Destages to level 1 everything that waits for the log now. Where only a flush ends an epoch, ends the
+    /// epoch.
     pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
         let serial = if self.rules.epochs_end_by_flush {
             self.end_epoch()
@@ -65,8 +66,8 @@ impl CacheCore {
         self.committed(serial).await
     }
 
-    /// Waits until every segment that was in the log at this call is on the log disks. Does nothing for a log without
-    /// NVRAMs in front of it, because its segments are on disk already.
+    /// Waits until every segment that was in the log at this call is on the log disks. Does nothing for a log
+    /// without NVRAMs in front of it, because its segments are on disk already.
     ///
     /// # Errors
     /// The flush of the log has failed, or [`Self::vouch`] has. The NVRAMs still hold the segments.
@@ -94,7 +95,8 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Ends the epoch with what was queued until now. Returns the serial that is durable once the epoch's end is.
+    /// Ends the epoch with what was queued until now. Returns the serial that is durable once the epoch's end
+    /// is.
     pub fn end_epoch(self: &Arc<Self>) -> u64 {
         let mut state = self.state.lock();
         let serial = state.end_epoch();
@@ -126,7 +128,7 @@ async fn write_segments(shared: Arc<CacheCore>) {
         let published = {
             let mut state = shared.state.lock();
             let published = state.publish(&batch, shared.rules.epochs_end_by_flush, Instant::now);
-            // Note the seals before any read can look for content of this segment.
+            // Record the seals before any read can look for content of this segment.
             if let Some(seals) = &shared.log.seals {
                 seals.note(published.start, &batch.header);
             }
@@ -147,8 +149,8 @@ async fn write_segments(shared: Arc<CacheCore>) {
     }
 }
 
-/// Writes one segment, as often as it takes: what was accepted is not given up while the process
-/// lives, though its writers are told of the failure. False if that must not be written any more.
+/// Writes one segment, and repeats that until it succeeds: accepted data is kept while the process lives,
+/// although its writers get the error. Returns false if the segment must not be written any more.
 async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
     let mut delay = FIRST_DELAY;
     let mut reported = Reported::default();
@@ -163,7 +165,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
             Err(error) => error,
         };
         let is_first = reported.is_first(&error);
-        // The log is the partner's now, who has nothing of this segment, or has it already.
+        // The partner has taken over the log. The partner either has this segment already, or must not get it.
         if shared.pair.is_some()
             && let Err(fenced) = shared.lower.volume.check()
         {
@@ -196,13 +198,13 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
     }
 }
 
-/// The kinds of errors that events have reported while one segment could not be written. A disk that stays broken
-/// causes one event, not one for each try.
+/// The kinds of errors that events have reported while one segment could not be written. A disk that stays
+/// broken causes one event, not one for each try.
 #[derive(Default)]
 struct Reported(Vec<Discriminant<Error>>);
 
 impl Reported {
-    /// Notes an error. Returns true for the first one of its kind.
+    /// Records an error. Returns true for the first one of its kind.
     fn is_first(&mut self, error: &Error) -> bool {
         let kind = discriminant(error);
         let is_first = !self.0.contains(&kind);
@@ -267,7 +269,7 @@ impl Drop for Committed<'_> {
     }
 }
 
-/// A failing disk is asked again after this, then after twice as long, and so on.
+/// The pause before a failed write to the log disk is repeated. The pause doubles with each attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts.
 const LAST_DELAY: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Segments in the making: from the queue into a batch, and from a stable batch into the table.
+//! Builds segments: moves entries from the queue into a batch, and from a stable batch into the slot table.
 
 use std::task::Waker;
 
@@ -19,15 +19,15 @@ use crate::{
     state::{CacheState, Queued, QueuedSlot},
 };
 
-/// A segment on its way to the log.
+/// A segment that is being built or written.
 pub(crate) struct Batch {
     pub header: SegmentHeader,
     pub pages: Vec<Bytes>,
-    /// What lies in the log instead of the pages, if it is sealed.
+    /// The sealed blocks that are written instead of the pages, if the log is sealed.
     sealed: Vec<Bytes>,
     slots: Vec<BatchSlot>,
     tombstones: usize,
-    /// The end of an epoch that it holds.
+    /// The number of ends of epochs in this segment: 0 or 1.
     ends: usize,
 }
 
@@ -54,18 +54,18 @@ impl Batch {
         }
     }
 
-    /// How many slots it holds.
+    /// Returns the number of slots with content in this segment.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The data blocks as they lie in the log.
+    /// Returns the data blocks as they are written to the log.
     pub fn blocks(&self) -> &[Bytes] {
         if self.sealed.is_empty() { &self.pages } else { &self.sealed }
     }
 
-    /// Seals the pages, before they are first written: whoever writes again writes the same.
-    /// `block` gives a block that its argument fills.
+    /// Seals the pages, once, before the first attempt to write them: later attempts write the same bytes.
+    /// `block` returns a block that its argument has filled.
     pub fn seal(&mut self, sealer: &Sealer, block: impl Fn(&mut dyn FnMut(&mut [u8])) -> Bytes) {
         let number = self.header.number;
         let data = |kind: LogRecordKind| kind == LogRecordKind::Data;
@@ -87,33 +87,34 @@ impl Batch {
 struct BatchSlot {
     index: u32,
     version: u64,
-    /// Which data block; 0 for zeros.
+    /// Position of the data block in the segment, counted from 1; 0 for zeros.
     block: u32,
     checksum: u32,
     mask: u8,
     kind: LogRecordKind,
 }
 
-/// What follows from a published segment.
+/// The consequences of a segment that has become stable.
 pub(crate) struct PublishedSegment {
-    /// The block where it begins.
+    /// The first block of the segment.
     pub start: u32,
     pub wakers: Vec<Waker>,
     pub absorbed: u64,
-    /// Level 2 had nothing to do before.
+    /// Destage had nothing to send before this segment.
     pub first_dirty: bool,
 }
 
 impl CacheState {
-    /// Makes the next segment of what waits. With `by_flush` only a flush ends an epoch, otherwise
-    /// every segment does.
+    /// Builds the next segment from the queue. With `by_flush` only a flush ends an epoch, otherwise every
+    /// segment does.
     pub fn take_batch(&mut self, identity: &SegmentIdentity, by_flush: bool) -> Option<Batch> {
         if self.queue.is_frozen {
             return None;
         }
         let mut batch = Batch::new(identity, self.log.ring.next(), !by_flush);
         while batch.ends == 0 && self.take_next(&mut batch) {}
-        // Writes that share a queued slot with an older one are complete no later than it.
+        // A write may share a queued slot with an older write. The write counts as complete only when that
+        // entry is in the log.
         let next = self.queue.entries.front();
         batch.header.complete = next.map_or(self.commits.serial, |next| next.since() - 1);
         if batch.header.records.is_empty() && batch.ends == 0 {
@@ -122,7 +123,7 @@ impl CacheState {
         if identity.noted
             && let Some(nvram) = &mut self.nvram
         {
-            // Note the segment before it can be in the log. An older copy of the NVRAM then has not noted the log's
+            // Record the segment before it can be in the log. An older copy of the NVRAM then lacks the log's
             // newest segment, and is refused.
             nvram.note_begun(batch.header.number);
             batch.header.noted = nvram.is_sound();
@@ -133,8 +134,8 @@ impl CacheState {
         Some(batch)
     }
 
-    /// Moves the first entry of the queue into a segment. Returns false if the queue is empty, or if the segment must not
-    /// take the entry.
+    /// Moves the first entry of the queue into a segment. Returns false if the queue is empty, or if the
+    /// segment must not take the entry.
     fn take_next(&mut self, batch: &mut Batch) -> bool {
         let Some(next) = self.queue.entries.front() else { return false };
         let taken = match *next {
@@ -159,7 +160,7 @@ impl CacheState {
                     LogRecord { slot, count, kind, mask, checksum, tag, serial: since },
                 )
             }
-            // The records that it voids must not be in its own segment.
+            // A rollback mark must open a new segment: it voids records in earlier segments only.
             Queued::End { voids: true, .. } if !batch.header.records.is_empty() => false,
             Queued::End { voids, .. } => {
                 (batch.header.ends_epoch, batch.header.voids_open) = (true, voids);
@@ -174,12 +175,12 @@ impl CacheState {
         taken
     }
 
-    /// Adds content of an entry to a segment; false if there is no room in it.
+    /// Adds content of an entry to a segment. Returns false if the segment has no room for it.
     fn add_slot(&mut self, batch: &mut Batch, index: u32, content: QueuedSlot) -> bool {
         let (slot, serial) = (self.table.entry(index).slot, content.version);
         let tag = NO_TAG;
         let record = if content.page.is_none() {
-            // No more than an epoch has room for; a segment of data has less.
+            // Limit zeros to what fits into an epoch. A segment of data is always shorter.
             let limit = self.epochs.limit().max(u64::from(self.log.ring.longest_data()));
             if batch.slots.len() as u64 >= limit.min(u64::from(MAX_ZERO_SLOTS)) {
                 return false;
@@ -213,7 +214,8 @@ impl CacheState {
         true
     }
 
-    /// Takes note that a segment is stable. Gives the wakers of the writes that are now complete.
+    /// Records that a segment is stable: its content becomes the newest logged content. Returns the wakers of
+    /// the writes that are durable now.
     pub fn publish(
         &mut self,
         batch: &Batch,
@@ -239,7 +241,8 @@ impl CacheState {
             self.epochs.supersede(&mut self.table, slot.index, place);
             let entry = self.table.entry_mut(slot.index);
             entry.in_flight = false;
-            // The NVRAM slot is of this version or of a newer one, which is still waiting.
+            // The NVRAM slot holds this version, or a newer one that still waits for the log. Keep it in the
+            // second case.
             if entry.version == slot.version && entry.nvram != NONE {
                 let index = std::mem::replace(&mut entry.nvram, NONE);
                 self.nvram.as_mut().expect("it is in use").release(index);
@@ -260,7 +263,8 @@ impl CacheState {
             self.commits.logged = self.commits.logged.max(self.commits.durable);
         }
         self.commits.failure = None;
-        // Before any write is acknowledged: from then on the segment may not be missed.
+        // Set the watermark before any write is acknowledged: from then on recovery must notice if the
+        // segment is missing.
         if let Some(nvram) = &mut self.nvram {
             nvram.set_watermark(segment);
         }
@@ -276,7 +280,8 @@ impl CacheState {
     }
 }
 
-/// Adds a record, joined with the last one if both are zeros side by side.
+/// Adds a record. If it and the last record are adjacent zeros, joins them. Returns false if there is no
+/// room.
 fn add_record(batch: &mut Batch, record: LogRecord) -> bool {
     let most = batch.header.most_records();
     let records = &mut batch.header.records;

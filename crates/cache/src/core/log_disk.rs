@@ -1,4 +1,4 @@
-//! The log disk of a cache: the volume, what its superblock says, and what the log's blocks are sealed with.
+//! The log disk of a cache: the volume, its superblock, and the seals of the log's blocks.
 
 use std::sync::{
     Arc,
@@ -28,18 +28,20 @@ pub(crate) struct SegmentIdentity {
     pub generation: u64,
     /// The salt of this opening, if blocks are sealed.
     pub salt: Option<Salt>,
-    /// The NVRAM holds acknowledged writes, so it notes the number of each segment before the segment is written.
+    /// The NVRAM holds acknowledged writes, so it records the number of each segment before the segment is
+    /// written.
     pub noted: bool,
 }
 
 /// The log disk.
 pub(crate) struct CacheLog {
     pub volume: Stack,
-    /// The content of the superblock. The lock makes its writers take turns. Taken before the lock of the state.
+    /// The content of the superblock. The lock makes its writers take turns. Lock order: before the lock of
+    /// the state.
     pub superblock: tokio::sync::Mutex<Superblock>,
     /// The superblock copy that is written first: the one whose write failed last, since it may be damaged.
     pub first_copy: AtomicU64,
-    /// The index of the log. Nothing else is locked, nor waited for, under its lock.
+    /// The index of the log. While it is locked, no other lock is taken, and nothing is waited for.
     pub index: Mutex<LogIndexFrames>,
     /// Seals and opens the log's blocks, if they are sealed.
     pub seals: Option<Seals>,
@@ -78,7 +80,8 @@ impl CacheLog {
         }
     }
 
-    /// Writes both copies of the superblock, one after the other: if one write is cut short, the other copy is whole.
+    /// Writes both copies of the superblock, one after the other: if one write is torn, the other copy is
+    /// whole.
     pub async fn write_superblock_copies(&self, superblock: &Superblock) -> Result<(), Error> {
         let first = self.first_copy.load(Ordering::Relaxed);
         let written = write_copies_from(first, &self.volume, &self.scratch, superblock).await;
@@ -88,7 +91,8 @@ impl CacheLog {
         })
     }
 
-    /// Reads all copies of the data block of a place, and mends those that are not right. Returns `None` if no copy is.
+    /// Reads all copies of the data block at `place`, and repairs those with a wrong checksum. Returns `None`
+    /// if no copy has the right one.
     pub async fn examine(&self, place: &LogAddress) -> Result<Option<Data>, Error> {
         let extent = Extent { lba: Lba(u64::from(place.block)), blocks: 1 };
         let is_right = |data: &Data| {
@@ -108,8 +112,9 @@ pub(crate) async fn write_copies(
     write_copies_from(first, log, scratch, superblock).await.map_err(|(_, error)| error)
 }
 
-/// Writes the two copies of a superblock. The copy `first`, which may be damaged, is written first: otherwise a power
-/// failure during the write of the other copy could leave both damaged. An error names the copy that was not written.
+/// Writes the two copies of a superblock. The copy `first`, which may be damaged, is written first: otherwise
+/// a power failure during the write of the other copy could leave both damaged. An error names the copy that
+/// was not written.
 async fn write_copies_from(
     first: u64,
     log: &Stack,
@@ -124,6 +129,6 @@ async fn write_copies_from(
     Ok(())
 }
 
-/// Pages of the scratch pool: a segment's header, a superblock, and some that writes which were
-/// given up still hold for a moment.
+/// Pages of the scratch pool: one for a segment's header, one for a superblock, and some for dropped writes
+/// that still hold theirs for a moment.
 pub(crate) const SCRATCH_PAGES: u32 = 8;

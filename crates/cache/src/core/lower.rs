@@ -1,4 +1,4 @@
-//! The lower volume of a cache: its shape, its flushes, and the link to it.
+//! The lower volume of a cache: its size, its flushes, and the link to it.
 
 use std::sync::{
     Arc,
@@ -14,13 +14,14 @@ use crate::{
     slots::sectors::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
 };
 
-/// The link to the lower volume: what may be under way on it, and what is.
+/// The load on the link to the lower volume, and its limits.
 pub(crate) struct FarLink {
-    /// Limits the writes that destage has under way. Nothing else is locked, nor waited for, under its lock.
+    /// Limits the destage writes in flight. While it is locked, no other lock is taken, and nothing is waited
+    /// for.
     pub writes: Mutex<Window>,
     /// Admits reads of the lower volume to the link.
     pub reads: Flow,
-    /// Fetches under way that a host waits for.
+    /// Fetches in flight that a host waits for.
     pub host_fetches: AtomicUsize,
 }
 
@@ -37,7 +38,8 @@ impl FarLink {
 
 /// The volume that is cached, or all of them as one if a log serves several.
 pub(crate) struct LowerVolume {
-    /// The volume itself. It also notes when it answered last, and whether it has fenced this cache.
+    /// The volume itself. The wrapper also records the time of the last answer, and whether the volume has
+    /// fenced this cache.
     pub volume: Heard,
     /// The parts of `volume`, if it is several volumes.
     pub joined: Option<Arc<JoinedVolume>>,
@@ -45,19 +47,21 @@ pub(crate) struct LowerVolume {
     pub opened: Geometry,
     /// The sizes of the volumes now.
     pub extents: MemberExtents,
-    /// The size of an epoch of the lower volume in slots, as the lower volume said last; 0 if it has no epochs.
+    /// The size of an epoch of the lower volume in slots, as the volume last reported it; 0 if it has no
+    /// epochs.
     pub epoch_slots: AtomicU64,
     /// Serializes flushes. The lower volume reports a loss to one flush only.
     pub flush_turn: tokio::sync::Mutex<()>,
-    /// Used where an epoch of the lower volume is whole or nothing. A destage round holds it exclusively, and writes
-    /// that bypass the log share it, since the flush of one would make half of the other stable.
+    /// Used if the lower volume has atomic epochs. A destage round holds it exclusively, and bypassing writes
+    /// share it: the flush of one of them would end the epoch in the middle of a round.
     pub epoch_turn: Arc<tokio::sync::RwLock<()>>,
-    /// The number of calls that wait for `epoch_turn` in order to bypass the log. While it is not 0, no round begins
-    /// during the flush of another one.
+    /// The number of calls that wait for `epoch_turn` in order to bypass the log. While it is not 0, no round
+    /// begins during the flush of another one.
     pub waits_for_turn: AtomicUsize,
     /// Held shared by reads as of the last flush, and exclusively by a destage round while it begins.
     pub flushed_reads: tokio::sync::RwLock<()>,
-    /// The number of flushes that failed.
+    /// The number of failed flushes and of rollbacks. After each of them, data that was written before may be
+    /// lost.
     pub losses: AtomicU64,
     /// The lower volume has made stable what it held when the cache was opened.
     pub is_stable: AtomicBool,
@@ -65,7 +69,8 @@ pub(crate) struct LowerVolume {
 }
 
 impl LowerVolume {
-    /// `is_stable`: everything that is read from the lower volume came there through the log.
+    /// `is_stable`: all data that may be read from the lower volume is known to be stable there, since it was
+    /// destaged from the log.
     pub fn new(
         volume: Heard,
         joined: Option<Arc<JoinedVolume>>,
@@ -109,33 +114,34 @@ impl LowerVolume {
         SLOT_BYTES as u64 / u64::from(self.opened.block_size)
     }
 
-    /// Returns the present geometry of the cached volume; for a common cache, of the whole joined address space.
+    /// Returns the current geometry of the cached volume; for a common cache, of the whole joined address
+    /// space.
     pub fn present_geometry(&self) -> Geometry {
         let blocks =
             if self.joined.is_some() { self.opened.blocks } else { self.extents.blocks(0) };
         Geometry { blocks, ..self.opened }
     }
 
-    /// Returns the sector after the last one of the volume that holds a slot. The end of a volume may cut its last slot
-    /// short.
+    /// Returns the sector after the last one of the volume that holds a slot. The end of a volume may cut its
+    /// last slot short.
     pub fn end_of(&self, slot: u64) -> u64 {
         let block = slot.saturating_mul(self.blocks_per_slot());
         self.extents.end(block).saturating_mul(self.sectors_per_block())
     }
 
-    /// Returns true if the lower volume has epochs that are whole or nothing, and nobody else can end one of them in
-    /// the middle: without a claim, a flush of another initiator would.
+    /// Returns true if the lower volume has atomic epochs and no other initiator can end one of them in the
+    /// middle. Without a claim, a flush of another initiator would.
     pub fn has_atomic_epochs(&self) -> bool {
         self.epoch_slots.load(Ordering::Relaxed) > 0 && self.volume.holding() == Holding::Held
     }
 
-    /// Returns the number of losses that are known. Call this before the first write that `CacheCore::flush_lower` is
-    /// to make stable.
+    /// Returns the number of losses so far. Call this before the first write that `CacheCore::flush_lower`
+    /// must make stable.
     pub fn known_losses(&self) -> u64 {
         self.losses.load(Ordering::SeqCst)
     }
 
-    /// Counts a loss against all who have written to the lower volume since its last flush.
+    /// Counts a loss. The loss concerns all callers that have written to the lower volume since its last flush.
     pub fn count_loss(&self) {
         self.losses.fetch_add(1, Ordering::SeqCst);
     }

@@ -34,15 +34,15 @@ use crate::{
 
 /// The parts of a cache.
 ///
-/// Order of locks: the superblock (`log.superblock`), then `state`, then the lock of `pages`. Under the locks of
-/// `log.index` and `lower.link.writes` nothing else is locked. The locks of `state`, `log.index` and
-/// `lower.link.writes` are never held across a wait.
+/// Order of locks: the superblock (`log.superblock`), then `state`, then the lock of `pages`. While
+/// `log.index` or `lower.link.writes` is locked, no other lock is taken. The locks of `state`, `log.index`
+/// and `lower.link.writes` are never held across a wait.
 pub(crate) struct CacheCore {
     pub settings: Settings,
     pub rules: ModeRules,
     pub lower: LowerVolume,
     pub log: CacheLog,
-    /// Set if one half of the log is with a partner.
+    /// Set if one leg of the log is with a partner.
     pub pair: Option<PairWitness>,
     /// Pages for the content of slots.
     pub pages: Arc<SlotPagePool>,
@@ -62,11 +62,11 @@ pub(crate) struct CacheCore {
 pub(crate) struct CacheLimits {
     /// Slots that may wait for the log.
     pub pending_slots: usize,
-    /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes count
+    /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes take effect
     /// without a flush.
     pub epoch_slots: u64,
-    /// The slot table may have one entry for each block of the log, and so many more. The older places that epochs
-    /// keep count as entries. At this limit discards bypass the log, or wait.
+    /// The slot table may have one entry for each block of the log, and this many more. The older places that
+    /// epochs keep count as entries. At this limit discards bypass the log, or wait.
     pub entries_beside_log: usize,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct CacheSignals {
 }
 
 impl CacheCore {
-    /// Waits until `check` returns a value. It is called again after every change.
+    /// Waits until `check` returns a value. The check is repeated after every change.
     pub async fn wait_until<T>(&self, mut check: impl FnMut(&mut CacheState) -> Option<T>) -> T {
         loop {
             let mut changed = pin!(self.signals.changed.notified());
@@ -92,10 +92,11 @@ impl CacheCore {
         }
     }
 
-    /// Returns a free page, or the page of a clean slot that gives way. Returns `None` if all pages are in use.
+    /// Returns a free page, or the page of a clean slot that is evicted. Returns `None` if all pages are in
+    /// use.
     pub fn take_page(&self, state: &mut CacheState) -> Option<PageMut> {
-        // A page that is taken from the table may still be on its way to a host; more than a few
-        // of those in a row mean that memory is short for now.
+        // The content of an evicted page may still be on its way to a host, so the page is not free at once.
+        // If that happens several times in a row, memory is short for now.
         for _ in 0..8 {
             if let Some(page) = self.pages.take_beyond(state.tier.unused_pages()) {
                 return Some(page);
@@ -119,15 +120,15 @@ impl CacheCore {
         self.settings.order == DestageOrder::Strict && self.rules.uses_log
     }
 
-    /// Returns true if the writes of a destage round take effect as a whole or not at all, as one epoch of the lower
-    /// volume.
+    /// Returns true if the writes of a destage round take effect as a whole or not at all, as one epoch of
+    /// the lower volume.
     pub fn is_atomic_below(&self) -> bool {
         self.is_strict() && self.lower.volume.geometry().epoch_blocks > 0
     }
 
-    /// Returns true if a round that is under way must not go on: when the cache stops; when the flush before the
-    /// round has failed; and when destage is held while the log disk fails, if hosts' writes had to wait for the
-    /// round's end.
+    /// Returns true if a running round must not continue: when the cache stops; when the flush before the
+    /// round has failed; and when destage is held while the log disk fails, if writes that bypass the log had
+    /// to wait for the end of the round.
     pub fn ends_round(&self, state: &CacheState) -> bool {
         let destage = &state.destage;
         let is_held = destage.round.is_some() && destage.orders.hold().is_some();
@@ -137,7 +138,7 @@ impl CacheCore {
             || (is_held && state.log_error().is_some() && self.is_atomic_below())
     }
 
-    /// Returns, in words, what the lower volume alone holds if this cache is lost.
+    /// Returns a description of the consistency of the lower volume if this cache is lost.
     pub fn promise(&self) -> &'static str {
         if !self.rules.uses_log {
             // The log may still hold writes of an earlier mode. They are lost with it.
@@ -153,10 +154,10 @@ impl CacheCore {
         }
     }
 
-    /// Writes both superblocks, first changed by `change` and brought up to date.
+    /// Writes both copies of the superblock, after updating its numbers and calling `change`.
     ///
-    /// One after the other: whatever happens to one write, the other copy is whole. The log may overwrite what the new
-    /// superblock frees only after this has returned.
+    /// The copies are written one after the other, so that one of them is whole whatever happens to a write.
+    /// The log may overwrite blocks that the new superblock frees only after this has returned.
     pub async fn write_superblock(
         &self,
         change: impl FnOnce(&mut Superblock),
@@ -170,7 +171,7 @@ impl CacheCore {
             superblock.noted = self.rules.keeps_in_nvram
                 && state.nvram.as_ref().is_some_and(NvramBuffer::is_sound);
         }
-        // A failed attempt may have reached the disk: its number is not used again.
+        // A failed attempt may be on the disk: do not use its number again.
         superblock.sequence += 1;
         let mut next = superblock.clone();
         change(&mut next);
@@ -226,5 +227,5 @@ impl CacheCore {
     }
 }
 
-/// Shown while a cache that writes nothing to its log any more empties it.
+/// The description while the mode does not use the log and older writes in it are still being destaged.
 const EMPTYING: &str = "none (the log holds older writes)";

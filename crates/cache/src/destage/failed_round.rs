@@ -62,8 +62,8 @@ impl FailedRounds {
             self.delay = Some(FIRST_DELAY);
             return (RoundFailureEvent::SentAgain, FIRST_DELAY);
         }
-        // Count all errors that may pass as one kind: a far volume that is away fails calls with one error before they
-        // were sent and with another one after that.
+        // Count all errors that may pass as one kind: a far volume that is away fails calls with one error
+        // before they were sent and with another one after that.
         let passing = Error::Busy("");
         let kind = if failed.error.may_pass() { &passing } else { &failed.error };
         let kind = std::mem::discriminant(kind);
@@ -100,7 +100,8 @@ pub(crate) fn tell(
     let error = failed.error;
     match word {
         RoundFailureEvent::SentAgain => {
-            // The error says that the far volume may have lost writes of any initiator; the log still has this one's.
+            // The error says that the far volume may have lost writes of any initiator; the log still has
+            // this one's.
             tracing::debug!(%error, "the flush of a round failed");
             tracing::info!(
                 "the far volume did not make a round of destage stable: all of it is sent again, and \

@@ -1,12 +1,12 @@
 //! Level 2 destage: what is dirty in the log goes to the lower volume, in rounds.
 //!
-//! A round sends one epoch: the content of every slot of it as of its last segment, the *cut*.
-//! Overwritten blocks go once, and when a round is complete the lower volume is exactly what the
-//! near one was at the cut (but for writes that went past the log). Then the log's tail
-//! moves behind the cut. When it goes on and how fast is in `pace`.
+//! A round sends one epoch: the content of every slot of it as of its last segment, the *cut*. Overwritten
+//! blocks go once, and when a round is complete the lower volume is exactly what the near one was at the cut
+//! (but for writes that went past the log). Then the log's tail moves behind the cut. When it goes on and how
+//! fast is in `pace`.
 //!
-//! If the lower volume keeps the order of a flush and the writes after it (`volume::OrderedFlush`), the writes of the
-//! next round are sent while the flush of a round is under way: decision 0009 has the proof.
+//! If the lower volume keeps the order of a flush and the writes after it (`volume::OrderedFlush`), the
+//! writes of the next round are sent while the flush of a round is under way: decision 0009 has the proof.
 
 pub(crate) mod pace;
 pub(crate) mod failed_round;
@@ -155,8 +155,9 @@ struct SentRound {
     pieces: u64,
 }
 
-/// Completes one round: sends its writes (or continues a round that was begun during the previous flush), flushes the lower
-/// volume and moves the tail of the log. If the next round was begun meanwhile, it is in `chain` afterwards.
+/// Completes one round: sends its writes (or continues a round that was begun during the previous flush),
+/// flushes the lower volume and moves the tail of the log. If the next round was begun meanwhile, it is in
+/// `chain` afterwards.
 async fn round<'a>(
     shared: &'a Arc<CacheCore>,
     pace: &'a Mutex<DestagePace>,
@@ -171,8 +172,8 @@ async fn round<'a>(
         }
         shared.signals.changed.notify_waiters();
         shared.signals.wake_destage.notify_one();
-        // Wait for the answers to the writes of the next round before the roll-back: a write that is performed after the
-        // roll-back would become stable with the next flush.
+        // Wait for the answers to the writes of the next round before the roll-back: a write that is
+        // performed after the roll-back would become stable with the next flush.
         next.await;
         chain.next = None;
         let mut state = shared.state.lock();
@@ -222,7 +223,8 @@ async fn try_round<'a>(
     }
 }
 
-/// Sends the writes of the next round until all are answered. Never returns if no next round has begun, or if it is sent.
+/// Sends the writes of the next round until all are answered. Never returns if no next round has begun, or if
+/// it is sent.
 async fn advance(next: &mut Option<Sending<'_>>) {
     match next {
         Some(next @ MaybeDone::Future(_)) => next.await,
@@ -230,16 +232,16 @@ async fn advance(next: &mut Option<Sending<'_>>) {
     }
 }
 
-/// Sends the writes of a round; all of them are answered when this returns. Returns `None` if the round must not go
-/// on.
+/// Sends the writes of a round; all of them are answered when this returns. Returns `None` if the round must
+/// not go on.
 async fn send_round(
     shared: &Arc<CacheCore>,
     pace: &Mutex<DestagePace>,
     opened: BegunRound,
 ) -> Result<Option<SentRound>, RoundFailure> {
     let mut pace = pace.lock().await;
-    // First write the segments of this round to the log disks. If the NVRAMs were lost after the lower volume got newer
-    // writes, the next destage would send older content from the log disks over them.
+    // First write the segments of this round to the log disks. If the NVRAMs were lost after the lower volume
+    // got newer writes, the next destage would send older content from the log disks over them.
     shared.log_on_disk().await?;
     let items = collect(shared, &opened).await;
     let mut rest = &items[..];
@@ -255,8 +257,8 @@ async fn send_round(
         if rest.is_empty() {
             return Ok(Some(SentRound { opened, losses, pieces }));
         }
-        // Wait for the previous flush. If it failed, a flush of this piece would make writes of this round stable without
-        // those of the previous round.
+        // Wait for the previous flush. If it failed, a flush of this piece would make writes of this round
+        // stable without those of the previous round.
         shared
             .wait_until(|state| {
                 (state.destage.flushing.is_none() || shared.ends_round(state)).then_some(())
@@ -269,8 +271,8 @@ async fn send_round(
     }
 }
 
-/// Makes the writes stable that were sent to the lower volume since `losses` was noted. `begun` gets a message when the
-/// writes of the next round may be sent behind the flush.
+/// Makes the writes stable that were sent to the lower volume since `losses` was noted. `begun` gets a
+/// message when the writes of the next round may be sent behind the flush.
 async fn flush(
     shared: &CacheCore,
     losses: u64,
@@ -333,15 +335,16 @@ async fn complete(
     Ok(())
 }
 
-/// Returns true if a round may follow the flush of another one, as far as the settings decide that. The volumes of a
-/// common log would each have to keep the order, and a node's own cache has reads as of its latest flush.
+/// Returns true if a round may follow the flush of another one, as far as the settings decide that. The
+/// volumes of a common log would each have to keep the order, and a node's own cache has reads as of its
+/// latest flush.
 fn may_be_followed(shared: &CacheCore) -> bool {
     shared.is_atomic_below() && !shared.rules.epochs_end_by_flush && shared.lower.joined.is_none()
 }
 
-/// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume holds: 0 if it
-/// has no epochs. Then the limit is a share of the log, so that the tail of the log moves often and the link is seldom
-/// idle.
+/// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume
+/// holds: 0 if it has no epochs. Then the limit is a share of the log, so that the tail of the log moves
+/// often and the link is seldom idle.
 fn learn_limit(shared: &CacheCore) -> u64 {
     let slots = shared.lower.volume.geometry().epoch_blocks / shared.lower.blocks_per_slot();
     shared.lower.epoch_slots.store(slots, Ordering::Relaxed);
@@ -354,9 +357,10 @@ fn learn_limit(shared: &CacheCore) -> u64 {
     slots
 }
 
-/// Joins the oldest epoch behind segment `after` with later epochs, up to the weight of one epoch for the measured link.
-/// Epochs that were sealed before the link was measured are shorter than that, and the link is idle between two rounds.
-/// Joins none while a host waits for room in the log, because a short round frees room sooner.
+/// Joins the oldest epoch behind segment `after` with later epochs, up to the weight of one epoch for the
+/// measured link. Epochs that were sealed before the link was measured are shorter than that, and the link is
+/// idle between two rounds. Joins none while a host waits for room in the log, because a short round frees
+/// room sooner.
 fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
     if state.destage.is_starving {
         return;
@@ -441,8 +445,8 @@ async fn begin(shared: &CacheCore, chain: &mut Chain<'_>) -> Result<BegunRound, 
     Ok(BegunRound { cut, after: None, started, most })
 }
 
-/// Begins the round that follows the flush of the round with this `cut`. Returns `None` if that flush must be waited
-/// for.
+/// Begins the round that follows the flush of the round with this `cut`. Returns `None` if that flush must be
+/// waited for.
 fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
     let started = Instant::now();
     let most = learn_limit(shared);

@@ -1,5 +1,5 @@
-//! Sends the slots of a destage round to the lower volume. Adjacent sectors are joined into runs, and several runs are in
-//! flight at once.
+//! Sends the slots of a destage round to the lower volume. Adjacent sectors are joined into runs, and several
+//! runs are in flight at once.
 
 use std::{
     slice,
@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// Sends these slots to the lower volume. Returns the slots that were left out, because a write that bypasses the log is
-/// changing them.
+/// Sends these slots to the lower volume. Returns the slots that were left out, because a write that bypasses
+/// the log is changing them.
 pub(crate) async fn send_all(
     shared: &Arc<CacheCore>,
     pace: &mut DestagePace,
@@ -51,7 +51,8 @@ pub(crate) async fn send_all(
             Some((counted, ticket, result)) = under_way.next(), if !under_way.is_empty() => {
                 weight -= counted;
                 note_trip(shared, ticket, &result);
-                // If the lower volume answers at once every time, this loop would keep its thread for the whole round.
+                // If the lower volume answers at once every time, this loop would keep its thread for the
+                // whole round.
                 tokio::task::yield_now().await;
                 match result {
                 Ok(()) => {}
@@ -95,14 +96,14 @@ fn has_room(shared: &CacheCore, runs: usize, weight: u64) -> bool {
         && shared.lower.link.writes.lock().has_room(Instant::now())
 }
 
-/// Returns the most runs that may be in flight: three quarters of the calls that the lower volume performs at once. The rest
-/// is left to the requests of hosts.
+/// Returns the most runs that may be in flight: three quarters of the calls that the lower volume performs at
+/// once. The rest is left to the requests of hosts.
 fn most_runs(shared: &CacheCore) -> usize {
     (shared.lower.volume.extensions().most_calls.unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
 }
 
-/// Reports the end of a run to the window. The measured time includes the reading of the log, so the window is large
-/// enough to cover that time, too.
+/// Reports the end of a run to the window. The measured time includes the reading of the log, so the window
+/// is large enough to cover that time, too.
 fn note_trip(shared: &CacheCore, ticket: Option<WindowTicket>, result: &Result<(), SendStop>) {
     let Some(ticket) = ticket else { return };
     let mut window = shared.lower.link.writes.lock();
@@ -117,8 +118,9 @@ fn most_in_flight(shared: &CacheCore) -> u64 {
     shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
 }
 
-/// Returns the most bytes that may be in flight now. While a host waits for a read of the lower volume, destage leaves the
-/// link to that read. It leaves less of the link the fuller the log is, because hosts would soon wait for room in the log.
+/// Returns the most bytes that may be in flight now. While a host waits for a read of the lower volume,
+/// destage leaves the link to that read. It leaves less of the link the fuller the log is, because hosts
+/// would soon wait for room in the log.
 fn may_be_in_flight(shared: &CacheCore) -> u64 {
     let most = most_in_flight(shared);
     if shared.lower.link.host_fetches.load(Ordering::Relaxed) == 0 {
@@ -135,9 +137,10 @@ fn may_be_in_flight(shared: &CacheCore) -> u64 {
     ((most.min(window) as f64 * pressure) as u64).max(1)
 }
 
-/// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read has to wait
-/// until the link has transmitted the runs before it. Runs are longer than `destage_run_bytes` if the link holds more than
-/// [`RUNS_IN_LINK`] of that length, because the lower volume performs a limited number of calls at once.
+/// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read
+/// has to wait until the link has transmitted the runs before it. Runs are longer than `destage_run_bytes` if
+/// the link holds more than [`RUNS_IN_LINK`] of that length, because the lower volume performs a limited
+/// number of calls at once.
 fn longest_run(shared: &CacheCore) -> u64 {
     let far_writes = shared.lower.link.writes.lock();
     let needed = far_writes.estimate().window / RUNS_IN_LINK;
@@ -145,8 +148,8 @@ fn longest_run(shared: &CacheCore) -> u64 {
     longest.min(needed.max(u64::from(shared.settings.destage_run_bytes)))
 }
 
-/// Returns the least number of bytes for which a run counts. Four short runs count as one of the longest. If the settings
-/// allow one run at a time, every run counts as one of the longest.
+/// Returns the least number of bytes for which a run counts. Four short runs count as one of the longest. If
+/// the settings allow one run at a time, every run counts as one of the longest.
 fn least_weight(shared: &CacheCore) -> u64 {
     let longest = u64::from(shared.settings.destage_run_bytes);
     if shared.settings.destage_in_flight == 1 { longest } else { longest / 4 }
@@ -209,14 +212,15 @@ impl DestageCursor<'_> {
         let mut run: Option<DestageRun> = None;
         for _ in 0..STEP {
             let Some(&item) = self.items.get(self.at) else { break };
-            // Skip a slot for which a write that bypassed the log has put newer content into the lower volume. Check this
-            // for every run, because such a write may come between two runs of one slot.
+            // Skip a slot for which a write that bypassed the log has put newer content into the lower
+            // volume. Check this for every run, because such a write may come between two runs of one slot.
             if !state.table.is_alive(item.index, item.incarnation) {
                 self.at += 1;
                 self.sector = 0;
                 continue;
             }
-            // A write that bypasses the log is changing this slot. If that write fails, the whole slot is sent later.
+            // A write that bypasses the log is changing this slot. If that write fails, the whole slot is
+            // sent later.
             if state.slot_locks.overlap(item.slot, item.slot + 1)
                 && !shared.mutation.is(Mutant::RoundIgnoresClaims)
             {
@@ -249,8 +253,8 @@ impl DestageCursor<'_> {
             run.end = end;
             run.slots.1 = item.slot + 1;
             let entry = state.table.entry(item.index);
-            // A page that is newer than the round's last segment must not be sent: the lower volume would then hold a mix
-            // of old and new writes that no host has seen.
+            // A page that is newer than the round's last segment must not be sent: the lower volume would
+            // then hold a mix of old and new writes that no host has seen.
             let same = entry.place == Some(item.place) && !entry.pending();
             let same = same || shared.mutation.is(Mutant::DestageUnlogged);
             let page = if same { state.table.page(item.index).cloned() } else { None };
@@ -301,7 +305,8 @@ async fn send_run(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop> 
     }
 }
 
-/// Sends the slots of a run one by one, so that a slot that cannot be read from the log does not hold up the others.
+/// Sends the slots of a run one by one, so that a slot that cannot be read from the log does not hold up the
+/// others.
 async fn send_parts(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop> {
     let mut unreadable = Ok(());
     for part in &run.parts {
@@ -330,8 +335,8 @@ fn note_sent(shared: &CacheCore, sent: Result<(), Error>) -> Result<(), SendStop
     sent.map_err(SendStop::Lower)
 }
 
-/// Returns the data of these slots: from memory if the page is there, otherwise from the log. The log does not overwrite
-/// these blocks before the round ends.
+/// Returns the data of these slots: from memory if the page is there, otherwise from the log. The log does
+/// not overwrite these blocks before the round ends.
 async fn content(shared: &CacheCore, parts: &[DestageRunPart]) -> Result<Data, Error> {
     let logged: Vec<_> = parts
         .iter()

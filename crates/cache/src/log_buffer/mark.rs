@@ -1,5 +1,5 @@
-//! The mark of a log buffer. It is stored in the last block of the log disk, and says whether a later opening needs the
-//! NVRAM, and which one.
+//! The mark of a log buffer. It is stored in the last block of the log disk, and says whether a later opening
+//! needs the NVRAM, and which one.
 
 use journal::{
     BLOCK_BYTES,
@@ -19,7 +19,8 @@ pub(super) struct LogBufferMark {
     pub buffer: BufferId,
     /// The NVRAM may hold writes that the disk does not have.
     pub in_use: bool,
-    /// The boot id of the machine when the gateway began to use the NVRAM; `None` if the NVRAM survives the loss of power.
+    /// The boot id of the machine when the gateway began to use the NVRAM; `None` if the NVRAM survives the
+    /// loss of power.
     pub boot: Option<BootId>,
 }
 

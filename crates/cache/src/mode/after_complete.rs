@@ -12,8 +12,8 @@ use crate::{
     write::{HostWrite, PlacedWrite},
 };
 
-/// Recovery must find every acknowledged write in the log. With NVRAMs in front of a pair's log, a write is volatile
-/// until a flush of the log has brought it to the disks.
+/// Recovery must find every acknowledged write in the log. With NVRAMs in front of a pair's log, a write is
+/// volatile until a flush of the log has brought it to the disks.
 pub(super) fn rules(settings: &Settings) -> ModeRules {
     ModeRules {
         acknowledged_at: AcknowledgedAt::Log,

@@ -1,5 +1,5 @@
-//! At flush: a write is acknowledged at once, and becomes stable with the next flush. After a crash, either all writes
-//! between two flushes are there or none of them. A stable write is a write and a flush.
+//! At flush: a write is acknowledged at once, and becomes stable with the next flush. After a crash, either
+//! all writes between two flushes are there or none of them. A stable write is a write and a flush.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::{
     write::{HostWrite, PlacedWrite},
 };
 
-/// Recovery must find every segment up to the one that ends the last flush. It gives up the segments after that.
+/// Recovery must find every segment up to the one that ends the last flush. Recovery discards the segments
+/// after that.
 pub(super) fn rules(settings: &Settings) -> ModeRules {
     ModeRules {
         acknowledged_at: AcknowledgedAt::Memory,
@@ -41,8 +42,8 @@ pub(super) async fn write(core: &Arc<CacheCore>, write: HostWrite) -> Result<(),
     core.wait_for_log(end, durability).await
 }
 
-/// If the log is lost, the flush fails, and ends the epoch all the same, so that destage sends it: once the lower
-/// volume has everything that was written until now, the next flush succeeds.
+/// If the log is lost, the flush fails, and ends the epoch all the same, so that destage sends it: once the
+/// lower volume has everything that was written until now, the next flush succeeds.
 pub(super) fn begin_flush(core: &Arc<CacheCore>) -> Result<bool, Error> {
     core.check_log().inspect_err(|_| _ = core.end_epoch())?;
     Ok(true)

@@ -1,5 +1,5 @@
-//! The parts of a discard: whole slots become records of zeros in the log, or are discarded past the log; zeros are
-//! written to the rest.
+//! The parts of a discard. Whole slots become records of zeros in the log, or are discarded in the lower
+//! volume directly. Zeros are written to the rest.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,8 +28,8 @@ impl DiscardPlan {
     pub fn new(sector: u64, sectors: u64) -> Self {
         let per_slot = u64::from(SECTORS);
         let end = sector + sectors;
-        // A last slot that the volume's end cuts short is not one of zeros: it would be so still when the
-        // volume has grown, and there may be something in the rest of it.
+        // If the end of the volume cuts the last slot short, write zeros to this slot instead of recording
+        // the whole slot as zeros: the volume may grow, and the rest of the slot may hold data then.
         let (first_slot, end_slot) = (sector.div_ceil(per_slot), end / per_slot);
         let (edges, slots) = if first_slot >= end_slot {
             ([(sector, end), (end, end)], (0, 0))
@@ -48,17 +48,17 @@ impl DiscardPlan {
         Some(HostWrite { sector, data, durability, has_begun: self.begun })
     }
 
-    /// Notes how a write of zeros has ended.
+    /// Records how a write of zeros has ended.
     ///
     /// # Errors
-    /// The error of the write. It is BUSY only if nothing was changed.
+    /// The error of the write. The error is BUSY only if nothing was changed.
     pub fn edge_written(&mut self, written: Result<(), Error>) -> Result<(), Error> {
         let has_begun = std::mem::replace(&mut self.begun, true);
         written.map_err(|error| if has_begun { stalled(error) } else { error })
     }
 
-    /// Discards the slots through the log. Long discards bypass it in relaxed order, and so do all if the log has no
-    /// room. `durability` is that of the discard when this returns.
+    /// Discards the slots through the log. Long discards bypass it in relaxed order, and so do all if the log
+    /// has no room. `durability` is that of the discard when this returns.
     pub async fn discard_in_log(
         mut self,
         core: &Arc<CacheCore>,
@@ -75,8 +75,8 @@ impl DiscardPlan {
         if logged { Ok(()) } else { self.discard_past(core).await }
     }
 
-    /// Discards the slots past the log. A discard that has changed something is tried again while it fails with an error
-    /// that may pass.
+    /// Discards the slots in the lower volume directly. A discard that has changed something is repeated
+    /// while it fails with an error that may pass.
     pub async fn discard_past(self, core: &Arc<CacheCore>) -> Result<(), Error> {
         let Self { slots: (first, end), begun, .. } = self;
         if first >= end {
@@ -97,5 +97,5 @@ impl DiscardPlan {
     }
 }
 
-/// The pause between two tries of a discard that bypasses the log and must be finished.
+/// The pause between two attempts of a discard that bypasses the log and must be finished.
 const PAST_AGAIN: Duration = Duration::from_secs(1);

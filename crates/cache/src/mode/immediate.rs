@@ -13,9 +13,9 @@ use crate::{
     write::{HostWrite, PlacedWrite},
 };
 
-/// Recovery must find every acknowledged write in the log or in the NVRAM. The NVRAM alone may hold the newest
-/// versions of slots; the log then holds a consistent prefix (decision 0007). If the NVRAM survives the loss of power,
-/// a write in it counts as stable.
+/// Recovery must find every acknowledged write in the log or in the NVRAM. The NVRAM alone may hold the
+/// newest versions of slots; the log then holds a consistent prefix (decision 0007). If the NVRAM survives
+/// the loss of power, a write in it counts as stable.
 pub(super) fn rules(settings: &Settings) -> ModeRules {
     let is_stable = settings.nvram_survives == NvramSurvival::PowerLoss;
     ModeRules {

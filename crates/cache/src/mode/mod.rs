@@ -1,15 +1,16 @@
-//! The write modes side by side.
+//! The write modes.
 //!
-//! One file for each mode answers the same questions in the same order: its rules (when a write is acknowledged,
-//! whether it is volatile, whether it uses the log, what recovery must find), then write, flush, discard and admit.
-//! This file only chooses the file. No other module asks for the mode: what they need to know is in `ModeRules`.
+//! Each mode has one file, and all these files have the same functions in the same order: the rules (when a
+//! write is acknowledged, whether it is volatile, whether it uses the log, what recovery must find), then
+//! write, flush, discard and admit. This file only chooses the file. No other module asks for the mode: they
+//! use `ModeRules`.
 //!
 //! | mode | acknowledged when the write is in | volatile | uses the log | recovery must find |
 //! |---|---|---|---|---|
 //! | after complete | the log | no, unless NVRAMs are in front of the log | yes | the log |
 //! | immediate | the NVRAM | unless the NVRAM survives a power failure | yes | the log and the NVRAM |
 //! | at flush | memory | yes | yes | the log up to the last flush |
-//! | through, around | the lower volume | no | no | nothing of its own |
+//! | through, around | the lower volume | no, unless NVRAMs are in front of the log | no | no data of this mode |
 
 mod discard;
 mod after_complete;
@@ -110,14 +111,14 @@ impl Settings {
     }
 }
 
-/// Returns true if the settings are those of a pair: it reports after completion, in strict order, through its log
-/// only.
+/// Returns true if the settings are those of a pair: it reports after completion, in strict order, through
+/// its log only.
 pub(crate) fn fits_pair(settings: &Settings) -> bool {
     settings.report == WriteMode::AfterComplete && goes_through_log(settings)
 }
 
-/// Returns true if the settings are those of a log for several volumes: everything goes through the log, in strict
-/// order, and each write is acknowledged on its own.
+/// Returns true if the settings are those of a log for several volumes: everything goes through the log, in
+/// strict order, and each write is acknowledged on its own.
 pub(crate) fn fits_common(settings: &Settings) -> bool {
     matches!(settings.report, WriteMode::AfterComplete | WriteMode::Immediate)
         && goes_through_log(settings)

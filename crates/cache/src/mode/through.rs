@@ -1,5 +1,5 @@
-//! Through and around: a write is acknowledged when it is on the lower volume, stable. The log takes nothing new. With
-//! "through" the data of a write stays in memory, with "around" it does not.
+//! Through and around: a write is acknowledged when it is stable in the lower volume. The log receives no
+//! data. With "through" the data of a write stays in memory, with "around" it does not.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::{
     write::HostWrite,
 };
 
-/// Recovery must find nothing of this mode. An earlier mode may have left writes in the log; until these are destaged,
-/// a write that bypasses them also voids their records.
+/// Recovery needs no data of this mode. An earlier mode may have left writes in the log; until these are
+/// destaged, a write that bypasses them also voids their records.
 pub(super) fn rules(settings: &Settings) -> ModeRules {
     ModeRules {
         acknowledged_at: AcknowledgedAt::Lower,
@@ -30,7 +30,7 @@ pub(super) fn rules(settings: &Settings) -> ModeRules {
     }
 }
 
-/// The rules of "around".
+/// The rules of "around", which differ from "through" in two points.
 pub(super) fn rules_around(settings: &Settings) -> ModeRules {
     ModeRules { keeps_bypassed: false, writes_back: true, ..rules(settings) }
 }

@@ -53,8 +53,8 @@ pub(super) const ENTRY_COUNT_AT: usize = 52;
 pub(super) const ENTRY_CHECKSUM_AT: usize = 60;
 /// Flag of a slot header: the data is sealed.
 pub(super) const SEALED: u8 = 1;
-/// The most bits set in a damaged header that still counts as unused. A header in use has two random checksums and
-/// a mask: one in 10^13 has so few bits set.
+/// The most bits set in a damaged header that still counts as unused. A header in use has two random
+/// checksums and a mask: one in 10^13 has so few bits set.
 pub(super) const MOST_FLIPPED: u32 = 4;
 
 #[cfg(test)]

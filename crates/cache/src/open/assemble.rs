@@ -147,8 +147,8 @@ fn epoch_slots(rules: &ModeRules, ring: &SegmentRing) -> Result<u64, CacheOpenEr
     Ok(slots)
 }
 
-/// Returns how many slots an epoch may have. Each slot might be written alone, with a segment header of its own, and
-/// room is left for the reserve of the ring and for what the ring loses at its end.
+/// Returns how many slots an epoch may have. Each slot might be written alone, with a segment header of its
+/// own, and room is left for the reserve of the ring and for what the ring loses at its end.
 fn slots_between_flushes(ring: &SegmentRing) -> u64 {
     let lost = 2 * (ring.longest_data() + 1) + ring.reserve() + 4;
     u64::from(ring.blocks().saturating_sub(lost) / 2)

@@ -78,8 +78,9 @@ pub(super) fn new_seals(settings: &Settings, superblock: &Superblock) -> Option<
     settings.log_key.clone().map(|key| Seals::new(key, superblock.instance, blocks))
 }
 
-/// Prepares a log without data for the key of the settings, which the superblock gets when the NVRAM is taken into
-/// use. The next segment is the log's first one: recovery never reads older segments, of another shape or key.
+/// Prepares a log without data for the key of the settings, which the superblock gets when the NVRAM is taken
+/// into use. The next segment is the log's first one: recovery never reads older segments, of another shape
+/// or key.
 pub(super) fn change(superblock: &mut Superblock, found: &mut Scan, settings: &Settings) {
     let key = settings.log_key.as_ref();
     superblock.segment_slots = superblock.segment_slots.min(most_segment_slots(key.is_some()));

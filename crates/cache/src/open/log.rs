@@ -31,9 +31,9 @@ pub(super) struct FoundLog {
     pub seals: Option<Seals>,
 }
 
-/// Reads the log. If a segment is not whole in the copy that was read and whole in another copy, repairs that and
-/// reads again. Returns the content, and the blocks whose copies differ. `watermark` is the newest segment that the
-/// NVRAM has noted as stable.
+/// Reads the log. If a segment is not whole in the copy that was read and whole in another copy, repairs that
+/// and reads again. Returns the content, and the blocks whose copies differ. `watermark` is the newest
+/// segment that the NVRAM has noted as stable.
 pub(super) async fn scan_until_whole(
     log: &Stack,
     superblock: &Superblock,
@@ -157,7 +157,8 @@ fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Segmen
     }
 }
 
-/// Makes the ring one zone again if that is possible by now: a resize, or one that was given up, may have left several.
+/// Makes the ring one zone again if that is possible by now: a resize, or one that was given up, may have
+/// left several.
 pub(super) fn straighten(ring: &mut SegmentRing, superblock: &mut Superblock) {
     if superblock.layouts.is_empty() {
         return;

@@ -58,8 +58,9 @@ pub(super) fn match_up(
     Ok(flags)
 }
 
-/// Removes what the table and the NVRAM have of volumes that were given up. Returns these volumes, each with true if
-/// there was anything of it. The superblock has said since before this opening that they were given up.
+/// Removes what the table and the NVRAM have of volumes that were given up. Returns these volumes, each with
+/// true if there was anything of it. The superblock has said since before this opening that they were given
+/// up.
 fn forget_given_up(
     members: &[MemberRecord],
     table: &mut SlotTable,

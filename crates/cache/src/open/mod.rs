@@ -1,9 +1,9 @@
 //! Opening a cache: from what is on the log disk and in the NVRAM to a running state.
 //!
-//! [`read_and_check`] and [`Opening::begin`] are the list of the steps. The comment before each step says what a crash
-//! right after it leaves: always a state from which the next opening can start again. While the opening may still be
-//! refused by a check, only two things are written: the format of a blank log, and whole copies of blocks over damaged
-//! copies.
+//! [`read_and_check`] and [`Opening::begin`] are the list of the steps. The comment before each step says
+//! what a crash right after it leaves: always a state from which the next opening can start again. While the
+//! opening may still be refused by a check, only two things are written: the format of a blank log, and whole
+//! copies of blocks over damaged copies.
 
 mod checks;
 pub(crate) mod older;
@@ -111,8 +111,9 @@ pub(crate) async fn open(
     opening.begin(doubt).await
 }
 
-/// Does the steps of an opening that may refuse it: they read the log and the NVRAM and compare them with the settings,
-/// with each other and with what is known from elsewhere. Returns the blocks of the log whose copies differ, too.
+/// Does the steps of an opening that may refuse it: they read the log and the NVRAM and compare them with the
+/// settings, with each other and with what is known from elsewhere. Returns the blocks of the log whose
+/// copies differ, too.
 async fn read_and_check(
     settings: Settings,
     Parts { lower, log, nvram: memory }: Parts,
@@ -124,8 +125,9 @@ async fn read_and_check(
     let geometry = lower.geometry();
     check_geometry(identity, geometry)?;
 
-    // Reads the superblock, or formats a blank log. A crash leaves the log blank or formatted, since one whole copy of
-    // the superblock is enough, and all that is not zero in a new one is in its first 512 bytes, which no disk tears.
+    // Reads the superblock, or formats a blank log. A crash leaves the log blank or formatted, since one
+    // whole copy of the superblock is enough, and all that is not zero in a new one is in its first 512
+    // bytes, which no disk tears.
     let mut superblock = match superblock(&log).await {
         Ok(superblock) => superblock,
         Err(NoSuperblock::Blank) => {
@@ -135,11 +137,12 @@ async fn read_and_check(
         Err(error) => return Err(no_superblock(error)),
     };
 
-    // Checks that log and volume belong together. Up to the scan of the log nothing is written, so a crash leaves
-    // everything as it was.
+    // Checks that log and volume belong together. Up to the scan of the log nothing is written, so a crash
+    // leaves everything as it was.
     check_belongs(&log, &superblock, identity, geometry)?;
 
-    // Compares the key of the settings with that of the log. A wrong key is refused below as soon as data is found.
+    // Compares the key of the settings with that of the log. A wrong key is refused below as soon as data is
+    // found.
     let key = OpeningKey::new(&settings, &superblock)?;
 
     // Reads the NVRAM, and what is known elsewhere of confirmed writes.
@@ -148,8 +151,8 @@ async fn read_and_check(
     let mut nvram = FoundNvram::read(memory, &superblock, (&settings, &rules), &key, is_void)?;
     key.refuse_if(!nvram.held.is_empty())?;
 
-    // Scans the log. If the log has several copies, this overwrites damaged blocks with the content of a whole copy. A
-    // crash leaves more whole copies than before.
+    // Scans the log. If the log has several copies, this overwrites damaged blocks with the content of a
+    // whole copy. A crash leaves more whole copies than before.
     let scanned =
         scan_until_whole(&log, &superblock, (&settings, &rules), geometry, nvram.watermark).await?;
     let (mut found, doubt) = scanned;
@@ -162,8 +165,8 @@ async fn read_and_check(
         older::tell_of_void_nvram(&settings, &superblock, &found.scan, slots);
     }
 
-    // Matches the volumes of a common log with those that it was opened with. Writes nothing: the new list of volumes is
-    // written with the superblock of the new generation.
+    // Matches the volumes of a common log with those that it was opened with. Writes nothing: the new list of
+    // volumes is written with the superblock of the new generation.
     let dirty_flags = match &joining {
         Some(joining) => members::match_up(joining, &mut superblock, &mut found.table, &mut nvram)?,
         None => DirtyFlags::of_one(),
@@ -175,8 +178,8 @@ async fn read_and_check(
     ))
 }
 
-/// Refuses a log from which acknowledged data is missing, and a log or an NVRAM that is an older copy, unless the
-/// settings accept that. Returns the serial of the newest write in the log and the NVRAM.
+/// Refuses a log from which acknowledged data is missing, and a log or an NVRAM that is an older copy, unless
+/// the settings accept that. Returns the serial of the newest write in the log and the NVRAM.
 fn refuse_or_accept_loss(
     settings: &Settings,
     superblock: &Superblock,
@@ -231,43 +234,45 @@ impl Opening {
     async fn begin(mut self, doubt: Doubt) -> Result<Arc<CacheCore>, CacheOpenError> {
         let log_failed = CacheOpenError::Log;
 
-        // Makes all copies of the log equal, and then flushes: if only the process had ended, what was read may not be
-        // stable yet, and what is written from here on builds on it. A crash leaves the same segments to be found.
+        // Makes all copies of the log equal, and then flushes: if only the process had ended, what was read
+        // may not be stable yet, and what is written from here on builds on it. A crash leaves the same
+        // segments to be found.
         doubt.settle(&self.bottom.log, &self.superblock).await.map_err(log_failed)?;
         self.bottom.log.flush().await.map_err(log_failed)?;
 
-        // Begins a new generation, and writes the superblocks before anything else: from here on, no segment that this
-        // scan did not find can ever be taken for data. A crash leaves either the old superblock or the new one. With
-        // the new one the next opening finds the same segments. The NVRAM, and what the superblock says about it, are
-        // still as they were.
+        // Begins a new generation, and writes the superblocks before anything else: from here on, no segment
+        // that this scan did not find can ever be taken for data. A crash leaves either the old superblock or
+        // the new one. With the new one the next opening finds the same segments. The NVRAM, and what the
+        // superblock says about it, are still as they were.
         let alone = self.begin_generation();
         let scratch = self.scratch()?;
         self.write_superblocks(&scratch).await?;
         if self.settings.log_buffer.is_some() {
-            // The lower volume notes this opening next. It would refuse a later opening whose superblock lacks this one.
+            // The lower volume notes this opening next. It would refuse a later opening whose superblock
+            // lacks this one.
             self.bottom.log.flush().await.map_err(log_failed)?;
         }
 
-        // Acquires the claim on the lower volume, before anything is sent there, or fetched from there and kept. A crash
-        // leaves a claim of this generation. The next opening may take that over, because the superblock has noted
-        // this opening.
+        // Acquires the claim on the lower volume, before anything is sent there, or fetched from there and
+        // kept. A crash leaves a claim of this generation. The next opening may take that over, because the
+        // superblock has noted this opening.
         let claimed = self.claim(&scratch).await?;
         if alone.is_some() && self.bottom.lower.extensions().holding() != Holding::Held {
             return Err(CacheOpenError::Unwitnessed);
         }
 
-        // Takes the NVRAM into use: nobody else has the log now. The NVRAM changes first. A crash before the superblock
-        // is written leaves an NVRAM without the slots that the log does not need, and a superblock under which the
-        // next opening with the same settings accepts it. A crash after that leaves log and NVRAM with every
-        // acknowledged write between them.
+        // Takes the NVRAM into use: nobody else has the log now. The NVRAM changes first. A crash before the
+        // superblock is written leaves an NVRAM without the slots that the log does not need, and a
+        // superblock under which the next opening with the same settings accepts it. A crash after that
+        // leaves log and NVRAM with every acknowledged write between them.
         let boot = older::boot(&self.settings, &self.rules);
         if self.nvram.take_into_use(&mut self.superblock, (&self.settings, &self.rules), boot)? {
             self.superblock.sequence += 1;
             self.write_superblocks(&scratch).await?;
         }
 
-        // Assembles the running cache. This changes nothing but the NVRAM's note of the newest stable segment, so a
-        // crash leaves what it would have left before.
+        // Assembles the running cache. This changes nothing but the NVRAM's note of the newest stable
+        // segment, so a crash leaves what it would have left before.
         let held = std::mem::take(&mut self.nvram.held);
         let complete = self.found.scan.complete;
         let kept = held.last().map_or(0, |held| held.serial);
@@ -275,12 +280,13 @@ impl Opening {
         core.confirming.begin(complete, kept);
         core.start_index();
 
-        // Replays into the log what only the NVRAM holds. A crash leaves these writes in the NVRAM, in the log or in
-        // both: an NVRAM slot is released only when the log has its write.
+        // Replays into the log what only the NVRAM holds. A crash leaves these writes in the NVRAM, in the
+        // log or in both: an NVRAM slot is released only when the log has its write.
         replay(&core, held, complete)?;
 
-        // Settles: waits until the log has them all. A crash after this leaves a superblock that may still require the
-        // NVRAM, although the mode of this opening does not. The NVRAM is still that of the log, and its slots are free.
+        // Settles: waits until the log has them all. A crash after this leaves a superblock that may still
+        // require the NVRAM, although the mode of this opening does not. The NVRAM is still that of the log,
+        // and its slots are free.
         core.settle().await.map_err(log_failed)?;
 
         // Sets the mode of this opening in the superblock. A crash after this leaves a log of this opening.
@@ -288,7 +294,8 @@ impl Opening {
         Ok(core)
     }
 
-    /// Makes the superblock of the next generation. Returns how the log went on with one half of a pair, if it did.
+    /// Makes the superblock of the next generation. Returns how the log went on with one half of a pair, if
+    /// it did.
     fn begin_generation(&mut self) -> Option<DegradedMirror> {
         let lower = self.bottom.geometry;
         let Self { superblock, found, nvram, .. } = self;
@@ -307,8 +314,8 @@ impl Opening {
         superblock.committed = scan.ring.next() - 1;
         superblock.serial = self.newest;
         superblock.complete = scan.complete;
-        // Until the claim is granted, keep the NVRAM, and what the superblock says about it, as they were: this log
-        // may be an older copy, and the NVRAM may hold acknowledged writes of the newest log.
+        // Until the claim is granted, keep the NVRAM, and what the superblock says about it, as they were:
+        // this log may be an older copy, and the NVRAM may hold acknowledged writes of the newest log.
         superblock.immediate &= !superblock.clean;
         superblock.noted &= nvram.noted.is_some_and(|noted| noted >= superblock.committed);
         superblock.clean = false;
@@ -316,7 +323,8 @@ impl Opening {
         superblock.identity.geometry.blocks = lower.blocks;
         let alone = self.bottom.pair.as_ref().and_then(|mirror| mirror.alone());
         if let Some(alone) = alone {
-            // This half went on without the partner, perhaps without noting that here. One generation was for that.
+            // This half went on without the partner, perhaps without noting that here. One generation was for
+            // that.
             superblock.note_number(alone.number);
             superblock.generation += 1;
         }

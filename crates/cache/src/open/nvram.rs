@@ -1,4 +1,5 @@
-//! The NVRAM at an opening: whether it is that of the log, which of its writes count, and their way into the log.
+//! The NVRAM at an opening: whether it is that of the log, which of its writes count, and their way into the
+//! log.
 
 use std::sync::Arc;
 
@@ -83,8 +84,8 @@ impl FoundNvram {
         })
     }
 
-    /// Decides whether an NVRAM with these contents is that of the log, and which of its slots count. `needed` says
-    /// that acknowledged writes may be in the log's NVRAM alone.
+    /// Decides whether an NVRAM with these contents is that of the log, and which of its slots count.
+    /// `needed` says that acknowledged writes may be in the log's NVRAM alone.
     fn judge(
         buffer: NvramBuffer,
         contents: NvramContents,
@@ -123,8 +124,8 @@ impl FoundNvram {
                 let supported = journal::VERSION;
                 return Err(CacheOpenError::Version { what: "NVRAM", found, supported });
             }
-            // Format the NVRAM. Slots of this log, damaged or whole, are not needed: the log has every acknowledged
-            // write.
+            // Format the NVRAM. Slots of this log, damaged or whole, are not needed: the log has every
+            // acknowledged write.
             NvramContents::Ours { .. }
             | NvramContents::Blank
             | NvramContents::Damaged(_)
@@ -204,9 +205,9 @@ fn missing<T>(what: &str) -> Result<T, CacheOpenError> {
     Err(CacheOpenError::NvramMissing(what.into()))
 }
 
-/// Returns the contents of an NVRAM as far as they may be used: a void NVRAM counts as blank, and one with slots that
-/// the log's key does not open counts as damaged. With a wrong key no slot is opened; whether there are any is all
-/// that matters then.
+/// Returns the contents of an NVRAM as far as they may be used: a void NVRAM counts as blank, and one with
+/// slots that the log's key does not open counts as damaged. With a wrong key no slot is opened; whether
+/// there are any is all that matters then.
 fn usable(
     contents: NvramContents,
     buffer: &NvramBuffer,

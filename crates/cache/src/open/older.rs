@@ -20,24 +20,25 @@ pub(crate) fn recall(
     store.recall(superblock.instance).map_err(CacheOpenError::Confirmed)
 }
 
-/// Returns the boot to note in the superblock: the present one, if acknowledged writes may be in an NVRAM that does
-/// not survive a reboot.
+/// Returns the boot to note in the superblock: the present one, if acknowledged writes may be in an NVRAM
+/// that does not survive a reboot.
 pub(crate) fn boot(settings: &Settings, rules: &ModeRules) -> Option<[u8; 16]> {
     let is_lost = settings.nvram_survives == NvramSurvival::Restart;
     let boot = settings.boot.filter(|_| is_lost && rules.keeps_in_nvram);
     boot.map(|BootId(bytes)| bytes)
 }
 
-/// Returns true if the machine has been rebooted since the log was open, or is another one, and the NVRAM was not
-/// declared to survive that. Then the NVRAM must not be used: some of its pages may be as old as their last write-back
-/// by the system, and the remaining writes would not be a consistent prefix. An unknown boot id counts as another one.
+/// Returns true if the machine has been rebooted since the log was open, or is another one, and the NVRAM was
+/// not declared to survive that. Then the NVRAM must not be used: some of its pages may be as old as their
+/// last write-back by the system, and the remaining writes would not be a consistent prefix. An unknown boot
+/// id counts as another one.
 pub(crate) fn is_nvram_void(settings: &Settings, superblock: &Superblock) -> bool {
     let is_in_use = superblock.immediate && !superblock.clean;
     is_in_use && superblock.boot.is_some_and(|then| settings.boot != Some(BootId(then)))
 }
 
-/// Reports which acknowledged writes may be lost with a [void NVRAM](is_nvram_void). `slots` is the number of blocks
-/// that it has.
+/// Reports which acknowledged writes may be lost with a [void NVRAM](is_nvram_void). `slots` is the number of
+/// blocks that it has.
 pub(crate) fn tell_of_void_nvram(
     settings: &Settings,
     superblock: &Superblock,
@@ -59,8 +60,8 @@ pub(crate) fn tell_of_void_nvram(
     );
 }
 
-/// Refuses an NVRAM that has not noted the newest segment of its log: it is an older copy and lacks writes that were
-/// acknowledged later. `noted` is the newest segment that the NVRAM has noted.
+/// Refuses an NVRAM that has not noted the newest segment of its log: it is an older copy and lacks writes
+/// that were acknowledged later. `noted` is the newest segment that the NVRAM has noted.
 pub(crate) fn check_nvram(
     superblock: &Superblock,
     found: &Scan,

@@ -8,22 +8,23 @@ use crate::Cache;
 
 /// The surroundings of a member: its link to the partner, and the unit that it serves.
 pub trait PairMemberHost: Send + Sync + 'static {
-    /// Opens a new session with the partner's half. No call of an earlier session begins after this has returned.
+    /// Opens a new session with the partner's half. No call of an earlier session begins after this has
+    /// returned.
     fn partner(&self) -> PairMemberAnswer<'_, Stack>;
 
-    /// Ends all sessions of the partner with the local half for good. The partner can begin a new session; commands that
-    /// it sent, or sends again, in an earlier session are refused.
+    /// Ends all sessions of the partner with the local half for good. The partner can begin a new session;
+    /// commands that it sent, or sends again, in an earlier session are refused.
     fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()>;
 
     /// Checks that the far volume answers now.
     fn far(&self) -> PairMemberAnswer<'_, ()>;
 
-    /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log has only one half, the far
-    /// volume must answer: the superblock has to remember each opening that got no answer.
+    /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log has only one
+    /// half, the far volume must answer: the superblock has to remember each opening that got no answer.
     fn serve(&self, log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>>;
 
-    /// Stops serving the unit. With `at_rest`, the cache has everything in its log when this returns, because the
-    /// partner will open the log. Otherwise the cache is not used any more.
+    /// Stops serving the unit. With `at_rest`, the cache has everything in its log when this returns, because
+    /// the partner will open the log. Otherwise the cache is not used any more.
     fn withdraw(&self, at_rest: bool) -> PairMemberAnswer<'_, ()>;
 }
 

@@ -204,8 +204,8 @@ impl PairMember {
     /// Asks the partner, by way of its half.
     async fn look(&self, watch: &mut PartnerWatch) -> PartnerObservation {
         let mut answer = self.ask(watch).await;
-        // The partner ends our session when it opens its half: try a new one. While this member is active, its log uses the
-        // session, so keep it.
+        // The partner ends our session when it opens its half: try a new one. While this member is active,
+        // its log uses the session, so keep it.
         if answer == Err(HasEnded(true)) && self.known.lock().active.is_none() {
             watch.session = None;
             answer = self.ask(watch).await;
@@ -335,8 +335,9 @@ impl PairMember {
             // be asked whether it is.
             self.surroundings.far().await?;
         }
-        // The opening writes to the half, and may fail after that; then the half is lent to the partner again. A write that
-        // the partner sent before the opening must not arrive after it, so end the sessions first.
+        // The opening writes to the half, and may fail after that; then the half is lent to the partner
+        // again. A write that the partner sent before the opening must not arrive after it, so end the
+        // sessions first.
         self.surroundings.turn_partner_away().await?;
         let halves = [Some(here), theirs.filter(|_| plan == PairOpeningPlan::Both)];
         let mirror = Mirror::open(halves, random("mirror"), plan == PairOpeningPlan::Here).await;
@@ -413,7 +414,8 @@ impl PairMember {
         }
         active.cache.abandon("the partner of this gateway serves the unit");
         if at_rest && active.mirror.alone().is_some() {
-            // The partner's half was lost while the cache was being stopped, so the partner cannot serve the unit.
+            // The partner's half was lost while the cache was being stopped, so the partner cannot serve the
+            // unit.
             tracing::warn!(
                 "the partner's half of the log lacks writes, so the unit is not handed over"
             );

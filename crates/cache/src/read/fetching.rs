@@ -1,4 +1,4 @@
-//! Fetches from the read tier and the lower volume, and reading ahead.
+//! Fetches from the read tier and the lower volume, and read-ahead.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -79,7 +79,7 @@ impl CacheCore {
         Ok(data)
     }
 
-    /// Puts fetched content into the table, except where newer content has come meanwhile.
+    /// Puts fetched content into the table, except where a slot has got newer content meanwhile.
     fn keep_fetched(&self, fetch: &SlotFetch, data: &Data, host: bool) {
         let came = if host { Came::Wanted } else { Came::Ahead };
         let mut slot = fetch.first;
@@ -114,7 +114,8 @@ impl CacheCore {
             for (slot, mut page) in (start..).zip(pages) {
                 let Some(index) = state.table.find(slot) else { continue };
                 let entry = state.table.entry(index);
-                // The slot has changed since the fetch began, so the fetched content is old, at least in part.
+                // The slot has changed since the fetch began, so the fetched content is old, at least in
+                // part.
                 if entry.fetch != fetch.id || entry.pending() {
                     continue;
                 }
@@ -146,8 +147,8 @@ impl CacheCore {
         }
         let CacheState { fetches: Fetches { running, streams, .. }, table, lower, .. } =
             &mut *state;
-        // Read nothing ahead while the far side cannot be read, while many fetches are under way, or while much of the
-        // earlier read-ahead has not been used yet.
+        // Do not read ahead while the far volume cannot be read, while many fetches are in progress, or while
+        // much of the earlier read-ahead has not been used yet.
         let is_vain = lower.error.is_some()
             || running.len() >= MOST_FETCHES
             || u64::from(table.ahead().unused) >= pages;
@@ -200,15 +201,16 @@ impl Drop for FetchGuard<'_> {
 /// Cuts a run of slots into pieces, each of which is in the read tier or not.
 pub(super) fn runs_to_fetch(state: &CacheState, first: u64, count: u32) -> Vec<tier::TierPiece> {
     let slots = first..first + u64::from(count);
-    // A write that bypasses the log removes its slots from memory before it removes them from the tier. In between, a
-    // fetch from the tier would bring the old content back into memory, and it would stay there.
+    // A bypassing write removes its slots from memory before it removes them from the tier. In between, a
+    // fetch from the tier would load the old content into memory, where it would stay.
     if state.slot_locks.overlap(slots.start, slots.end) {
         return vec![tier::TierPiece::missing(slots)];
     }
     state.tier.cut(first, count)
 }
 
-/// Begins fetches of the slots of `first .. end` that are not in the table. Each fetch has at most `longest` slots.
+/// Begins fetches of the slots of `first .. end` that are not in the table. Each fetch has at most `longest`
+/// slots.
 fn missing_runs(state: &mut CacheState, first: u64, end: u64, longest: u64) -> Vec<Arc<SlotFetch>> {
     let mut fetches = Vec::new();
     let mut slot = first;
@@ -233,12 +235,13 @@ fn missing_runs(state: &mut CacheState, first: u64, end: u64, longest: u64) -> V
     fetches
 }
 
-/// The most slots in one fetch, 256 KiB. A long run is fetched in pieces at the same time, so that a reader of one piece
-/// does not wait for the others.
+/// The most slots in one fetch, 256 KiB. A long run is fetched in pieces at the same time, so that a reader
+/// of one piece does not wait for the others.
 pub(super) const MOST_FETCHED: usize = 64;
-/// At most one page in so many may have been read ahead and not used yet.
+/// At most 1/8 of all pages may have been read ahead and not used yet.
 const AHEAD_SHARE: u64 = 8;
-/// The cache starts no read-ahead while so many fetches are in flight or wait. Their bookkeeping takes less than 1 MiB.
+/// The cache starts no read-ahead while this many fetches are in flight or wait. Their bookkeeping takes less
+/// than 1 MiB.
 const MOST_FETCHES: usize = 1024;
 /// Slots copied between two uses of the lock: some ten microseconds.
 const COPIED_AT_ONCE: u64 = 32;

@@ -1,9 +1,9 @@
 //! Reads the volume as of the last flush, for caches in which only a flush ends an epoch.
 //!
 //! Initiators other than the owner of the claim read like this: the owner is in the middle of an epoch most
-//! of the time, and half an epoch is no consistent prefix of its hosts' writes. A slot that was
-//! written since the last flush has its older content in the log, at the place that the newest
-//! sealed epoch gave it, or else in the lower volume.
+//! of the time, and a part of an epoch is no consistent prefix of its hosts' writes. The content that a slot
+//! had before the last flush is in the log, at the address that the slot has in the newest sealed epoch, or
+//! else in the lower volume.
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};

@@ -1,5 +1,5 @@
-//! Reads data blocks of the log. A block whose checksum is wrong is mended from another copy of the log, and a sealed
-//! block is opened.
+//! Reads data blocks of the log. A block whose checksum is wrong is repaired from another copy of the log,
+//! and a sealed block is opened.
 
 use bytes::Bytes;
 use journal::checksum::crc32c;
@@ -32,7 +32,8 @@ impl CacheCore {
         state.table.set_page(index, page.freeze(), place.mask, Came::Wanted);
     }
 
-    /// Reads the content of a slot from the log. Returns `None` if the place no longer has its newest logged content.
+    /// Reads the content of a slot from the log. Returns `None` if the place no longer has its newest logged
+    /// content.
     pub async fn load(&self, slot: u64, place: LogAddress) -> Result<Option<Data>, Error> {
         let read = self.read_log(slot, &place).await;
         let state = self.state.lock();
@@ -87,8 +88,8 @@ impl CacheCore {
         }
     }
 
-    /// Reads a data block from another copy of the log, if there is one, after its first copy could not be read or had
-    /// a wrong checksum. Mends the bad copy.
+    /// Reads a data block from another copy of the log, if there is one, after its first copy could not be
+    /// read or had a wrong checksum. Repairs the bad copy.
     async fn mend_log(&self, slot: u64, place: &LogAddress) -> Result<Data, Error> {
         match self.log.examine(place).await {
             Ok(Some(block)) => {

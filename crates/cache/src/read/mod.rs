@@ -28,8 +28,9 @@ use crate::{
 };
 
 impl CacheCore {
-    /// Begins a read of `sectors` sectors. Returns their content if all of it is in memory and may be returned to a host now,
-    /// and the purpose of the read. Starts read-ahead if the read continues a sequential stream.
+    /// Begins a read of `sectors` sectors. Returns their content if all of it is in memory and may be
+    /// returned to a host now, and the purpose of the read. Starts read-ahead if the read continues a
+    /// sequential stream.
     pub fn begin_read(self: &Arc<Self>, sector: u64, sectors: u64) -> (Option<Data>, ReadPurpose) {
         let (hit, (purpose, ahead)) = {
             let mut state = self.state.lock();
@@ -81,7 +82,7 @@ impl CacheCore {
         Some(data)
     }
 
-    /// Reads `sectors` sectors from `sector` on, from wherever they are.
+    /// Reads `sectors` sectors from `sector` on, from memory, log, read tier or lower volume.
     pub async fn read(
         self: &Arc<Self>,
         sector: u64,
@@ -122,10 +123,11 @@ impl CacheCore {
         Ok((data, farthest))
     }
 
-    /// Reads a part of a read that is looked up under one lock.
+    /// Reads a part of a read that is looked up with the lock taken once.
     ///
-    /// A reader relies on the data that it has read, as the writer relies on its acknowledgement: both get their answer
-    /// only when the data is stable. If the log disk fails, the reader does not wait: the writers get the error.
+    /// A reader relies on the data that it has read, as the writer relies on its acknowledgement: both get
+    /// their answer only when the data is stable. If the log disk fails, the reader does not wait: the
+    /// writers get the error.
     async fn read_step(
         self: &Arc<Self>,
         sector: u64,
@@ -154,8 +156,8 @@ impl CacheCore {
         }
     }
 
-    /// Carries out a plan. Returns the data and the farthest place that it came from. Returns `None` if content has
-    /// moved meanwhile: then the caller makes a new plan.
+    /// Executes a plan. Returns the data and its farthest source. Returns `None` if content has moved
+    /// meanwhile: then the caller makes a new plan.
     async fn carry_out(
         self: &Arc<Self>,
         plan: ReadPlan,
@@ -203,7 +205,8 @@ impl CacheCore {
                     let at = (piece.slot - fetch.first) as usize * SLOT_BYTES;
                     let lower = |at: usize, length| all.slice(at, length);
                     match newer {
-                        // A write that bypassed the log, and overtook this read, may not be stable in the lower volume.
+                        // A write that bypassed the log, and overtook this read, may not be stable in the
+                        // lower volume. Read again.
                         NewerSectors::None if self.is_newer(piece.slot) => return Ok(None),
                         NewerSectors::None => data.append(lower(at + bytes.start, bytes.len())),
                         NewerSectors::Page { page, valid } => {
@@ -237,8 +240,8 @@ impl CacheCore {
         }
     }
 
-    /// Counts pages as used whose content a read took from a fetch that somebody else had begun. Pages that were
-    /// read ahead would otherwise count as unused, and too many of those stop the reading ahead.
+    /// Counts pages as used whose content a read took from a fetch that another call had begun. Pages that
+    /// were read ahead would otherwise count as unused, and too many of those stop the read-ahead.
     fn use_joined(&self, slots: &[u64]) {
         if slots.is_empty() {
             return;
@@ -258,8 +261,8 @@ impl CacheCore {
         found.is_some_and(|entry| entry.place.is_some() || entry.pending())
     }
 
-    /// Reads the log blocks that a plan needs, in the order of the plan. Returns `None` if one of the places no longer
-    /// has the newest content of its slot.
+    /// Reads the log blocks that a plan needs, in the order of the plan. Returns `None` if one of the places
+    /// no longer has the newest content of its slot.
     async fn read_logged(&self, plan: &ReadPlan) -> Result<Option<Vec<Data>>, Error> {
         let wanted: Vec<(u64, LogAddress)> = plan
             .pieces
@@ -280,7 +283,7 @@ impl CacheCore {
         let unmoved = wanted.iter().all(|&(slot, place)| {
             state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place))
         });
-        // The log may have given up a place and written other data there before it was read.
+        // The log may have freed a place and overwritten it before it was read.
         if !unmoved {
             return Ok(None);
         }
@@ -292,7 +295,7 @@ impl CacheCore {
     }
 }
 
-/// Returns a slot of fetched data with its newer sectors put in.
+/// Returns a slot of fetched data, overwritten with the newer sectors.
 fn overlay(fetched: &Data, at: usize, newer: &[u8], valid: u8) -> Bytes {
     let mut merged = vec![0; SLOT_BYTES];
     let length = SLOT_BYTES.min(fetched.len() - at);

@@ -1,4 +1,4 @@
-//! The plan of a read: where each of its slots comes from, as of one moment.
+//! The plan of a read: the source of each of its slots, at one moment.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::{
     state::CacheState,
 };
 
-/// The place from which one slot of a read comes.
+/// The source of one slot of a read.
 pub(super) enum SlotReadSource {
     Zeros,
     /// The page has all wanted sectors.
     Page(Bytes),
     /// The log has all wanted sectors.
     Log(LogAddress),
-    /// The fetch brings them, except for sectors that are newer in the cache.
+    /// The fetch returns the slot, except for sectors that are newer in the cache.
     Lower {
         fetch: Arc<SlotFetch>,
         newer: NewerSectors,
@@ -63,17 +63,18 @@ pub(super) struct SlotReadPiece {
     pub source: SlotReadSource,
 }
 
-/// Everything a read needs, as of one moment.
+/// The plan of a read.
 pub(super) struct ReadPlan {
     pub pieces: Vec<SlotReadPiece>,
     /// Fetches that this read has to run.
     pub own: Vec<Arc<SlotFetch>>,
-    /// The serial up to which all writes must be in the log before the read may be answered; 0 if it need not wait.
+    /// The serial up to which all writes must be in the log before the read may be answered; 0 if it need not
+    /// wait.
     pub unlogged: u64,
 }
 
 impl ReadPlan {
-    /// Returns the farthest place that the plan reads from, fetches aside.
+    /// Returns the farthest source of the plan, apart from fetches.
     pub fn origin(&self) -> Origin {
         let is_log = |piece: &SlotReadPiece| {
             matches!(
@@ -95,7 +96,7 @@ impl CacheCore {
         }
     }
 
-    /// Decides for each slot where it comes from, and begins the fetches that are needed, each of at most `longest`
+    /// Decides the source of each slot, and begins the fetches that are needed, each of at most `longest`
     /// slots.
     pub(super) fn plan(
         &self,
@@ -147,8 +148,8 @@ impl CacheCore {
         plan
     }
 
-    /// Finds the place that a slot comes from. An `Err` says that it must be fetched: it has the fetch that is already
-    /// under way, if there is one, and the sectors that are newer in the cache.
+    /// Finds the source of a slot. An `Err` says that the slot must be fetched: it has the fetch that is
+    /// already in progress, if there is one, and the sectors that are newer in the cache.
     fn find(
         &self,
         state: &mut CacheState,
@@ -186,7 +187,8 @@ impl CacheCore {
         Err((state.fetches.running.get(&fetch).cloned(), newer))
     }
 
-    /// Begins the fetches of a run of slots, one if all come from one place, and notes them in the entries of the slots.
+    /// Begins the fetches of a run of slots, one for each source, and records their ids in the entries of the
+    /// slots.
     fn begin(&self, state: &mut CacheState, plan: &mut ReadPlan, missing: &mut Vec<usize>) {
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (first, last) = (plan.pieces[first].slot, plan.pieces[last].slot);
@@ -209,7 +211,8 @@ impl CacheCore {
     }
 }
 
-/// Cuts a range of sectors at slots. Each item has the slot, the first sector in the slot and the number of sectors.
+/// Cuts a range of sectors at slots. Each item has the slot, the first sector in the slot and the number of
+/// sectors.
 pub(crate) fn cut(sector: u64, sectors: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     let end = sector + sectors;
     let mut here = sector;

@@ -1,4 +1,4 @@
-//! How far the writes have come: up to which serial they are in the log, and who waits for that.
+//! Serials of writes: up to which serial writes are in the log, and the calls that wait for a serial.
 
 use std::{collections::VecDeque, task::Waker};
 
@@ -17,17 +17,17 @@ pub(crate) struct Commits {
     pub serial: u64,
     /// Every write up to this serial is in the log, stable.
     pub durable: u64,
-    /// Recovery finds every write up to this serial in the log: the highest *complete* of a superblock or of a
-    /// segment that ended an epoch. It may be below `durable` after an opening.
+    /// Recovery finds every write up to this serial in the log: the highest *complete* of a superblock or of
+    /// a segment that ended an epoch. After an opening it may be below `durable`.
     pub logged: u64,
-    /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's log, it
-    /// is the newest write in the log.
+    /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's
+    /// log, it is the newest write in the log.
     pub kept: u64,
     /// There are NVRAMs in front of the log. Then only `CacheCore::log_on_disk` raises `logged`.
     pub log_is_buffered: bool,
     /// The error of a failing log disk. Writes up to this serial got the error.
     pub failure: Option<(u64, Error)>,
-    /// In the order of their serials.
+    /// The waiting calls, sorted by serial.
     waiters: VecDeque<Waiter>,
     next_waiter: u64,
 }
@@ -53,14 +53,15 @@ impl Commits {
         self.serial
     }
 
-    /// Notes that the log disk fails. Returns the wakers of all calls that wait; they get the error, and may come
-    /// back later.
+    /// Records that the log disk fails. Returns the wakers of all waiting calls; they get the error, and may
+    /// call again later.
     pub fn fail(&mut self, error: Error) -> Vec<Waker> {
         self.failure = Some((self.serial, error));
         self.take_wakers()
     }
 
-    /// Does the same, for later writes too: nothing more is written to the log.
+    /// Records that the log disk fails for good: all later writes get the error, too, and no more segment is
+    /// written. Returns the wakers of all waiting calls.
     pub fn fail_for_good(&mut self, error: Error) -> Vec<Waker> {
         self.failure = Some((u64::MAX, error));
         self.take_wakers()

@@ -1,4 +1,4 @@
-//! What destage does now: the round under way, what operators have ordered, and how old the dirty data is.
+//! The state of destage: the running round, the orders of operators, and the age of the dirty data.
 
 use tokio::time::Instant;
 
@@ -6,7 +6,7 @@ use crate::{lower::extent::DirtyFlags, meter::Meter, orders::Orders, slots::tabl
 
 /// A destage round: the oldest sealed epoch is being sent to the lower volume.
 pub(crate) struct DestageRound {
-    /// Number of its last segment.
+    /// Number of the last segment of the epoch.
     pub cut: u64,
     /// Runs of slots that are being sent.
     pub in_flight: Vec<(u64, u64)>,
@@ -14,8 +14,8 @@ pub(crate) struct DestageRound {
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
     pub rotten: Vec<(u64, LogAddress)>,
-    /// The flush of the previous round has failed. This round sends no more writes, and those that it has sent are
-    /// rolled back.
+    /// The flush of the previous round has failed. This round sends no more writes, and those that it has
+    /// sent are rolled back.
     pub is_void: bool,
 }
 
@@ -28,14 +28,14 @@ impl DestageRound {
 
 /// The state of destage.
 pub(crate) struct DestageState {
-    /// The round whose writes are being sent. During a flush: the next round if one has begun, otherwise the round
-    /// that is being flushed.
+    /// The round whose writes are being sent. During a flush: the next round if one has begun, otherwise the
+    /// round that is being flushed.
     pub round: Option<DestageRound>,
     /// The last segment of the round that is being flushed, if `round` is the next one.
     pub flushing: Option<u64>,
     /// Calls wait for room in the log that a round has to make.
     pub is_starving: bool,
-    /// What operators have ordered: a pause, a rate.
+    /// The orders of operators: a pause, a rate.
     pub orders: Orders,
     /// Measures the rate of the data that is sent.
     pub meter: Meter,
@@ -45,7 +45,7 @@ pub(crate) struct DestageState {
     pub dirty_since: Option<Instant>,
     /// Sent with the claim on the lower volume: the log has dirty data, or is about to have it.
     pub dirty_flags: DirtyFlags,
-    /// The cache is being stopped: destage ends, and no new write is taken.
+    /// The cache is being stopped: destage ends, and no new write is accepted.
     pub is_stopping: bool,
 }
 
@@ -64,7 +64,7 @@ impl DestageState {
         }
     }
 
-    /// Returns true if a run under way touches any slot of `first .. end`.
+    /// Returns true if a run in flight overlaps the slots `first .. end`.
     pub fn is_sending(&self, first: u64, end: u64) -> bool {
         let overlaps = |&(start, stop): &(u64, u64)| start < end && first < stop;
         self.round.as_ref().is_some_and(|round| round.in_flight.iter().any(overlaps))

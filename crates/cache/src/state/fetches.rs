@@ -1,14 +1,14 @@
-//! The fetches from the lower volume and the read tier that are under way.
+//! The fetches from the lower volume and the read tier that are in progress.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{fetch::SlotFetch, streams::Streams, tier::TierPiece};
 
-/// Fetches under way, and the sequential readers that cause read-ahead.
+/// Fetches in progress, and the sequential readers that cause read-ahead.
 pub(crate) struct Fetches {
-    /// By their ids.
+    /// The fetches by their ids.
     pub running: HashMap<u32, Arc<SlotFetch>>,
-    /// The id of the next fetch. Zero is no id: it means "no fetch" in an entry of the slot table.
+    /// The id of the next fetch. Zero is no id: in an entry of the slot table it means "no fetch".
     next: u32,
     pub streams: Streams,
 }

@@ -1,4 +1,4 @@
-//! The state of the log: where its segments are, and what is wrong with it.
+//! The state of the log: the positions of its segments, and its failures.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -7,16 +7,17 @@ use volume::Error;
 
 use crate::gauge::LogFillGauge;
 
-/// A log whose file was removed, cut short or replaced. It no longer counts as stable, although the open file may
-/// still be read and written.
+/// A log whose file was removed, cut short or replaced. It no longer counts as stable, although the open file
+/// may still be read and written.
 pub(crate) struct LostLog {
     pub reason: Arc<str>,
     /// Destage has sent everything that could be read from the log; a part of the log could not be read.
     pub all_sent: bool,
     /// An event has reported that the lower volume has everything that the log held.
     pub is_reported: bool,
-    /// Slots that are clean although the log still has records of them. A write that bypasses the log would have to
-    /// void these records, which a lost log cannot store, so such a write is refused. At most one per log block.
+    /// Slots that are clean although the log still has records of them. A write that bypasses the log would
+    /// have to void these records, which a lost log cannot store, so such a write is refused. At most one per
+    /// log block.
     pub sent: HashSet<u64>,
 }
 

@@ -1,16 +1,15 @@
-//! What the calls to the lower volume have shown of it.
+//! The health of the lower volume, as shown by the calls to it.
 
 use tokio::time::Instant;
 use volume::Error;
 
-/// The health of the lower volume, as the calls to it have shown.
 pub(crate) struct LowerState {
     /// The error of the last call, if that failed.
     pub error: Option<Error>,
-    /// Start of the present series of failed calls.
+    /// The start of the current series of failed calls.
     pub fails_since: Option<Instant>,
-    /// Since when the lower volume refuses destage rounds, and with which error. Only a completed round clears this,
-    /// since other calls may succeed meanwhile.
+    /// Since when the lower volume refuses destage rounds, and with which error. Only a completed round
+    /// clears this, since other calls may succeed meanwhile.
     pub refuses: Option<(Instant, Error)>,
     /// The lower volume may hold writes that were not flushed there.
     pub is_unflushed: bool,
@@ -22,13 +21,13 @@ impl LowerState {
         Self { error: None, fails_since: None, refuses: None, is_unflushed: true }
     }
 
-    /// Notes that a call has succeeded.
+    /// Records that a call has succeeded.
     pub fn note_success(&mut self) {
         (self.error, self.fails_since) = (None, None);
     }
 
-    /// Notes that a call has failed. A series of failures goes on as long as all of its errors may pass by
-    /// themselves, or none of them.
+    /// Records that a call has failed. A series of failures continues as long as all of its errors may pass
+    /// by themselves, or none of them.
     pub fn note_error(&mut self, error: &Error) {
         let before = self.error.replace(error.clone());
         let goes_on = before.is_some_and(|before| before.may_pass() == error.may_pass());
@@ -36,7 +35,7 @@ impl LowerState {
         self.fails_since = Some(since.unwrap_or_else(Instant::now));
     }
 
-    /// Notes that the lower volume has refused a destage round.
+    /// Records that the lower volume has refused a destage round.
     pub fn note_refusal(&mut self, error: &Error) {
         let since = self.refuses.take().map_or_else(Instant::now, |(since, _)| since);
         self.refuses = Some((since, error.clone()));

@@ -1,8 +1,8 @@
 //! The state that all paths of the cache share, under one lock, grouped by noun.
 //!
-//! Everything behind the lock is changed in short steps without waiting; the paths in `commit`, `write`, `read` and
-//! `destage` do the waiting. Each group has the methods that need nothing but its own fields. Methods of
-//! [`CacheState`] are those that touch several groups.
+//! The state is changed in short steps without waiting while the lock is held; the paths in `commit`,
+//! `write`, `read` and `destage` do the waiting. Each group has the methods that need only its own fields.
+//! Methods of [`CacheState`] are those that touch several groups.
 
 mod queue;
 mod commits;
@@ -76,8 +76,8 @@ impl CacheState {
         self.table.dirty() > 0 || !self.queue.entries.is_empty() || self.queue.in_flight_slots > 0
     }
 
-    /// Returns true if the log has, or is about to have, content of any slot of `first .. end`. For a long run the
-    /// answer may be true without need.
+    /// Returns true if the log has, or is about to have, content of any slot of `first .. end`. For a long
+    /// run the answer may be true without need.
     pub fn may_be_logged(&self, first: u64, end: u64) -> bool {
         if end - first > LOOKED_UP {
             return self.is_dirty();
@@ -91,14 +91,14 @@ impl CacheState {
         })
     }
 
-    /// Queues the newest content of an entry for the log, as write `serial`. An entry that is in the queue already
-    /// keeps its turn: its newest content goes then.
+    /// Queues the newest content of an entry for the log, as write `serial`. An entry that is in the queue
+    /// already keeps its turn: its newest content is written then.
     pub fn queue_slot(&mut self, index: u32, serial: u64) {
         self.queue.ends.is_due = true;
         let entry = self.table.entry_mut(index);
         self.destage.dirty_flags.set(entry.slot);
         entry.version = serial;
-        // A fetch that is under way brings older content.
+        // A fetch in progress returns older content.
         entry.fetch = 0;
         self.tier.void(entry.slot);
         if !entry.queued {
@@ -107,8 +107,8 @@ impl CacheState {
         }
     }
 
-    /// Ends the epoch of all that was queued until now, if that is anything. Returns the serial that
-    /// is durable when it has ended.
+    /// Ends the epoch of all writes queued until now, if there are any. Returns the serial that is durable
+    /// when the epoch has ended.
     pub fn end_epoch(&mut self) -> u64 {
         if self.queue.ends.is_due { self.queue_end(false) } else { self.queue.ends.last_serial }
     }
@@ -120,18 +120,18 @@ impl CacheState {
         serial
     }
 
-    /// Call this before an entry gets newer content. If the newer content must not take the turn that the entry has in the
-    /// queue, its present content takes it.
+    /// Call this before an entry gets newer content. If the newer content must not take the turn that the
+    /// entry has in the queue, its present content takes it.
     ///
-    /// - [`QueueOrder::Segments`]: if the newer content could get into an earlier segment than entries behind it. The
-    ///   log, even without its NVRAM, then holds all writes that were acknowledged up to some moment, and none that
-    ///   was acknowledged later.
+    /// - [`QueueOrder::Segments`]: if the newer content could get into an earlier segment than entries behind
+    ///   it. The log, even without its NVRAM, then holds all writes that were acknowledged up to some moment,
+    ///   and none that was acknowledged later.
     /// - [`QueueOrder::Epochs`]: if the end of an epoch is behind it.
     pub fn keep_order(&mut self, index: u32, order: QueueOrder) {
         let entry = self.table.entry(index);
         let moves_up = match order {
             QueueOrder::Any => false,
-            // If all entries fit into one segment, that is in the log as a whole or not at all.
+            // If all entries fit into one segment, recovery finds all of them or none.
             QueueOrder::Segments => {
                 self.queue.entries.len() > self.log.ring.longest_data() as usize
             }
@@ -154,21 +154,22 @@ impl CacheState {
         since
     }
 
-    /// Returns the blocks that the log must keep free: those promised to calls and records, and the ring's reserve.
+    /// Returns the blocks that the log must keep free: those promised to calls and records, and the ring's
+    /// reserve.
     pub fn promised_room(&self) -> u32 {
         (self.blocks_promised() + self.queue.tombstones) as u32 + self.log.ring.reserve()
     }
 
     /// Returns true if the log has room for one more record of a bypassing write.
     pub fn room_for_tombstone(&self) -> bool {
-        // While the ring changes its layout its room is not known.
+        // While the layout of the ring is being changed, the room is not known.
         let taken = self.blocks_promised() + self.queue.tombstones;
         !self.queue.is_frozen && self.log.ring.room() as usize > taken
     }
 
     /// Returns the log blocks that queued and reserved slots will take: data, one header for each full
-    /// segment, two for segments in flight, one for each step that a write has begun or
-    /// reserved, and one for each end of an epoch.
+    /// segment, two for segments in flight, one for each step that a write has begun or reserved, and one for
+    /// each end of an epoch.
     fn blocks_promised(&self) -> usize {
         let slots = self.queue.pending_slots() + self.room.reserved.slots;
         let longest = self.log.ring.longest_data() as usize;
@@ -176,7 +177,8 @@ impl CacheState {
         slots + slots.div_ceil(longest) + 2 + steps + self.queue.ends.pending
     }
 
-    /// Removes a slot whose newest content is in the lower volume, past the log. Nothing of it waits for the log.
+    /// Removes a slot whose newest content is in the lower volume after a bypassing call. The slot must not
+    /// be waiting for the log.
     pub fn drop_slot(&mut self, index: u32) {
         self.table.drop_page(index);
         self.table.clear_place(index);
@@ -186,7 +188,7 @@ impl CacheState {
         self.table.remove_if_empty(index);
     }
 
-    /// Returns the present error of the log disk, or of a lost log.
+    /// Returns the current error of the log disk, or of a lost log.
     pub fn log_error(&self) -> Option<Error> {
         let failure = || self.commits.failure.as_ref().map(|(_, error)| error.clone());
         self.log.lost.as_ref().map(LostLog::error).or_else(failure)
@@ -198,7 +200,7 @@ impl CacheState {
     }
 }
 
-/// Slots looked up under the lock at once: some tens of microseconds.
+/// Slots that are looked up in one go under the lock: some tens of microseconds.
 const LOOKED_UP: u64 = 1024;
 
 const _: () = assert!(SLOT_BYTES == journal::BLOCK_BYTES, "a data block holds a slot");

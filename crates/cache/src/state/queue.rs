@@ -1,4 +1,5 @@
-//! The queue for the log: what waits for a segment, and what the segment holds that is being written.
+//! The queue for the log: entries that wait for a segment, and the content of the segment that is being
+//! written.
 
 use std::collections::VecDeque;
 
@@ -10,12 +11,12 @@ use crate::slots::table::{SlotEntry, SlotTable};
 pub(crate) enum Queued {
     /// The newest content of a slot. `since` is the serial of the write that queued it.
     Slot { index: u32, since: u64 },
-    /// Content of a slot that was overwritten before its turn, see `CacheState::keep_order`.
+    /// Content of a slot that was overwritten before its turn. See `CacheState::keep_order`.
     Older { index: u32, since: u64, content: Box<QueuedSlot> },
     /// A record that voids older ones.
     Drop { slot: u64, count: u32, since: u64 },
-    /// The end of an epoch. If `voids` is set, the open epoch is given up, and nothing of it stands behind this
-    /// entry in the queue.
+    /// The end of an epoch. If `voids` is set, the open epoch is discarded; no entry of it is behind this one
+    /// in the queue.
     End { since: u64, voids: bool },
 }
 
@@ -66,13 +67,13 @@ pub(crate) struct EpochEnds {
     pub is_due: bool,
 }
 
-/// What waits for the log, and what is being written to it.
+/// The entries that wait for the log, and the segment that is being written to it.
 #[derive(Default)]
 pub(crate) struct CommitQueue {
     /// The oldest entry comes first. They hold at most `CacheLimits::pending_slots` slots.
     pub entries: VecDeque<Queued>,
-    /// The number of entries that have left the queue at its front, modulo 2^32. The turn of an entry minus this
-    /// number is the index of the entry in `entries`.
+    /// The number of entries that have left the queue at its front, modulo 2^32. The turn of an entry minus
+    /// this number is the index of the entry in `entries`.
     pub left: u32,
     /// Slots in `entries`.
     pub slots: usize,
@@ -87,21 +88,21 @@ pub(crate) struct CommitQueue {
     pub in_flight: Vec<(u64, u32)>,
     /// Slots of this segment.
     pub in_flight_slots: usize,
-    /// A driver is writing segments.
+    /// A driver task is writing segments.
     pub is_writing: bool,
-    /// No segment is begun, because the ring is changing its layout.
+    /// No segment may be begun, because the layout of the ring is being changed.
     pub is_frozen: bool,
-    /// The log is being closed or is closed: nothing may be queued any more.
+    /// The log is being closed or is closed: no entry may be queued any more.
     pub is_closed: bool,
 }
 
 impl CommitQueue {
-    /// Returns the number of slots that wait for the log or are about to.
+    /// Returns the number of slots that wait for the log or are about to be queued.
     pub fn pending_slots(&self) -> usize {
         self.slots + self.in_flight_slots + self.copying_slots
     }
 
-    /// Returns true if nothing waits for the log.
+    /// Returns true if no write waits for the log.
     pub fn is_settled(&self) -> bool {
         self.entries.is_empty() && !self.is_writing && self.copying == 0
     }
@@ -124,13 +125,13 @@ impl CommitQueue {
         self.left.wrapping_add(self.entries.len() as u32)
     }
 
-    /// Returns the index in `entries` of the entry with this turn. The index of a turn that has left the queue is
-    /// beyond its end.
+    /// Returns the index in `entries` of the entry with this turn. The index of a turn that has left the
+    /// queue is beyond its end.
     pub fn index_of(&self, turn: u32) -> usize {
         turn.wrapping_sub(self.left) as usize
     }
 
-    /// Returns true if the end of an epoch stands in the queue behind the entry with this turn.
+    /// Returns true if the end of an epoch is behind the entry with this turn in the queue.
     pub fn ends_behind(&self, turn: u32) -> bool {
         let end = self.index_of(self.ends.last_turn);
         end < self.entries.len() && self.index_of(turn) < end
@@ -152,8 +153,8 @@ impl CommitQueue {
         self.ends.is_due = false;
     }
 
-    /// Makes the content that the entry `index` of the table has in the queue with this turn independent of newer
-    /// content of the entry.
+    /// Makes the content that the entry `index` of the table has in the queue with this turn independent of
+    /// newer content of the entry.
     pub fn set_older(&mut self, index: u32, turn: u32, content: QueuedSlot) {
         let place = self.index_of(turn);
         let queued = &mut self.entries[place];

@@ -13,7 +13,7 @@ pub(crate) struct Reserved {
     pub headers: usize,
 }
 
-/// Who has room in the log, and who waits for it.
+/// Reserved room in the log, and the calls that wait for room.
 #[derive(Default)]
 pub(crate) struct WriteRoom {
     /// Room in the log that writes have reserved and have not used yet.

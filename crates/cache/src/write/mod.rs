@@ -1,4 +1,4 @@
-//! The write path: data into slots, slots into the queue for the log.
+//! The write path: copies data into slots, and queues the slots for the log.
 
 pub(crate) mod room;
 
@@ -23,26 +23,28 @@ use crate::{
 
 /// The result of one step of a write.
 enum WriteStep {
-    /// So many slots are in the queue.
+    /// This many slots are in the queue.
     Placed { slots: usize, serial: u64 },
-    /// Nothing was placed: first a page, room in the queue or the NVRAM, or a claim must become free.
+    /// No slot was placed: a page, room in the queue or the NVRAM, or a lock on a slot must become free
+    /// first.
     Wait,
-    /// The slot's content at this place in the log must be read first.
+    /// The content of the slot at this place in the log must be read first, since the write covers only a
+    /// part of the slot.
     Load { slot: u64, place: LogAddress },
 }
 
-/// Content of a slot that a write needs and that was read from the log.
+/// The content of a slot, read from the log, that a write must merge with.
 struct LoadedSlot {
     slot: u64,
     place: LogAddress,
     bytes: Data,
 }
 
-/// What a write puts into one slot.
+/// The part of a write that lies in one slot.
 #[derive(Clone, Copy)]
 struct SlotWrite {
     slot: u64,
-    /// Where in the write's data.
+    /// The offset in the write's data.
     at: usize,
     first: u32,
     count: u32,
@@ -62,18 +64,18 @@ impl SlotWrite {
 pub(crate) struct HostWrite {
     /// The first sector of 512 bytes.
     pub sector: u64,
-    /// Whole sectors.
+    /// The data, in whole sectors.
     pub data: Data,
     pub durability: Durability,
-    /// The call has already changed other sectors, see [`WantedRoom::has_begun`].
+    /// The call has already changed other sectors. See [`WantedRoom::has_begun`].
     pub has_begun: bool,
 }
 
-/// How far a write has come when its data is in place.
+/// The state of a write when its data is in place.
 pub(crate) enum PlacedWrite {
-    /// It bypassed the log and is stable in the lower volume.
+    /// The write bypassed the log and is stable in the lower volume.
     Bypassed,
-    /// Its data is in the slots and waits for the log. The serial is that of its last step.
+    /// The data is in the slots and waits for the log. The serial is that of the last step.
     Queued(u64),
 }
 
@@ -106,8 +108,8 @@ impl CacheCore {
         if durability == Durability::Stable { self.on_disk().await } else { Ok(()) }
     }
 
-    /// Waits until every segment that is in the log now is on the log disks. An error that may pass does not end the wait,
-    /// as in [`Self::decided`].
+    /// Waits until every segment that is in the log now is on the log disks. An error that may pass does not
+    /// end the wait, as in [`Self::decided`].
     async fn on_disk(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             match self.log_on_disk().await {
@@ -119,8 +121,9 @@ impl CacheCore {
         }
     }
 
-    /// Waits until a write is stable in the log or has failed for good. An error of the log disk that may pass does
-    /// not end the wait: the blocks are changed already, and BUSY would tell the host that they are not.
+    /// Waits until a write is stable in the log or has failed for good. An error of the log disk that may
+    /// pass does not end the wait: the blocks are changed already, and BUSY would tell the host that they are
+    /// not.
     async fn decided(&self, serial: u64) -> Result<(), Error> {
         match self.committed(serial).await {
             Err(error) if error.may_pass() => {}
@@ -197,7 +200,7 @@ impl CacheCore {
             returned.as_mut().enable();
             {
                 let mut state = self.state.lock();
-                // Leave the line while the slot is claimed: a claim may last until the lower volume answers
+                // Leave the queue while the slot is locked: the lock may last until the lower volume answers
                 // again, and other writes must not wait behind this one.
                 if self.is_claimed(&state, slot) {
                     drop(state);
@@ -254,7 +257,7 @@ impl CacheCore {
             }
             reservation.begin_step(&mut state, pages.len());
         }
-        // Then the copies, without the lock.
+        // Then copy the data, without the lock.
         let mut filled = Vec::with_capacity(pages.len());
         for (part, mut page) in parts.zip(pages) {
             let range = part.first as usize * SECTOR_BYTES..;
@@ -291,7 +294,7 @@ impl CacheCore {
         let serial = state.commits.serial;
         let mut placed = 0;
         for (part, page, checksum) in filled {
-            // What was true a moment ago, before the copies, may not be now.
+            // The lock was released during the copies, so check again.
             if self.is_claimed(state, part.slot)
                 || needs_log(state, part, loaded.as_ref()).is_some()
             {
@@ -313,8 +316,8 @@ impl CacheCore {
         if placed == 0 { WriteStep::Wait } else { WriteStep::Placed { slots: placed, serial } }
     }
 
-    /// With immediate report, makes the content stable in the NVRAM before the write is acknowledged. If the NVRAM
-    /// fails, it keeps the older version until the log has this one, and the write waits for the log.
+    /// With immediate report, makes the content stable in the NVRAM before the write is acknowledged. If the
+    /// NVRAM fails, it keeps the older version until the log has this one, and the write waits for the log.
     fn keep_in_nvram(
         &self,
         state: &mut CacheState,
@@ -349,9 +352,9 @@ impl CacheCore {
         state.slot_locks.overlap(slot, slot + 1)
     }
 
-    /// Makes whole slots read as zeros, through the log, in steps. Returns false if the log has no room and the
-    /// rest must bypass it; some slots may be zeros already. Sets `begun` when the first slot is about to change:
-    /// from then on each step may wait longer, and no error is [`Error::Busy`].
+    /// Makes whole slots read as zeros, through the log, in steps. Returns false if the log has no room and
+    /// the rest must bypass it; some slots may be zeros already. Sets `begun` when the first slot is about to
+    /// change: from then on each step may wait longer, and no error is [`Error::Busy`].
     pub async fn write_zeros(
         self: &Arc<Self>,
         first: u64,
@@ -423,7 +426,7 @@ impl CacheCore {
     }
 }
 
-/// The position of a write in the line of writes that wait for their next step.
+/// The position of a write in the queue of writes that wait for their next step.
 struct WriteTurn<'a> {
     shared: &'a CacheCore,
     ticket: WaitTicket,
@@ -452,7 +455,7 @@ pub(crate) fn may_pass(error: &Error) -> bool {
     error.may_pass()
 }
 
-/// Returns the error of a call that has changed some blocks and cannot go on. It is never BUSY.
+/// Returns the error of a call that has changed some blocks and cannot continue. The error is never BUSY.
 pub(crate) fn stalled(error: Error) -> Error {
     if !may_pass(&error) {
         return error;
@@ -469,7 +472,8 @@ fn place_zero(state: &mut CacheState, slot: u64, order: QueueOrder) {
     state.queue_slot(index, serial);
 }
 
-/// The logged content that a part of a slot must be merged with and that is not in memory.
+/// Returns the place of logged content that a partial write of a slot must be merged with, unless the content
+/// is in memory or in `loaded`.
 fn needs_log(
     state: &CacheState,
     part: SlotWrite,
@@ -484,7 +488,7 @@ fn needs_log(
         return None;
     }
     let place = entry.place.filter(|place| place.kind == LogRecordKind::Data)?;
-    // What the write replaces altogether is not needed.
+    // The write replaces all sectors of the logged content.
     if place.mask & !part.mask() == 0 {
         return None;
     }
@@ -492,8 +496,8 @@ fn needs_log(
     (!have).then_some(place)
 }
 
-/// Completes a page with what else is known of the slot. The page then holds every sector that
-/// is not in the lower volume, so its record in the log stands alone.
+/// Fills the rest of a page with the other known sectors of its slot. The page then holds every sector that
+/// is newer than the lower volume, so that its record in the log stands alone.
 fn merge(
     state: &CacheState,
     index: u32,
@@ -522,7 +526,7 @@ fn merge(
     } else {
         new
     };
-    // The page has held other slots.
+    // The page still has content of other slots.
     clear_sectors(&mut page, !valid);
     (page, valid)
 }
@@ -531,7 +535,8 @@ fn clear_sectors(page: &mut [u8], mask: u8) {
     copy_sectors(&[0; SLOT_BYTES], page, mask);
 }
 
-/// Cuts `length` bytes from `sector` on at slots; `at` is where they begin in the write's data.
+/// Cuts `length` bytes from `sector` on at the boundaries of slots. `at` is the offset of these bytes in the
+/// write's data.
 fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = SlotWrite> + Clone {
     let end = sector + (length / SECTOR_BYTES) as u64;
     let mut here = sector;

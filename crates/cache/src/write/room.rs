@@ -31,8 +31,8 @@ pub(crate) struct WantedRoom {
     pub slots: usize,
     /// Bytes of data that the call keeps in memory while it waits.
     pub bytes: usize,
-    /// The call writes zeros. These take no data blocks of the log, so the log's size does not limit how many entries
-    /// they add to the slot table.
+    /// The call writes zeros. These take no data blocks of the log, so the log's size does not limit how many
+    /// entries they add to the slot table.
     pub is_zeros: bool,
     /// The call has already changed some blocks: it must not end in BUSY, so it waits longer.
     pub has_begun: bool,
@@ -164,7 +164,8 @@ impl CacheCore {
             return Ok(RoomAnswer::Room);
         }
         if !self.is_strict() {
-            // While the lower volume is away a bypassing write would wait for it, so the write waits for room here.
+            // While the lower volume does not answer, a bypassing write would wait for it, so the write waits
+            // for room here.
             return Ok(match self.is_away(state) && !is_too_long {
                 true => RoomAnswer::Nothing("the log is full and the far volume does not answer"),
                 false => RoomAnswer::Past,
@@ -205,8 +206,8 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Returns the log blocks that a write of `slots` slots needs: data, one header for each full segment, and one
-    /// header for each step.
+    /// Returns the log blocks that a write of `slots` slots needs: data, one header for each full segment,
+    /// and one header for each step.
     fn cost(&self, state: &CacheState, slots: usize) -> usize {
         let longest = state.log.ring.longest_data() as usize;
         slots + slots.div_ceil(longest) + self.steps(state, slots)
@@ -237,9 +238,9 @@ impl CacheCore {
         slots.div_ceil(self.longest_step(state))
     }
 
-    /// Returns the most slots that one step of a write takes. The limit is a full segment, so that a large write
-    /// delays others by no more than that. It is also half of the slots that may wait for the log, so that
-    /// the next step is copied while the log disk writes this one.
+    /// Returns the most slots that one step of a write takes. The limit is a full segment, so that a large
+    /// write delays others by no more than that. Another limit is 50 % of the slots that may wait for the
+    /// log, so that the next step is copied while the log disk writes this one.
     fn longest_step(&self, state: &CacheState) -> usize {
         let mut limit = self.limits.pending_slots;
         if self.rules.keeps_in_nvram {
@@ -250,8 +251,9 @@ impl CacheCore {
     }
 
     /// Returns true if memory has room for the data of one more write that waits for the log. While destage
-    /// runs, waiting writes may hold as much memory as the cache has for blocks (`dram_bytes`); while destage is
-    /// held or the lower volume is away, a quarter of that. One write may always wait, unless `busy_after_ms` is 0.
+    /// runs, waiting writes may hold as much memory as the cache has for blocks (`dram_bytes`); while destage
+    /// is held or the lower volume does not answer, a quarter of that. One write may always wait, unless
+    /// `busy_after_ms` is 0.
     fn may_hold(&self, state: &CacheState, wanted: WantedRoom) -> bool {
         if wanted.has_begun {
             return true;
@@ -300,8 +302,8 @@ impl Drop for HeldWrite<'_> {
 }
 
 impl LogReservation<'_> {
-    /// Returns the number of slots that the next step may place now. Returns `None` if the step has to wait until the
-    /// log has taken queued slots, or for its turn behind the steps of other writes.
+    /// Returns the number of slots that the next step may place now. Returns `None` if the step has to wait
+    /// until the log has taken queued slots, or for its turn behind the steps of other writes.
     pub fn step(&self, state: &CacheState, ticket: Option<WaitTicket>) -> Option<usize> {
         let shared = self.shared;
         let wants = self.next_step(state);
@@ -364,7 +366,8 @@ impl Drop for LogReservation<'_> {
 
 /// Most slots in a step: a full segment, see [`CacheCore::longest_step`].
 pub(crate) const MAX_STEP: usize = 128;
-/// Blocks that `CacheState::promised_room` counts in addition to those of calls: the headers of two segments in flight.
+/// Blocks that `CacheState::promised_room` counts in addition to those of calls: the headers of two segments
+/// in flight.
 const UNDER_WAY: usize = 2;
 /// While nothing is destaged, waiting writes may hold `dram_bytes / HELD_SHARE` of memory in addition to the
 /// cached blocks: 64 MiB with the default of 256 MiB, or 128 writes of 512 KiB.
@@ -374,8 +377,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The longest wait of a write for a resize or a rollback of the log: twice the five seconds that a resize
 /// allows the log disk, and less than the timeout of hosts.
 const SOON: Duration = Duration::from_secs(10);
-/// The longest wait for one step of a call that has already changed some blocks. Initiators abort a command after
-/// 30 s (Linux) or 60 s (Windows), so this ends only the wait of a command that no initiator aborts.
+/// The longest wait for one step of a call that has already changed some blocks. Initiators abort a command
+/// after 30 s (Linux) or 60 s (Windows), so this ends only the wait of a command that no initiator aborts.
 pub(crate) const BETWEEN_STEPS: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

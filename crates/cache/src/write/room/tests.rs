@@ -147,7 +147,7 @@ async fn ended(write: impl Future<Output = Result<(), Error>>, time: Duration) -
     }
 }
 
-/// Writes as one host to blocks of its own, and gives up some of the writes. Counts how the writes ended.
+/// Writes as one host to blocks of its own, and aborts some of the writes. Counts how the writes ended.
 async fn host(site: &Site, number: u64, seed: u64) -> [usize; 3] {
     let mut rng = Rng::new(seed * 100 + number);
     let (first, most) = (number * 2048, MIB);
