@@ -1,4 +1,4 @@
-//! The cache as its users see it: a volume, a background driver, a clean end.
+//! The cache as its users see it: a volume, a background task, and a clean stop.
 
 mod ending;
 mod extensions;
@@ -32,10 +32,10 @@ use crate::{
 
 /// A persistent write-back cache in front of a volume.
 ///
-/// Must live inside a tokio runtime; [`Cache::run`] must be spawned in it, or nothing goes down.
+/// The cache needs a tokio runtime, in which [`Cache::run`] must be spawned: otherwise no data is destaged.
 pub struct Cache {
     shared: Arc<CacheCore>,
-    /// The log is no longer ours to write to.
+    /// The log was exported, and must not be written any more.
     exported: AtomicBool,
 }
 
@@ -44,8 +44,8 @@ pub struct Cache {
 pub struct WriteOrderMark(pub u64);
 
 impl Cache {
-    /// Opens the cache of a volume: recovers what the log and the NVRAM hold, or formats a log
-    /// disk that is all zeros. Asks nothing of the lower volume but its geometry.
+    /// Opens the cache of a volume: recovers the content of log and NVRAM, or formats a log disk that is all
+    /// zeros. Does not read or write the lower volume, but requests the claim on it.
     pub async fn open(
         settings: Settings,
         parts: Parts,
@@ -63,10 +63,10 @@ impl Cache {
         &self.shared
     }
 
-    /// Opens a cache on a log whose second half is at a partner gateway. The partner opens the log when this
-    /// gateway is gone. A write that only one half has is acknowledged only after the lower volume has noted
-    /// which half that is. With [`Settings::log_buffer`] each half has a [`crate::LogBuffer`] in front of its
-    /// disk.
+    /// Opens a cache on a log whose second leg is at a partner gateway. The partner opens the log when this
+    /// gateway has failed. A write that only one leg has is acknowledged only after the lower volume has
+    /// recorded which leg that is. With [`Settings::log_buffer`] each leg has a [`crate::LogBuffer`] in front
+    /// of its disk.
     pub async fn open_pair(
         settings: Settings,
         lower: Stack,
@@ -78,29 +78,32 @@ impl Cache {
             let why = "a pair reports after completion, in strict order, through its log only";
             return Err(CacheOpenError::Settings(why.into()));
         }
-        // The partner may hang at its session with the node: which half is right decides, not who is there.
+        // Take the claim over even if the partner still has a session with the node: only the legs decide
+        // which gateway may open the log.
         let settings = Settings { takes_over: true, ..settings };
         let shared = open::open(settings, parts, &identity, Some(log), None).await?;
         Ok(Self::of(shared))
     }
 
-    /// Asks the lower volume to know that the log is alone, if it is; see [`Cache::open_pair`].
+    /// If the mirror is degraded, waits until the lower volume has granted that this gateway continues alone;
+    /// see [`Cache::open_pair`].
     ///
     /// # Errors
-    /// It does not answer, or the partner has taken over.
+    /// The lower volume does not answer, or the partner has taken over.
     pub async fn vouch(&self) -> Result<(), Error> {
         self.shared.vouch().await
     }
 
-    /// The partner of a pair does not take over before `until`: reads are answered until then. Later only
-    /// while the log is alone, and the lower volume knows; otherwise they get [`Error::Busy`].
+    /// Records that the partner of a pair does not take over before `until`: reads are answered until then.
+    /// After that time, reads are answered only while the mirror is degraded and the lower volume has granted
+    /// that this gateway continues alone; otherwise they get [`Error::Busy`].
     pub fn renew(&self, until: Instant) {
         if let Some(pair) = &self.shared.pair {
             pair.renew(until);
         }
     }
 
-    /// Why it takes nothing any more, once it is shut out.
+    /// Checks that the cache is not fenced.
     ///
     /// # Errors
     /// [`Error::Fenced`].
@@ -109,28 +112,28 @@ impl Cache {
         self.shared.lower.volume.check()
     }
 
-    /// Whether a half that says this of itself may be filled: not one that somebody may have gone on with.
+    /// Checks by its label that a leg may be filled: it must not be one that the partner may have used alone.
     pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
         self.shared.may_rejoin(label)
     }
 
-    /// Whether a half that is to be filled has nothing that the log should have.
+    /// Checks that a leg that is to be filled has no segments that the log should have.
     ///
     /// # Errors
-    /// What it has; or it cannot be read.
+    /// The leg has such segments, or it cannot be read.
     pub async fn has_all_of(&self, half: &Stack) -> Result<(), String> {
         self.shared.has_all_of(half).await
     }
 
-    /// Takes another device for a half of a pair's log, lost or not, and fills it.
+    /// Replaces a leg of a pair's log, lost or not, by `device`, and fills it.
     ///
     /// # Errors
-    /// The other half does not hold everything, or the device cannot be a half.
+    /// The other leg does not hold everything, or the device cannot be a leg.
     pub async fn rejoin(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
         self.shared.rejoin(half, device).await
     }
 
-    /// It takes nothing any more, from anybody, and writes nothing to its log: that is the partner's.
+    /// Fences the cache: all calls fail from now on, and it stops writing to its log, which the partner uses.
     pub fn abandon(&self, reason: &str) {
         self.shared.lower.volume.fence(&Error::Fenced(reason.into()));
         self.shared.state.lock().destage.is_stopping = true;
@@ -138,9 +141,9 @@ impl Cache {
         self.shared.signals.changed.notify_waiters();
     }
 
-    /// Level 2 destage, scrubbing and writes of the read tier, until [`Cache::stop`]. To be spawned once, and
-    /// not dropped while the cache is in use: a write to the lower volume that is given up in the middle may
-    /// overtake a later one.
+    /// Runs level 2 destage, scrubbing, writes of the read tier and the confirmed numbers, until
+    /// [`Cache::stop`]. Spawn it once, and do not drop it while the cache is in use: a write to the lower
+    /// volume that is dropped in the middle may overtake a later one.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let destage = destage::run(Arc::clone(&self.shared));
         let scrub = scrub::run(Arc::clone(&self.shared));
@@ -156,9 +159,10 @@ impl Cache {
         }
     }
 
-    /// Takes a local disk with blocks of 4096 bytes, used by nothing else, for a second read tier, once: it holds
-    /// clean slots that leave memory. What it held before is void. Its failures are no errors here: they end
-    /// the tier ([`TierStatistics::error`](crate::TierStatistics::error)).
+    /// Uses a local disk with blocks of 4096 bytes as a read tier: it holds clean slots that were evicted
+    /// from memory. The disk must not be used otherwise. The former content of the disk is void. Call this
+    /// once. An error of the disk ends the tier ([`TierStatistics::error`](crate::TierStatistics::error)) and
+    /// is not returned here.
     ///
     /// # Errors
     /// See [`TierError`].
@@ -166,15 +170,14 @@ impl Cache {
         self.shared.use_tier(disk).await
     }
 
-    /// Notes that the disk of the read tier cannot be used, and why.
+    /// Records that the disk of the read tier cannot be used, and why.
     pub fn go_without_tier(&self, reason: Arc<str>) {
         self.shared.end_tier(Error::Device(reason));
     }
 
-    /// Notes that the log's file was removed, cut short or replaced. From now on no write is
-    /// acknowledged because it is in the log, and destage sends everything that can be read to the lower
-    /// volume without waiting for idle moments. Events name the blocks that cannot be read. Hosts get
-    /// `reason` in the error.
+    /// Records that the log's file was removed, cut short or replaced. From now on no write is acknowledged
+    /// because it is in the log, and destage sends everything that can be read to the lower volume without
+    /// waiting for idle periods. Events name the blocks that cannot be read. Hosts get `reason` in the error.
     pub fn lose_log(&self, reason: &str) {
         self.shared.lose_log(reason);
     }
@@ -192,27 +195,29 @@ impl Cache {
         self.shared.regain_log()
     }
 
-    /// The id of the log, and how often it was opened.
+    /// Returns the id of the log, and how often it was opened.
     pub async fn instance(&self) -> (InstanceId, u64) {
         let superblock = self.shared.log.superblock.lock().await;
         (superblock.instance, superblock.generation)
     }
 
-    /// Forgets what it has of a part of the volume, in bytes: whole slots, none of them dirty. False if
-    /// one is; then it is forgotten in part. For who knows that the lower volume is changed by others.
+    /// Removes a range of bytes from the cache: whole slots, none of them dirty. Returns false if a slot is
+    /// dirty; then a part of the range was removed. Call this when another gateway is about to change the
+    /// lower volume.
     #[must_use]
     pub fn forget(&self, start: u64, length: u64) -> bool {
         self.shared.drop_clean(start, length)
     }
 
-    /// The parts of so many bytes, numbered, of which there is dirty data, ascending.
+    /// Divides the volume into parts of `part_bytes` bytes. Returns the numbers of the parts with dirty data,
+    /// ascending.
     #[must_use]
     pub fn dirty_parts(&self, part_bytes: u64) -> Vec<u64> {
         self.shared.dirty_parts(part_bytes)
     }
 
-    /// How the claim on the lower volume stands; refused, too, once its log is exported or the
-    /// partner's.
+    /// Returns the state of the claim on the lower volume. The state is also `Refused` after the log was
+    /// exported, or was taken over by the partner.
     #[must_use]
     pub fn holding(&self) -> Holding {
         match self.check() {
@@ -221,15 +226,15 @@ impl Cache {
         }
     }
 
-    /// Sends down what was acknowledged until now, and returns when the lower volume has it,
-    /// stable. [`Cache::run`] does the work; while the lower volume is away, this waits.
+    /// Destages everything that was acknowledged until now. Returns when the data is stable in the lower
+    /// volume. [`Cache::run`] does the work; while the lower volume does not answer, this waits.
     pub async fn drain(&self) -> Result<(), Error> {
         let mark = self.mark().await?;
         self.drain_to(mark).await
     }
 
-    /// Returns a point after all writes acknowledged until now; where writes count with the next flush, after
-    /// the last one.
+    /// Returns a point after all writes acknowledged until now. In the mode in which writes become stable
+    /// with the next flush, the point is after the last flush.
     pub async fn mark(&self) -> Result<WriteOrderMark, Error> {
         let shared = &self.shared;
         if shared.rules.epochs_end_by_flush {
@@ -241,8 +246,8 @@ impl Cache {
         Ok(WriteOrderMark(shared.state.lock().log.ring.next() - 1))
     }
 
-    /// Whether the lower volume has everything; where writes count with the next flush, all that was
-    /// flushed.
+    /// Returns true if the lower volume has everything. In the mode in which writes become stable with the
+    /// next flush, this means all flushed writes.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let state = self.shared.state.lock();
@@ -253,16 +258,17 @@ impl Cache {
         }
     }
 
-    /// Sends down all that is before a mark, without waiting for idle moments. [`Error::Busy`] at
-    /// once while destage is held.
+    /// Destages everything before a mark, without waiting for idle periods. Returns [`Error::Busy`] at once
+    /// if destage is held.
     pub async fn drain_to(&self, mark: WriteOrderMark) -> Result<(), Error> {
         self.shared.drain_to(mark.0).await
     }
 
-    /// Gives the log so many blocks of 4096 bytes, superblocks included, while it is at work. Its disk
-    /// has to have them already. Growing is done at once; shrinking waits for destage, and when it is
-    /// done, the disk may lose what is beyond. Given up in the middle, a log that shrinks does not
-    /// use all that it has, until it is asked again or opened again.
+    /// Changes the size of the log to `blocks` blocks of 4096 bytes, superblocks included, while it is in
+    /// use. The log disk must have that many blocks already. A larger size takes effect at once. A smaller
+    /// one waits for destage; when this returns, the blocks beyond may be removed from the disk. A shrink
+    /// that was dropped in the middle leaves some blocks unused, until it is requested again or the log is
+    /// opened again.
     ///
     /// # Errors
     /// See [`ResizeError`].
@@ -270,13 +276,13 @@ impl Cache {
         self.shared.resize(blocks).await
     }
 
-    /// How many blocks of 4096 bytes the log has.
+    /// Returns the number of blocks (4096 bytes each) of the log.
     pub async fn log_blocks(&self) -> u64 {
         self.shared.log.superblock.lock().await.log_blocks
     }
 
-    /// Begins nothing more at the lower volume until [`Cache::resume`]: writes go on into the log.
-    /// What is on its way arrives. Lasts as long as this object.
+    /// Pauses destage until [`Cache::resume`], at most until the cache is closed: writes still go into the
+    /// log. Calls to the lower volume that are in flight are completed.
     pub fn pause(&self) {
         self.order(|orders| _ = orders.paused_since.get_or_insert_with(Instant::now));
     }
@@ -286,8 +292,8 @@ impl Cache {
         self.order(|orders| orders.paused_since = None);
     }
 
-    /// Bytes per second that destage may send from now on; 0: none, `None`: as many as the link
-    /// takes. Writes that go past a full log are not held up by it.
+    /// Sets how many bytes per second destage may send from now on. With 0 no data is sent; `None` means no
+    /// limit. Writes that bypass a full log are not limited.
     pub fn set_destage_rate(&self, rate: Option<u64>) {
         self.order(|orders| orders.rate = rate);
     }
@@ -298,14 +304,14 @@ impl Cache {
         self.shared.signals.changed.notify_waiters();
     }
 
-    /// Does something wrong from now on. A test has to notice that.
+    /// Switches a deliberate fault on. A test has to detect it.
     #[cfg(feature = "mutation")]
     pub fn mutate(&self, mutant: Mutant) {
         self.shared.mutation.begin(mutant);
         self.shared.state.lock().tier.is_mutated = mutant == Mutant::TierKeepsOverwritten;
     }
 
-    /// First sector and number of sectors of an extent, if it is inside the volume.
+    /// Returns the first sector and the number of sectors of an extent. Fails if it is not inside the volume.
     fn sectors(&self, extent: Extent) -> Result<(u64, u64), Error> {
         let end = extent.lba.0.checked_add(u64::from(extent.blocks));
         let last = self.shared.lower.extents.end(extent.lba.0);
@@ -325,7 +331,7 @@ impl Cache {
         self.notice_growth(self.shared.lower.extents.place(lba.0));
     }
 
-    /// Has destage look, if there is more of a lower volume than is used.
+    /// Wakes destage if a lower volume is larger than the part that is used.
     fn notice_growth(&self, place: usize) {
         if self.shared.has_grown(place) {
             self.shared.signals.wake_destage.notify_one();
@@ -342,7 +348,7 @@ impl Volume for Cache {
             epoch_blocks: shared.limits.epoch_slots * shared.lower.blocks_per_slot(),
             atomic_blocks: 0,
             key_erasable: false,
-            // Segments of the log keep what was written until others take their place.
+            // Segments of the log keep overwritten data until newer segments replace them.
             in_place: false,
             ..shared.lower.present_geometry()
         }
@@ -386,7 +392,7 @@ impl Volume for Cache {
             let (sector, _) = self.sectors(Extent { lba, blocks })?;
             self.shared.lower.volume.check()?;
             self.writable()?;
-            // Those that are told early are done at once, as a rule.
+            // In early modes a write usually returns at once, so fewer of them are measured.
             let is_early = self.shared.rules.is_early();
             let weight = if is_early { SAMPLED } else { SAMPLED_WAITING };
             let begun = number.is_multiple_of(weight).then(Instant::now);
@@ -455,9 +461,9 @@ impl Volume for Cache {
     }
 }
 
-/// One in so many calls that are done at once is timed, since reading the clock twice takes 70 ns.
+/// One in this many calls that return at once is measured, since reading the clock twice takes 70 ns.
 const SAMPLED: u64 = 16;
-/// Of writes that wait for the log disk, one in so many.
+/// One in this many writes that wait for the log disk is measured.
 const SAMPLED_WAITING: u64 = 4;
 
 #[cfg(test)]
@@ -470,7 +476,7 @@ mod tests {
     use super::*;
     use crate::LogVolumeIdentity;
 
-    /// A far volume that grants the first claim, if any, and refuses the next.
+    /// A far volume that grants the first claim, if it supports claims, and refuses later ones.
     struct Node {
         memory: MemVolume,
         keeps_claims: bool,
@@ -554,7 +560,7 @@ mod tests {
         let write = cache.write(Lba(0), Data::zeros(4096), Durability::Stable);
         let written = timeout(Duration::from_secs(10), write).await.expect("it ends");
         assert!(written.is_err(), "{written:?}");
-        // One that had passed every check, and was queued after that.
+        // Simulate a write that has passed every check, and was queued after the cache was fenced.
         let shared = &cache.shared;
         let serial = {
             let mut state = shared.state.lock();

@@ -1,4 +1,4 @@
-//! Looking at a log without opening it, and making a new one.
+//! Inspects a log without opening it, and formats new logs.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -18,34 +18,31 @@ use crate::{
     settings::Settings, slots::pages::SlotPagePool,
 };
 
-/// What is known of a log without opening it.
+/// The properties and the content of a log that is not open.
 #[derive(Clone, Debug)]
 pub struct LogInfo {
-    /// The volume it is for, with the geometry it had.
+    /// The volume that the log belongs to, with its geometry as recorded.
     pub identity: LogVolumeIdentity,
-    /// Those that it is for, if there are several.
+    /// The volumes of the log, if it serves several.
     pub members: Vec<MemberRecord>,
-    /// The id that all its records carry.
     pub instance: InstanceId,
-    /// How often it was opened.
+    /// The number of times that the log was opened.
     pub generation: u64,
-    /// It was stopped cleanly.
     pub clean: bool,
-    /// What it holds of the volume is encrypted.
+    /// The data blocks in the log are encrypted.
     pub encrypted: bool,
     /// Blocks of 4096 bytes, superblocks included.
     pub log_blocks: u64,
-    /// Blocks in use.
+    /// Blocks in use, including those lost at the ends of zones.
     pub used_blocks: u64,
-    /// Live segments.
     pub segments: u64,
-    /// Number of the newest.
+    /// Number of the newest segment.
     pub newest_segment: u64,
     /// Slots of 4096 bytes that are not in the lower volume yet.
     pub dirty_slots: u64,
-    /// So many of each member; none of one that was given up.
+    /// The dirty slots of each member; 0 for a member that was removed with dirty data.
     pub dirty_of_members: Vec<u64>,
-    /// Acknowledged data that is missing.
+    /// Set if acknowledged data is missing.
     pub loss: Option<AcknowledgedLoss>,
     /// The log has every write up to this number.
     pub complete: u64,
@@ -53,8 +50,8 @@ pub struct LogInfo {
     pub newest: u64,
 }
 
-/// Makes a new log for a volume. With dirty data in it, or something that is no log, only with
-/// `force`.
+/// Formats a log for a volume. If the disk has a log with dirty data, or something that is not a log, this
+/// fails unless `force` is set.
 pub async fn format(
     log: &Stack,
     identity: &LogVolumeIdentity,
@@ -77,18 +74,18 @@ pub async fn format(
     write_new(log, identity, &settings).await.map(drop)
 }
 
-/// Why a log could not be inspected.
+/// The reason why a log could not be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// A new disk.
+    /// The log disk is all zeros.
     #[error("the log disk is blank: it was never used")]
     Blank,
-    /// Anything else.
+    /// The log cannot be read.
     #[error(transparent)]
     Open(#[from] CacheOpenError),
 }
 
-/// Looks at a log without changing it.
+/// Reads a log without changing it.
 pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
     let superblock = match superblock(log).await {
         Ok(superblock) => superblock,
@@ -129,12 +126,13 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
     })
 }
 
-/// Returns the number up to which a log has every write. A superblock of an older program does not have it.
+/// Returns the number up to which a log has every write. If the superblock does not store it, this is the
+/// newest write.
 pub(crate) fn complete(superblock: &Superblock, found: &Scan) -> u64 {
     if superblock.complete == 0 { found.serial } else { found.complete }
 }
 
-/// Notes which slots a segment has something of, and of which it says that all before is void.
+/// Adds the slots that a segment has content of to `dirty`, and removes the slots that it voids.
 pub(crate) fn note_dirty(dirty: &mut HashSet<u64>, header: &SegmentHeader) {
     for record in &header.records {
         let slots = record.slot..record.slot + u64::from(record.count);
@@ -150,8 +148,8 @@ pub(crate) fn note_dirty(dirty: &mut HashSet<u64>, header: &SegmentHeader) {
     }
 }
 
-/// Writes the superblocks of a new log: last of all, since nothing before them is of this
-/// instance.
+/// Writes the superblocks of a new log. The rest of the disk need not be cleared: no record there carries the
+/// id of this log.
 pub(crate) async fn write_new(
     log: &Stack,
     identity: &LogVolumeIdentity,
@@ -233,7 +231,7 @@ pub(crate) fn no_superblock(error: NoSuperblock) -> CacheOpenError {
     }
 }
 
-/// An arena of pages.
+/// Allocates an arena of pages.
 pub(crate) fn pool(pages: u32) -> Result<Arc<SlotPagePool>, CacheOpenError> {
     SlotPagePool::new(pages)
         .map_err(|error| CacheOpenError::Settings(format!("no memory for {pages} pages: {error}")))

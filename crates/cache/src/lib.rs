@@ -2,8 +2,9 @@
 //! networks" (J. Parallel Distrib. Comput., 2004): a `Volume` over a `Volume`, with a crash-safe log disk and
 //! memory in front.
 //!
-//! A write is acknowledged when it is in the log (or in NVRAM), and goes down later: joined with its
-//! neighbours, overwritten blocks once. Nothing here knows whether `lower` is remote.
+//! A write is acknowledged when it is in the log or in NVRAM, depending on the write mode. Later it is
+//! destaged: joined with adjacent writes, and overwritten blocks are sent once. The cache does not know
+//! whether `lower` is remote.
 
 #[cfg(test)]
 mod format_page;

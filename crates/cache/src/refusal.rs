@@ -1,4 +1,4 @@
-//! The reasons why a cache is not opened, each with the way out.
+//! The errors with which a cache refuses to open, each with a remedy.
 
 use journal::{identity::InstanceId, recovery::AcknowledgedLoss};
 use volume::Error;
@@ -17,17 +17,17 @@ pub enum CacheOpenError {
         "the log disk holds something else than a log, or both superblocks of the log are damaged"
     )]
     NotALog,
-    /// The log or the NVRAM was written by a newer or an older Forebay.
+    /// The log or the NVRAM has a format version that this program does not know.
     #[error("the {what} has format version {found}, this program knows {supported}")]
     Version {
         /// "log" or "NVRAM".
         what: &'static str,
-        /// What it says.
+        /// The version that was found.
         found: u32,
-        /// What we write.
+        /// The version that this program writes.
         supported: u32,
     },
-    /// The log disk has too few or too many blocks, or not of 4096 bytes.
+    /// The log disk has too few or too many blocks, or its blocks do not have 4096 bytes.
     #[error("the log disk cannot hold a log: {0}")]
     Size(String),
     /// The log disk has become smaller.
@@ -55,31 +55,28 @@ pub enum CacheOpenError {
          volumes any more"
     )]
     Absent {
-        /// What the volume calls itself.
         name: String,
-        /// Slots of 4096 bytes.
+        /// Dirty slots of 4096 bytes.
         slots: u64,
     },
-    /// It is one that was given up.
+    /// The volume was removed from the log although the log had dirty data for it.
     #[error(
         "the log gave up {slots} blocks of 4096 bytes of volume \"{name}\": what was acknowledged there \
          is missing on it"
     )]
     GivenUp {
-        /// What the volume calls itself.
         name: String,
-        /// Slots of 4096 bytes.
+        /// Dirty slots of 4096 bytes that were discarded.
         slots: u64,
     },
-    /// The log holds data that lies behind the end of one of its volumes.
+    /// The log holds data that is behind the end of one of its volumes.
     #[error(
         "the log holds {slots} blocks of 4096 bytes that lie behind the end of volume \"{name}\": it is \
          damaged, or was written by something else"
     )]
     Beyond {
-        /// What the volume calls itself.
         name: String,
-        /// Slots of 4096 bytes.
+        /// Slots of 4096 bytes behind the end.
         slots: u64,
     },
     /// The volume has another size than when the log was formatted.
@@ -88,16 +85,16 @@ pub enum CacheOpenError {
          has {blocks} of {size}; drain the log with the former size, then format it"
     )]
     Geometry {
-        /// Blocks then.
+        /// Recorded number of blocks.
         recorded_blocks: u64,
-        /// Bytes in a block then.
+        /// Recorded block size in bytes.
         recorded_size: u32,
-        /// Blocks now.
+        /// Current number of blocks.
         blocks: u64,
-        /// Bytes in a block now.
+        /// Current block size in bytes.
         size: u32,
     },
-    /// What the log is encrypted with is not what was given.
+    /// The log has another key than the settings.
     #[error("{}", .0.text())]
     Key(KeyRefusal),
     /// Acknowledged data is missing in the log.
@@ -107,7 +104,7 @@ pub enum CacheOpenError {
         .0.first_missing, .0.block, .0.intact, .0.evidence
     )]
     Missing(AcknowledgedLoss),
-    /// Acknowledged data may be in an NVRAM that is not there.
+    /// Acknowledged data may be in an NVRAM that is missing or unusable.
     #[error(
         "the cache was not stopped cleanly and reported writes from its NVRAM, which {0}; bring \
          it back, or open with accept_loss to give up what it held"
@@ -119,9 +116,9 @@ pub enum CacheOpenError {
          segments up to {noted}; writes that were acknowledged since are missing from it"
     )]
     NvramBehind {
-        /// The newest segment of the log that says that the NVRAM had noted it.
+        /// The newest segment of the log whose header says that the NVRAM had recorded it.
         segment: u64,
-        /// The newest segment that this NVRAM has noted.
+        /// The newest segment that this NVRAM has recorded.
         noted: u64,
     },
     /// The log, with its NVRAM, is an older copy.
@@ -138,7 +135,7 @@ pub enum CacheOpenError {
     /// The stored record of the log's confirmed writes cannot be used.
     #[error("the record of the log's confirmed writes cannot be used: {0}")]
     Confirmed(String),
-    /// The NVRAM does not take what is written to it.
+    /// The NVRAM cannot be read or written.
     #[error("the NVRAM cannot be written: {0}")]
     Nvram(String),
     /// The NVRAM holds acknowledged writes of another log.
@@ -147,11 +144,11 @@ pub enum CacheOpenError {
          the right one, or open with accept_loss to give them up"
     )]
     OtherNvram {
-        /// The log it belongs to.
+        /// The log that the NVRAM belongs to.
         found: InstanceId,
-        /// The log that was opened.
+        /// The log that is being opened.
         expected: InstanceId,
-        /// How many writes.
+        /// The number of acknowledged writes in the NVRAM.
         held: usize,
     },
     /// The log is blank, and the NVRAM is in use by another log.
@@ -160,36 +157,35 @@ pub enum CacheOpenError {
         /// The log that the NVRAM belongs to.
         found: InstanceId,
     },
-    /// Somebody else's claim on the lower volume stands in the way.
+    /// Another log holds the claim on the lower volume.
     #[error("the volume is not this log's to write to: {0}")]
     Claim(std::sync::Arc<str>),
-    /// The other half of a pair's log is away, and the lower volume does not answer whether this one has
-    /// everything.
+    /// The partner's leg of a pair's log cannot be read, and the lower volume does not answer whether this
+    /// leg has everything.
     #[error(
         "the partner is away, and the node does not answer whether this half of the log has everything"
     )]
     Unwitnessed,
-    /// The lower volume of a pair keeps no claims.
+    /// The lower volume of a pair does not support claims.
     #[error(
         "the far volume keeps no claims, and a pair needs them: nobody would know which of the two \
          gateways goes on alone"
     )]
     NoWitness,
-    /// A log with dirty data was to be formatted.
+    /// The log was to be formatted, but has dirty data.
     #[error(
         "log {instance} holds {slots} blocks of 4096 bytes that are not in volume \"{name}\" yet"
     )]
     Dirty {
-        /// The log.
         instance: InstanceId,
-        /// The volume it is for.
+        /// The volume that the log belongs to.
         name: String,
-        /// Slots of 4096 bytes.
+        /// Dirty slots of 4096 bytes.
         slots: u64,
     },
 }
 
-/// How the key that was given does not fit a log with data in it.
+/// The reason why the given key does not fit a log with data in it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KeyRefusal {
     /// The log is encrypted, and no key was given.

@@ -1,12 +1,12 @@
-//! A log that gets another size while the cache is at work.
+//! Changes the size of a log while the cache is in use.
 //!
-//! Growing: what is new goes into the ring where the next segment goes, so that there is room at
-//! once, and the index moves to the new end. Shrinking: first nothing new goes to the part that is
-//! given up, then destage brings down what lies there, then the index moves and the end with it.
+//! Growing: the new blocks become a zone of the ring at the position of the next segment, so that they can be
+//! used at once, and the index moves to the new end. Shrinking: first new segments avoid the blocks that will
+//! be removed, then destage frees those blocks, then the index moves to the new end.
 //!
-//! Each step is one state of the superblock, which is stable before a segment is written by it;
-//! meanwhile no segment and no frame of the index is under way. So after a crash at any point the
-//! superblock says where every segment is.
+//! Each step is one state of the superblock, which is stable before any segment relies on it. Meanwhile no
+//! segment and no frame of the index is being written. After a crash at any point, the superblock therefore
+//! gives the position of every segment.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -23,35 +23,34 @@ use volume::Error;
 
 use crate::core::CacheCore;
 
-/// Why a log does not get another size. It is as it was, unless said otherwise.
+/// The reason why the size of a log was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// Not a size that a log can have.
+    /// A log cannot have this size.
     #[error("a log cannot have {asked} blocks of 4096 bytes: {why}")]
     Size {
-        /// Blocks that were asked for.
+        /// The requested number of blocks.
         asked: u64,
-        /// The reason.
         why: String,
     },
-    /// It was resized too often since its oldest data was written.
+    /// The log was resized too often since its oldest data was written.
     #[error("the log was resized too often since its oldest data was written; drain it first")]
     TooOften,
-    /// What is between two flushes may need the room that would be given up.
+    /// The log may need all its room for the data between two flushes.
     #[error("a log whose writes count with the next flush cannot shrink while it is in use")]
     AtFlush,
-    /// The log disk, or the far volume that the data has to go to. While shrinking: what is to
-    /// be given up is not used any more, and the rest is done by asking again, or undone by the next
-    /// opening.
+    /// The log disk or the lower volume has failed. After a failed shrink, the blocks that should be removed
+    /// are not used any more. The caller may request the shrink again to finish it; the next opening undoes
+    /// it.
     #[error(transparent)]
     Volume(#[from] Error),
 }
 
-/// Held until the last of its holders is done: a change goes on though its caller has given it up.
+/// Serializes resizes. The task of a change holds it too, since it continues after its caller was dropped.
 type LogResizeTurn = Arc<OwnedMutexGuard<()>>;
 
 impl CacheCore {
-    /// Gives the log so many blocks. Shrinking waits for destage.
+    /// Changes the size of the log to `blocks` blocks. To shrink, waits for destage.
     pub async fn resize(self: &Arc<Self>, blocks: u64) -> Result<(), ResizeError> {
         let turn = Arc::new(Arc::clone(&self.log.resize_turn).lock_owned().await);
         let now = self.log.superblock.lock().await.clone();
@@ -79,7 +78,7 @@ impl CacheCore {
         if blocks < now.log_blocks {
             return self.shrink(turn, target).await;
         }
-        // One that was to shrink, and was given up, takes all of it into use again.
+        // If an earlier shrink was abandoned, use all blocks again.
         let is_cut = self.state.lock().log.ring.blocks() < now.ring_end() - FIRST_BLOCK;
         if is_cut { self.grow(turn, target).await } else { Ok(()) }
     }
@@ -93,7 +92,7 @@ impl CacheCore {
             let state = shared.state.lock();
             let end = target.ring_end();
             let grown = (end > old_end).then(|| state.log.ring.grown(old_end, end));
-            // Without anything new it is one zone again, or stays as it is.
+            // Without new blocks, make the ring one zone again if possible.
             Ok(grown
                 .or_else(|| state.log.ring.straight(end))
                 .unwrap_or_else(|| state.log.ring.same()))
@@ -112,7 +111,7 @@ impl CacheCore {
         let end = target.ring_end();
         let (asked, before) = (target.log_blocks, self.log.superblock.lock().await.clone());
         let mut tries = CUT_TRIES;
-        // Asked again, it goes on where it was.
+        // A repeated request continues where the earlier one has stopped.
         while !self.state.lock().log.ring.layout().is_before(end) {
             let cut = self.change_layout(Arc::clone(&turn), before.clone(), move |shared, _, _| {
                 let why = || "too little of its ring would be left; drain it first".into();
@@ -120,7 +119,8 @@ impl CacheCore {
                 cut.ok_or_else(|| ResizeError::Size { asked, why: why() })
             });
             match cut.await {
-                // Less room than was promised: more of it has to go down first.
+                // The shorter ring would have less room than has been promised to writes. Destage, and try
+                // again.
                 Err(ResizeError::Volume(Error::Busy(NO_ROOM))) if tries > 0 => {
                     tries -= 1;
                     let newest = self.state.lock().log.ring.next() - 1;
@@ -138,7 +138,8 @@ impl CacheCore {
         .await
     }
 
-    /// Has the ring take the layout that `make` gives, and the superblock the size that `target` says.
+    /// Changes the layout of the ring to the one that `make` returns, and the size in the superblock to that
+    /// of `target`.
     async fn change_layout(
         self: &Arc<Self>,
         turn: LogResizeTurn,
@@ -147,7 +148,7 @@ impl CacheCore {
         + Send
         + 'static,
     ) -> Result<(), ResizeError> {
-        // To its end, though its caller may give it up: superblock and ring have to agree.
+        // Run to the end even if the caller is dropped: superblock and ring must agree.
         let shared = Arc::clone(self);
         let ended = tokio::spawn(async move {
             let frozen = Frozen::begin(&shared).await?;
@@ -172,8 +173,9 @@ impl CacheCore {
         ended.await.unwrap_or_else(|_| Err(Error::Device("the cache was closed".into()).into()))
     }
 
-    /// Writes the superblock of another size or with other layouts. If that fails it may have reached
-    /// the disk all the same: it is taken back, however long that takes, before anything else is written.
+    /// Writes the superblock with another size or other layouts. If that fails, the new superblock may be on
+    /// the disk all the same: restores the former one before anything else is written to the log, however
+    /// long that takes.
     async fn write_layouts(
         &self,
         target: &Superblock,
@@ -198,7 +200,7 @@ impl CacheCore {
             );
             while let Err(error) = self.write_superblock(|_| ()).await {
                 tracing::debug!(%error, "the log cannot note its size; trying again");
-                // Nothing is being written to the log, so nobody else tells those who wait for that.
+                // No segment is being written, so no other task returns the error to the waiting calls.
                 let wakers = self.state.lock().commits.fail(error);
                 wakers.into_iter().for_each(Waker::wake);
                 self.signals.changed.notify_waiters();
@@ -215,7 +217,7 @@ impl CacheCore {
     }
 }
 
-/// While it lives, neither a segment nor a frame of the index is being written.
+/// Keeps segments and frames of the index from being written until it is dropped.
 struct Frozen(Arc<CacheCore>);
 
 impl Frozen {
@@ -252,18 +254,18 @@ impl Drop for Frozen {
     }
 }
 
-/// The superblock of a log of so many blocks.
+/// Returns the superblock of a log with `log_blocks` blocks.
 fn with_size(now: &Superblock, log_blocks: u64) -> Superblock {
     let (frame_blocks, index_blocks) = index_shape(log_blocks, now.segment_slots);
     Superblock { log_blocks, frame_blocks, index_blocks, ..now.clone() }
 }
 
-/// What would be left is less than what waits for the log was promised.
+/// The shorter ring would have less room than has been promised to writes.
 const NO_ROOM: &str = "the log is too full for that";
-/// How often what is in the log has to go down before too much of it is promised for the new size.
+/// Most attempts to drain the log when the shorter ring would have too little room.
 const CUT_TRIES: u32 = 5;
-/// How long it waits for the segment and the frame that are being written: longer than a disk takes
-/// that works, shorter than whoever waits for writes meanwhile.
+/// How long a resize waits for the segment and the frame that are being written: longer than a working disk
+/// needs, and shorter than hosts wait for writes.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries to take a superblock back.
+/// The pause between two attempts to restore the superblock.
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);

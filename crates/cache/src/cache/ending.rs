@@ -1,4 +1,4 @@
-//! The clean end of a cache: a stop, or an export of its log to another gateway.
+//! The end of a cache: a clean stop, or an export of its log to another gateway.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -8,8 +8,8 @@ use volume::{Error, Holding};
 use super::Cache;
 
 impl Cache {
-    /// Stops the cache cleanly, within five seconds, or seven if the log is lost: takes no more writes,
-    /// writes what waits for the log, and notes the clean end in the log. Dirty data stays in the log.
+    /// Stops the cache cleanly, within five seconds, or seven if the log is lost: accepts no more writes,
+    /// writes all queued data to the log, and records the clean end in the log. Dirty data stays in the log.
     pub async fn stop(&self) -> Result<(), Error> {
         // An exported log may have been copied, so nothing more may be written to it.
         if self.exported.load(Ordering::Acquire) {
@@ -23,7 +23,7 @@ impl Cache {
         let shared = &self.shared;
         let is_empty = {
             let mut state = shared.state.lock();
-            // Blank the NVRAM only if nothing is dirty: otherwise it must go on naming the log that has the
+            // Blank the NVRAM only if no data is dirty: otherwise it must still name the log that has the
             // data.
             if state.table.dirty() == 0
                 && state.queue.is_settled()
@@ -34,8 +34,8 @@ impl Cache {
             state.table.dirty() == 0 && state.log.ring.segments() == 0 && state.queue.is_settled()
         };
         if is_empty && matches!(shared.lower.volume.holding(), Holding::Held | Holding::Reserved) {
-            // If the lower volume does not answer, the claim stays: it admits this log again, but another log
-            // only after an operator's decision.
+            // If the lower volume does not answer, the claim stays. Then it admits this log again, but
+            // another log only after a decision of the operator.
             let released = timeout(RELEASE_TIME, shared.give_claim_back()).await;
             tracing::debug!(?released, "gave the claim back");
         }
@@ -59,7 +59,7 @@ impl Cache {
 
     /// Stops the cache cleanly so that another gateway can open the log: all acknowledged writes are in the
     /// log, and it is not written to again. From now on hosts get `Fenced`, even if the export fails; it may
-    /// then be called again. The claim stays for the gateway that opens the log.
+    /// then be repeated. The claim stays for the gateway that opens the log.
     pub async fn export(&self) -> Result<(), Error> {
         let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
         self.shared.lower.volume.fence(&told);
@@ -79,8 +79,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Accepts no more calls, and waits until everything that waits for the log is in it. Returns true if the
-    /// calls to the lower volume that were under way have ended too.
+    /// Accepts no more calls, and waits until all queued data is in the log. Returns true if the calls to the
+    /// lower volume that were in flight have ended too.
     async fn come_to_rest(&self) -> Result<bool, Error> {
         let shared = &self.shared;
         shared.state.lock().destage.is_stopping = true;
@@ -101,8 +101,8 @@ impl Cache {
         Ok(is_quiet)
     }
 
-    /// Notes in the superblock that the log ends cleanly. `begun` is the time at which [`Self::come_to_rest`]
-    /// was called: the time that it did not use is added to the time for the note.
+    /// Records in the superblock that the log ends cleanly. `begun` is the time at which
+    /// [`Self::come_to_rest`] was called: the time that it did not use is added to the time for this write.
     async fn note_end(&self, begun: Instant) -> Result<(), Error> {
         let last = |superblock: &mut journal::superblock::Superblock| superblock.clean = true;
         let within = NOTE_TIME + STOP_TIME.saturating_sub(begun.elapsed());
@@ -117,14 +117,14 @@ impl Cache {
     }
 }
 
-/// How long a stop waits for the log disk and for calls to the lower volume that are under way. With
+/// How long a stop waits for the log disk and for calls to the lower volume that are in flight. With
 /// [`NOTE_TIME`] and [`RELEASE_TIME`] this is less than the five seconds that a stop may take.
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// How long a stop waits for the write of the clean end to the log. In a pair whose partner stops at the same
 /// time, that write waits until the gateway has declared the partner dead (`dead_after`, 1 s or more); 2.4 s
 /// cover 2 s.
 const NOTE_TIME: Duration = Duration::from_millis(2400);
-/// How long a stop waits for the lower volume to take the claim back.
+/// How long a stop waits for the lower volume to release the claim.
 const RELEASE_TIME: Duration = Duration::from_millis(500);
 /// How long a stop waits for destage of a lost log: as long as for each of the other steps.
 const LAST_SEND_TIME: Duration = Duration::from_secs(2);

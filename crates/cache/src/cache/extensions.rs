@@ -14,15 +14,15 @@ impl Provisioning for Cache {
         Io::new(self.allocation_of(extent))
     }
 
-    /// Not known: a block may take space in the log, in the lower volume, or in both.
+    /// Unknown: a block may take space in the log, in the lower volume, or in both.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }
 }
 
 impl Cache {
-    /// Blocks whose data the cache has are mapped, whatever the lower volume answers. If the lower volume
-    /// does not answer, all blocks are mapped.
+    /// Returns which blocks are mapped. Blocks whose data the cache has are mapped, whatever the lower volume
+    /// answers. If the lower volume does not answer, all blocks are mapped.
     async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
         // A caller skips unmapped blocks, which is a read of zeros.
         self.shared.readable()?;

@@ -6,7 +6,7 @@ use super::Cache;
 use crate::{nvram::NvramBuffer, slots::sectors::SLOT_BYTES, statistics::CacheStatistics};
 
 impl Cache {
-    /// Returns what the cache has done since it was opened, and its present state.
+    /// Returns the counters since the opening of the cache, and its current state.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
         let shared = &self.shared;

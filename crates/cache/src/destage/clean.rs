@@ -14,7 +14,7 @@ pub(super) async fn clean(shared: &CacheCore, cut: u64, started: Instant) {
 
 impl CacheState {
     /// Marks some slots as clean. Returns false if these were the last. Then the round has ended in the same
-    /// step: a rollback in between would put slots back to places in the log that are about to be freed.
+    /// step: a rollback in between would restore places in the log that are about to be freed.
     pub(super) fn clean_some(&mut self, cut: u64, started: Instant) -> bool {
         for _ in 0..STEP {
             let table = &mut self.table;
@@ -47,5 +47,5 @@ impl CacheState {
     }
 }
 
-/// The entries that are looked at under one lock: some tens of microseconds.
+/// Entries that are looked at in one go under the lock: some tens of microseconds.
 pub(super) const STEP: usize = 1024;

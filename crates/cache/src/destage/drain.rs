@@ -1,12 +1,12 @@
-//! Having destage go on without waiting for idle moments, until it is behind some point.
+//! Drains the log up to some segment, without waiting for idle periods.
 
 use volume::Error;
 
 use crate::{core::CacheCore, mutant::Mutant};
 
 impl CacheCore {
-    /// Waits until the segments up to `number` have gone down, in a hurry. [`Error::Busy`] at once while
-    /// destage is held, or when the cache stops.
+    /// Waits until the segments up to `number` have been destaged. Returns [`Error::Busy`] at once if destage
+    /// is held, or when the cache stops.
     pub async fn drain_to(&self, number: u64) -> Result<(), Error> {
         let _draining = Draining::begin(self);
         self.wait_until(|state| {
@@ -21,7 +21,7 @@ impl CacheCore {
     }
 }
 
-/// While it lives, destage does not wait for idle periods.
+/// Keeps destage from waiting for idle periods until it is dropped.
 struct Draining<'a>(&'a CacheCore);
 
 impl<'a> Draining<'a> {

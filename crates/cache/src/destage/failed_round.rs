@@ -1,4 +1,4 @@
-//! A destage round that failed: the event that reports it, and the pause before the next try.
+//! Failed destage rounds: the event that reports a failure, and the pause before the next attempt.
 
 use std::{collections::HashSet, mem::Discriminant, time::Duration};
 
@@ -31,7 +31,7 @@ impl From<Error> for RoundFailure {
 /// The state of a series of rounds that failed one after the other.
 #[derive(Default)]
 pub(crate) struct FailedRounds {
-    /// The pause before the latest try.
+    /// The pause before the latest attempt.
     delay: Option<Duration>,
     /// The kinds of errors that events have reported since the last round that succeeded.
     told: Vec<Discriminant<Error>>,
@@ -53,7 +53,7 @@ enum RoundFailureEvent {
 }
 
 impl FailedRounds {
-    /// Notes a failed round. Returns the event to report and the pause before the next try.
+    /// Records a failed round. Returns the event to report and the pause before the next attempt.
     fn note(&mut self, failed: &RoundFailure) -> (RoundFailureEvent, Duration) {
         let is_reset = failed.is_reset();
         let was_reset = std::mem::replace(&mut self.was_reset, is_reset);
@@ -62,8 +62,8 @@ impl FailedRounds {
             self.delay = Some(FIRST_DELAY);
             return (RoundFailureEvent::SentAgain, FIRST_DELAY);
         }
-        // Count all errors that may pass as one kind: a far volume that is away fails calls with one error
-        // before they were sent and with another one after that.
+        // Count all errors that may pass as one kind: a far volume that does not answer fails calls with one
+        // error before they were sent and with another one after that.
         let passing = Error::Busy("");
         let kind = if failed.error.may_pass() { &passing } else { &failed.error };
         let kind = std::mem::discriminant(kind);
@@ -76,20 +76,20 @@ impl FailedRounds {
         (if is_known { RoundFailureEvent::StillFails } else { RoundFailureEvent::Failed }, delay)
     }
 
-    /// Returns the unreadable places that were not named before, and notes that they are named now.
+    /// Returns the unreadable places that were not named before, and records that they are named now.
     pub fn unnamed(&mut self, unreadable: &[(u64, LogAddress)]) -> Vec<(u64, LogAddress)> {
         let mut unnamed = unreadable.to_vec();
         unnamed.retain(|(slot, place)| self.named.insert((*slot, place.segment)));
         unnamed
     }
 
-    /// Notes that a round has succeeded. Returns true if an event had reported a failure.
+    /// Records that a round has succeeded. Returns true if an event had reported a failure.
     pub fn end(&mut self) -> bool {
         !std::mem::take(self).told.is_empty()
     }
 }
 
-/// Reports a failed round, each kind of failure once. Returns the pause before the next try.
+/// Reports a failed round, each kind of failure once. Returns the pause before the next attempt.
 pub(crate) fn tell(
     shared: &CacheCore,
     trouble: &mut FailedRounds,

@@ -1,12 +1,12 @@
-//! Level 2 destage: what is dirty in the log goes to the lower volume, in rounds.
+//! Level 2 destage: sends dirty data from the log to the lower volume, in rounds.
 //!
-//! A round sends one epoch: the content of every slot of it as of its last segment, the *cut*. Overwritten
-//! blocks go once, and when a round is complete the lower volume is exactly what the near one was at the cut
-//! (but for writes that went past the log). Then the log's tail moves behind the cut. When it goes on and how
-//! fast is in `pace`.
+//! A round sends one epoch: the content that each of its slots had at the last segment of the epoch, the
+//! *cut*. Overwritten blocks are sent once. When a round is complete, the lower volume is what the cached
+//! volume was at the cut, apart from writes that bypassed the log. Then the tail of the log moves behind the
+//! cut. `pace` decides when destage continues, and how fast.
 //!
 //! If the lower volume keeps the order of a flush and the writes after it (`volume::OrderedFlush`), the
-//! writes of the next round are sent while the flush of a round is under way: decision 0009 has the proof.
+//! writes of the next round are sent while the flush of a round is in progress: decision 0009 has the proof.
 
 pub(crate) mod pace;
 pub(crate) mod failed_round;
@@ -43,7 +43,7 @@ use crate::{
     state::{CacheState, DestageRound},
 };
 
-/// Sends data down for as long as the cache lives. Ends when it is stopped.
+/// Destages until the cache is stopped.
 pub(crate) async fn run(shared: Arc<CacheCore>) {
     let pace = Mutex::new(DestagePace::new());
     let mut trouble = FailedRounds::default();
@@ -68,7 +68,7 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
             Err(failed) => {
                 let is_sent = failed.is_sent;
                 let delay = tell(&shared, &mut trouble, failed);
-                // Do this before giving up the round: export() reads "no round" as "log is idle".
+                // Do this before abandoning the round: export() reads "no round" as "log is idle".
                 refresh_superblock(&shared).await;
                 let last = shared.state.lock().destage.round.as_ref().map(|round| round.cut);
                 let rotten = give_up_round(&shared);
@@ -89,8 +89,8 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
     }
 }
 
-/// Waits until something is dirty, or the log holds records that only a round can free. Returns false
-/// if the cache is stopping.
+/// Waits until there is dirty data, or the log holds records that only a round can free. Returns false if the
+/// cache is stopping.
 async fn wait_for_work(shared: &CacheCore) -> bool {
     loop {
         let mut wake = std::pin::pin!(shared.signals.wake_destage.notified());
@@ -114,7 +114,7 @@ async fn wait_for_work(shared: &CacheCore) -> bool {
     }
 }
 
-/// Sleeps, but not through a stop.
+/// Sleeps, but ends early if the cache is being stopped.
 async fn pause(shared: &CacheCore, time: Duration) {
     let stopping = shared.wait_until(|state| state.destage.is_stopping.then_some(()));
     tokio::select! {
@@ -172,8 +172,8 @@ async fn round<'a>(
         }
         shared.signals.changed.notify_waiters();
         shared.signals.wake_destage.notify_one();
-        // Wait for the answers to the writes of the next round before the roll-back: a write that is
-        // performed after the roll-back would become stable with the next flush.
+        // Wait for the answers to the writes of the next round before the rollback: a write that is performed
+        // after the rollback would become stable with the next flush.
         next.await;
         chain.next = None;
         let mut state = shared.state.lock();
@@ -233,7 +233,7 @@ async fn advance(next: &mut Option<Sending<'_>>) {
 }
 
 /// Sends the writes of a round; all of them are answered when this returns. Returns `None` if the round must
-/// not go on.
+/// not continue.
 async fn send_round(
     shared: &Arc<CacheCore>,
     pace: &Mutex<DestagePace>,
@@ -281,13 +281,13 @@ async fn flush(
     let flushed = match begun {
         None => shared.flush_lower(losses).await,
         Some(begun) => {
-            // Nobody receives the message if the cache is being dropped.
+            // If the cache is being dropped, the receiver may not exist any more.
             let begun = Box::new(move || _ = begun.send(()));
             shared.flush_lower_ahead(losses, begun).await
         }
     };
-    // `tell` decides whether to note a device error: a far volume that was reset reports one to the next
-    // flush although it works.
+    // `tell` decides whether a device error counts as a refusal: a far volume that was reset reports one to
+    // the next flush although it works.
     if !matches!(flushed, Err(Error::Device(_))) {
         shared.note_round(&flushed);
     }
@@ -301,15 +301,14 @@ async fn complete(
     begun: oneshot::Sender<()>,
 ) -> Result<(), RoundFailure> {
     let SentRound { opened: BegunRound { cut, started, most, .. }, losses, pieces } = *sent;
-    // This order loses nothing. First all data of the round is stable in the lower volume. Then the
-    // superblock gives up the log's copy, and that is stable before the slots count as clean (from
-    // then on a write may bypass the log without voiding their records). Only then may the log
-    // overwrite their blocks.
+    // This order loses no data. First all data of the round is stable in the lower volume. Then the
+    // superblock frees the log's copy. When that is stable, the slots count as clean, and from then on a
+    // write may bypass the log without voiding their records. Only then may the log overwrite their blocks.
     flush(shared, losses, may_be_followed(shared).then_some(begun)).await?;
     {
         let mut state = shared.state.lock();
-        // `follow` begins no round behind a round with unreadable slots. If the next round was begun, `destage.round` is the
-        // next one, and unreadable slots in it do not concern this round.
+        // A round with unreadable slots has no next round: see `follow`. If the next round was begun,
+        // `destage.round` is that one, and its unreadable slots do not concern this round.
         let is_followed = state.destage.flushing.is_some();
         let is_rotten = state.destage.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
         if is_rotten && !is_followed {
@@ -372,9 +371,11 @@ fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
     epochs.join_up_to(after, table, most);
 }
 
-/// Where order is relaxed, an epoch of the lower volume is not kept for one round: what went down
-/// before a failure makes room for what is sent again. What the log still gives back beside rotten
-/// content is made stable, unless that would be part of an epoch that is whole or nothing.
+/// Flushes the lower volume after a failed round, if that helps the next attempt. In relaxed order, an epoch
+/// of the lower volume need not hold exactly one round: the flush makes the data that was sent before the
+/// failure stable, and frees room for the next attempt. If some slots of the log are corrupt, the flush makes
+/// the rest stable, unless the lower volume has atomic epochs and the order is strict: then it would end an
+/// incomplete epoch.
 async fn end_lower_epoch(shared: &CacheCore, is_rotten: bool) {
     let has_epochs = shared.lower.epoch_slots.load(Ordering::Relaxed) > 0;
     let is_wanted = if has_epochs { !shared.is_strict() } else { is_rotten };
@@ -384,7 +385,7 @@ async fn end_lower_epoch(shared: &CacheCore, is_rotten: bool) {
     }
 }
 
-/// How many of the items one epoch of the lower volume holds; at least one, if there is one.
+/// Returns how many of the items fit into one epoch of the lower volume; at least one, if there is one.
 fn fitting(items: &[Item], most: u64) -> usize {
     if most == 0 {
         return items.len();
@@ -397,7 +398,7 @@ fn fitting(items: &[Item], most: u64) -> usize {
     fit.count().max(1).min(items.len())
 }
 
-/// Sends items down. False if the round is not to go on.
+/// Sends slots to the lower volume. Returns false if the round must not continue.
 async fn send_piece(
     shared: &Arc<CacheCore>,
     pace: &mut DestagePace,
@@ -410,8 +411,8 @@ async fn send_piece(
         if shared.ends_round(&shared.state.lock()) {
             return Ok(false);
         }
-        // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
-        // Without them the tail must not move.
+        // Wait for bypassing calls that hold locks on these slots. Such a call voids the slots, or fails and
+        // leaves them to this round. The tail must not move before that.
         let overlaps =
             |item: &Item, state: &CacheState| state.slot_locks.overlap(item.slot, item.slot + 1);
         shared
@@ -445,8 +446,8 @@ async fn begin(shared: &CacheCore, chain: &mut Chain<'_>) -> Result<BegunRound, 
     Ok(BegunRound { cut, after: None, started, most })
 }
 
-/// Begins the round that follows the flush of the round with this `cut`. Returns `None` if that flush must be
-/// waited for.
+/// Begins the round that follows the flush of the round with this `cut`. Returns `None` if this round must
+/// wait until that flush has ended.
 fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
     let started = Instant::now();
     let most = learn_limit(shared);
@@ -475,8 +476,8 @@ fn has_sent_rest(shared: &CacheCore, cut: u64) -> bool {
     state.log.lost.is_some() && state.queue.is_settled() && shared.newest_to_send(&state) == cut
 }
 
-/// Closes a round that was not completed. Its epoch stays the oldest one. Returns the slots of it that could
-/// not be read from the log.
+/// Abandons a round that was not completed. The epoch remains the oldest one. Returns the slots of it that
+/// could not be read from the log.
 fn give_up_round(shared: &CacheCore) -> Vec<(u64, LogAddress)> {
     let rotten =
         shared.state.lock().destage.round.take().map_or_else(Vec::new, |round| round.rotten);
@@ -487,9 +488,9 @@ fn give_up_round(shared: &CacheCore) -> Vec<(u64, LogAddress)> {
     rotten
 }
 
-/// Joins an epoch that cannot be destaged with later epochs, which may hold newer content of the rotten
-/// slots. If the lower volume has atomic epochs, joins no more of them than that takes. Otherwise, and
-/// when the log is lost, joins all, so that as much as possible is destaged.
+/// Joins an epoch that cannot be destaged with later epochs, which may hold newer content of the corrupt
+/// slots. If the lower volume has atomic epochs, joins no more of them than necessary. Otherwise, and when
+/// the log is lost, joins all, so that as much as possible is destaged.
 fn join_rotten(shared: &CacheCore, rotten: &[(u64, LogAddress)]) {
     let has_epochs = shared.is_strict() && shared.lower.epoch_slots.load(Ordering::Relaxed) > 0;
     let mut state = shared.state.lock();
@@ -503,13 +504,13 @@ fn join_rotten(shared: &CacheCore, rotten: &[(u64, LogAddress)]) {
     {}
 }
 
-/// The list of a round, sorted by address, made in short steps.
+/// Returns the slots that a round sends, sorted by address. The list is made in short steps.
 async fn collect(shared: &CacheCore, opened: &BegunRound) -> Vec<Item> {
     let mut items = Vec::new();
     while collect_newest(shared, opened, &mut items) {
         tokio::task::yield_now().await;
     }
-    // Whatever was overwritten meanwhile is here now.
+    // Slots that were overwritten during the first loop are now among the older places of the epoch.
     let mut taken = 0;
     while collect_older(shared, opened, &mut items, &mut taken) {
         tokio::task::yield_now().await;
@@ -517,7 +518,7 @@ async fn collect(shared: &CacheCore, opened: &BegunRound) -> Vec<Item> {
     let length = items.len();
     let sort = move || {
         items.sort_unstable_by_key(|item| (item.slot, item.incarnation));
-        // Those on the list that were overwritten while it was made are there twice.
+        // Slots that were overwritten after they had been listed are listed twice.
         items.dedup_by_key(|item| (item.slot, item.incarnation));
         items
     };
@@ -527,7 +528,7 @@ async fn collect(shared: &CacheCore, opened: &BegunRound) -> Vec<Item> {
     tokio::task::spawn_blocking(sort).await.expect("sorting numbers does not panic")
 }
 
-/// Takes some slots whose newest place is in the epoch. False when there are no more.
+/// Lists some slots whose newest place is in the epoch. Returns false when there are no more.
 fn collect_newest(shared: &CacheCore, opened: &BegunRound, items: &mut Vec<Item>) -> bool {
     let mut state = shared.state.lock();
     let state = &mut *state;
@@ -548,7 +549,7 @@ fn collect_newest(shared: &CacheCore, opened: &BegunRound, items: &mut Vec<Item>
     true
 }
 
-/// Takes some that were overwritten since. False when there are no more.
+/// Lists some slots that were overwritten after the epoch. Returns false when there are no more.
 fn collect_older(
     shared: &CacheCore,
     opened: &BegunRound,
@@ -563,7 +564,7 @@ fn collect_older(
     !some.is_empty()
 }
 
-/// Lists up to this length are sorted where they are made: about a millisecond.
+/// Longer lists are sorted on another thread. Sorting this many items takes about a millisecond.
 const SORTED_INLINE: usize = 16384;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! When level 2 destage goes on, and how fast: it gives way to requests until the log is filled
-//! beyond its threshold or data has waited too long (STICS 4.3.3), keeps to the rate it was given,
-//! and waits while it is paused.
+//! The pace of level 2 destage. Destage gives way to requests of hosts until the log is filled beyond its
+//! threshold or data has waited too long (STICS 4.3.3). Destage keeps to the configured rate, and waits while it
+//! is paused.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -8,24 +8,24 @@ use tokio::time::{Instant, sleep};
 
 use crate::core::CacheCore;
 
-/// What destage knows of the host's activity and of what it has sent.
+/// The activity of hosts and the amount of sent data, as far as the pace depends on them.
 pub(crate) struct DestagePace {
-    /// Requests when it looked last.
+    /// The number of requests at the last look.
     seen: u64,
-    /// There were no others since then, and nobody waited for the lower volume.
+    /// The time since which there was no request, and no host waited for the lower volume.
     quiet_since: Instant,
-    /// Bytes sent beyond what the rate allowed until `settled`.
+    /// Bytes that were sent beyond the configured rate until `settled`.
     debt: f64,
     settled: Instant,
 }
 
-/// What keeps destage from going on.
+/// The reason why destage must wait.
 enum Obstacle {
-    /// An operator, until it is told otherwise.
+    /// An operator has paused destage, or has set the rate to 0.
     Hold,
-    /// The rate, for so long.
+    /// The configured rate requires a wait of this time.
     Rate(Duration),
-    /// Requests, the last of them so short ago that the host is not idle before this is over.
+    /// Hosts have sent requests so recently that the idle period is not over before this time.
     Requests(Duration),
 }
 
@@ -35,7 +35,7 @@ impl DestagePace {
         Self { seen: 0, quiet_since: now, debt: 0.0, settled: now }
     }
 
-    /// Waits until the next piece may go down. May be dropped in the middle.
+    /// Waits until the next piece may be sent. The future may be dropped at any time.
     pub async fn give_way(&mut self, shared: &CacheCore) {
         while let Some(obstacle) = self.obstacle(shared) {
             shared.follow_growth().await;
@@ -53,7 +53,7 @@ impl DestagePace {
         }
     }
 
-    /// Notes that so many bytes go down now.
+    /// Records that `bytes` bytes are sent now.
     pub fn spend(&mut self, shared: &CacheCore, bytes: u64) {
         let mut state = shared.state.lock();
         state.destage.meter.count(bytes);
@@ -86,7 +86,8 @@ impl DestagePace {
         (!is_urgent && quiet < period).then(|| Obstacle::Requests((period - quiet).min(LOOK)))
     }
 
-    /// Takes from the debt what the rate has allowed since the last time; how long it lasts.
+    /// Subtracts what the rate has allowed since the last call from the debt. Returns the time until the debt
+    /// is paid.
     fn settle(&mut self, rate: Option<u64>) -> Duration {
         let now = Instant::now();
         let elapsed = (now - std::mem::replace(&mut self.settled, now)).as_secs_f64();
@@ -95,11 +96,11 @@ impl DestagePace {
             return Duration::ZERO;
         };
         self.debt = (self.debt - elapsed * rate as f64).max(0.0);
-        // Less than a byte is arithmetic.
+        // Less than a byte is a rounding error.
         if self.debt < 1.0 { Duration::ZERO } else { wait_for(self.debt / rate as f64) }
     }
 
-    /// How long there has been no request, as far as it looked.
+    /// Returns how long there has been no request, as far as it was looked at.
     fn quiet(&mut self, shared: &CacheCore) -> Duration {
         let requests = shared.counters.requests.value();
         let fetching = shared.lower.link.host_fetches.load(Ordering::Relaxed) > 0;
@@ -110,13 +111,13 @@ impl DestagePace {
     }
 }
 
-/// Timers are in whole milliseconds; one look a minute at least, whatever the rate.
+/// Returns a wait of at least a millisecond, since timers count whole milliseconds, and of at most a minute.
 fn wait_for(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.001, 60.0))
 }
 
-/// Notes in the superblock how far the log reaches, if it says less: it cannot be noted by a
-/// round while nothing goes to the lower volume.
+/// Updates the number of the newest stable segment in the superblock, if it is too low. While nothing is sent
+/// to the lower volume, no round does that.
 pub(crate) async fn refresh_superblock(shared: &CacheCore) {
     let known = shared.log.superblock.lock().await.committed;
     if known + 1 < shared.state.lock().log.ring.next()
@@ -126,9 +127,9 @@ pub(crate) async fn refresh_superblock(shared: &CacheCore) {
     }
 }
 
-/// How often a destage that gives way looks whether it has become urgent: a log of 8 MiB takes longer
-/// to fill from any disk.
+/// How often a destage that waits for idle hosts checks whether it has become urgent. A log of 8 MiB takes
+/// longer to fill from any disk.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How often a destage that is held looks around.
+/// How often a destage that is held checks for growth of the volume and updates the superblock.
 const HELD_LOOK: Duration = Duration::from_secs(5);

@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// Sends these slots to the lower volume. Returns the slots that were left out, because a write that bypasses
-/// the log is changing them.
+/// Sends these slots to the lower volume. Returns the slots that were left out, because a bypassing write is
+/// changing them.
 pub(crate) async fn send_all(
     shared: &Arc<CacheCore>,
     pace: &mut DestagePace,
@@ -212,15 +212,14 @@ impl DestageCursor<'_> {
         let mut run: Option<DestageRun> = None;
         for _ in 0..STEP {
             let Some(&item) = self.items.get(self.at) else { break };
-            // Skip a slot for which a write that bypassed the log has put newer content into the lower
-            // volume. Check this for every run, because such a write may come between two runs of one slot.
+            // Skip a slot for which a bypassing write has put newer content into the lower volume. Check this
+            // for every run, because such a write may come between two runs of one slot.
             if !state.table.is_alive(item.index, item.incarnation) {
                 self.at += 1;
                 self.sector = 0;
                 continue;
             }
-            // A write that bypasses the log is changing this slot. If that write fails, the whole slot is
-            // sent later.
+            // A bypassing write is changing this slot. If that write fails, the whole slot is sent later.
             if state.slot_locks.overlap(item.slot, item.slot + 1)
                 && !shared.mutation.is(Mutant::RoundIgnoresClaims)
             {

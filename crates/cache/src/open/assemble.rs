@@ -1,4 +1,4 @@
-//! The core of a cache, made of what an opening has found.
+//! Assembles the core of a cache from the results of an opening.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::{
     tier::MOST_BUFFERED,
 };
 
-/// Everything that an opening has found and made.
+/// The results of an opening.
 pub(super) struct OpenedParts {
     pub settings: Settings,
     pub rules: ModeRules,
@@ -38,7 +38,7 @@ pub(super) struct OpenedParts {
     pub log: Stack,
     pub joining: Option<JoinedMembers>,
     pub pair: Option<PairWitness>,
-    /// The superblock as it is on the log disk.
+    /// The superblock as it is on the log disk now.
     pub superblock: Superblock,
     pub found: FoundLog,
     pub nvram: Option<NvramBuffer>,
@@ -78,7 +78,7 @@ impl OpenedParts {
             .joining
             .as_ref()
             .map_or_else(|| MemberExtents::of_one(opened.blocks), MemberExtents::of_several);
-        // In strict order everything came to the lower volume through the log.
+        // In strict order all data came to the lower volume through the log.
         let is_stable = settings.order == DestageOrder::Strict
             && rules.uses_log
             && settings.on_log_error == LogErrorPolicy::StopWrites;
@@ -115,7 +115,8 @@ impl OpenedParts {
     }
 }
 
-/// Returns how many slots may wait for the log. Brings the NVRAM's note of the newest stable segment up to date.
+/// Returns how many slots may wait for the log. Also updates the number of the newest stable segment in the
+/// NVRAM.
 fn pending_slots(
     settings: &Settings,
     rules: &ModeRules,
@@ -124,17 +125,17 @@ fn pending_slots(
 ) -> usize {
     let limit = (settings.nvram_bytes / SLOT_BYTES as u64) as usize;
     let Some(nvram) = nvram else { return limit };
-    // Twice: a higher number that no longer holds may be in either cell.
+    // Set it twice: either cell may hold a higher number that is no longer valid.
     nvram.set_watermark(superblock.committed);
     nvram.set_watermark(superblock.committed);
     if rules.keeps_in_nvram {
-        // One slot to spare: the newer version of a slot is put there before the older one is released.
+        // Keep one slot spare: the newer version of a slot is put there before the older one is released.
         return limit.min(nvram.slots() as usize - 1);
     }
     limit
 }
 
-/// Returns how many slots an epoch may have; 0 if writes count without a flush.
+/// Returns how many slots an epoch may have; 0 if writes take effect without a flush.
 fn epoch_slots(rules: &ModeRules, ring: &SegmentRing) -> Result<u64, CacheOpenError> {
     if !rules.epochs_end_by_flush {
         return Ok(0);
@@ -148,11 +149,11 @@ fn epoch_slots(rules: &ModeRules, ring: &SegmentRing) -> Result<u64, CacheOpenEr
 }
 
 /// Returns how many slots an epoch may have. Each slot might be written alone, with a segment header of its
-/// own, and room is left for the reserve of the ring and for what the ring loses at its end.
+/// own. The reserve of the ring and the unused blocks at its end are subtracted.
 fn slots_between_flushes(ring: &SegmentRing) -> u64 {
     let lost = 2 * (ring.longest_data() + 1) + ring.reserve() + 4;
     u64::from(ring.blocks().saturating_sub(lost) / 2)
 }
 
-/// Slots of the smallest epoch that is worth the name.
+/// The fewest slots that an epoch must be able to hold.
 const LEAST_EPOCH_SLOTS: u64 = 8;

@@ -1,4 +1,4 @@
-//! Whether a log, and an NVRAM without a log, may be used for a volume.
+//! Checks that a log, or an NVRAM without a log, may be used for a volume.
 
 use journal::{identity::LogVolumeIdentity, superblock::Superblock};
 use volume::{Geometry, Stack};
@@ -10,8 +10,8 @@ use crate::{
     settings::Settings,
 };
 
-/// Fails if the NVRAM is in use by a log: that log is missing, and formatting the blank one
-/// would make the loss look like a fresh start.
+/// Fails if the NVRAM is in use by a log. The log is missing then, and formatting the blank one would hide the
+/// loss.
 pub(super) fn check_new(
     nvram: Option<&dyn StableMemory>,
     settings: &Settings,
@@ -22,7 +22,7 @@ pub(super) fn check_new(
     }
 }
 
-/// Fails if the log is not that of this volume, or is not as large as its superblock says.
+/// Fails if the log does not belong to this volume, or is smaller than its superblock says.
 pub(super) fn check_belongs(
     log: &Stack,
     superblock: &Superblock,

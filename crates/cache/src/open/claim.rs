@@ -1,7 +1,7 @@
-//! The claim on the lower volume: this opening of the log becomes the only one that writes there.
+//! The claim on the lower volume: after it is granted, only this opening of the log may write there.
 //!
-//! The superblock has noted the opening before it asks (`log/openings.rs`), and notes that it was
-//! granted after.
+//! The superblock records the opening before the request (`openings.rs` of crate `journal`), and records the
+//! grant after it.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::{
     core::write_copies, refusal::CacheOpenError, settings::Settings, slots::pages::SlotPagePool,
 };
 
-/// Asks the lower volume for the claim of the opening that the superblock, which is written, has
-/// noted last. One that is away is asked when it comes back; one that keeps no claims will do, unless
-/// it `must` be the witness of a pair.
+/// Requests the claim of the newest opening in the superblock, which must be on the log disk. A lower volume
+/// that does not answer gets the request when it is connected. A lower volume that does not support claims is
+/// accepted, unless it `must` be the arbiter of a pair.
 pub(crate) async fn claim(
     (settings, writes_back): (&Settings, bool),
     (lower, joined, must): (&Stack, Option<&JoinedVolume>, bool),
@@ -49,8 +49,8 @@ pub(crate) async fn claim(
             None
         }
         Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {
-            // One of several that has not answered may have granted it all the same; and what one has
-            // granted keeps its turn among the others.
+            // A volume that has not answered may still grant the claim, and a volume that has granted it
+            // knows this opening. In both cases the opening must stay in the list.
             let is_waiting = |joined: &JoinedVolume| {
                 joined
                     .members()
@@ -78,7 +78,8 @@ pub(crate) async fn claim(
     superblock.sequence += 1;
     write_copies(log, scratch, superblock).await.map_err(CacheOpenError::Log)?;
     let Some(refused) = refused else { return Ok(()) };
-    // Noted before: who has granted it knows this opening.
+    // Give the claim back only after the superblock was written: volumes that have granted it know this
+    // opening.
     if let Some(joined) = joined {
         joined.give_back().await;
     }

@@ -1,4 +1,4 @@
-//! The key of a log: whether the given one is right, and the change of the key of a log without data.
+//! The key of a log at an opening: checks that it is right, and changes the key of a log without data.
 
 use journal::{
     recovery::{FoundIndex, Scan},
@@ -14,11 +14,11 @@ use crate::{
     settings::Settings,
 };
 
-/// The key of the settings, and whether it is that of the log.
+/// The key of the settings, and the result of comparing it with that of the log.
 pub(super) struct OpeningKey {
     /// The key, with the salt of this opening.
     sealing: Option<(LogKey, Salt)>,
-    /// How the key is not that of the log, if it is not.
+    /// The reason why the key is not that of the log, if it is not.
     wrong: Option<KeyRefusal>,
 }
 
@@ -60,7 +60,7 @@ impl OpeningKey {
     }
 }
 
-/// Returns how the key of the settings is not that of the log, if it is not.
+/// Returns the reason why the key of the settings is not that of the log, if it is not.
 fn wrong_key(settings: &Settings, superblock: &Superblock) -> Option<KeyRefusal> {
     match (&settings.log_key, superblock.key) {
         (None, None) => None,
@@ -72,15 +72,15 @@ fn wrong_key(settings: &Settings, superblock: &Superblock) -> Option<KeyRefusal>
     }
 }
 
-/// Returns what seals and opens the blocks of a log with the key of the settings.
+/// Returns the seals of a log with the key of the settings; `None` without a key.
 pub(super) fn new_seals(settings: &Settings, superblock: &Superblock) -> Option<Seals> {
     let blocks = superblock.ring_end() as usize;
     settings.log_key.clone().map(|key| Seals::new(key, superblock.instance, blocks))
 }
 
 /// Prepares a log without data for the key of the settings, which the superblock gets when the NVRAM is taken
-/// into use. The next segment is the log's first one: recovery never reads older segments, of another shape
-/// or key.
+/// into use. The next segment becomes the tail of the log, so that recovery never reads older segments, which
+/// have another key or shape.
 pub(super) fn change(superblock: &mut Superblock, found: &mut Scan, settings: &Settings) {
     let key = settings.log_key.as_ref();
     superblock.segment_slots = superblock.segment_slots.min(most_segment_slots(key.is_some()));

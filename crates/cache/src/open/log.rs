@@ -1,4 +1,4 @@
-//! The log at an opening: reading it, and taking its segments into the slot table.
+//! The log at an opening: reads it, and enters its segments into the slot table.
 
 use journal::{
     doubt::{Doubt, judge_frames},
@@ -33,7 +33,7 @@ pub(super) struct FoundLog {
 
 /// Reads the log. If a segment is not whole in the copy that was read and whole in another copy, repairs that
 /// and reads again. Returns the content, and the blocks whose copies differ. `watermark` is the newest
-/// segment that the NVRAM has noted as stable.
+/// segment that the NVRAM has recorded as stable.
 pub(super) async fn scan_until_whole(
     log: &Stack,
     superblock: &Superblock,
@@ -48,8 +48,8 @@ pub(super) async fn scan_until_whole(
         let found =
             scan_once(log, superblock, (settings, rules), lower, watermark, &mut doubt).await?;
         let end = found.scan.end;
-        // Mend each segment once, or this might never end. The last segment may be missing without
-        // a trace, in the copy that is read alone.
+        // Repair each segment once, or this might never end. The last segment may be missing without a trace
+        // in the copy that is read alone.
         if (found.scan.loss.is_some() || !doubt.is_empty())
             && end.0 > mended
             && mend(log, superblock, end).await.map_err(CacheOpenError::Log)?
@@ -59,7 +59,7 @@ pub(super) async fn scan_until_whole(
         }
         break found;
     };
-    // What is in the log now was flushed, since recovery gives up what was not.
+    // The log now holds only flushed writes, since recovery discards the others.
     if rules.epochs_end_by_flush && found.scan.ring.segments() > 0 {
         found.epochs.seal(found.scan.ring.next() - 1);
     }
@@ -97,7 +97,7 @@ async fn scan_once(
     Ok(FoundLog { scan, table, epochs, seals })
 }
 
-/// Returns an empty list of epochs. Each may be as large as the lower volume takes at once.
+/// Returns an empty list of epochs. Each may be as large as the lower volume accepts at once.
 pub(super) fn new_epochs(
     (settings, rules): (&Settings, &ModeRules),
     superblock: &Superblock,
@@ -115,7 +115,7 @@ pub(super) fn new_epochs(
     epochs
 }
 
-/// Takes one segment of the log into the table.
+/// Enters one segment of the log into the table.
 fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &SegmentHeader) {
     let mut block = start;
     for record in &header.records {
@@ -157,8 +157,8 @@ fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Segmen
     }
 }
 
-/// Makes the ring one zone again if that is possible by now: a resize, or one that was given up, may have
-/// left several.
+/// Makes the ring one zone again if that is possible by now. A resize, also an abandoned one, may have left
+/// several zones.
 pub(super) fn straighten(ring: &mut SegmentRing, superblock: &mut Superblock) {
     if superblock.layouts.is_empty() {
         return;
@@ -172,6 +172,6 @@ pub(super) fn straighten(ring: &mut SegmentRing, superblock: &mut Superblock) {
     superblock.keep_layouts(ring.layouts().cloned());
 }
 
-/// Entries of the table beside those with a page or a place of their own: runs of zeros and marks
-/// of fetches. Some 5 MiB.
+/// Entries of the table in addition to those with a page or a place of their own: runs of zeros, and fetches
+/// in progress. They take some 5 MiB.
 pub(super) const SPARE_ENTRIES: usize = 65536;

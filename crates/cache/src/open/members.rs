@@ -1,4 +1,5 @@
-//! Several volumes in one log: which of them the log is for, and what becomes of the data of the others.
+//! Several volumes in one log: matches the recorded volumes with those of the settings, and discards the data
+//! of volumes that were removed.
 
 use journal::{members::MemberRecord, superblock::Superblock};
 
@@ -10,11 +11,12 @@ use crate::{
     slots::table::SlotTable,
 };
 
-/// Notes in the superblock which volumes the log is for from now on. Returns the flags of the volumes of which the log
-/// has dirty data.
+/// Sets the volumes of the log in the superblock. Returns the flags of the volumes of which the log has dirty
+/// data.
 ///
 /// # Errors
-/// The log has dirty data of a volume that is not there and was not given up.
+/// The log has dirty data of a volume that is missing and was not removed with its dirty data; or of blocks
+/// behind the end of a volume; or there are too many volumes.
 pub(super) fn match_up(
     joining: &JoinedMembers,
     superblock: &mut Superblock,
@@ -41,7 +43,8 @@ pub(super) fn match_up(
         let is_needed = records.iter().any(|other| other.place == record.place);
         let is_back = records.iter().any(|other| other.name == record.name);
         match is_in_log {
-            // The log would take writes of the new volume at that place for void ones of the old volume.
+            // Refuse: recovery could not tell the new member's slots in this region from the discarded ones
+            // of the old member.
             true if is_needed => return Err(no_place(&record)),
             true => kept.push(record),
             false if is_back => {}
@@ -58,9 +61,9 @@ pub(super) fn match_up(
     Ok(flags)
 }
 
-/// Removes what the table and the NVRAM have of volumes that were given up. Returns these volumes, each with
-/// true if there was anything of it. The superblock has said since before this opening that they were given
-/// up.
+/// Removes the data of volumes that were removed with dirty data from the table and from the NVRAM. Returns
+/// these volumes, each with true if there was such data. The superblock has recorded the removal before this
+/// opening, so the data is void already.
 fn forget_given_up(
     members: &[MemberRecord],
     table: &mut SlotTable,

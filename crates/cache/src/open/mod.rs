@@ -1,4 +1,4 @@
-//! Opening a cache: from what is on the log disk and in the NVRAM to a running state.
+//! Opens a cache: turns the content of log disk and NVRAM into a running state.
 //!
 //! [`read_and_check`] and [`Opening::begin`] are the list of the steps. The comment before each step says
 //! what a crash right after it leaves: always a state from which the next opening can start again. While the
@@ -49,14 +49,14 @@ use crate::{
     witness::number,
 };
 
-/// What a cache is made of.
+/// The volumes and the NVRAM of a cache.
 pub struct Parts {
     /// The volume that is cached.
     pub lower: Stack,
-    /// The log disk: blocks of 4096 bytes, used by nothing else.
+    /// The log disk: blocks of 4096 bytes, not used otherwise.
     pub log: Stack,
-    /// The NVRAM, if there is one; immediate report needs it, and it makes the loss of the last
-    /// segment known.
+    /// The NVRAM, if there is one. Immediate report needs it. In all modes, it makes the loss of the last
+    /// segment detectable.
     pub nvram: Option<Box<dyn StableMemory>>,
 }
 
@@ -93,7 +93,7 @@ pub async fn check_nvram(
     nvram.check_noted(&superblock, &found)
 }
 
-/// Opens a cache, formatting a blank log.
+/// Opens a cache, and formats a blank log first.
 pub(crate) async fn open(
     settings: Settings,
     parts: Parts,
@@ -103,17 +103,17 @@ pub(crate) async fn open(
 ) -> Result<Arc<CacheCore>, CacheOpenError> {
     settings.validate().map_err(CacheOpenError::Settings)?;
     if let Some(mirror) = &pair {
-        // Do this before anything else: if the mirror goes on alone from here on, the number tells whose opening
-        // that was.
+        // Do this before anything else: if the mirror becomes degraded from here on, the number in its label
+        // names this opening.
         mirror.set_number(number(&settings.owner));
     }
     let (opening, doubt) = read_and_check(settings, parts, identity, pair, joining).await?;
     opening.begin(doubt).await
 }
 
-/// Does the steps of an opening that may refuse it: they read the log and the NVRAM and compare them with the
-/// settings, with each other and with what is known from elsewhere. Returns the blocks of the log whose
-/// copies differ, too.
+/// Runs the steps of an opening that may refuse it: they read the log and the NVRAM and compare them with the
+/// settings, with each other and with the confirmed numbers. Also returns the blocks of the log whose copies
+/// differ.
 async fn read_and_check(
     settings: Settings,
     Parts { lower, log, nvram: memory }: Parts,
@@ -145,7 +145,7 @@ async fn read_and_check(
     // found.
     let key = OpeningKey::new(&settings, &superblock)?;
 
-    // Reads the NVRAM, and what is known elsewhere of confirmed writes.
+    // Reads the NVRAM, and the confirmed numbers that are kept elsewhere.
     let confirmed = older::recall(&settings, &superblock)?;
     let is_void = older::is_nvram_void(&settings, &superblock);
     let mut nvram = FoundNvram::read(memory, &superblock, (&settings, &rules), &key, is_void)?;
@@ -165,8 +165,8 @@ async fn read_and_check(
         older::tell_of_void_nvram(&settings, &superblock, &found.scan, slots);
     }
 
-    // Matches the volumes of a common log with those that it was opened with. Writes nothing: the new list of
-    // volumes is written with the superblock of the new generation.
+    // Matches the recorded volumes of a common log with those that it was opened with. Writes nothing: the
+    // new list of volumes is written with the superblock of the new generation.
     let dirty_flags = match &joining {
         Some(joining) => members::match_up(joining, &mut superblock, &mut found.table, &mut nvram)?,
         None => DirtyFlags::of_one(),
@@ -218,7 +218,7 @@ struct Opening {
     settings: Settings,
     rules: ModeRules,
     bottom: OpeningBottom,
-    /// The superblock that is on the log disk, or is to be written next.
+    /// The superblock on the log disk, or the one that is written next.
     superblock: Superblock,
     key: OpeningKey,
     nvram: FoundNvram,
@@ -230,40 +230,40 @@ struct Opening {
 }
 
 impl Opening {
-    /// Does the steps of an opening that write, each of which can be cut short by a crash.
+    /// Runs the steps of an opening that write. A crash may interrupt each of them.
     async fn begin(mut self, doubt: Doubt) -> Result<Arc<CacheCore>, CacheOpenError> {
         let log_failed = CacheOpenError::Log;
 
-        // Makes all copies of the log equal, and then flushes: if only the process had ended, what was read
-        // may not be stable yet, and what is written from here on builds on it. A crash leaves the same
-        // segments to be found.
+        // Makes all copies of the log equal, and then flushes: if only the process had ended, the data that
+        // was read may not be stable yet, and later writes build on it. A crash leaves the same segments to
+        // be found.
         doubt.settle(&self.bottom.log, &self.superblock).await.map_err(log_failed)?;
         self.bottom.log.flush().await.map_err(log_failed)?;
 
         // Begins a new generation, and writes the superblocks before anything else: from here on, no segment
-        // that this scan did not find can ever be taken for data. A crash leaves either the old superblock or
-        // the new one. With the new one the next opening finds the same segments. The NVRAM, and what the
-        // superblock says about it, are still as they were.
+        // that this scan did not find can be mistaken for data. A crash leaves either the old superblock or
+        // the new one. With the new one the next opening finds the same segments. The NVRAM, and the
+        // superblock's description of it, are still unchanged.
         let alone = self.begin_generation();
         let scratch = self.scratch()?;
         self.write_superblocks(&scratch).await?;
         if self.settings.log_buffer.is_some() {
-            // The lower volume notes this opening next. It would refuse a later opening whose superblock
-            // lacks this one.
+            // The lower volume records this opening next. The lower volume would refuse a later opening whose
+            // superblock lacks this one.
             self.bottom.log.flush().await.map_err(log_failed)?;
         }
 
         // Acquires the claim on the lower volume, before anything is sent there, or fetched from there and
         // kept. A crash leaves a claim of this generation. The next opening may take that over, because the
-        // superblock has noted this opening.
+        // superblock has recorded this opening.
         let claimed = self.claim(&scratch).await?;
         if alone.is_some() && self.bottom.lower.extensions().holding() != Holding::Held {
             return Err(CacheOpenError::Unwitnessed);
         }
 
-        // Takes the NVRAM into use: nobody else has the log now. The NVRAM changes first. A crash before the
-        // superblock is written leaves an NVRAM without the slots that the log does not need, and a
-        // superblock under which the next opening with the same settings accepts it. A crash after that
+        // Takes the NVRAM into use: no other gateway can own the log now. The NVRAM changes first. A crash
+        // before the superblock is written leaves an NVRAM without the slots that the log does not need, and
+        // a superblock under which the next opening with the same settings accepts it. A crash after that
         // leaves log and NVRAM with every acknowledged write between them.
         let boot = older::boot(&self.settings, &self.rules);
         if self.nvram.take_into_use(&mut self.superblock, (&self.settings, &self.rules), boot)? {
@@ -271,8 +271,8 @@ impl Opening {
             self.write_superblocks(&scratch).await?;
         }
 
-        // Assembles the running cache. This changes nothing but the NVRAM's note of the newest stable
-        // segment, so a crash leaves what it would have left before.
+        // Assembles the running cache. This changes only the number of the newest stable segment in the
+        // NVRAM, so a crash leaves the same state as before.
         let held = std::mem::take(&mut self.nvram.held);
         let complete = self.found.scan.complete;
         let kept = held.last().map_or(0, |held| held.serial);
@@ -280,13 +280,13 @@ impl Opening {
         core.confirming.begin(complete, kept);
         core.start_index();
 
-        // Replays into the log what only the NVRAM holds. A crash leaves these writes in the NVRAM, in the
-        // log or in both: an NVRAM slot is released only when the log has its write.
+        // Replays the writes that only the NVRAM holds into the log. A crash leaves these writes in the
+        // NVRAM, in the log or in both: an NVRAM slot is released only when the log has its write.
         replay(&core, held, complete)?;
 
-        // Settles: waits until the log has them all. A crash after this leaves a superblock that may still
-        // require the NVRAM, although the mode of this opening does not. The NVRAM is still that of the log,
-        // and its slots are free.
+        // Waits until the log has all of them. A crash after this leaves a superblock that may still require
+        // the NVRAM, although the mode of this opening does not. The NVRAM is still that of the log, and its
+        // slots are free.
         core.settle().await.map_err(log_failed)?;
 
         // Sets the mode of this opening in the superblock. A crash after this leaves a log of this opening.
@@ -294,8 +294,8 @@ impl Opening {
         Ok(core)
     }
 
-    /// Makes the superblock of the next generation. Returns how the log went on with one half of a pair, if
-    /// it did.
+    /// Prepares the superblock of the next generation. Returns the degraded state of the mirror, if the log
+    /// of a pair is used with one leg only.
     fn begin_generation(&mut self) -> Option<DegradedMirror> {
         let lower = self.bottom.geometry;
         let Self { superblock, found, nvram, .. } = self;
@@ -314,17 +314,17 @@ impl Opening {
         superblock.committed = scan.ring.next() - 1;
         superblock.serial = self.newest;
         superblock.complete = scan.complete;
-        // Until the claim is granted, keep the NVRAM, and what the superblock says about it, as they were:
-        // this log may be an older copy, and the NVRAM may hold acknowledged writes of the newest log.
+        // Until the claim is granted, keep the NVRAM, and the superblock's description of it, unchanged: this
+        // log may be an older copy, and the NVRAM may hold acknowledged writes of the newest log.
         superblock.immediate &= !superblock.clean;
         superblock.noted &= nvram.noted.is_some_and(|noted| noted >= superblock.committed);
         superblock.clean = false;
-        // The volume may have grown: note that before a segment can hold a slot of the new part.
+        // The volume may have grown: record that before a segment can hold a slot of the new part.
         superblock.identity.geometry.blocks = lower.blocks;
         let alone = self.bottom.pair.as_ref().and_then(|mirror| mirror.alone());
         if let Some(alone) = alone {
-            // This half went on without the partner, perhaps without noting that here. One generation was for
-            // that.
+            // This leg was used without the partner, perhaps without a record of that in the superblock. The
+            // request to continue alone has used one generation.
             superblock.note_number(alone.number);
             superblock.generation += 1;
         }
@@ -332,7 +332,7 @@ impl Opening {
         alone
     }
 
-    /// Makes the pages for headers of segments and superblocks.
+    /// Allocates the pages for headers of segments and superblocks.
     fn scratch(&self) -> Result<Arc<SlotPagePool>, CacheOpenError> {
         pool(SCRATCH_PAGES + if self.found.seals.is_some() { SEALED_PAGES } else { 0 })
     }
@@ -417,7 +417,8 @@ impl Opening {
 }
 
 impl CacheCore {
-    /// Sets the mode and the boot of this opening in the superblock, if it still has those of the last one.
+    /// Sets the mode and the boot of this opening in the superblock, if it still has those of an earlier
+    /// opening.
     async fn forget_old_mode(&self, boot: Option<[u8; 16]>) -> Result<(), CacheOpenError> {
         let immediate = self.rules.keeps_in_nvram;
         let is_stale = {
@@ -434,5 +435,5 @@ impl CacheCore {
     }
 }
 
-/// Pages for the blocks of two segments that are sealed.
+/// Pages for the blocks of two sealed segments.
 const SEALED_PAGES: u32 = 2 * MAX_SEALED_SLOTS;

@@ -1,5 +1,5 @@
-//! The NVRAM at an opening: whether it is that of the log, which of its writes count, and their way into the
-//! log.
+//! The NVRAM at an opening: checks that it belongs to the log, decides which of its writes are needed, and
+//! replays these into the log.
 
 use std::sync::Arc;
 
@@ -22,22 +22,22 @@ use crate::{
 /// An NVRAM that was found at an opening, and its contents.
 pub(super) struct FoundNvram {
     pub buffer: Option<NvramBuffer>,
-    /// The mark by which the log recognizes its NVRAM; 0 if there is no NVRAM.
+    /// The mark by which the log recognises its NVRAM; 0 if there is no NVRAM.
     mark: u32,
     /// Acknowledged writes, in serial order.
     pub held: Vec<HeldNvramSlot>,
-    /// The newest segment that the NVRAM has noted as stable.
+    /// The newest segment that the NVRAM has recorded as stable.
     pub watermark: Option<u64>,
-    /// The newest segment that the NVRAM has noted as stable or as begun.
+    /// The newest segment that the NVRAM has recorded as stable or as begun.
     pub noted: Option<u64>,
     /// The changes to make once no check can refuse the opening any more.
     pub change: NvramChange,
 }
 
-/// The changes to make to an NVRAM before it is used.
+/// Changes to an NVRAM before it is used.
 #[derive(Default)]
 pub(super) struct NvramChange {
-    /// The NVRAM is new to this log.
+    /// Format the NVRAM: it is new to this log.
     formats: bool,
     /// Slots whose writes the log does not need.
     pub released: Vec<u32>,
@@ -47,7 +47,7 @@ pub(super) struct NvramChange {
 
 impl FoundNvram {
     /// Reads the NVRAM, and decides how to use it. Changes nothing, since later checks may still refuse the
-    /// opening. `is_void` says that the NVRAM may have lost writes in a reboot, and must not be used.
+    /// opening. `is_void` means that the NVRAM may have lost writes in a reboot, and must not be used.
     pub fn read(
         memory: Option<Box<dyn StableMemory>>,
         superblock: &Superblock,
@@ -66,7 +66,7 @@ impl FoundNvram {
         Ok(found)
     }
 
-    /// There is no NVRAM.
+    /// Returns the result for an opening without NVRAM.
     fn none(rules: &ModeRules, needed: bool) -> Result<Self, CacheOpenError> {
         if rules.keeps_in_nvram {
             return Err(CacheOpenError::Settings("immediate report needs an NVRAM".into()));
@@ -84,8 +84,8 @@ impl FoundNvram {
         })
     }
 
-    /// Decides whether an NVRAM with these contents is that of the log, and which of its slots count.
-    /// `needed` says that acknowledged writes may be in the log's NVRAM alone.
+    /// Decides whether an NVRAM with these contents belongs to the log, and which of its slots are needed.
+    /// `needed` means that acknowledged writes may be in the log's NVRAM alone.
     fn judge(
         buffer: NvramBuffer,
         contents: NvramContents,
@@ -154,8 +154,7 @@ impl FoundNvram {
         }
     }
 
-    /// Makes the changes, and sets in the superblock what the log relies on from now on. Returns true if
-    /// the superblock has changed.
+    /// Makes the changes, and updates the superblock accordingly. Returns true if the superblock has changed.
     pub fn take_into_use(
         &mut self,
         superblock: &mut Superblock,
@@ -175,14 +174,14 @@ impl FoundNvram {
                 }
             }
             check_readable(buffer)?;
-            // Every segment up to this one is stable, so recovery after a crash may rely on the number. Note
-            // it twice: either cell may still hold a higher number that is no longer valid.
+            // Every segment up to this one is stable, so recovery after a crash may rely on the number.
+            // Record it twice: either cell may still hold a higher number that is no longer valid.
             buffer.note_begun(superblock.committed);
             buffer.note_begun(superblock.committed);
             noted = is_immediate && buffer.is_sound();
         }
-        // Do not bind writes that were acknowledged as surviving a power failure to this boot: a start after a
-        // reboot would give them up.
+        // Do not bind writes that were acknowledged as surviving a power failure to this boot: a start after
+        // a reboot would discard them.
         let keeps_boot = !self.held.is_empty() && superblock.boot.is_none();
         let key = settings.log_key.as_ref().map(|key| key.check(&superblock.instance.0));
         let next = Superblock {
@@ -191,7 +190,7 @@ impl FoundNvram {
             immediate: is_immediate || !self.held.is_empty(),
             boot: if keeps_boot { None } else { boot },
             noted,
-            // From now on no other NVRAM is accepted as the holder of this log's writes.
+            // From now on no other NVRAM is accepted for this log.
             nvram: self.mark,
             ..superblock.clone()
         };
@@ -205,9 +204,9 @@ fn missing<T>(what: &str) -> Result<T, CacheOpenError> {
     Err(CacheOpenError::NvramMissing(what.into()))
 }
 
-/// Returns the contents of an NVRAM as far as they may be used: a void NVRAM counts as blank, and one with
-/// slots that the log's key does not open counts as damaged. With a wrong key no slot is opened; whether
-/// there are any is all that matters then.
+/// Returns the contents of an NVRAM as far as they may be used. A void NVRAM counts as blank. An NVRAM with
+/// slots that the log's key does not open counts as damaged. With a wrong key no slot is opened: then it
+/// matters only whether there are any.
 fn usable(
     contents: NvramContents,
     buffer: &NvramBuffer,
@@ -230,7 +229,7 @@ fn usable(
     contents
 }
 
-/// Fails if the writes that the NVRAM holds cannot be this volume's, or do not fit into memory.
+/// Fails if the writes in the NVRAM cannot belong to this volume, or do not fit into memory.
 fn check_held(
     held: &[HeldNvramSlot],
     superblock: &Superblock,
@@ -250,14 +249,14 @@ fn check_held(
     Ok(())
 }
 
-/// Returns the first slot whose content in the NVRAM is not what was put there.
+/// Returns the first slot of the volume whose content in the NVRAM cannot be opened.
 fn not_opened(buffer: &NvramBuffer, held: &[HeldNvramSlot]) -> Option<u64> {
     let mut page = [0; SLOT_BYTES];
     held.iter().find(|held| !buffer.read(**held, &mut page)).map(|held| held.slot)
 }
 
-/// Makes the writes that only the NVRAM holds the newest content of their slots, on their way to
-/// the log. Releases the slots of those that the log has.
+/// Enters the writes that only the NVRAM holds into the slot table, and queues them for the log. Releases the
+/// NVRAM slots of writes that the log has.
 pub(super) fn replay(
     shared: &Arc<CacheCore>,
     held: Vec<HeldNvramSlot>,
@@ -285,7 +284,7 @@ pub(super) fn replay(
             nvram.release(older);
         }
         state.queue_slot(index, held.serial);
-        // Not in the log yet, so nobody may take it for that.
+        // The write is not in the log yet, so it must not count as durable.
         state.commits.durable = state.commits.durable.min(held.serial - 1);
         shared.counters.recovery.nvram.add(1);
     }
@@ -298,5 +297,5 @@ fn check_readable(buffer: &NvramBuffer) -> Result<(), CacheOpenError> {
     buffer.error().map_or(Ok(()), |error| Err(CacheOpenError::Nvram(error.to_string())))
 }
 
-/// Slots of the smallest NVRAM that immediate report works with.
+/// The fewest NVRAM slots for immediate report.
 const LEAST_NVRAM_SLOTS: u32 = 8;

@@ -1,4 +1,4 @@
-//! Recognizes a log or an NVRAM that was replaced by an older copy.
+//! Recognises a log or an NVRAM that was replaced by an older copy.
 
 use journal::{recovery::Scan, superblock::Superblock};
 
@@ -20,8 +20,8 @@ pub(crate) fn recall(
     store.recall(superblock.instance).map_err(CacheOpenError::Confirmed)
 }
 
-/// Returns the boot to note in the superblock: the present one, if acknowledged writes may be in an NVRAM
-/// that does not survive a reboot.
+/// Returns the boot id for the superblock: the current one, if acknowledged writes may be in an NVRAM that
+/// does not survive a reboot.
 pub(crate) fn boot(settings: &Settings, rules: &ModeRules) -> Option<[u8; 16]> {
     let is_lost = settings.nvram_survives == NvramSurvival::Restart;
     let boot = settings.boot.filter(|_| is_lost && rules.keeps_in_nvram);
@@ -60,8 +60,8 @@ pub(crate) fn tell_of_void_nvram(
     );
 }
 
-/// Refuses an NVRAM that has not noted the newest segment of its log: it is an older copy and lacks writes
-/// that were acknowledged later. `noted` is the newest segment that the NVRAM has noted.
+/// Refuses an NVRAM that has not recorded the newest segment of its log: it is an older copy and lacks writes
+/// that were acknowledged later. `noted` is the newest segment that the NVRAM has recorded.
 pub(crate) fn check_nvram(
     superblock: &Superblock,
     found: &Scan,

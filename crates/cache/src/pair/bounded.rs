@@ -1,12 +1,12 @@
-//! The partner's half, with an end to the patience for it.
+//! The partner's leg with a time limit for each call.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// `lower`, each call of which fails after a while: a half that does not answer at all would hold the
-/// other one up.
+/// Wraps `lower` so that a call fails after the time `within`. Without that, a leg that does not answer would
+/// block the other leg, too.
 pub(super) struct Bounded {
     pub lower: Stack,
     pub within: Duration,

@@ -1,4 +1,4 @@
-//! The half of the log that is here: one at a time uses it, our own cache or the partner's.
+//! The local leg of the log. The leg has one user at a time: the local cache or the partner.
 
 use std::{
     sync::{
@@ -15,26 +15,26 @@ use tokio::{
 };
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// A file or device with a log's half on it, and who may use it.
+/// A file or device with a leg of a log, and its current user.
 pub struct LogLeg {
     disk: Stack,
-    /// Held by every call until it has ended, and by who changes it.
+    /// Each call holds it shared until the call has ended; a change of the user holds it exclusively.
     user: Arc<RwLock<LogLegUser>>,
     turns: AtomicU64,
-    /// When the partner asked for anything last.
+    /// The time of the partner's last call.
     heard: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum LogLegUser {
     Nobody,
-    /// Our own cache, the one of this turn.
+    /// The local cache, in the opening with this number.
     Here(u64),
     Partner,
 }
 
 impl LogLeg {
-    /// Nobody uses it yet.
+    /// Creates a leg without a user.
     #[must_use]
     pub fn new(disk: Stack) -> Arc<Self> {
         Arc::new(Self {
@@ -45,26 +45,26 @@ impl LogLeg {
         })
     }
 
-    /// What the partner sees: it fails while the half is not lent.
+    /// Returns the leg as the partner sees it: calls fail while the leg is not lent to the partner.
     #[must_use]
     pub fn for_partner(self: &Arc<Self>) -> Stack {
         Arc::new(LogLegAccess { half: Arc::clone(self), user: LogLegUser::Partner })
     }
 
-    /// Takes it from whoever had it. What that one had begun has ended when this returns, and nothing
-    /// more of it is done.
+    /// Makes the local cache the user. Calls of the former user that have begun have ended when this returns,
+    /// and its later calls fail.
     pub(super) async fn take(self: &Arc<Self>) -> Stack {
         let user = LogLegUser::Here(self.turns.fetch_add(1, Ordering::Relaxed) + 1);
         *self.user.write().await = user;
         Arc::new(LogLegAccess { half: Arc::clone(self), user })
     }
 
-    /// Gives it to the partner, see [`Self::take`].
+    /// Makes the partner the user. See [`Self::take`].
     pub(super) async fn lend(&self) {
         *self.user.write().await = LogLegUser::Partner;
     }
 
-    /// When the partner used it last.
+    /// Returns the time of the partner's last call.
     pub(super) fn heard(&self) -> Option<Instant> {
         *self.heard.lock()
     }
@@ -84,7 +84,7 @@ impl LogLeg {
     }
 }
 
-/// The half for one of its users.
+/// The leg as seen by one of its users.
 struct LogLegAccess {
     half: Arc<LogLeg>,
     user: LogLegUser,
@@ -97,7 +97,7 @@ impl LogLegAccess {
         }
     }
 
-    /// Runs a change to its end, though its caller may give it up: whoever comes next waits for it.
+    /// Runs a change to its end even if the caller is dropped. The next user waits for it.
     fn change<F>(&self, change: impl FnOnce(Stack) -> F + Send + 'static) -> Io<'_, ()>
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -107,7 +107,7 @@ impl LogLegAccess {
         let disk = Arc::clone(&half.disk);
         Io::new(async move {
             let mut entering = Io::new(half.enter(user));
-            // It stands in the queue before anything else is done: who comes later, waits for it.
+            // Enter the queue of the lock now, so that later calls wait behind this one.
             let entered = futures_util::poll!(&mut entering);
             let work = tokio::spawn(async move {
                 let _guard = match entered {
@@ -140,7 +140,7 @@ impl Volume for LogLegAccess {
         self.change(move |disk| async move { disk.write(lba, data, durability).await })
     }
 
-    /// Waits for all that was begun before, too: of an earlier session nothing comes after it.
+    /// Flushes after all calls that were begun before, including those of earlier sessions, have ended.
     fn flush(&self) -> Io<'_, ()> {
         self.note();
         let (half, user) = (Arc::clone(&self.half), self.user);
@@ -165,11 +165,11 @@ impl Volume for LogLegAccess {
     }
 }
 
-/// What a partner is told, of reads too, who asks for the half of a gateway that serves the unit: nothing
-/// that is wrong with a disk or a link gives this answer (DATA PROTECT on the wire).
+/// The error that a partner gets, for reads too, while the local gateway serves the unit. No fault of a disk
+/// or link has this error (DATA PROTECT on the wire).
 const IN_USE: Error = Error::ReadOnly;
 
-/// Whether a partner was told so.
+/// Returns true if the partner has answered with [`IN_USE`].
 pub(super) fn is_in_use(error: &Error) -> bool {
     matches!(error, Error::ReadOnly)
 }

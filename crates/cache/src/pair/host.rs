@@ -1,4 +1,4 @@
-//! What a member of a pair needs from the gateway around it.
+//! The services that a member of a pair needs from the gateway around it.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -6,13 +6,13 @@ use volume::{Mirror, Stack};
 
 use crate::Cache;
 
-/// The surroundings of a member: its link to the partner, and the unit that it serves.
+/// The context of a member: its link to the partner, and the unit that it serves.
 pub trait PairMemberHost: Send + Sync + 'static {
-    /// Opens a new session with the partner's half. No call of an earlier session begins after this has
+    /// Opens a new session with the partner's leg. No call of an earlier session begins after this has
     /// returned.
     fn partner(&self) -> PairMemberAnswer<'_, Stack>;
 
-    /// Ends all sessions of the partner with the local half for good. The partner can begin a new session;
+    /// Ends all sessions of the partner with the local leg for good. The partner can begin a new session;
     /// commands that it sent, or sends again, in an earlier session are refused.
     fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()>;
 
@@ -20,7 +20,8 @@ pub trait PairMemberHost: Send + Sync + 'static {
     fn far(&self) -> PairMemberAnswer<'_, ()>;
 
     /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log has only one
-    /// half, the far volume must answer: the superblock has to remember each opening that got no answer.
+    /// leg, the far volume must answer: the superblock has to record each opening whose claim was not
+    /// answered.
     fn serve(&self, log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>>;
 
     /// Stops serving the unit. With `at_rest`, the cache has everything in its log when this returns, because
@@ -28,20 +29,22 @@ pub trait PairMemberHost: Send + Sync + 'static {
     fn withdraw(&self, at_rest: bool) -> PairMemberAnswer<'_, ()>;
 }
 
-/// The future result of a call of [`PairMemberHost`]. An error is in words.
+/// The future result of a call of [`PairMemberHost`]. The error is a text for people.
 pub type PairMemberAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Arc<str>>> + Send + 'a>>;
 
 /// The time limits of a member, and which of two members goes first.
 #[derive(Clone, Copy, Debug)]
 pub struct PairTiming {
-    /// A partner that has not answered for so long is dead. A call to its half that takes longer has failed.
+    /// After this time without an answer the partner counts as dead. A call to its leg that takes longer has
+    /// failed.
     pub dead_after: Duration,
     /// If both members stand by, this one serves the unit.
     pub is_first: bool,
 }
 
 impl PairTiming {
-    /// Returns the time between two questions to the partner. Six may be lost before the partner counts as dead.
+    /// Returns the time between two questions to the partner. Six may be lost before the partner counts as
+    /// dead.
     pub(super) fn look_every(&self) -> Duration {
         self.dead_after / 6
     }

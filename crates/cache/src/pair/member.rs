@@ -1,5 +1,5 @@
-//! One of the two gateways of a pair, from the outside: is the other one there, who serves the unit, and
-//! what to do about it.
+//! The behaviour of one of the two gateways of a pair: watches the partner, and decides when to serve the
+//! unit and when to stand by.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,21 +19,21 @@ use super::{
 };
 use crate::{Cache, random::random, witness::blocks_of};
 
-/// Who does what.
+/// The role of a member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {
-    /// It serves the unit.
+    /// The member serves the unit.
     Active,
-    /// It gives its half to the partner, or would.
+    /// The member lends its leg to the partner.
     Standby,
 }
 
-/// What a question to the partner showed.
+/// The result of a question to the partner.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PartnerObservation {
-    /// It serves the unit.
+    /// The partner serves the unit.
     Active,
-    /// It lends us its half.
+    /// The partner lends us its leg.
     Standby,
     Silent,
 }
@@ -42,26 +42,25 @@ enum PartnerObservation {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct HasEnded(bool);
 
-/// How a member stands.
+/// The status of a member.
 #[derive(Clone, Debug)]
 pub struct PairMemberStatus {
-    /// What it does.
     pub role: Role,
-    /// Whether the partner answers.
+    /// The partner has answered the last question.
     pub partner_is_there: bool,
-    /// How the halves stand, its own first, while it is active.
+    /// The status of both legs, the local one first; only while the member is active.
     pub halves: Option<[MirrorLegStatus; 2]>,
-    /// Why it does not do more, as far as there is a reason.
+    /// The reason why the last action failed, if one did.
     pub reason: Option<Arc<str>>,
 }
 
-/// A member of a pair.
+/// One of the two gateways of a pair.
 pub struct PairMember {
     half: Arc<LogLeg>,
     surroundings: Arc<dyn PairMemberHost>,
     timing: PairTiming,
     known: Mutex<PairMemberState>,
-    /// Somebody has asked for something, or it is done.
+    /// Signalled when an operator has requested something.
     news: Notify,
 }
 
@@ -69,11 +68,11 @@ struct PairMemberState {
     seen: PartnerObservation,
     active: Option<Active>,
     reason: Option<Arc<str>>,
-    /// The unit is to be the partner's, or ours, now.
+    /// An operator has requested a takeover or handover.
     is_asked: bool,
 }
 
-/// While it serves the unit.
+/// The log and the cache while this member serves the unit.
 #[derive(Clone)]
 struct Active {
     mirror: Arc<Mirror>,
@@ -81,7 +80,7 @@ struct Active {
 }
 
 impl Active {
-    /// Whether the partner has all that it needs to go on.
+    /// Fails unless the partner stands by and its leg has everything.
     fn may_hand_over(&self, seen: PartnerObservation) -> Result<(), Arc<str>> {
         if seen != PartnerObservation::Standby {
             return Err("the partner does not stand by".into());
@@ -93,26 +92,27 @@ impl Active {
     }
 }
 
-/// What is remembered from one look to the next.
+/// The state that is kept from one look to the next.
 struct PartnerWatch {
     session: Option<Stack>,
-    /// When the partner answered last.
+    /// The time of the partner's last answer.
     heard: Instant,
-    /// Since when this member is there: what was asked of its half before, it does not know.
+    /// The start of this member. Earlier calls of the partner to the local leg are unknown.
     begun: Instant,
-    /// Since when both stand by.
+    /// The time since which both members stand by.
     idle: Instant,
     before: PartnerObservation,
-    /// The partner's half says that nobody has gone on with it.
+    /// The label of the partner's leg says that the leg was not used alone.
     is_as_it_was: bool,
-    /// Not before then is the unit taken over.
+    /// The unit is not taken over before this time.
     rest_until: Instant,
-    /// It was handed over: only a partner that is gone brings it back.
+    /// The unit was handed over: take it back only if the partner has failed, or if both members have stood
+    /// by for ten times `dead_after`.
     handed_over: bool,
 }
 
 impl PairMember {
-    /// A member that stands by, with its half of the log.
+    /// Creates a member that stands by, with its leg of the log.
     #[must_use]
     pub fn new(
         half: Arc<LogLeg>,
@@ -129,7 +129,7 @@ impl PairMember {
         Arc::new(Self { half, surroundings, timing, known, news })
     }
 
-    /// Watches the partner and does what follows, for ever. To be dropped only with the process.
+    /// Watches the partner and acts on the observations, without end. Drop it only at the end of the process.
     pub async fn run(self: Arc<Self>) {
         self.half.lend().await;
         let now = Instant::now();
@@ -153,7 +153,8 @@ impl PairMember {
             };
             match active {
                 Some(active) => {
-                    // It may have taken over, taken writes, died, and be there again.
+                    // Do not renew if the partner may have taken over, accepted writes, failed, and
+                    // restarted.
                     if seen == PartnerObservation::Standby && watch.is_as_it_was {
                         active.cache.renew(sent + self.timing.dead_after);
                     }
@@ -169,7 +170,7 @@ impl PairMember {
         }
     }
 
-    /// How it stands.
+    /// Returns the status of the member.
     #[must_use]
     pub fn standing(&self) -> PairMemberStatus {
         let known = self.known.lock();
@@ -182,11 +183,11 @@ impl PairMember {
         }
     }
 
-    /// Has the unit change places: the active member hands it over to the partner, who has everything and
-    /// is there; one that stands by takes it over at once, if the partner does not answer.
+    /// Requests a change of the roles. An active member hands the unit over to the partner, which must stand
+    /// by and have everything. A standby member takes the unit over at once if the partner does not answer.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the roles cannot change.
     pub fn change_places(&self) -> Result<(), Arc<str>> {
         let mut known = self.known.lock();
         match (&known.active, known.seen) {
@@ -201,7 +202,7 @@ impl PairMember {
         Ok(())
     }
 
-    /// Asks the partner, by way of its half.
+    /// Asks the partner for its role, through its leg.
     async fn look(&self, watch: &mut PartnerWatch) -> PartnerObservation {
         let mut answer = self.ask(watch).await;
         // The partner ends our session when it opens its half: try a new one. While this member is active,
@@ -221,7 +222,7 @@ impl PairMember {
         seen
     }
 
-    /// Reads the label of the partner's half, in a new session if there is none.
+    /// Reads the label of the partner's leg, in a new session if there is none.
     async fn ask(&self, watch: &mut PartnerWatch) -> Result<PartnerObservation, HasEnded> {
         let patience = self.timing.look_every() * 2;
         watch.is_as_it_was = false;
@@ -232,7 +233,8 @@ impl PairMember {
         let Some(session) = &watch.session else { return Err(HasEnded(false)) };
         match timeout(patience, Mirror::label_of(session)).await {
             Ok(Ok(label)) => {
-                // A gateway that goes on with its half alone writes that into the label before it takes a write.
+                // A gateway that continues with its leg alone writes that into the label before it accepts a
+                // write.
                 watch.is_as_it_was = label.is_some_and(|label| !label.alone);
                 Ok(PartnerObservation::Standby)
             }
@@ -246,7 +248,7 @@ impl PairMember {
         }
     }
 
-    /// A session whose calls come after all of any earlier one.
+    /// Opens a session in which calls come after all calls of any earlier session.
     async fn fresh(&self, watch: &mut PartnerWatch) -> Result<Stack, Arc<str>> {
         watch.session = None;
         let session = timeout(self.timing.dead_after, self.surroundings.partner()).await;
@@ -271,12 +273,13 @@ impl PairMember {
                 self.known.lock().reason = None;
                 false
             }
-            // It may reach us though we do not reach it.
+            // If only one direction of the link is broken, the partner still uses the local leg: do not take
+            // over.
             PartnerObservation::Silent => {
                 let heard = self.half.heard().is_some_and(|heard| heard + dead_after > now);
                 is_asked || (!heard && watch.heard + dead_after <= now)
             }
-            // It has handed over, or has just come; or none of the two was there before.
+            // Either the partner has handed the unit over, or it has just started; or both have just started.
             PartnerObservation::Standby => {
                 let is_mine = watch.before == PartnerObservation::Active || self.timing.is_first;
                 let is_refused = watch.handed_over && watch.idle + dead_after * 10 > now;
@@ -311,8 +314,9 @@ impl PairMember {
         with_partner: bool,
     ) -> Result<Active, Arc<str>> {
         let here = self.half.take().await;
-        // From here on the partner gets no answer that lets it go on with reads ([`Cache::renew`]). It has
-        // none of before if it stands by now, or has not used this half for long.
+        // From here on the local leg gives the partner no answer with which it could extend its reads
+        // ([`Cache::renew`]). Earlier answers have expired if the partner stands by now, or has not used this
+        // leg for `dead_after`.
         let sent = Instant::now();
         let theirs = if with_partner { self.fresh(watch).await.ok() } else { None };
         if theirs.is_none() && !self.is_unheard(watch) {
@@ -331,8 +335,8 @@ impl PairMember {
             plan = compare(plan, &here, theirs).await?;
         }
         if plan == PairOpeningPlan::Here && label.is_some_and(|label| !label.alone) {
-            // From when it is opened, the half says that it is alone, and keeps saying so though nobody can
-            // be asked whether it is.
+            // The opening marks the leg as used alone, and the mark stays even if the node cannot be asked.
+            // Check that the node answers before that.
             self.surroundings.far().await?;
         }
         // The opening writes to the half, and may fail after that; then the half is lent to the partner
@@ -349,7 +353,7 @@ impl PairMember {
         Ok(Active { mirror, cache })
     }
 
-    /// The partner has not asked for anything since `dead_after`.
+    /// Returns true if the partner has not used the local leg for `dead_after`.
     fn is_unheard(&self, watch: &PartnerWatch) -> bool {
         let since = self.half.heard().map_or(watch.begun, |heard| heard.max(watch.begun));
         since.elapsed() >= self.timing.dead_after
@@ -367,7 +371,7 @@ impl PairMember {
             return self.step_back(watch, active, false, Some(reason)).await;
         }
         if std::mem::take(&mut self.known.lock().is_asked) {
-            // It may not be any more as it was when that was asked.
+            // Check again: the state may have changed since the request.
             if let Err(reason) = active.may_hand_over(seen) {
                 tracing::warn!(%reason, "the unit does not change places");
                 self.known.lock().reason = Some(reason);
@@ -376,7 +380,7 @@ impl PairMember {
                 return self.step_back(watch, active, true, None).await;
             }
         }
-        // Reads are not answered from here on, until the node knows that this one goes on alone.
+        // From here on reads are not answered, until the node has granted that this gateway continues alone.
         let is_gone =
             seen == PartnerObservation::Silent && watch.heard.elapsed() >= self.timing.dead_after;
         if is_gone && active.mirror.alone().is_none() {
@@ -400,7 +404,7 @@ impl PairMember {
         }
     }
 
-    /// Stands by from now on.
+    /// Stops serving the unit and stands by.
     async fn step_back(
         &self,
         watch: &mut PartnerWatch,
@@ -425,20 +429,22 @@ impl PairMember {
             let mut known = self.known.lock();
             (known.active, known.reason) = (None, reason);
         }
-        // What the cache may still do to its log fails from here on.
+        // From here on, calls of the old cache to its log fail.
         self.half.lend().await;
         watch.idle = Instant::now();
         watch.rest_until = Instant::now() + REST;
     }
 
-    /// Fills the partner's half.
+    /// Fills the partner's leg.
     async fn rejoin(&self, watch: &mut PartnerWatch, active: &Active) -> Result<(), Arc<str>> {
         let theirs = self.fresh(watch).await?;
-        // Though nobody may have written since.
+        // Ask again before the leg is overwritten, even if no host has written since: the partner may have
+        // taken over.
         if let Err(error @ Error::Fenced(_)) = active.cache.vouch().await {
             return Err(told(error));
         }
-        // Not before: what the node said just now may be that somebody has gone on with it.
+        // Read the label only after the node has answered: the answer may show that the partner has used its
+        // leg alone.
         let label = Mirror::label_of(&theirs).await.map_err(told)?;
         active.cache.may_rejoin(label).map_err(Arc::<str>::from)?;
         active.cache.has_all_of(&theirs).await.map_err(Arc::<str>::from)?;
@@ -446,7 +452,8 @@ impl PairMember {
     }
 }
 
-/// What may be opened if nobody has gone on with the partner's half: not one that was put back from a backup.
+/// Compares how far both legs reach, provided that neither was used alone. A leg that was restored from a
+/// backup must not be used. Returns the plan, or the reason why the log must not be opened here.
 async fn compare(
     plan: PairOpeningPlan,
     here: &Stack,
@@ -483,7 +490,7 @@ fn told(error: impl std::fmt::Display) -> Arc<str> {
     error.to_string().into()
 }
 
-/// Between two attempts to take over: each may write to the half that is here.
+/// The pause between two attempts to take over, since each may write to the local leg.
 const REST: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -497,7 +504,7 @@ mod tests {
     use super::*;
     use crate::PairMemberAnswer;
 
-    /// A partner's half, if it is there, and no unit to serve.
+    /// A host with a partner's leg, if there is one, and no unit to serve.
     struct Around(Option<Stack>);
 
     impl PairMemberHost for Around {
@@ -527,7 +534,7 @@ mod tests {
         Arc::new(MemVolume::new(geometry))
     }
 
-    /// How a partner is seen whose half answers like this.
+    /// Returns how a member sees a partner whose leg answers with `half`.
     async fn seen(half: Stack) -> PartnerObservation {
         let timing = PairTiming { dead_after: Duration::from_secs(3), is_first: false };
         let member = PairMember::new(LogLeg::new(disk()), Arc::new(Around(Some(half))), timing);
@@ -537,7 +544,8 @@ mod tests {
         member.known.lock().seen
     }
 
-    /// A gateway whose disk is broken would be left with the unit for ever.
+    /// Otherwise a gateway whose disk is broken would be mistaken for the active one for ever, and its
+    /// partner would never take over.
     #[tokio::test(start_paused = true)]
     async fn only_who_says_so_serves_the_unit() {
         let half = LogLeg::new(disk());
@@ -558,7 +566,8 @@ mod tests {
         }
     }
 
-    /// Its partner may have everything, and would not fill a half that says otherwise.
+    /// If the leg were marked as used alone, and the partner has everything, the partner would refuse to fill
+    /// this leg.
     #[tokio::test(start_paused = true)]
     async fn a_half_does_not_say_that_it_is_alone_while_the_node_is_away() {
         let (ours, theirs) = (disk(), disk());

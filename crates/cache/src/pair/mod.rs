@@ -1,9 +1,9 @@
-//! A pair of gateways with one log on two halves: one serves the unit, the other stands by with its
-//! half and takes the unit over when the first is gone.
+//! A pair of gateways with one log on two legs. The active gateway serves the unit. The standby gateway keeps
+//! its leg ready, and takes the unit over when the active one has failed.
 //!
-//! [`LogLeg`] is what each gives the other, [`plan`] what the halves say of themselves, [`member`] what a
-//! gateway does about it. Who may go on is not decided here: the lower volume grants one claim
-//! ([`crate::witness`]).
+//! [`LogLeg`] is the leg that each gateway lends to the other. `plan` compares the labels of the legs, and
+//! `member` is the behaviour of one gateway. The pair does not decide on its own which gateway may continue
+//! alone: the lower volume grants one claim ([`crate::witness`]).
 
 mod bounded;
 mod half;

@@ -1,19 +1,19 @@
-//! What a member of a pair may open: what both halves say of themselves decides what is worth asking
-//! the node; what is right decides the node.
+//! Decides from the labels of both legs how a member may try to open the log. The storage node makes the
+//! final decision when it grants or refuses the claim.
 
 use volume::HalfLabel;
 
-/// How the log is opened.
+/// The legs with which the log is opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PairOpeningPlan {
-    /// With both halves: they differ at most by what was never acknowledged.
+    /// Both legs. They differ at most by writes that were never acknowledged.
     Both,
-    /// With the half that is here. The other one is filled anew, once the node has granted this one's
-    /// claim.
+    /// The local leg only. The other leg is filled from it, after the node has granted the claim of this one.
     Here,
 }
 
-/// `theirs` is `None` while the partner does not answer.
+/// Decides how to open the log. `theirs` is `None` while the partner does not answer. An error says why the
+/// log must not be opened here.
 pub(super) fn plan(
     here: Option<HalfLabel>,
     theirs: Option<Option<HalfLabel>>,
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(plan(None, Some(None)), Ok(PairOpeningPlan::Both));
         assert!(plan(None, None).is_err());
         assert!(plan(None, Some(label(3, false))).is_err());
-        // It was being filled when the other one was exchanged: there is nothing left.
+        // The leg was being filled when the other one was replaced. No complete leg is left.
         assert!(plan(label(0, false), Some(None)).is_err());
         assert!(plan(label(0, false), Some(label(0, false))).is_err());
     }
@@ -84,7 +84,7 @@ mod tests {
             }
         }
         assert_eq!(plan(label(4, true), Some(label(4, true))), Ok(PairOpeningPlan::Here));
-        // Filled, and cut off before the other noted it.
+        // The leg was filled completely, but the link broke before the other leg had recorded that.
         assert_eq!(plan(label(4, false), Some(label(3, true))), Ok(PairOpeningPlan::Here));
         assert_eq!(plan(label(3, true), Some(label(4, false))), Ok(PairOpeningPlan::Here));
     }

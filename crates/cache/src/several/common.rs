@@ -1,8 +1,8 @@
-//! Several volumes in one log: one order of writes over all of them, and so a past of all of them
-//! together.
+//! Several volumes in one log. All their writes have one order, so recovery restores a consistent prefix of
+//! all volumes together.
 //!
-//! The log knows its volumes by what they call themselves, and where among its addresses each lies.
-//! What is above sees each as a volume of its own.
+//! The log identifies its volumes by name, and records the region of each in its address space. Layers above
+//! see each volume on its own.
 
 use std::sync::Arc;
 
@@ -30,21 +30,19 @@ use crate::{
 
 /// One of the volumes that a cache is opened over.
 pub struct CommonMember {
-    /// What it calls itself: data in the log that was written to it goes to no other.
+    /// The name of the volume. Data that was written to a volume is never sent to a volume of another name.
     pub name: String,
-    /// By what it is known to whoever opens the log, before it has answered: see
-    /// [`crate::MemberRecord`].
+    /// Identifies the volume before it has answered. See [`crate::MemberRecord`].
     pub key: u64,
-    /// The volume.
     pub lower: Stack,
 }
 
 impl Cache {
-    /// Opens the cache of several volumes: recovers what the log and the NVRAM hold of each, or formats a
-    /// log disk that is all zeros. Gives them as they are seen above, in the same order.
+    /// Opens the cache of several volumes: recovers the content of log and NVRAM for each of them, or formats
+    /// a log disk that is all zeros. Returns the cached volumes in the order of `members`.
     ///
-    /// They may come in any order. One that the log does not know is added to it, and one that is left
-    /// out is forgotten, if the log has nothing that it lacks.
+    /// The order of `members` may differ from that of the last opening. A volume that the log does not know
+    /// is added. A volume that is left out is removed, if the log has no dirty data for it.
     ///
     /// # Errors
     /// See [`CacheOpenError`].
@@ -57,7 +55,7 @@ impl Cache {
         check_settings(&settings)?;
         let known = match superblock(&log).await {
             Ok(superblock) => superblock.members,
-            // What is wrong with it is told when it is opened.
+            // `open` reports these errors later.
             Err(NoSuperblock::Blank | NoSuperblock::Garbage | NoSuperblock::Version(_)) => {
                 Vec::new()
             }
@@ -76,8 +74,8 @@ impl Cache {
         Ok((cache, above))
     }
 
-    /// The volumes that were given up and are none of its volumes now: what each calls itself, and how many
-    /// bytes the log had that it lacks.
+    /// Returns the volumes that were removed with dirty data and have not been added again: the name, and the
+    /// bytes of dirty data that were discarded.
     pub async fn given_up(&self) -> Vec<(String, u64)> {
         let superblock = self.shared().log.superblock.lock().await;
         let members = &superblock.members;
@@ -90,7 +88,7 @@ impl Cache {
     }
 }
 
-/// The log holds the order of all volumes only while nothing goes past it.
+/// Checks that all writes go through the log. Otherwise the log would not keep the order over all volumes.
 fn check_settings(settings: &Settings) -> Result<(), CacheOpenError> {
     let is_right = mode::fits_common(settings) && !settings.shares;
     let why = "a cache of several volumes writes everything through its log, in strict order, and \
@@ -98,7 +96,8 @@ fn check_settings(settings: &Settings) -> Result<(), CacheOpenError> {
     if is_right { Ok(()) } else { Err(CacheOpenError::Settings(why.into())) }
 }
 
-/// What the log is to know of its volumes: each has the place that it had, or one that is free.
+/// Returns the member records for the superblock. A known volume keeps its region, and a new one gets a free
+/// region.
 fn records(
     known: &[MemberRecord],
     members: &[CommonMember],
@@ -142,7 +141,7 @@ fn records(
             key: *key,
             geometry,
             granted: was.map_or(0, |was| was.granted),
-            // One that was given up knows this log by the opening that it granted then.
+            // A volume that was removed earlier knows this log by the opening that it granted then.
             opening: was.or_else(given_up).map_or(0, |was| was.opening),
             given_up: None,
         });
@@ -156,8 +155,9 @@ fn records(
     Ok(records)
 }
 
-/// One that no volume has or had, if there is any; else that of one that is left out, best of one that was
-/// not given up, which the log should go on knowing.
+/// Returns a region that no volume has or had. If there is none, returns the region of a volume that is left
+/// out, preferably of one that was not removed with dirty data: the log should keep the record of such a
+/// removal.
 fn free_place<'a>(
     known: &[MemberRecord],
     taken: impl Iterator<Item = &'a MemberRecord>,
@@ -186,12 +186,12 @@ fn join(
     Ok(Arc::new(joined))
 }
 
-/// One volume of several, as it is seen above their cache.
+/// One volume of a common cache, as the layers above see it.
 struct OneOfSeveral {
     cache: Arc<Cache>,
     joined: Arc<JoinedVolume>,
     place: usize,
-    /// Its first block among the cache's.
+    /// The first block of the volume in the joined address space.
     start: u64,
 }
 
@@ -206,7 +206,7 @@ impl OneOfSeveral {
         Extent { lba: Lba(self.start + extent.lba.0), ..extent }
     }
 
-    /// An error in this volume's addresses.
+    /// Converts an error to the addresses of this volume.
     fn up(&self, error: Error) -> Error {
         let up = |extent: Extent| Extent {
             lba: Lba(extent.lba.0.saturating_sub(self.start)),
@@ -234,7 +234,7 @@ impl Volume for OneOfSeveral {
         }
     }
 
-    // Checked here too: a call outside would reach blocks of another volume.
+    // The extents are checked here: a call beyond the end of this volume would access blocks of another one.
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         if let Err(error) = self.geometry().check_extent(extent) {
@@ -289,13 +289,13 @@ impl Provisioning for OneOfSeveral {
         Io::new(async move { asked.await.map_err(|error| self.up(error)) })
     }
 
-    /// Not known, as that of the cache.
+    /// Unknown, as for the cache.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }
 }
 
-/// What the volumes of such a log are called together: no volume calls itself so.
+/// The name in the superblock of a log for several volumes. No volume has this name.
 const NAME: &str = "several volumes";
 
 #[cfg(test)]
@@ -326,8 +326,8 @@ mod tests {
         Arc::new(MemVolume::new(geometry))
     }
 
-    /// `LowerVolume::whole` gives 0 there: what would go down of such a slot is nothing, and nothing is
-    /// all that is to be sent of it, so it would count as sent.
+    /// `LowerVolume::whole` returns 0 for a slot behind the end of a volume. Destage sends no sector of such
+    /// a slot and counts it as sent, so dirty data there would be lost silently.
     #[tokio::test]
     async fn a_slot_between_two_volumes_is_never_whole_and_nothing_comes_there() {
         let (cache, _above) = open(&log(), &[803, 24]).await.expect("opened");
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(cache.statistics().destage.dirty_bytes, 0);
     }
 
-    /// Such a log comes from damage, or from somebody else.
+    /// Such a log was damaged, or written by another program.
     #[tokio::test]
     async fn a_log_with_something_between_two_volumes_is_refused() {
         let log = log();
@@ -375,7 +375,7 @@ mod tests {
             matches!(&refused, CacheOpenError::Beyond { name, slots } if is_right(name, *slots)),
             "{refused}"
         );
-        // It was as long when the log was written.
+        // When the log was written, the volume was as long as it is here.
         open(&log, &[803, 24]).await.expect("opened");
     }
 }

@@ -1,8 +1,8 @@
-//! Giving up what a log has of one of several volumes, which will never take it; and letting that volume be one
-//! of them again. The log is not open meanwhile.
+//! Removes one of several volumes from a log although the log has dirty data for it, and permits such a
+//! volume to become a member again. The log must not be open.
 //!
-//! One state of the superblock says it. The log's records stay as they are: what is of a place that was
-//! given up counts for nothing, and nobody gets that place while there is any.
+//! Each change is one write of the superblock. The log's records do not change: records in the region of a
+//! removed volume are void, and no other volume gets the region while there are any.
 
 use std::collections::HashSet;
 
@@ -21,12 +21,13 @@ use crate::{
     refusal::CacheOpenError,
 };
 
-/// What a log, and its NVRAM if that is given, have of one of several volumes that it lacks, in slots of 4096
-/// bytes.
+/// Returns the number of dirty slots (4096 bytes each) that a log, and its NVRAM if that is given, have for
+/// one of several volumes.
 ///
 /// # Errors
-/// See [`CacheOpenError`]. Unless `accept_loss`: [`CacheOpenError::NvramMissing`] if the NVRAM may have acknowledged writes and
-/// cannot be asked, [`CacheOpenError::Missing`] if some are missing from the log: it is not known then whose those are.
+/// See [`CacheOpenError`]. Unless `accept_loss` is set: [`CacheOpenError::NvramMissing`] if the NVRAM may
+/// have acknowledged writes and cannot be read, and [`CacheOpenError::Missing`] if acknowledged data is
+/// missing from the log: it may belong to any of the volumes.
 pub async fn dirty_of(
     log: &Stack,
     nvram: Option<Box<dyn StableMemory>>,
@@ -48,15 +49,16 @@ pub async fn dirty_of(
     Ok(dirty.iter().filter(|slot| place_of(**slot) == member.place).count() as u64)
 }
 
-/// Gives up what a log has of one of its volumes, which is `slots`; stable when it returns.
+/// Discards the dirty data of one volume in a log, which is `slots` slots, and removes the volume. The change
+/// is stable when this returns.
 ///
 /// # Errors
-/// See [`CacheOpenError`]; [`CacheOpenError::Settings`] if it is none of its volumes, or was given up before.
+/// See [`CacheOpenError`]; [`CacheOpenError::Settings`] if the log has no such volume, or it was removed before.
 pub async fn give_up(log: &Stack, member: &MemberRecord, slots: u64) -> Result<(), CacheOpenError> {
     change(log, |known| {
         let is_it = known.counts() && known.place == member.place && known.name == member.name;
         if is_it {
-            // Its opening stays: if the volume is taken in anew, this log is known there by that.
+            // Keep `opening`: if the volume becomes a member again, it knows this log by that number.
             known.granted = 0;
             known.given_up = Some(GivenUp { slots, may_return: false });
         }
@@ -65,10 +67,11 @@ pub async fn give_up(log: &Stack, member: &MemberRecord, slots: u64) -> Result<(
     .await
 }
 
-/// Lets a volume that was given up be one of the log's volumes again, as it is; stable when it returns.
+/// Permits a volume that was removed with dirty data to become a member again. The change is stable when this
+/// returns.
 ///
 /// # Errors
-/// See [`CacheOpenError`]; [`CacheOpenError::Settings`] if it was not given up.
+/// See [`CacheOpenError`]; [`CacheOpenError::Settings`] if no such volume was removed.
 pub async fn take_in(log: &Stack, name: &str) -> Result<(), CacheOpenError> {
     change(log, |known| match &mut known.given_up {
         Some(given_up) if known.name == name => {
@@ -99,7 +102,7 @@ async fn read(log: &Stack) -> Result<Superblock, CacheOpenError> {
     Ok(superblock)
 }
 
-/// The slots of acknowledged writes that may be in the NVRAM alone.
+/// Returns the slots of acknowledged writes that may be in the NVRAM alone.
 fn held(
     memory: Option<Box<dyn StableMemory>>,
     superblock: &Superblock,

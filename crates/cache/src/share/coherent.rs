@@ -1,6 +1,6 @@
-//! A cache of a volume that other gateways write, too: each call first has the tokens of the ranges that it
-//! touches (crate `coherence`, decision 0016). Before a range is given back, what is dirty goes down and what
-//! may not be kept is dropped.
+//! A cache of a volume that other gateways write, too. Each call first obtains the coherence tokens of the
+//! ranges that it touches (crate `coherence`, decision 0016). Before a token is given back, the dirty data of
+//! its range is destaged, and clean data that may become stale is dropped.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -21,30 +21,28 @@ use volume::{
 
 use crate::cache::Cache;
 
-/// A cache whose lower volume is shared. Its users call this, and never the cache.
+/// A cache whose lower volume is shared. Users call this layer, and never the cache directly.
 pub struct Coherent {
     cache: Arc<Cache>,
     shared: Arc<CoherentCore>,
 }
 
-/// How its tokens stand.
+/// The state of the coherence tokens of a gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TokenStatistics {
-    /// The node knows this gateway.
+    /// The node has registered this gateway.
     pub joined: bool,
-    /// What is held for reading may be used.
+    /// The lease is valid, so ranges that are held for reading may be used.
     pub leased: bool,
-    /// Ranges held for reading.
     pub shared: usize,
-    /// Ranges held for writing.
     pub exclusive: usize,
-    /// Bytes of a range.
+    /// Size of a range in bytes.
     pub grain_bytes: u64,
-    /// Ranges given back because others wanted them, or after they were not used.
+    /// Ranges that the node has recalled for other gateways.
     pub given_back: u64,
-    /// Calls that waited for a token.
+    /// Calls that have waited for a token.
     pub waited: u64,
-    /// Why nothing may be used any more.
+    /// The reason why the volume cannot be used any more, if that is so.
     pub lost: Option<String>,
 }
 
@@ -52,37 +50,37 @@ struct CoherentCore {
     lower: Stack,
     started: Instant,
     state: Mutex<CoherentState>,
-    /// There are requests to send.
+    /// Signalled when there are requests to send.
     asks: Notify,
-    /// There is something to clean, after it has gone down or without.
+    /// Signalled when there are ranges to clean: without destage (0), and with destage (1).
     cleans: [Notify; 2],
-    /// The node has answered for the first time, or nothing may be used any more.
+    /// Signalled when the node has answered for the first time, or when the volume cannot be used any more.
     known: Notify,
 }
 
 #[derive(Default)]
 struct CoherentState {
-    /// `None`: the node has not said yet how large a range is.
+    /// The state machine. `None` until the node has reported the size of a range.
     holder: Option<Holder>,
-    /// Blocks of a range.
+    /// Blocks of a range; 0 until the node has reported it.
     grain: u32,
     lease: Millis,
     waiting: HashMap<CoherenceTicket, oneshot::Sender<()>>,
     requests: Vec<CoherenceRequest>,
-    /// What has to go down first, and what has not.
+    /// Ranges to clean: without destage (0), and with destage (1).
     cleaning: [Vec<Cleaning>; 2],
     given_back: u64,
     waited: u64,
     failed: Option<Error>,
 }
 
-/// A use of a range, until it is dropped.
+/// A use of a range, which ends when this is dropped.
 struct CoherentRangeUse<'a> {
     shared: &'a CoherentCore,
     range: CoherenceRange,
 }
 
-/// A use that waits. Dropped, it is not wanted any more.
+/// A use that waits for its token. Dropping it cancels the request.
 struct WaitingRangeUse<'a> {
     shared: &'a CoherentCore,
     range: CoherenceRange,
@@ -90,7 +88,7 @@ struct WaitingRangeUse<'a> {
 }
 
 impl Coherent {
-    /// The cache of a volume `lower`, which was opened with [`crate::Settings::shares`].
+    /// Wraps the cache of `lower`, which was opened with [`crate::Settings::shares`].
     #[must_use]
     pub fn new(cache: Arc<Cache>, lower: Stack) -> Arc<Self> {
         let shared = CoherentCore {
@@ -104,7 +102,7 @@ impl Coherent {
         Arc::new(Self { cache, shared: Arc::new(shared) })
     }
 
-    /// Speaks with the node and gives ranges back. To be spawned once, beside [`Cache::run`].
+    /// Exchanges messages with the node, and gives ranges back. Spawn it once, next to [`Cache::run`].
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let (shared, cache) = (Arc::clone(&self.shared), Arc::clone(&self.cache));
         async move {
@@ -117,7 +115,7 @@ impl Coherent {
         }
     }
 
-    /// How its tokens stand.
+    /// Returns the state of the tokens.
     #[must_use]
     pub fn tokens(&self) -> TokenStatistics {
         let now = self.shared.now();
@@ -137,7 +135,8 @@ impl Coherent {
         }
     }
 
-    /// Uses the ranges of an extent, in ascending order: nobody waits in a circle.
+    /// Begins to use the ranges of an extent. They are taken in ascending order, which excludes deadlocks
+    /// between calls.
     async fn enter(
         &self,
         extent: Extent,
@@ -149,7 +148,7 @@ impl Coherent {
         let ranges = extent.lba.0 / grain..=(extent.end().0 - 1) / grain;
         let mut uses = Vec::new();
         for range in ranges {
-            // As many as the node has numbered.
+            // The node numbers ranges with 32 bits.
             let range = u32::try_from(range).map_err(|_| Error::OutOfRange(extent))?;
             uses.push(self.shared.enter(CoherenceRange(range), token, until).await?);
         }
@@ -159,7 +158,7 @@ impl Coherent {
 
 impl Volume for Coherent {
     fn geometry(&self) -> Geometry {
-        // What a write of several ranges does is not one step for others.
+        // A write to several ranges is not atomic for other gateways.
         Geometry { atomic_blocks: 0, ..self.cache.geometry() }
     }
 
@@ -199,8 +198,8 @@ impl Volume for Coherent {
 }
 
 impl Provisioning for Coherent {
-    /// What is unmapped at the node may be written at another gateway: whoever skips what is unmapped would
-    /// miss that.
+    /// Reports all blocks as mapped. A block that is unmapped at the node may have dirty data at another
+    /// gateway, and a caller that skips unmapped blocks would miss that data.
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         let checked = self.cache.geometry().check_extent(extent);
         Io::done(checked.map(|()| Allocation::mapped(extent.blocks)))
@@ -212,12 +211,13 @@ impl Provisioning for Coherent {
 }
 
 impl CoherentCore {
-    /// By a clock that only goes forward.
+    /// Returns the time since the start, by a monotonic clock.
     fn now(&self) -> Millis {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A step of the machine, and what follows from it.
+    /// Runs one step of the state machine, and then passes its outputs on: requests, uses that begin, and
+    /// ranges to clean.
     fn step<T>(&self, step: impl FnOnce(&mut Holder, Millis) -> T) -> Option<T> {
         let now = self.now();
         let mut state = self.state.lock();
@@ -229,7 +229,7 @@ impl CoherentCore {
             state.requests.push(request);
         }
         while let Some(ticket) = holder.poll_begun() {
-            // Who is not there any more has cancelled it.
+            // A use that was dropped meanwhile has been cancelled.
             if let Some(waiting) = state.waiting.remove(&ticket) {
                 let _ = waiting.send(());
             }
@@ -256,7 +256,7 @@ impl CoherentCore {
         Some(value)
     }
 
-    /// Blocks of a range, once the node has told.
+    /// Waits until the node has reported the size of a range, and returns it in blocks.
     async fn grain(&self, until: Instant) -> Result<u32, Error> {
         loop {
             let mut known = std::pin::pin!(self.known.notified());
@@ -300,7 +300,7 @@ impl CoherentCore {
             state.waited += 1;
             state.waiting.insert(ticket, sender);
         }
-        // It may have begun before there was somebody to tell.
+        // The use may have begun before the sender was registered. Run an empty step to pass that on.
         self.step(|_, _| ());
         match timeout_at(until, begun).await {
             Ok(Ok(())) => {
@@ -315,7 +315,7 @@ impl CoherentCore {
         }
     }
 
-    /// What was on its way to the node may be lost.
+    /// Informs the state machine that messages in flight to the node may be lost.
     fn reconnect(&self) {
         self.state.lock().requests.clear();
         self.step(Holder::handle_reconnected);
@@ -336,7 +336,7 @@ impl CoherentCore {
 }
 
 impl CoherentState {
-    /// Nothing may be used any more: what is asked for is refused, and those who wait are told.
+    /// Refuses all calls from now on, and ends the waiting ones with an error.
     fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
         self.waiting.clear();
@@ -358,9 +358,10 @@ impl Drop for WaitingRangeUse<'_> {
     }
 }
 
-/// Listens to the node. What it says first says how large ranges are.
+/// Receives answers of the node. Each list of answers also has the size of a range.
 async fn hear(shared: &CoherentCore, cache: &Cache) {
-    // How large ranges are is told at once: nothing is used, nor renewed, before that.
+    // Do not wait the first time: no range can be used, and no lease renewed, before the size of a range is
+    // known.
     let mut wait = Duration::ZERO;
     while !shared.has_failed() {
         let list = match shared.lower.extensions().receive_answers(wait).await {
@@ -395,7 +396,7 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
     }
 }
 
-/// The machine begins when the size of a range is known; that does not change while it runs.
+/// Starts the state machine when the size of a range is known. The size must not change later.
 fn begin(shared: &CoherentCore, cache: &Cache, lease: Millis, grain: u32) -> Result<(), Error> {
     let mut state = shared.state.lock();
     if state.holder.is_some() {
@@ -425,7 +426,7 @@ fn begin(shared: &CoherentCore, cache: &Cache, lease: Millis, grain: u32) -> Res
     Ok(())
 }
 
-/// Sends what there is to ask, and looks at the clock.
+/// Sends requests to the node, and runs the timers of the state machine.
 async fn ask(shared: &CoherentCore) {
     while !shared.has_failed() {
         let next = shared.step(|holder, _| holder.poll_timeout());
@@ -438,7 +439,7 @@ async fn ask(shared: &CoherentCore) {
         while !rest.is_empty() {
             let (list, count) = write_requests(rest);
             match shared.lower.extensions().send_requests(Bytes::from(list)).await {
-                // Each fits alone, the longest Join too.
+                // At least one request fits into a message, even the longest Join.
                 Ok(()) => rest = &rest[count.max(1)..],
                 Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),
                 Err(error) => {
@@ -452,8 +453,9 @@ async fn ask(shared: &CoherentCore) {
     }
 }
 
-/// Makes ranges ready to be given back, as long as it takes: those that may have dirty data, or the
-/// others. What is dirty goes down only when the node knows us, and it may wait for the others for that.
+/// Prepares ranges so that their tokens can be given back: with `writes_back` those that may have dirty data,
+/// otherwise the others. The two kinds have a task each, since a drain may wait until the node has registered
+/// this gateway, and the node may wait for ranges of the other kind before that.
 async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
     let which = usize::from(writes_back);
     loop {
@@ -480,7 +482,7 @@ async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
                 let block_size = u64::from(cache.geometry().block_size);
                 let part = u64::from(grain) * block_size;
                 while !cache.forget(u64::from(range.0) * part, part) {
-                    // Something of it is in the log still: it has come after the drain began.
+                    // A slot of the range is dirty: it was written after the drain had begun.
                     let _ = cache.drain().await;
                     sleep(PAUSE).await;
                 }
@@ -490,11 +492,11 @@ async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
     }
 }
 
-/// How long a call waits for its tokens: half of the half minute after which hosts abort.
+/// How long a call waits for its tokens: half of the 30 s after which hosts abort a command.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long the node is listened to at a time.
+/// How long one request for answers may take at the node.
 const LISTEN: Duration = Duration::from_secs(2);
-/// Before something that failed is tried again.
+/// The pause before a failed call is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of a slot: no slot may be of two ranges.
+/// Bytes of a slot. A slot must not belong to two ranges.
 const SLOT: u64 = crate::slots::sectors::SLOT_BYTES as u64;

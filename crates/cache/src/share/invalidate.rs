@@ -1,4 +1,4 @@
-//! Where others change the lower volume: what is clean is forgotten, what is dirty is told.
+//! Removes clean slots from the cache when other gateways change the lower volume, and reports dirty ones.
 
 use std::collections::BTreeSet;
 
@@ -25,12 +25,12 @@ impl CacheCore {
 }
 
 impl CacheState {
-    /// Forgets a slot, if it is clean; false if it is not.
+    /// Removes a slot from the cache if it is clean. Returns false if it is dirty.
     pub fn drop_clean(&mut self, slot: u64) -> bool {
         self.tier.void(slot);
         let Some(index) = self.table.find(slot) else { return true };
         let entry = self.table.entry_mut(index);
-        // What is on its way from the lower volume is of before.
+        // A fetch in progress may return older content.
         entry.fetch = 0;
         if entry.pending() || entry.place.is_some() {
             return false;

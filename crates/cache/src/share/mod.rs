@@ -1,4 +1,4 @@
-//! A volume that several gateways share: coherence tokens, and what the cache forgets when it gives one back.
+//! A volume that several gateways share: coherence tokens, and the invalidation of cached slots.
 
 pub(crate) mod invalidate;
 pub(crate) mod coherent;
