@@ -1,8 +1,9 @@
-//! A log on a disk that survives crashes: superblocks, segments, the seals of their blocks, the ring that the segments lie in,
-//! the index of the ring, and the scan that recovers all of this after a crash.
+//! A log on a disk that survives crashes: superblocks, segments, the seals of their blocks, the ring that the
+//! segments lie in, the index of the ring, and the scan that recovers all of this after a crash.
 //!
-//! The cache keeps its writes in such a log. The crate knows the bytes on the disk and the order of the segments. It does
-//! not know when a segment is written, or what becomes of the data. `docs/formats/log-disk.md` describes every byte.
+//! The cache keeps its writes in such a log. The crate implements the bytes on the disk and the order of the
+//! segments. The crate does not decide when a segment is written, and does not destage data.
+//! `docs/formats/log-disk.md` describes every byte.
 
 pub mod checksum;
 pub mod bytes;

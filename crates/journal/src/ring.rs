@@ -44,7 +44,7 @@ pub struct SegmentRing {
 
 impl SegmentRing {
     /// Returns a ring of the blocks `first .. end` without live segments. The next segment has the number
-    /// `next`. It goes to block `head` or, if too few blocks are left there, to `first`.
+    /// `next`. The segment goes to block `head` or, if too few blocks are left there, to `first`.
     pub fn new(first: u32, end: u32, longest: u32, next: u64, head: u32) -> Self {
         assert!(end - first > 3 * longest && (first..=end).contains(&head), "checked before");
         let head = if head == end { first } else { head };

@@ -21,7 +21,7 @@ use crate::{
 /// One state of the superblock. `docs/formats/log-disk.md` describes its encoding.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Superblock {
-    /// Counts the states. Of two whole copies, the one with the higher number is newer.
+    /// Counts the states. If both copies are whole, the one with the higher number is newer.
     pub sequence: u64,
     pub instance: InstanceId,
     /// The volume that the log belongs to. For several volumes it is their joined address space.
@@ -165,7 +165,7 @@ impl Superblock {
         right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(SegmentLayout::decode).collect())?
     }
 
-    /// Encodes the boot id at the end of the block. Its checksum covers the sequence number too: if a disk
+    /// Encodes the boot id at the end of the block. The checksum covers the sequence number too: if a disk
     /// tears the block, the boot id of another state must not be accepted.
     fn encode_boot(&self, block: &mut [u8]) {
         if let Some(boot) = self.boot {
@@ -510,7 +510,7 @@ pub(crate) mod tests {
             torn[at] ^= 1;
             assert_eq!(Superblock::decode(&torn), Err(InvalidSuperblock::Garbage));
         }
-        // Only the first sector has reached the disk.
+        // Only the first sector was written to the disk.
         block[512..].fill(0);
         assert_eq!(Superblock::decode(&block), Err(InvalidSuperblock::Garbage));
         let mut kept = Superblock { tail: 85, ..resized() };
