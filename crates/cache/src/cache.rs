@@ -287,7 +287,7 @@ impl Cache {
         self.order(|orders| _ = orders.paused_since.get_or_insert_with(Instant::now));
     }
 
-    /// Ends a pause.
+    /// Ends a pause of destage.
     pub fn resume(&self) {
         self.order(|orders| orders.paused_since = None);
     }

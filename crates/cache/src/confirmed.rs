@@ -32,7 +32,7 @@ pub trait ConfirmedStore: Send + Sync {
     /// none.
     ///
     /// # Errors
-    /// The record exists and cannot be used; the text says why. It must not be treated as missing.
+    /// The record exists and cannot be used; the text says why. The record must not be treated as missing.
     fn recall(&self, instance: InstanceId) -> Result<Option<ConfirmedWrites>, String>;
 
     /// Replaces the numbers of the log so that they survive the process. Flushes are acknowledged after this
@@ -73,7 +73,7 @@ pub(crate) struct Confirming {
     /// The numbers that were passed to the store last. The lock is held during the call to the store, so that a
     /// lower number never replaces a higher one.
     noted: Mutex<ConfirmedWrites>,
-    /// See [`ConfirmedWrites::boot`].
+    /// The boot within which `kept` is valid; see [`ConfirmedWrites::boot`].
     boot: Option<BootId>,
     /// Acknowledged writes in the NVRAM survive the loss of power, so the claim's number may count them.
     nvram_is_stable: bool,

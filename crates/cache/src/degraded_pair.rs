@@ -1,5 +1,5 @@
-//! The state of a gateway whose partner may have failed. It uses its own leg of the log alone if the storage
-//! node, as the arbiter, has granted that.
+//! The state of a gateway whose partner may have failed. The gateway uses its own leg of the log alone if the
+//! storage node, as the arbiter, has granted that.
 
 use std::sync::{
     Arc,

@@ -53,7 +53,7 @@ pub(crate) struct Epochs {
 }
 
 struct Sealed {
-    /// The last segment.
+    /// The last segment of the epoch.
     end: u64,
     /// An upper bound of the weight.
     weight: u64,
@@ -287,7 +287,8 @@ fn weight(place: &LogAddress) -> u64 {
 /// The usual number of epochs in a full log. With fewer, hosts that meet a full log wait longer; with more,
 /// fewer overwritten blocks are left out.
 const EPOCHS_IN_LOG: u32 = 8;
-/// The least number of epochs in a full log. It applies to links with a large bandwidth × delay product.
+/// The least number of epochs in a full log. This number applies to links with a large bandwidth × delay
+/// product.
 const LEAST_EPOCHS_IN_LOG: u32 = 4;
 /// The length of an epoch in round trips of the full link, if the log is large enough. The two idle round
 /// trips between two epochs are then a fortieth of the time.

@@ -7,7 +7,8 @@ use crate::{core::CacheCore, slots::sectors::SLOT_BYTES, state::CacheState};
 /// The fill of the log at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct LogFill {
-    /// From 0 to 100. It is 100 only if even a write of one slot does not fit, or a waiting write does not fit.
+    /// From 0 to 100. The value is 100 only if even a write of one slot does not fit, or a waiting write does
+    /// not fit.
     pub percent: u64,
     /// Time until the log is full at the current rate; `None` if it does not fill, or is full.
     pub lasts: Option<Duration>,

@@ -22,7 +22,7 @@ struct Sample {
 /// Blocks per second, averaged over the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LogFillRates {
-    /// Growth of the blocks in use. It is negative while destage frees more blocks than hosts write.
+    /// Growth of the blocks in use. The rate is negative while destage frees more blocks than hosts write.
     pub growth: f64,
     /// Blocks written to the log. The log fills at this rate while nothing is destaged.
     pub appended: f64,

@@ -20,7 +20,7 @@ pub enum CacheOpenError {
     /// The log or the NVRAM has a format version that this program does not know.
     #[error("the {what} has format version {found}, this program knows {supported}")]
     Version {
-        /// "log" or "NVRAM".
+        /// Names the object: "log" or "NVRAM".
         what: &'static str,
         /// The version that was found.
         found: u32,

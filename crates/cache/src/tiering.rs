@@ -72,7 +72,7 @@ fn admit(begin: &Data, log: Option<InstanceId>, is_sealed: bool) -> Result<(), T
 }
 
 impl CacheCore {
-    /// See [`crate::Cache::use_tier`].
+    /// Begins to use a disk as the read tier; see [`crate::Cache::use_tier`].
     pub async fn use_tier(&self, volume: Stack) -> Result<(), TierError> {
         let begin = match first_blocks(&volume).await? {
             Ok(begin) => begin,

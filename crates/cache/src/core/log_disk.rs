@@ -33,7 +33,7 @@ pub(crate) struct SegmentIdentity {
     pub noted: bool,
 }
 
-/// The log disk.
+/// The log disk and its superblock, index and seals.
 pub(crate) struct CacheLog {
     pub volume: Stack,
     /// The content of the superblock. The lock makes its writers take turns. Lock order: before the lock of

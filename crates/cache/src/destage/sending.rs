@@ -119,7 +119,7 @@ fn most_in_flight(shared: &CacheCore) -> u64 {
 }
 
 /// Returns the most bytes that may be in flight now. While a host waits for a read of the lower volume,
-/// destage leaves the link to that read. It leaves less of the link the fuller the log is, because hosts
+/// destage leaves the link to that read. Destage leaves less of the link the fuller the log is, because hosts
 /// would soon wait for room in the log.
 fn may_be_in_flight(shared: &CacheCore) -> u64 {
     let most = most_in_flight(shared);
@@ -165,7 +165,7 @@ enum SendStop {
 
 /// Adjacent sectors that are sent in one call.
 struct DestageRun {
-    /// The first sector.
+    /// The first sector of the run.
     start: u64,
     end: u64,
     kind: LogRecordKind,

@@ -1,4 +1,4 @@
-//! Tests of destage.
+//! Tests of the end of a destage round.
 
 use journal::{ring::SegmentRing, segment::LogRecordKind};
 

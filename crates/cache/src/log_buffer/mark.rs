@@ -1,5 +1,5 @@
-//! The mark of a log buffer. It is stored in the last block of the log disk, and says whether a later opening
-//! needs the NVRAM, and which one.
+//! The mark of a log buffer. The mark is stored in the last block of the log disk. From it a later opening
+//! learns whether it needs the NVRAM, and which one.
 
 use journal::{
     BLOCK_BYTES,

@@ -29,7 +29,7 @@ use crate::{confirmed::BootId, nvram::StableMemory, random::random, settings::Nv
 use mark::{BufferId, FoundMark, LogBufferMark};
 use ring::{LogBufferContents, LogBufferRing};
 
-/// A log disk with an NVRAM in front of it. It has one block less than the disk.
+/// A log disk with an NVRAM in front of it. The volume has one block less than the disk.
 pub struct LogBuffer {
     shared: Arc<LogBufferCore>,
 }
@@ -127,7 +127,8 @@ struct PendingLogWrite {
     data: Data,
 }
 
-/// Returns true if an NVRAM may hold writes that are not on this disk. Then the disk must not be opened without it.
+/// Returns true if an NVRAM may hold writes that are not on this disk. Then the disk must not be opened
+/// without it.
 ///
 /// # Errors
 /// The disk cannot be read.

@@ -115,8 +115,8 @@ impl LogBufferRing {
         LogBufferContents::Whole
     }
 
-    /// Returns the record after the last one. It lies right behind the last one, or at the beginning of the
-    /// ring.
+    /// Returns the record after the last one. The record lies right behind the last one, or at the beginning
+    /// of the ring.
     fn following(&self) -> Option<LogBufferRecord> {
         let (number, offset) = self.next;
         let is_it = |record: &LogBufferRecord| record.number == number;

@@ -54,9 +54,9 @@ struct WaitingFarRead {
 /// Bytes of the reads that wait for room in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Backlog {
-    /// Sequential reads of hosts.
+    /// Bytes of sequential reads of hosts.
     pub stream: u64,
-    /// Read-ahead.
+    /// Bytes of read-ahead.
     pub ahead: u64,
 }
 

@@ -58,7 +58,7 @@ impl Heard {
         self.fenced.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Returns how the claim on the lower volume stands.
+    /// Returns the state of the claim on the lower volume.
     pub fn holding(&self) -> Holding {
         self.lower.extensions().holding()
     }

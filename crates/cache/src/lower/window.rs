@@ -2,12 +2,12 @@
 //!
 //! A link is full when rate × round trip time bytes are in flight. With more, requests wait in the queue of
 //! the link, and so do the requests of other hosts; with fewer, the link is idle at times. Neither the rate
-//! nor the round trip time is known in advance, and both change, so the window measures them. It is two
-//! requests larger than their product. In one of eight or sixteen rounds it is a quarter larger, to notice
-//! that the link has become faster. While hosts send short requests, which have to wait behind longer ones,
-//! the window is one request larger than the product, and a request must fit in completely. Rate and round
-//! trip time are measured from requests and their answers, not taken from the kernel, because a slow far disk
-//! also needs requests in flight.
+//! nor the round trip time is known in advance, and both change, so the window measures them. The window is
+//! two requests larger than their product. In one of eight or sixteen rounds it is a quarter larger, to
+//! notice that the link has become faster. While hosts send short requests, which have to wait behind longer
+//! ones, the window is one request larger than the product, and a request must fit in completely. Rate and
+//! round trip time are measured from requests and their answers, not taken from the kernel, because a slow
+//! far disk also needs requests in flight.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -44,7 +44,7 @@ pub(crate) struct Window {
 
 #[derive(Default)]
 struct RequestsUnderWay {
-    /// The oldest first.
+    /// In the order of sending, the oldest first.
     requests: VecDeque<WindowRequest>,
     next_number: u64,
     /// The bytes of requests that are not late.
@@ -167,7 +167,7 @@ pub(crate) struct WindowTicket(u64);
 /// The state of a window, for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
-    /// Bytes per second.
+    /// The measured rate in bytes per second.
     pub rate: u64,
     /// The round trip on an empty link.
     pub trip: Duration,
@@ -231,7 +231,7 @@ const UNSURE: Duration = Duration::from_secs(5);
 /// The time after a failed trial until the next one.
 const RETRY: Duration = Duration::from_secs(10);
 /// The time between two drains while the path is longer than it once was. Such a drain finds out whether the
-/// path has become short again. It costs two trips: a sixtieth of the time at 80 ms.
+/// path has become short again. The drain costs two trips: a sixtieth of the time at 80 ms.
 const REPEAT: Duration = Duration::from_secs(10);
 /// A later trial succeeds if the rate grows by this factor: a path that is much longer gives more.
 const RETRIED: f64 = 2.2;

@@ -46,8 +46,8 @@ pub trait StableMemory: Send + 'static {
     }
 }
 
-/// A file mapped into memory. Its content survives the end of the process, however it ends. It survives a power
-/// failure if it is [synced](MappedFile::synced) and its storage survives one.
+/// A file mapped into memory. The content survives the end of the process, however it ends. The content
+/// survives a power failure if the file it is [synced](MappedFile::synced) and its storage survives one.
 pub struct MappedFile {
     map: Mapping,
     /// Each write is synced to the storage of the file.
@@ -58,8 +58,8 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Opens or creates the file with room for `nvram_bytes` of slots, and locks it. Removes the access rights of
-    /// other users.
+    /// Opens or creates the file with room for `nvram_bytes` of slots, and locks it. Removes the access
+    /// rights of other users.
     ///
     /// # Errors
     /// Errors of the system; also if another process has the file open, or if its size does not match
@@ -121,17 +121,19 @@ impl MappedFile {
     /// Checks that a missing file could be created with `nvram_bytes` of slots. Changes nothing.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]: the folder is missing; [`io::ErrorKind::StorageFull`]: the file system has no room.
+    /// [`io::ErrorKind::NotFound`]: the folder is missing; [`io::ErrorKind::StorageFull`]: the file system
+    /// has no room.
     pub fn can_be_made(path: &Path, nvram_bytes: u64) -> io::Result<()> {
         check_room(path, 0, length_for(nvram_bytes / BLOCK_BYTES as u64))
     }
 
-    /// Prepares the memory to survive a power failure: syncs its content to storage (msync(2)), and from now on
-    /// each write before the next one. On persistent memory (DAX) this flushes the processor's caches; on tmpfs it
-    /// does nothing.
+    /// Prepares the memory to survive a power failure: syncs its content to storage (msync(2)), and from now
+    /// on each write before the next one. On persistent memory (DAX) this flushes the processor's caches; on
+    /// tmpfs it does nothing.
     ///
-    /// The content is stable only after this call. The kernel marks a page as clean even if an earlier process
-    /// failed to write it to storage, and reads still return its bytes. So every page is written again.
+    /// The content is stable only after this call. The kernel marks a page as clean even if an earlier
+    /// process failed to write it to storage, and reads still return its bytes. Therefore every page is
+    /// written again.
     ///
     /// # Errors
     /// Errors of the system; also if a page of the file cannot be used.

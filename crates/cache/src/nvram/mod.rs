@@ -1,5 +1,5 @@
-//! The NVRAM buffer. The buffer holds writes that are acknowledged before they are on the log disk, and the number of
-//! the newest stable segment of the log.
+//! The NVRAM buffer. The buffer holds writes that are acknowledged before they are on the log disk, and the
+//! number of the newest stable segment of the log.
 //!
 //! `docs/formats/nvram.md` describes the bytes.
 
@@ -27,9 +27,9 @@ use journal::{
 
 /// The buffer over a stable memory.
 ///
-/// Once the memory has failed, nothing more is written to it. Its stable content is then what was written up to
-/// some moment, as after any crash: no whole header has data that is not stable, no version of a slot was freed
-/// before the newer one was stable, and a version whose release was not stored is older than the log's.
+/// Once the memory has failed, nothing more is written to it. The stable content is then what was written up
+/// to some moment, as after any crash: no whole header has data that is not stable, no version of a slot was
+/// freed before the newer one was stable, and a version whose release was not stored is older than the log's.
 pub(crate) struct NvramBuffer {
     memory: Box<dyn StableMemory>,
     slots: u32,
@@ -210,7 +210,7 @@ impl NvramBuffer {
         self.memory.error().is_none()
     }
 
-    /// See [`StableMemory::error`].
+    /// Returns the error of the memory, if it has failed; see [`StableMemory::error`].
     pub fn error(&self) -> Option<&io::Error> {
         self.memory.error()
     }

@@ -9,7 +9,7 @@ use journal::{bytes::u32_at, checksum::crc32c};
 
 /// A slot header as it was found in the memory.
 pub(super) enum SlotHeader {
-    /// All zeros.
+    /// The header is all zeros.
     Free,
     /// The slot was free, and some zeros of its header have flipped.
     Flipped,

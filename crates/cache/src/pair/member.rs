@@ -205,7 +205,7 @@ impl PairMember {
     /// Asks the partner for its role, through its leg.
     async fn look(&self, watch: &mut PartnerWatch) -> PartnerObservation {
         let mut answer = self.ask(watch).await;
-        // The partner ends our session when it opens its half: try a new one. While this member is active,
+        // The partner ends our session when it opens its leg: try a new one. While this member is active,
         // its log uses the session, so keep it.
         if answer == Err(HasEnded(true)) && self.known.lock().active.is_none() {
             watch.session = None;
@@ -339,7 +339,7 @@ impl PairMember {
             // Check that the node answers before that.
             self.surroundings.far().await?;
         }
-        // The opening writes to the half, and may fail after that; then the half is lent to the partner
+        // The opening writes to the local leg, and may fail after that; then the leg is lent to the partner
         // again. A write that the partner sent before the opening must not arrive after it, so end the
         // sessions first.
         self.surroundings.turn_partner_away().await?;
@@ -418,7 +418,7 @@ impl PairMember {
         }
         active.cache.abandon("the partner of this gateway serves the unit");
         if at_rest && active.mirror.alone().is_some() {
-            // The partner's half was lost while the cache was being stopped, so the partner cannot serve the
+            // The partner's leg was lost while the cache was being stopped, so the partner cannot serve the
             // unit.
             tracing::warn!(
                 "the partner's half of the log lacks writes, so the unit is not handed over"
@@ -452,8 +452,8 @@ impl PairMember {
     }
 }
 
-/// Compares how far both legs reach, provided that neither was used alone. A leg that was restored from a
-/// backup must not be used. Returns the plan, or the reason why the log must not be opened here.
+/// Compares the last segments of both legs, provided that neither leg was used alone. A leg that was restored
+/// from a backup must not be used. Returns the plan, or the reason why the log must not be opened here.
 async fn compare(
     plan: PairOpeningPlan,
     here: &Stack,

@@ -96,8 +96,8 @@ fn check_settings(settings: &Settings) -> Result<(), CacheOpenError> {
     if is_right { Ok(()) } else { Err(CacheOpenError::Settings(why.into())) }
 }
 
-/// Returns the member records for the superblock. A known volume keeps its region, and a new one gets a free
-/// region.
+/// Returns the member records for the superblock. A volume that the log has a record of keeps its region, and
+/// a new one gets a free region.
 fn records(
     known: &[MemberRecord],
     members: &[CommonMember],

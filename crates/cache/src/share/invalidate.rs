@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use crate::{core::CacheCore, slots::sectors::SLOT_BYTES, state::CacheState};
 
 impl CacheCore {
-    /// See [`crate::Cache::forget`].
+    /// Removes clean slots of a range; see [`crate::Cache::forget`].
     pub fn drop_clean(&self, start: u64, length: u64) -> bool {
         let slot = SLOT_BYTES as u64;
         let mut state = self.state.lock();
         (start / slot..(start + length) / slot).all(|slot| state.drop_clean(slot))
     }
 
-    /// See [`crate::Cache::dirty_parts`].
+    /// Returns the parts with dirty data; see [`crate::Cache::dirty_parts`].
     pub fn dirty_parts(&self, part_bytes: u64) -> Vec<u64> {
         let state = self.state.lock();
         let used = (0..state.table.indices()).filter(|index| state.table.is_used(*index));

@@ -1,5 +1,5 @@
-//! The slot table: it has an entry for every slot of 4096 bytes that the cache knows, and the entry says
-//! where the newest content of the slot is.
+//! The slot table: it has an entry for every slot of 4096 bytes that the cache has content of, and the entry
+//! gives the address of the newest content.
 //!
 //! A slot has an entry while it has a page, an address in the log, content on its way to the log, or a fetch
 //! in progress. No function here waits or does I/O. The table is protected by the lock of the cache's state.

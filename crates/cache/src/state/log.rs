@@ -7,8 +7,8 @@ use volume::Error;
 
 use crate::gauge::LogFillGauge;
 
-/// A log whose file was removed, cut short or replaced. It no longer counts as stable, although the open file
-/// may still be read and written.
+/// A log whose file was removed, cut short or replaced. The log no longer counts as stable, although the open
+/// file may still be read and written.
 pub(crate) struct LostLog {
     pub reason: Arc<str>,
     /// Destage has sent everything that could be read from the log; a part of the log could not be read.

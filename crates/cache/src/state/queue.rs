@@ -75,7 +75,7 @@ pub(crate) struct CommitQueue {
     /// The number of entries that have left the queue at its front, modulo 2^32. The turn of an entry minus
     /// this number is the index of the entry in `entries`.
     pub left: u32,
-    /// Slots in `entries`.
+    /// The number of slots in `entries`.
     pub slots: usize,
     /// Slots that steps of writes are about to queue. A step copies its data without the lock.
     pub copying_slots: usize,

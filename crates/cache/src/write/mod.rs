@@ -268,7 +268,8 @@ impl CacheCore {
         Ok(self.publish_parts(filled, reservation, loaded))
     }
 
-    /// Checks that a write with a reservation can be finished. It may have changed some of its blocks already.
+    /// Checks that a write with a reservation can be finished. The write may have changed some of its blocks
+    /// already.
     ///
     /// # Errors
     /// Only errors that do not pass by themselves, see [`Error::may_pass`].

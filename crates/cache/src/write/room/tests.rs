@@ -335,7 +335,7 @@ async fn how_long_the_log_lasts_is_known_in_the_first_seconds_of_an_outage() {
     let lasts = told.log.lasts_s.expect("it fills") as f64;
     while turn().await.is_ok() {}
     let lasted = begun.elapsed().as_secs_f64();
-    // Regression: the estimate used the growth of a minute with destage, and said half an hour or more.
+    // Regression: the estimate used the growth of a minute with destage, and was 30 minutes or more.
     assert!((lasted - lasts).abs() < 0.2 * lasted, "{lasted} s, and {lasts} s were told");
 }
 
