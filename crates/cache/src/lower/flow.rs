@@ -56,7 +56,7 @@ struct WaitingFarRead {
 pub(crate) struct Backlog {
     /// Bytes of sequential reads of hosts.
     pub stream: u64,
-    /// Bytes of read-ahead.
+    /// Bytes of the read-ahead that waits.
     pub ahead: u64,
 }
 
