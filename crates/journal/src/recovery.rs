@@ -226,7 +226,7 @@ impl<'a> LogScanner<'a> {
         let Self { window, superblock, ring, generation, .. } = self;
         let told = self.index.newest().filter(|&told| told >= ring.next());
         let evidence = match told {
-            Some(told) => Some(format!("the index knows segment {told}")),
+            Some(told) => Some(format!("the index has segment {told}")),
             None => evidence(window, superblock, ring, *generation, watermark).await?,
         };
         Ok(evidence.map(|evidence| AcknowledgedLoss {
@@ -323,7 +323,7 @@ async fn evidence(
         return Ok(Some(format!("the log {how} segment {}", superblock.committed)));
     }
     if let Some(watermark) = watermark.filter(|&watermark| watermark >= next) {
-        return Ok(Some(format!("the NVRAM has seen segment {watermark} become stable")));
+        return Ok(Some(format!("the NVRAM has recorded segment {watermark} as stable")));
     }
     let longest = superblock.segment_slots + 1;
     let mut block = ring.position();
