@@ -67,7 +67,9 @@ impl CacheCore {
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
             }
             // The next call tries again.
-            Err(error) => tracing::warn!(%error, "the log cannot note that its volume has grown"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot record the new size of the volume in the log");
+            }
         }
     }
 
@@ -80,7 +82,8 @@ impl CacheCore {
                 volume = %member.name,
                 blocks = self.lower.extents.blocks(place),
                 found = member.lower.geometry().blocks,
-                "a volume of a common cache has outgrown its place of 64 PiB: it keeps the size that it had"
+                "a volume of a common cache is larger than its region of 64 PiB: the cache uses \
+                 its former size"
             );
         }
     }

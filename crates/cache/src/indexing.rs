@@ -39,7 +39,7 @@ async fn write_frames(shared: Arc<CacheCore>) {
         match written {
             Ok(()) => {
                 if failed {
-                    tracing::info!("the index of the log is written again");
+                    tracing::info!("the index of the log can be written again");
                 }
                 shared.log.index.lock().wrote(frame.last);
             }

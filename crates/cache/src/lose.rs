@@ -68,8 +68,8 @@ impl CacheCore {
         };
         if is_sent {
             tracing::warn!(
-                "everything that the lost log held is at the far volume: restart this process, which \
-                 makes a new log"
+                "the far volume has everything that the lost log held: restart this process to \
+                 make a new log"
             );
         }
     }
@@ -88,14 +88,14 @@ impl CacheCore {
                 volume,
                 first_lba = range.first,
                 last_lba = range.last,
-                "acknowledged writes of these blocks are lost: the log does not give them back"
+                "acknowledged writes of these blocks are lost: they cannot be read from the log"
             );
         }
         tracing::error!(
             bytes,
             ranges = ranges.len(),
             unnamed_ranges = ranges.len().saturating_sub(MOST_NAMED),
-            "all that can be read of the lost log is at the far volume"
+            "the far volume has everything that could be read from the lost log"
         );
         self.clean_sent(cut, unreadable).await;
         self.wait_until(|state| {
@@ -157,8 +157,8 @@ impl CacheCore {
             bytes,
             blocks = listed.collect::<Vec<_>>().join(", "),
             unnamed_ranges = ranges.len().saturating_sub(MOST_LISTED),
-            "the log disk does not give back acknowledged writes of these blocks: the far volume lacks them \
-             until they are written anew"
+            "acknowledged writes of these blocks cannot be read from the log disk: the far volume \
+             lacks them until they are written again"
         );
     }
 

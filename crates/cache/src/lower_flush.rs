@@ -99,7 +99,9 @@ impl CacheCore {
         self.note_flushed(&flushed);
         flushed?;
         if self.lower.known_losses() != losses && !self.mutation.is(Mutant::BypassIgnoresLosses) {
-            return Err(Error::Device("the lower volume may have lost what was written".into()));
+            return Err(Error::Device(
+                "the far volume may have lost writes that were not flushed".into(),
+            ));
         }
         Ok(())
     }

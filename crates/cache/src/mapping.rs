@@ -41,7 +41,9 @@ impl Mapping {
         let map = unsafe { MmapMut::map_mut(file)? };
         let region = REGIONS.iter().find(|region| region.take(&map));
         let region = region.ok_or_else(|| {
-            io::Error::other(format!("this process has {MOST} NVRAM files open, the most it can"))
+            io::Error::other(format!(
+                "this process has {MOST} NVRAM files open, which is the limit"
+            ))
         })?;
         Ok(Self { map, region })
     }

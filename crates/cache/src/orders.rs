@@ -17,7 +17,7 @@ impl Orders {
         if self.paused_since.is_some() {
             Some("destage is paused")
         } else if self.rate == Some(0) {
-            Some("destage may send nothing at this time")
+            Some("the rate of destage is 0 at this time")
         } else {
             None
         }

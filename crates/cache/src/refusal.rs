@@ -61,8 +61,8 @@ pub enum CacheOpenError {
     },
     /// The volume was removed from the log although the log had dirty data for it.
     #[error(
-        "the log gave up {slots} blocks of 4096 bytes of volume \"{name}\": what was acknowledged there \
-         is missing on it"
+        "volume \"{name}\" was removed from the log with {slots} dirty blocks of 4096 bytes: it \
+         lacks these acknowledged writes"
     )]
     GivenUp {
         name: String,
@@ -100,20 +100,21 @@ pub enum CacheOpenError {
     /// Acknowledged data is missing in the log.
     #[error(
         "acknowledged data is missing: log segment {} (block {}) is damaged, {} segments before \
-         it are whole, but {}; opening with accept_loss uses what is whole and gives up the rest",
+         it are whole, but {}; opening with accept_loss uses the whole segments and discards the \
+         rest",
         .0.first_missing, .0.block, .0.intact, .0.evidence
     )]
     Missing(AcknowledgedLoss),
     /// Acknowledged data may be in an NVRAM that is missing or unusable.
     #[error(
-        "the cache was not stopped cleanly and reported writes from its NVRAM, which {0}; bring \
-         it back, or open with accept_loss to give up what it held"
+        "the cache was not stopped cleanly and acknowledged writes from its NVRAM, which {0}; \
+         make the NVRAM available again, or open with accept_loss to discard its writes"
     )]
     NvramMissing(String),
     /// The NVRAM is an older copy: it lacks writes that were acknowledged later.
     #[error(
-        "the NVRAM is an older copy of itself: the log has segment {segment}, and the NVRAM knows \
-         segments up to {noted}; writes that were acknowledged since are missing from it"
+        "the NVRAM is an older copy of itself: the log has segment {segment}, and the NVRAM has \
+         recorded segments up to {noted}; it lacks writes that were acknowledged later"
     )]
     NvramBehind {
         /// The newest segment of the log whose header says that the NVRAM had recorded it.
@@ -141,7 +142,7 @@ pub enum CacheOpenError {
     /// The NVRAM holds acknowledged writes of another log.
     #[error(
         "the NVRAM holds {held} acknowledged writes of log {found}, this is log {expected}; use \
-         the right one, or open with accept_loss to give them up"
+         the right one, or open with accept_loss to discard them"
     )]
     OtherNvram {
         /// The log that the NVRAM belongs to.
@@ -158,18 +159,19 @@ pub enum CacheOpenError {
         found: InstanceId,
     },
     /// Another log holds the claim on the lower volume.
-    #[error("the volume is not this log's to write to: {0}")]
+    #[error("cannot claim the volume for this log: {0}")]
     Claim(std::sync::Arc<str>),
     /// The partner's leg of a pair's log cannot be read, and the lower volume does not answer whether this
     /// leg has everything.
     #[error(
-        "the partner is away, and the node does not answer whether this half of the log has everything"
+        "the partner does not answer, and the node does not answer whether this leg of the log is \
+         complete"
     )]
     Unwitnessed,
     /// The lower volume of a pair does not support claims.
     #[error(
-        "the far volume keeps no claims, and a pair needs them: nobody would know which of the two \
-         gateways goes on alone"
+        "the far volume does not support claims, and a pair needs them: without claims both \
+         gateways could continue alone"
     )]
     NoWitness,
     /// The log was to be formatted, but has dirty data.

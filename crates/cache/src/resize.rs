@@ -37,7 +37,9 @@ pub enum ResizeError {
     #[error("the log was resized too often since its oldest data was written; drain it first")]
     TooOften,
     /// The log may need all its room for the data between two flushes.
-    #[error("a log whose writes count with the next flush cannot shrink while it is in use")]
+    #[error(
+        "a log whose writes become stable with the next flush cannot shrink while it is in use"
+    )]
     AtFlush,
     /// The log disk or the lower volume has failed. After a failed shrink, the blocks that should be removed
     /// are not used any more. The caller may request the shrink again to finish it; the next opening undoes
@@ -57,10 +59,10 @@ impl CacheCore {
         let refused = |why: String| Err(ResizeError::Size { asked: blocks, why });
         let least = least_blocks(now.segment_slots);
         if blocks < least {
-            return refused(format!("{least} are the least"));
+            return refused(format!("the minimum is {least}"));
         }
         if blocks > u64::from(u32::MAX / 2) {
-            return refused(format!("{} are the most", u32::MAX / 2));
+            return refused(format!("the maximum is {}", u32::MAX / 2));
         }
         let found = self.log.volume.geometry().blocks;
         if blocks > found {
@@ -71,7 +73,7 @@ impl CacheCore {
             let added = target.ring_end().saturating_sub(now.ring_end());
             if added <= now.segment_slots {
                 let more = u64::from(now.segment_slots) + blocks / 64 + 17;
-                return refused(format!("it grows by {more} at least"));
+                return refused(format!("it must grow by at least {more} blocks"));
             }
             return self.grow(turn, target).await;
         }
@@ -114,7 +116,7 @@ impl CacheCore {
         // A repeated request continues where the earlier one has stopped.
         while !self.state.lock().log.ring.layout().is_before(end) {
             let cut = self.change_layout(Arc::clone(&turn), before.clone(), move |shared, _, _| {
-                let why = || "too little of its ring would be left; drain it first".into();
+                let why = || "its ring would be too small; drain it first".into();
                 let cut = shared.state.lock().log.ring.cut(end);
                 cut.ok_or_else(|| ResizeError::Size { asked, why: why() })
             });
@@ -196,10 +198,11 @@ impl CacheCore {
         if let Err(error) = written {
             tracing::error!(
                 %error,
-                "the log cannot note its new size, and takes no writes until it has noted the former one"
+                "cannot record the new size of the log: no write is accepted until the former \
+                 size is recorded again"
             );
             while let Err(error) = self.write_superblock(|_| ()).await {
-                tracing::debug!(%error, "the log cannot note its size; trying again");
+                tracing::debug!(%error, "cannot record the size of the log; trying again");
                 // No segment is being written, so no other task returns the error to the waiting calls.
                 let wakers = self.state.lock().commits.fail(error);
                 wakers.into_iter().for_each(Waker::wake);

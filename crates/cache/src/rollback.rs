@@ -14,7 +14,7 @@ impl CacheCore {
     /// Rolls the volume back to its last flush. The rollback is stable when this returns.
     pub async fn roll_back(self: &Arc<Self>) -> Result<(), Error> {
         if !self.rules.epochs_end_by_flush {
-            return Err(Error::Device("writes count without a flush".into()));
+            return Err(Error::Device("writes of this cache take effect without a flush".into()));
         }
         let _turn = self.log.rollback_turn.lock().await;
         // Let writes with a reservation finish, and let no other write begin: otherwise only a part of a

@@ -72,7 +72,7 @@ async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
         tracing::error!(
             slot,
             block = place.block,
-            "what is dirty cannot be read from the log any more"
+            "dirty data cannot be read from the log any more"
         );
     }
 }

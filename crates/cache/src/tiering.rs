@@ -26,10 +26,10 @@ pub enum TierError {
     #[error("{0}")]
     Means(String),
     /// The disk holds other data.
-    #[error("it holds something that is no read tier")]
+    #[error("it holds other data than a read tier")]
     NotATier,
     /// The disk is the read tier of another log.
-    #[error("it is of the log {0}")]
+    #[error("it belongs to log {0}")]
     OtherLog(InstanceId),
     /// The disk has another block size than 4096, or too few blocks.
     #[error("a read tier has blocks of 4096 bytes, at least {LEAST_BLOCKS} of them")]

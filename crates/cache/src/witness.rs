@@ -98,13 +98,13 @@ impl CacheCore {
     pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
         let pair = self.pair.as_ref().expect("it was opened as one");
         if label.is_some_and(|label| label.mirror != pair.mirror.id()) {
-            return Err("what is there is the half of another log");
+            return Err("the partner's leg belongs to another log");
         }
         match pair.unwitnessed() {
             Some(alone)
                 if label.is_none_or(|l| l.alone || l.epoch == 0 || l.epoch >= alone.epoch) =>
             {
-                Err("the node has to say first which half has everything")
+                Err("the node must decide first which leg is complete")
             }
             _ => Ok(()),
         }
@@ -127,8 +127,8 @@ impl CacheCore {
             return Ok(());
         }
         Err(format!(
-            "the partner's half of the log has segments up to {}, and this one had none from {first} on when \
-             it was opened: one of them was put back from a backup",
+            "the partner's leg of the log has segments up to {}, and this leg had none from \
+             {first} on when it was opened: one of them was restored from a backup",
             found.last
         ))
     }
@@ -179,7 +179,8 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
             Ok(Holding::Held) => {
                 tracing::warn!(
                     generation = claim.generation,
-                    "the partner is away, and the node knows: going on alone"
+                    "the partner does not answer; the node has granted that this gateway \
+                     continues alone"
                 );
                 // A late answer may concern an earlier epoch: never lower the number.
                 pair.witnessed.fetch_max(alone.epoch, Ordering::Release);
@@ -197,11 +198,12 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
                 break shared.signals.changed.notify_waiters();
             }
             Err(error) if std::mem::replace(&mut is_told, true) => {
-                tracing::debug!(%error, "the claim of going on alone is still not answered");
+                tracing::debug!(%error, "the request to continue alone is still not answered");
             }
             Err(error) => tracing::warn!(
                 %error,
-                "the node does not answer the claim of going on alone: it is asked until it does"
+                "the node does not answer the request to continue alone: the request is repeated \
+                 until it does"
             ),
         }
         drop(shared);
@@ -225,5 +227,6 @@ pub(crate) fn number(seed: &str) -> u64 {
 const LONGEST_QUESTION: Duration = Duration::from_secs(2);
 /// The pause between two looks at the state of the claim.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-const STOPPED: &str = "the cache has stopped, and claims nothing any more";
-const NOBODY_THERE: &str = "the partner is away, and so is the node that has to know of it";
+const STOPPED: &str = "the cache has stopped and requests no claim any more";
+const NOBODY_THERE: &str = "the partner does not answer, and the node that must grant to continue \
+                            alone does not answer either";

@@ -61,7 +61,7 @@ impl Cache {
     /// log, and it is not written to again. From now on hosts get `Fenced`, even if the export fails; it may
     /// then be repeated. The claim stays for the gateway that opens the log.
     pub async fn export(&self) -> Result<(), Error> {
-        let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
+        let told = Error::Fenced("the log was exported for another gateway".into());
         self.shared.lower.volume.fence(&told);
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
@@ -69,7 +69,7 @@ impl Cache {
         // A call that ends later would still write to the log.
         let begun = Instant::now();
         if !self.come_to_rest().await? {
-            return Err(Error::Busy("the far volume has not answered what it was sent"));
+            return Err(Error::Busy("the far volume has not answered all calls"));
         }
         self.note_end(begun).await?;
         if let Some(nvram) = &mut self.shared.state.lock().nvram {
@@ -96,7 +96,9 @@ impl Cache {
         // Wake the writes that wait for room: they fail because the cache is closed.
         shared.signals.changed.notify_waiters();
         if !is_quiet && !shared.state.lock().queue.is_settled() {
-            return Err(Error::Device("the log disk does not take what waits for it".into()));
+            return Err(Error::Device(
+                "the log disk does not accept the writes that wait for it".into(),
+            ));
         }
         Ok(is_quiet)
     }

@@ -158,7 +158,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
         let error = match try_write(shared, batch).await {
             Ok(()) => {
                 if reported.is_any() {
-                    tracing::warn!(segment = batch.header.number, "the log takes writes again");
+                    tracing::warn!(segment = batch.header.number, "the log accepts writes again");
                 }
                 return true;
             }
@@ -180,13 +180,17 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
                 tracing::warn!(
                     why,
                     segment,
-                    "nothing is acknowledged until the log takes writes again"
+                    "no write is acknowledged until the log accepts writes again"
                 );
             }
             delay = FIRST_DELAY;
         } else {
             if is_first {
-                tracing::error!(%error, segment, "the log disk fails: it is tried again until it works");
+                tracing::error!(
+                    %error,
+                    segment,
+                    "the log disk fails: the write is repeated until it succeeds"
+                );
             }
             shared.counters.log.errors.add(1);
         }

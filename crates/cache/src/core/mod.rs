@@ -206,10 +206,10 @@ impl CacheCore {
         let fails = written.is_err();
         let failed = std::mem::replace(&mut self.state.lock().log.superblock_fails, fails);
         match written {
-            Ok(()) if failed => tracing::info!("the superblock of the log is written again"),
+            Ok(()) if failed => tracing::info!("the superblock of the log can be written again"),
             Err(error) if !failed => tracing::warn!(
                 %error,
-                "cannot write the superblock of the log: it is tried again until that succeeds"
+                "cannot write the superblock of the log: the write is repeated until it succeeds"
             ),
             _ => {}
         }

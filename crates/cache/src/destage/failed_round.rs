@@ -104,12 +104,12 @@ pub(crate) fn tell(
             // this one's.
             tracing::debug!(%error, "the flush of a round failed");
             tracing::info!(
-                "the far volume did not make a round of destage stable: all of it is sent again, and \
-                 nothing is lost"
+                "the far volume did not make a destage round stable: the whole round is sent \
+                 again, and no data is lost"
             );
         }
         RoundFailureEvent::Failed => {
-            tracing::warn!(%error, "destage stopped: it is tried again until it succeeds");
+            tracing::warn!(%error, "destage has failed: the round is repeated until it succeeds");
         }
         RoundFailureEvent::StillFails => tracing::debug!(%error, "destage still fails"),
     }

@@ -55,12 +55,12 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
         match round(&shared, &pace, &mut chain).await {
             Ok(()) => {
                 if trouble.end() {
-                    tracing::info!("destage goes on");
+                    tracing::info!("destage continues");
                 }
                 shared.tell_when_sent();
             }
             Err(RoundFailure { error: Error::Fenced(reason), .. }) => {
-                tracing::warn!(%reason, "destage has ended: the volume is somebody else's");
+                tracing::warn!(%reason, "destage has ended: this gateway is fenced");
                 refresh_superblock(&shared).await;
                 give_up_round(&shared);
                 shared.wait_until(|state| state.destage.is_stopping.then_some(())).await;
@@ -312,7 +312,7 @@ async fn complete(
         let is_followed = state.destage.flushing.is_some();
         let is_rotten = state.destage.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
         if is_rotten && !is_followed {
-            let error = Error::Device("the log does not give back all of it".into());
+            let error = Error::Device("a part of the epoch cannot be read from the log".into());
             return Err(RoundFailure { error, at_flush: false, is_sent: true });
         }
         state.lower.is_unflushed = is_followed;

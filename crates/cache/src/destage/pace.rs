@@ -123,7 +123,7 @@ pub(crate) async fn refresh_superblock(shared: &CacheCore) {
     if known + 1 < shared.state.lock().log.ring.next()
         && let Err(error) = shared.write_superblock(|_| {}).await
     {
-        tracing::debug!(%error, "the superblock does not note how far the log reaches");
+        tracing::debug!(%error, "cannot record the newest segment in the superblock");
     }
 }
 

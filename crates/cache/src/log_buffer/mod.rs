@@ -69,7 +69,7 @@ pub enum BufferError {
     #[error(transparent)]
     Half(#[from] MirrorError),
     /// The leg was made without an NVRAM.
-    #[error("it was made without an NVRAM, and its last block has no room for the mark of one")]
+    #[error("it was made without an NVRAM, so its last block cannot hold the mark of an NVRAM")]
     NoPlace,
     /// The mark has this format version, which the program does not know.
     #[error("the mark of the log's NVRAM has format version {0}, this program knows 1")]
@@ -225,7 +225,7 @@ impl FoundBuffer {
             tracing::warn!(
                 reason = loss.reason,
                 is_given_up,
-                "writes that only the NVRAM in front of this half of the log had are missing from it"
+                "this leg of the log lacks writes that only the NVRAM in front of it had"
             );
             Mirror::note_loss(&disk, !is_given_up).await
         }

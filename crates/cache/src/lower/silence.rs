@@ -74,7 +74,7 @@ impl Heard {
         if self.fenced.set(error.clone()).is_ok() {
             tracing::error!(
                 %error,
-                "the cache takes nothing any more; what its log holds stays there"
+                "the cache is fenced and refuses all calls; dirty data stays in its log"
             );
         }
     }

@@ -86,7 +86,7 @@ impl DiscardPlan {
         loop {
             match core.discard_past(first, end).await {
                 Err(error) if begun && may_pass(&error) && started.elapsed() < BETWEEN_STEPS => {
-                    tracing::trace!(%error, "a discard that was done in part waits");
+                    tracing::trace!(%error, "a discard that is partly done waits");
                     sleep(PAST_AGAIN).await;
                 }
                 discarded => {

@@ -94,7 +94,7 @@ impl NvramBuffer {
             || u32_at(header, CHECKSUM_AT) != crc32c(&header[..CHECKSUM_AT])
         {
             return NvramContents::Damaged(
-                "its header is not one of ours or has been changed".into(),
+                "its header is damaged, or is not that of an NVRAM".into(),
             );
         }
         if u32_at(header, VERSION_AT) != VERSION {
@@ -103,7 +103,7 @@ impl NvramBuffer {
         let slots = u32_at(header, SLOTS_AT);
         if slots > self.slots {
             return NvramContents::Damaged(format!(
-                "it had {slots} slots and is too short for them"
+                "its header counts {slots} slots, more than it has room for"
             ));
         }
         self.slots = slots;

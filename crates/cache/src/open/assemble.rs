@@ -142,7 +142,7 @@ fn epoch_slots(rules: &ModeRules, ring: &SegmentRing) -> Result<u64, CacheOpenEr
     }
     let slots = slots_between_flushes(ring);
     if slots < LEAST_EPOCH_SLOTS {
-        let message = "it is too small to hold all that is between two flushes";
+        let message = "it is too small for the writes between two flushes";
         return Err(CacheOpenError::Size(message.into()));
     }
     Ok(slots)

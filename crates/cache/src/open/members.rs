@@ -50,7 +50,8 @@ pub(super) fn match_up(
             false if is_back => {}
             false if is_needed => tracing::warn!(
                 volume = %record.name,
-                "its place is needed: from now on the log does not know any more that it was given up"
+                "its region is used for another volume: the log no longer records that this one \
+                 was removed with dirty data"
             ),
             false => kept.push(record),
         }
@@ -95,7 +96,7 @@ fn forget_given_up(
 
 fn no_place(record: &MemberRecord) -> CacheOpenError {
     CacheOpenError::Settings(format!(
-        "they are too many while the log has something in it of volume \"{}\", which was given up",
+        "there are too many volumes while the log has data of volume \"{}\", which was removed",
         record.name
     ))
 }

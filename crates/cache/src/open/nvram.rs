@@ -97,7 +97,7 @@ impl FoundNvram {
         let mut change = NvramChange::default();
         let (mark, held, watermark, noted) = match contents {
             NvramContents::Ours { mark, .. } if mark != superblock.nvram && needed => {
-                return missing("was given up when the log was opened without it");
+                return missing("was discarded when the log was opened without it");
             }
             NvramContents::Ours { mark, held, watermark, begun }
                 if mark == superblock.nvram && superblock.immediate && !superblock.clean =>

@@ -53,10 +53,10 @@ pub(crate) fn tell_of_void_nvram(
         segment = found.ring.next() - 1,
         at_most = slots,
         last_confirmed = confirmed_at.as_deref().unwrap_or("not known"),
-        "the machine was rebooted, and the NVRAM was not declared to survive that: the log ends at this \
-         write, and writes that were acknowledged after it are lost; they came while the next segment was \
-         being written, at_most so many blocks of 4096 bytes, and not later than about a second after \
-         last_confirmed"
+        "the machine was rebooted, and the NVRAM was not declared to survive that: the log ends \
+         at this write, and writes that were acknowledged after it are lost; they arrived while \
+         the next segment was being written, are no more than at_most blocks of 4096 bytes, and \
+         were acknowledged about a second after last_confirmed at the latest"
     );
 }
 

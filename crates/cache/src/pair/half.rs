@@ -79,7 +79,7 @@ impl LogLeg {
         }
         Err(match user {
             LogLegUser::Partner => IN_USE,
-            _ => Error::Device("the half of the log is somebody else's now".into()),
+            _ => Error::Device("this leg of the log has another user now".into()),
         })
     }
 }

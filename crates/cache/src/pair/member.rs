@@ -83,10 +83,10 @@ impl Active {
     /// Fails unless the partner stands by and its leg has everything.
     fn may_hand_over(&self, seen: PartnerObservation) -> Result<(), Arc<str>> {
         if seen != PartnerObservation::Standby {
-            return Err("the partner does not stand by".into());
+            return Err("the partner is not on standby".into());
         }
         if self.mirror.standings() != [MirrorLegStatus::InSync, MirrorLegStatus::InSync] {
-            return Err("the partner's half of the log does not have everything".into());
+            return Err("the partner's leg of the log is not complete".into());
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl PairMember {
         match (&known.active, known.seen) {
             (Some(active), seen) => active.may_hand_over(seen)?,
             (None, PartnerObservation::Active) => {
-                return Err("the partner serves the unit: ask there to hand it over".into());
+                return Err("the partner serves the unit: request the handover there".into());
             }
             (None, _) => {}
         }
@@ -300,7 +300,7 @@ impl PairMember {
                 self.half.lend().await;
                 let mut known = self.known.lock();
                 if known.reason.as_ref() != Some(&reason) {
-                    tracing::warn!(%reason, "the unit of the pair is not taken over");
+                    tracing::warn!(%reason, "the unit of the pair cannot be taken over");
                 }
                 known.reason = Some(reason);
                 watch.rest_until = Instant::now() + REST;
@@ -320,7 +320,7 @@ impl PairMember {
         let sent = Instant::now();
         let theirs = if with_partner { self.fresh(watch).await.ok() } else { None };
         if theirs.is_none() && !self.is_unheard(watch) {
-            return Err("the partner used this half of the log just now".into());
+            return Err("the partner has just used this leg of the log".into());
         }
         let label = Mirror::label_of(&here).await.map_err(told)?;
         let their_label = match &theirs {
@@ -373,7 +373,7 @@ impl PairMember {
         if std::mem::take(&mut self.known.lock().is_asked) {
             // Check again: the state may have changed since the request.
             if let Err(reason) = active.may_hand_over(seen) {
-                tracing::warn!(%reason, "the unit does not change places");
+                tracing::warn!(%reason, "handover refused");
                 self.known.lock().reason = Some(reason);
             } else {
                 watch.handed_over = true;
@@ -390,7 +390,7 @@ impl PairMember {
                 Err(error) => Err(told(error)),
             };
             if let Err(reason) = vouched {
-                tracing::warn!(%reason, "the partner is away");
+                tracing::warn!(%reason, "the partner does not answer");
             }
         }
         if seen == PartnerObservation::Standby
@@ -398,7 +398,7 @@ impl PairMember {
         {
             let rejoined = self.rejoin(watch, active).await;
             if let Err(reason) = &rejoined {
-                tracing::warn!(%reason, "the partner's half of the log is not filled");
+                tracing::warn!(%reason, "the partner's leg of the log cannot be filled");
             }
             self.known.lock().reason = rejoined.err();
         }
@@ -414,14 +414,17 @@ impl PairMember {
     ) {
         let withdrawn = self.surroundings.withdraw(at_rest).await;
         if let Err(error) = &withdrawn {
-            tracing::error!(%error, "the unit was not put away in order; its log has what was acknowledged");
+            tracing::error!(
+                %error,
+                "closing the unit has failed; all acknowledged writes are in its log"
+            );
         }
         active.cache.abandon("the partner of this gateway serves the unit");
         if at_rest && active.mirror.alone().is_some() {
             // The partner's leg was lost while the cache was being stopped, so the partner cannot serve the
             // unit.
             tracing::warn!(
-                "the partner's half of the log lacks writes, so the unit is not handed over"
+                "the partner's leg of the log lacks writes, so the unit is not handed over"
             );
             watch.handed_over = false;
         }
@@ -469,8 +472,9 @@ async fn compare(
     };
     if ours.is_behind(&theirs) {
         return Err(format!(
-            "this half of the log has segments up to {}, and the partner's up to {}: it was put back from a \
-             backup, or its NVRAM was lost, and it is filled when the partner serves the unit",
+            "this leg of the log has segments up to {}, and the partner's leg up to {}: this one \
+             was restored from a backup, or its NVRAM was lost; it is filled when the partner \
+             serves the unit",
             ours.last, theirs.last
         )
         .into());
@@ -479,7 +483,8 @@ async fn compare(
         tracing::warn!(
             ours = ours.last,
             theirs = theirs.last,
-            "the partner's half of the log was put back from a backup, or its NVRAM was lost: it is filled anew"
+            "the partner's leg of the log was restored from a backup, or its NVRAM was lost: the \
+             leg is filled again"
         );
         return Ok(PairOpeningPlan::Here);
     }

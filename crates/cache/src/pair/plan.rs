@@ -23,10 +23,12 @@ pub(super) fn plan(
         return match (here, theirs) {
             (None, Some(None)) => Ok(PairOpeningPlan::Both),
             (_, Some(Some(theirs))) if theirs.epoch > 0 => {
-                Err("this half of the log holds nothing yet: the partner has it".into())
+                Err("this leg of the log is not filled yet: the partner has the log".into())
             }
-            (_, None) => Err("this half of the log holds nothing, and the partner is away".into()),
-            (_, Some(_)) => Err("neither half of the log holds everything".into()),
+            (_, None) => {
+                Err("this leg of the log is not filled, and the partner does not answer".into())
+            }
+            (_, Some(_)) => Err("neither leg of the log is complete".into()),
         };
     };
     let alone = match ours.has_lost {
@@ -35,23 +37,23 @@ pub(super) fn plan(
     };
     let Some(theirs) = whole(theirs.flatten()) else { return alone };
     if theirs.mirror != ours.mirror {
-        return Err("the partner's half is of another log".into());
+        return Err("the partner's leg belongs to another log".into());
     }
     if ours.epoch == theirs.epoch && !ours.alone && !theirs.alone {
         return Ok(PairOpeningPlan::Both);
     }
     if theirs.alone && !ours.alone && theirs.epoch > ours.epoch {
         return Err(format!(
-            "this half of the log is of epoch {}, and the partner went on alone in epoch {}: it is \
-             filled when the partner serves the unit",
+            "this leg of the log is of epoch {}, and the partner continued alone in epoch {}: \
+             this leg is filled when the partner serves the unit",
             ours.epoch, theirs.epoch
         ));
     }
     alone
 }
 
-const LACKS_WRITES: &str = "this half of the log lacks writes that were in its NVRAM: it is opened together with the \
-                            partner's half, or filled from it";
+const LACKS_WRITES: &str = "this leg of the log lacks writes that were in its NVRAM: it can only \
+                            be opened together with the partner's leg, or be filled from it";
 
 #[cfg(test)]
 mod tests {

@@ -81,7 +81,7 @@ impl CacheCore {
     /// Epochs do not end with a flush in this cache; or the log disk or the lower volume fails.
     pub async fn read_flushed(&self, sector: u64, sectors: u64) -> Result<Data, Error> {
         if !self.rules.epochs_end_by_flush {
-            return Err(Error::Device("writes count without a flush".into()));
+            return Err(Error::Device("writes of this cache take effect without a flush".into()));
         }
         self.make_lower_stable().await?;
         // Keep a round from beginning: it would overwrite content in the lower volume that this read is about to

@@ -82,7 +82,7 @@ impl CacheCore {
         match seals.open(slot, place, &block.into_bytes()) {
             Some(opened) => Ok(Bytes::from(opened as Box<[u8]>).into()),
             None => {
-                let error = Error::Device("its key does not open what is on it".into());
+                let error = Error::Device("its data cannot be decrypted with the key".into());
                 Err(self.log_error(slot, error))
             }
         }
@@ -97,7 +97,7 @@ impl CacheCore {
                 Ok(block)
             }
             Ok(None) => {
-                let error = Error::Device("the data has changed on the log disk".into());
+                let error = Error::Device("the data on the log disk has a wrong checksum".into());
                 Err(self.log_error(slot, error))
             }
             Err(error) => Err(self.log_error(slot, error)),

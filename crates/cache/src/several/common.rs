@@ -91,8 +91,8 @@ impl Cache {
 /// Checks that all writes go through the log. Otherwise the log would not keep the order over all volumes.
 fn check_settings(settings: &Settings) -> Result<(), CacheOpenError> {
     let is_right = mode::fits_common(settings) && !settings.shares;
-    let why = "a cache of several volumes writes everything through its log, in strict order, and \
-               shares none of them";
+    let why = "a cache of several volumes needs strict order, all writes through its log, and \
+               volumes that are not shared";
     if is_right { Ok(()) } else { Err(CacheOpenError::Settings(why.into())) }
 }
 
@@ -110,7 +110,7 @@ fn records(
             return Err(CacheOpenError::GivenUp { name: name.clone(), slots });
         }
         if records.iter().any(|record| record.name == *name) {
-            let message = format!("volume \"{name}\" is there twice");
+            let message = format!("volume \"{name}\" is listed twice");
             return Err(CacheOpenError::Settings(message));
         }
         let geometry = lower.geometry();
@@ -132,7 +132,7 @@ fn records(
             free_place(known, records.iter().chain(staying))
         });
         let Some(place) = place else {
-            let message = format!("they are more than {}", JoinedVolume::PLACES);
+            let message = format!("there are more than {} volumes", JoinedVolume::PLACES);
             return Err(CacheOpenError::Settings(message));
         };
         records.push(MemberRecord {
@@ -149,7 +149,7 @@ fn records(
     let given_up = known.iter().filter(|record| !record.counts());
     let all: Vec<_> = records.iter().chain(given_up).cloned().collect();
     if !members::encode(&all, &mut [0; MEMBERS_BYTES]) {
-        let message = "the names of its volumes are too long together";
+        let message = "the names of its volumes together are too long";
         return Err(CacheOpenError::Settings(message.into()));
     }
     Ok(records)

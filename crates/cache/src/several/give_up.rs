@@ -90,7 +90,7 @@ async fn change(
     let mut superblock = read(log).await?;
     let changed = superblock.members.iter_mut().filter_map(|member| change(member).then_some(()));
     if changed.count() == 0 {
-        return Err(CacheOpenError::Settings("the log knows no such volume".into()));
+        return Err(CacheOpenError::Settings("the log has no such volume".into()));
     }
     superblock.sequence += 1;
     write_copies(log, &pool(1)?, &superblock).await.map_err(CacheOpenError::Log)
@@ -116,7 +116,7 @@ fn held(
         NvramContents::Ours { mark, held, .. } if mark == superblock.nvram => {
             Ok(held.iter().map(|held| held.slot).collect())
         }
-        NvramContents::Ours { .. } => missing("was given up when the log was opened without it"),
+        NvramContents::Ours { .. } => missing("was discarded when the log was opened without it"),
         NvramContents::Blank => missing("is blank"),
         NvramContents::Damaged(how) | NvramContents::DamagedSlots(how) => {
             missing(&format!("is damaged ({how})"))

@@ -243,8 +243,8 @@ impl CoherentCore {
             && state.failed.is_none()
         {
             let reason = format!(
-                "the node knows nothing any more of what this gateway had written: block {} and others; its \
-                 operator has given that up, or the node was put back from a backup",
+                "the node has no record any more of writes of this gateway: block {} and others; \
+                 its operator has discarded them, or the node was restored from a backup",
                 u64::from(range.0) * u64::from(state.grain)
             );
             tracing::error!(reason, "dirty data of a shared volume is lost");
@@ -309,9 +309,9 @@ impl CoherentCore {
             }
             Ok(Err(_)) => {
                 let failed = self.state.lock().failed.clone();
-                Err(failed.unwrap_or(Error::Busy("the tokens of a shared volume")))
+                Err(failed.unwrap_or(Error::Busy("the token of a shared volume was not granted")))
             }
-            Err(_) => Err(Error::Busy("another gateway has not given the blocks back")),
+            Err(_) => Err(Error::Busy("another gateway has not released the blocks")),
         }
     }
 
@@ -368,7 +368,7 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
             Ok(list) => list,
             Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),
             Err(error) => {
-                tracing::debug!(%error, "the node does not tell of tokens");
+                tracing::debug!(%error, "cannot receive token messages from the node");
                 sleep(PAUSE).await;
                 shared.reconnect();
                 continue;
@@ -377,7 +377,7 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
         let (terms, grain, answers) = match read_answers(&list) {
             Ok(read) => read,
             Err(error) => {
-                tracing::warn!(%error, "the node says of tokens what makes no sense");
+                tracing::warn!(%error, "the node has sent an invalid token message");
                 sleep(PAUSE).await;
                 continue;
             }
@@ -401,7 +401,8 @@ fn begin(shared: &CoherentCore, cache: &Cache, lease: Millis, grain: u32) -> Res
     let mut state = shared.state.lock();
     if state.holder.is_some() {
         if (state.lease, state.grain) != (lease, grain) {
-            let reason = "the node shares the volume in other ranges, or with another lease, than before: start this gateway anew";
+            let reason = "the node uses another range size or another lease than before: restart \
+                          this gateway";
             return Err(Error::Device(reason.into()));
         }
         return Ok(());
@@ -409,7 +410,7 @@ fn begin(shared: &CoherentCore, cache: &Cache, lease: Millis, grain: u32) -> Res
     let block_size = cache.geometry().block_size;
     if u64::from(grain) * u64::from(block_size) % SLOT != 0 {
         return Err(Error::Device(
-            "the ranges of the shared volume are no whole 4096 bytes".into(),
+            "the range size of the shared volume is not a multiple of 4096 bytes".into(),
         ));
     }
     let dirty = cache.dirty_parts(u64::from(grain) * u64::from(block_size));
@@ -443,7 +444,7 @@ async fn ask(shared: &CoherentCore) {
                 Ok(()) => rest = &rest[count.max(1)..],
                 Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),
                 Err(error) => {
-                    tracing::debug!(%error, "the node is not asked for tokens");
+                    tracing::debug!(%error, "cannot send token requests to the node");
                     sleep(PAUSE).await;
                     shared.reconnect();
                     break;
@@ -472,7 +473,10 @@ async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
                 if shared.has_failed() {
                     return;
                 }
-                tracing::debug!(%error, "what others want does not go down yet");
+                tracing::debug!(
+                    %error,
+                    "dirty data that another gateway has requested cannot be destaged yet"
+                );
                 sleep(PAUSE).await;
             }
         }

@@ -28,8 +28,11 @@ impl LostLog {
 
     /// Returns the error that hosts get.
     pub fn error(&self) -> Error {
-        let sent =
-            if self.all_sent { "; all that can be read of it is at the far volume" } else { "" };
+        let sent = if self.all_sent {
+            "; the far volume has everything that could be read from it"
+        } else {
+            ""
+        };
         Error::Device(format!("{}{sent}", self.reason).into())
     }
 }

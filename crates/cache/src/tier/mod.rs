@@ -245,7 +245,8 @@ impl Tiered {
                     if self.counts.rotten == 1 {
                         tracing::warn!(
                             slot = find.slot,
-                            "a block of the read tier is not what was written; more are only counted"
+                            "read tier: checksum mismatch, read from the far volume instead; \
+                             further mismatches are only counted"
                         );
                     }
                     if tier.index.find(find.slot) == Some(find.cell) {

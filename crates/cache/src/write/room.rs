@@ -144,7 +144,7 @@ impl CacheCore {
             };
         }
         if state.room.is_rolling_back {
-            return Ok(RoomAnswer::Soon("what was not flushed is being given up"));
+            return Ok(RoomAnswer::Soon("unflushed writes are being rolled back"));
         }
         if state.queue.is_frozen {
             return Ok(RoomAnswer::Soon("the log is being resized"));
@@ -196,11 +196,13 @@ impl CacheCore {
         if self.settings.too_large == OversizedEpoch::Refused {
             self.counters.order.refused_epochs.add(1);
             return Err(Error::Device(
-                "the log has no room for what was written since the last flush".into(),
+                "the log has no room for the writes since the last flush".into(),
             ));
         }
         self.counters.order.split_epochs.add(1);
-        tracing::warn!("what was written since the last flush does not fit into the log: split");
+        tracing::warn!(
+            "the writes since the last flush do not fit into the log: the epoch is split"
+        );
         state.end_epoch();
         self.start_commit(state);
         Ok(())

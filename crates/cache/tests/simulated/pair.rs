@@ -465,7 +465,7 @@ fn a_half_that_was_put_back_while_its_partner_was_away_fills_nothing_with_what_i
             sleep(Duration::from_secs(60)).await;
             assert!(!world.is_whole() && world.served(0).is_some(), "{}", world.describe());
             let reason = world.reason(0).expect("it tells why");
-            assert!(reason.contains("put back from a backup"), "{reason}");
+            assert!(reason.contains("restored from a backup"), "{reason}");
         });
     }
 }
@@ -504,7 +504,7 @@ fn a_half_that_was_put_back_to_when_it_was_alone_is_no_more_than_the_one_that_wa
                 sleep(Duration::from_secs(60)).await;
                 assert!(!world.is_whole() && world.served(0).is_some(), "{}", world.describe());
                 let reason = world.reason(0).expect("it tells why");
-                assert!(reason.contains("put back from a backup"), "{reason}");
+                assert!(reason.contains("restored from a backup"), "{reason}");
             }
         });
     }

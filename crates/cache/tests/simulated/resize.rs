@@ -116,7 +116,7 @@ async fn a_shrinking_that_was_given_up_is_undone_by_growing_or_by_the_next_openi
 async fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     let mut gateway = small().await;
     let cache = gateway.start().await;
-    for (blocks, why) in [(LARGE + 1, "its disk has 4000"), (100, "are the least"), (1010, "grows")]
+    for (blocks, why) in [(LARGE + 1, "its disk has 4000"), (100, "the minimum is"), (1010, "grow")]
     {
         let error = cache.resize(blocks).await.unwrap_err().to_string();
         assert!(error.contains(why), "{error}");

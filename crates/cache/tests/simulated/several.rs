@@ -217,7 +217,7 @@ async fn none_gets_the_place_of_one_that_the_log_has_something_of() {
 async fn wrong_volumes_are_refused() {
     let site = Site::new();
     let twice = refusal(site.open(&[("a", &site.a), ("a", &site.b)]).await);
-    assert!(twice.contains("\"a\" is there twice"), "{twice}");
+    assert!(twice.contains("\"a\" is listed twice"), "{twice}");
     drop(site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened"));
     // Another one of that name.
     let small = refusal(site.open(&[("a", &site.b), ("b", &site.b)]).await);
@@ -463,7 +463,7 @@ async fn one_that_is_gone_for_good_is_given_up_and_the_others_lose_nothing() {
 
     // It is not served as if nothing had happened.
     let refused = refusal(site.open(&both).await);
-    assert!(refused.contains("gave up 5 blocks of 4096 bytes of volume \"b\""), "{refused}");
+    assert!(refused.contains("\"b\" was removed from the log with 5 dirty blocks"), "{refused}");
     // Before anything of the others has gone down, and after.
     for drains in [false, false, true, false] {
         let (cache, above) = site.open(&alone).await.expect("opened");
@@ -567,7 +567,7 @@ async fn the_place_of_what_was_given_up_is_somebody_elses_when_the_log_has_nothi
     drop((cache, above));
     site.give_up("volume 0").await;
     let refused = refusal(site.open(&all[1..]).await);
-    assert!(refused.contains("too many while the log has something"), "{refused}");
+    assert!(refused.contains("too many volumes while the log has data"), "{refused}");
     let (cache, above) = site.open(&all[1..16]).await.expect("opened");
     tokio::spawn(cache.run());
     drained(&cache).await;

@@ -136,7 +136,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
         || other.status()["targets"][0]["units"][0]["layers"][1]["figures"]["share_lost"].clone();
     eventually("it is told", || figures().is_string()).await;
     let why = figures().as_str().unwrap_or_default().to_owned();
-    assert!(why.contains("or the node was put back from a backup"), "{why}");
+    assert!(why.contains("or the node was restored from a backup"), "{why}");
     let b = connect(other.address, GATEWAY).await;
     assert!(read(&*b, 0).await.is_err() && write(&*b, 0, 2).await.is_err());
     write(&*a, 0, 5).await.expect("the others go on");

@@ -135,7 +135,7 @@ async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_
     log.set_len(6 << 20).expect("cut");
     write_until_refused(&*volume, BLOCKS).await;
     let has_said = |words: &str| events.lock().expect("whole").contains(words);
-    eventually("an end", || has_said("all that can be read of the lost log")).await;
+    eventually("an end", || has_said("everything that could be read from the lost log")).await;
     let said = events.lock().expect("whole").clone();
     let mut lost = vec![false; BLOCKS as usize];
     for line in
@@ -166,7 +166,8 @@ async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_
             assert_eq!(found, content(block, 1), "block {block} at the gateway");
         }
     }
-    let told = said.lines().filter(|line| line.contains("not give back")).count();
+    let told =
+        said.lines().filter(|line| line.contains("they cannot be read from the log")).count();
     assert!(told <= lost.len().min(257), "{told} events");
     let told = || events.lock().expect("whole").matches("the log is lost: ").count();
     eventually("the event of the loss", || told() > 0).await;

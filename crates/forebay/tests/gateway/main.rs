@@ -315,7 +315,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let there = connect(far.address, NODE).await;
     assert_eq!(read(&*there, 2).await.expect("read"), content(2, 1));
-    for words in [begins, ends, "lost the session", "destage stopped", "destage goes on"] {
+    for words in [begins, ends, "lost the session", "destage has failed", "destage continues"] {
         assert_eq!(told(&events, words), 1, "{words}");
     }
 }

@@ -85,7 +85,7 @@ async fn a_disk_of_somebody_else_is_refused_and_one_that_is_gone_is_not_needed()
     };
     std::fs::write(&disk, vec![7; 4 << 20]).expect("written");
     let refused = place.try_serve("gateway", &settings(&disk)).err().expect("it is refused");
-    assert!(refused.contains("something that is no read tier"), "{refused}");
+    assert!(refused.contains("other data than a read tier"), "{refused}");
     assert!(std::fs::read(&disk).expect("it is there").iter().all(|byte| *byte == 7));
 
     let gone = place.path("gone");
@@ -96,7 +96,7 @@ async fn a_disk_of_somebody_else_is_refused_and_one_that_is_gone_is_not_needed()
     assert!(status.contains("tier_error") && status.contains("No such file"), "{status}");
     drop(volume);
     assert!(near.terminate().0.success());
-    for (path, why) in [(&gone, "No such file"), (&disk, "no read tier")] {
+    for (path, why) in [(&gone, "No such file"), (&disk, "other data than a read tier")] {
         let config = place.write("check", &settings(path));
         let checked = run(&["check", "--config", config.to_str().expect("a path")]);
         let told = format!("{}{}", String::from_utf8_lossy(&checked.stdout), stderr(&checked));

@@ -103,7 +103,10 @@ async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
     copy(place.path("a.log"), place.path("c.log"));
     // Without the NVRAM and without an export, the message says what is missing.
     let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, KEEPS)));
-    assert!(error.contains("reported writes from its NVRAM, which is not configured"), "{error}");
+    assert!(
+        error.contains("acknowledged writes from its NVRAM, which is not configured"),
+        "{error}"
+    );
 
     succeeded(&export(&place, "a"));
     copy(place.path("a.log"), place.path("b.log"));
