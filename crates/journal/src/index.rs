@@ -143,8 +143,7 @@ impl<'a> IndexReader<'a> {
     }
 
     /// Returns the header of segment `number` from the index, if the index has it and the segment begins in
-    /// block `start`. The numbers must grow from
-    /// call to call.
+    /// block `start`. The numbers must grow from call to call. Stops using the index if an entry is invalid.
     pub(crate) async fn segment(&mut self, number: u64, start: u32) -> Option<SegmentHeader> {
         loop {
             let Some(Current { frame, next, at }) = &mut self.current else {

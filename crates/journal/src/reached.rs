@@ -1,7 +1,8 @@
 //! The last segment of one leg of a mirrored log, found without the other leg.
 //!
 //! As long as no gateway has continued with one leg alone, both legs end at the same segment, apart from the
-//! one that was being written. A leg that ends earlier was restored from a backup.
+//! one that was being written. A leg that ends earlier was restored from a backup, or has lost the NVRAM in
+//! front of it.
 
 use volume::{Error, Stack};
 
@@ -63,7 +64,7 @@ impl LegProgress {
     /// Returns true if this leg has segments that the two legs together never had. `generation` is that of an
     /// opening that found no segment from `first` on.
     pub fn is_beyond(&self, first: u64, generation: u64) -> bool {
-        // One more segment may have been under way to both legs.
+        // One more segment may have been in flight to both legs.
         self.last > first && self.before <= generation
     }
 }
