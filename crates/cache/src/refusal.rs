@@ -1,4 +1,4 @@
-//! The errors with which a cache refuses to open, each with a remedy.
+//! The errors with which a cache refuses to open.
 
 use journal::{identity::InstanceId, recovery::AcknowledgedLoss};
 use volume::Error;
@@ -161,8 +161,8 @@ pub enum CacheOpenError {
     /// Another log holds the claim on the lower volume.
     #[error("cannot claim the volume for this log: {0}")]
     Claim(std::sync::Arc<str>),
-    /// The partner's leg of a pair's log cannot be read, and the lower volume does not answer whether this
-    /// leg has everything.
+    /// Only one leg of a pair's log can be used, and the lower volume does not answer whether this leg has
+    /// everything.
     #[error(
         "the partner does not answer, and the node does not answer whether this leg of the log is \
          complete"

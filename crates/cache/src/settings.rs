@@ -98,7 +98,7 @@ pub struct Settings {
     pub order: DestageOrder,
     /// The treatment of more data between two flushes than fits into the log. Default refused.
     pub too_large: OversizedEpoch,
-    /// Share of the log that may be dirty before destage stops waiting for an idle period. Default 0.5. Users
+    /// Share of the log in use above which destage no longer waits for an idle period. Default 0.5. Users
     /// choose 0.05 to 0.9 (crate `config`). Tests also use 0, at which destage never waits, and 1, at which
     /// it always does.
     pub destage_threshold: f64,

@@ -37,8 +37,7 @@ pub struct TrafficStatistics {
     pub flushes: u64,
     /// Writes that bypassed the log, because it was full or because of the write mode.
     pub bypassed: u64,
-    /// Calls that were refused with BUSY: the log was full and the lower volume did not answer, or the cache
-    /// was stopping.
+    /// Calls that were refused with BUSY, for example because the log was full or the cache was stopping.
     pub refused_busy: u64,
 }
 
@@ -103,7 +102,8 @@ pub struct LogStatistics {
     pub committed_segment: u64,
     /// Slots that wait for the log disk.
     pub pending_slots: u64,
-    /// Failed writes of segments to the log disk. Each was repeated.
+    /// Failed calls to the log disk: writes of segments, which are repeated, writes of the index, and reads
+    /// of data that is to be destaged.
     pub errors: u64,
     /// Blocks of the log that were corrupt when they were read, and were repaired from another copy.
     pub mended: u64,
@@ -167,8 +167,8 @@ pub struct DestageStatistics {
     pub destaged_runs: u64,
     /// Slots that were destaged in one write with the slot before them.
     pub joined_slots: u64,
-    /// Slots that were overwritten in the log before they were destaged, so that their older content was
-    /// never sent.
+    /// Slots that were overwritten in the log before they were destaged. The older content is sent only if it
+    /// belongs to an earlier epoch.
     pub absorbed_slots: u64,
     /// Bytes that are destaged per second, averaged over the last one to two seconds.
     pub rate: u64,
@@ -195,7 +195,8 @@ pub struct OrderStatistics {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LowerStatistics {
-    /// Calls to the lower volume that failed. Destage repeats them until they succeed.
+    /// Calls to the lower volume that failed, for hosts or for destage. Destage repeats its calls until they
+    /// succeed.
     pub errors: u64,
     /// The current error of the lower volume: that of the newest call, or the one with which it refuses
     /// destage.

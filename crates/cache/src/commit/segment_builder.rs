@@ -113,8 +113,9 @@ impl CacheState {
         }
         let mut batch = Batch::new(identity, self.log.ring.next(), !by_flush);
         while batch.ends == 0 && self.take_next(&mut batch) {}
-        // A write may share a queued slot with an older write. The write counts as complete only when that
-        // entry is in the log.
+        // All writes before the one that queued the first remaining entry are complete. A write whose slot
+        // was in the queue already shares the turn of an older write, so it is in the log no later than that
+        // one.
         let next = self.queue.entries.front();
         batch.header.complete = next.map_or(self.commits.serial, |next| next.since() - 1);
         if batch.header.records.is_empty() && batch.ends == 0 {

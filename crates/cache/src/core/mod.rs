@@ -127,8 +127,8 @@ impl CacheCore {
     }
 
     /// Returns true if a running round must not continue: when the cache stops; when the flush before the
-    /// round has failed; and when destage is held while the log disk fails, if writes that bypass the log had
-    /// to wait for the end of the round.
+    /// round has failed; and, if the lower volume has atomic epochs, when destage is held while the log disk
+    /// fails: otherwise writes that bypass the log would wait for the end of the round.
     pub fn ends_round(&self, state: &CacheState) -> bool {
         let destage = &state.destage;
         let is_held = destage.round.is_some() && destage.orders.hold().is_some();

@@ -47,7 +47,7 @@ pub trait StableMemory: Send + 'static {
 }
 
 /// A file mapped into memory. The content survives the end of the process, however it ends. The content
-/// survives a power failure if the file it is [synced](MappedFile::synced) and its storage survives one.
+/// survives a power failure if the file is [synced](MappedFile::synced) and its storage survives one.
 pub struct MappedFile {
     map: Mapping,
     /// Each write is synced to the storage of the file.

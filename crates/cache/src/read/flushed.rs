@@ -2,8 +2,8 @@
 //!
 //! Initiators other than the owner of the claim read like this: the owner is in the middle of an epoch most
 //! of the time, and a part of an epoch is no consistent prefix of its hosts' writes. The content that a slot
-//! had before the last flush is in the log, at the address that the slot has in the newest sealed epoch, or
-//! else in the lower volume.
+//! had at the last flush is in the log, at the address that the slot has in the newest sealed epoch, or else
+//! in the lower volume.
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};

@@ -1,5 +1,5 @@
-//! The memory of the cache: an arena of pages whose size is fixed. A second arena holds the blocks that wait
-//! for the disk of a read tier.
+//! The memory of the cache: an arena of pages whose size is fixed. The arena has the pages of the settings,
+//! and some more for slots that wait for the disk of a read tier.
 //!
 //! A page is filled once and then frozen. After that, the log disk, the lower volume and reads of hosts share
 //! it by reference. The page returns to the arena when the last reference is dropped.

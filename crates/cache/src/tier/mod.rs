@@ -74,7 +74,7 @@ struct Tier {
     filling: Vec<Bytes>,
     /// Full segments that are not on the disk yet, oldest first.
     full: VecDeque<Full>,
-    /// Most pages in `filling` and `full` together. If there are more, slots are not admitted.
+    /// Upper limit of the pages in `filling` and `full` together. At the limit, slots are not admitted.
     most_pages: usize,
 }
 
