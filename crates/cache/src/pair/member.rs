@@ -1,5 +1,5 @@
 //! The behaviour of one of the two gateways of a pair: watches the partner, and decides when to serve the
-//! unit and when to stand by.
+//! unit and when to stand by. The documentation of the parent module has the rules as a table.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,15 @@
-//! The read path: memory, then the log disk, then the read tier, then the lower volume.
+//! The read path. Content comes from the nearest of these sources: memory, log disk, read tier, lower volume.
+//!
+//! 1. [`CacheCore::begin_read`] answers a read from memory without waiting, if all of it is there. The same call
+//!    starts read-ahead.
+//! 2. Otherwise [`CacheCore::read`] makes a plan under the lock: the source of each slot (`plan`).
+//! 3. The plan is executed without the lock: blocks of the log (`log_blocks`), and fetches from the tier or the
+//!    lower volume, which readers of the same slots share (`fetching`).
+//! 4. If content has moved meanwhile, for example because destage has freed a block of the log, the read makes a
+//!    new plan.
+//! 5. If the data includes writes that are not acknowledged yet, the read waits until the log has them.
+//!
+//! `flushed` reads the volume as of the last flush, for initiators other than the owner of the claim.
 
 mod log_blocks;
 mod fetching;

@@ -1,4 +1,13 @@
 //! The write path: copies data into slots, and queues the slots for the log.
+//!
+//! 1. Reserve room in the log for the whole write, or decide that the write bypasses the log (`room`).
+//! 2. In steps of at most a segment: take pages under the lock, copy the data without the lock, then publish the
+//!    pages under the lock (slot table, NVRAM, queue for the log).
+//! 3. Depending on the write mode and the durability, wait until the log has the write. The files in `mode`
+//!    decide that.
+//!
+//! A write with a reservation is never refused for lack of room. A published page holds every sector of its
+//! slot that is newer than the lower volume, so its record in the log stands alone.
 
 pub(crate) mod room;
 
