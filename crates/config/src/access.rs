@@ -1,5 +1,5 @@
-//! Settings of access rules and credentials. Secrets are not part of a settings file: they are read from the places
-//! that it names.
+//! Settings of access rules and CHAP credentials. A settings file holds no secret: it names a file or an environment
+//! variable, and this module reads the secret from there.
 
 use std::path::{Path, PathBuf};
 
@@ -15,42 +15,46 @@ use super::{
 };
 use crate::quantity::REMEDY;
 
-/// A CHAP credential: a name, and the place of its secret.
+/// A CHAP credential: a name, and the file or environment variable that holds the secret.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChapCredentialSettings {
-    /// The CHAP name, which is not an iSCSI name. Required.
+    /// CHAP name of the user. It need not be an iSCSI name; it must match the name that the initiator is configured
+    /// with, up to 255 bytes. Required.
     pub name: String,
-    /// The file with the secret: 12 to 255 bytes without the line end. Windows accepts 16 at most. Only its owner may
-    /// be able to read the file.
+    /// File with the secret: 12 to 255 bytes, without the line end. Windows accepts at most 16. The file must belong to
+    /// root or to the user of the process, with mode 0600 or less. `forebay secret FILE` makes one.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable with the secret, in place of a file.
+    /// Environment variable that holds the secret, in place of `secret_file`.
     pub secret_env: Option<String>,
     #[serde(skip)]
     secret: Option<ChapSecret>,
 }
 
-/// A rule that admits initiators. All conditions that are set have to hold.
+/// A rule that admits initiators. An initiator must meet all conditions that are set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allow {
-    /// The iSCSI name of the initiator; with a * at its end, all names that begin so.
+    /// iSCSI name of the initiator, or the beginning of names followed by `*`. An initiator can claim any name: without
+    /// `user`, this prevents mistakes but not attacks.
     pub initiator: Option<InitiatorNamePattern>,
-    /// The network that the initiator comes from, or one address.
+    /// IPv4 or IPv6 network, or one address, from which the initiator connects. Behind address translation this is the
+    /// translated address.
     pub network: Option<AccessNetworkSetting>,
-    /// The CHAP user that the initiator has to authenticate as.
+    /// Name of the `[[user]]` as which the initiator must authenticate by CHAP. CHAP neither encrypts nor signs the
+    /// data that follows: use TLS on a network that you do not control.
     pub user: Option<String>,
 }
 
-/// Access to discovery sessions.
+/// The table `[discovery]`: access to discovery sessions.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Discovery {
-    /// Who may ask which targets there are, as `allow` of a target. Each initiator is told of the targets that it may
-    /// log in to as the user that it has proved to be. If left out: everybody may ask.
+    /// Initiators that may ask for targets, with the same keys as `allow` of a target. Each initiator sees only the
+    /// targets that it may log in to as the user that it authenticated as. If left out: all initiators may ask.
     pub allow: Option<Vec<Allow>>,
-    /// The credential with which the portals authenticate themselves to initiators that ask for it (mutual CHAP), as
-    /// of a target.
+    /// Credential with which the portals authenticate themselves to initiators that request it (mutual CHAP), as
+    /// `mutual` of a target.
     pub mutual: Option<ChapCredentialSettings>,
 }
 
@@ -76,7 +80,7 @@ impl<'de> Deserialize<'de> for InitiatorNamePattern {
     }
 }
 
-/// An IP network.
+/// An IP network, or one address.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccessNetworkSetting(pub target::NetworkPrefix);
 
@@ -124,19 +128,16 @@ impl InitiatorNamePattern {
     }
 }
 
-/// A hash algorithm of CHAP.
+/// A hash algorithm of CHAP. The algorithm numbers (CHAP_A) are 8 for SHA3-256, 7 for SHA-256, 6 for SHA-1 and 5 for
+/// MD5.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 pub enum ChapHashSetting {
-    /// SHA3-256, algorithm 8.
     #[serde(rename = "sha3-256")]
     Sha3,
-    /// SHA-256, algorithm 7.
     #[serde(rename = "sha-256")]
     Sha256,
-    /// SHA-1, algorithm 6.
     #[serde(rename = "sha-1")]
     Sha1,
-    /// MD5, algorithm 5.
     #[serde(rename = "md5")]
     Md5,
 }
@@ -156,18 +157,15 @@ impl ChapHashSetting {
     }
 }
 
-/// A secret that cannot be used.
+/// A credential that cannot be used, located by the table that names it.
 pub struct UnusableCredential {
-    /// The table that names it.
     pub key: KeyPath,
-    /// What is wrong with it.
     pub message: String,
-    /// The remedy.
     pub remedy: String,
 }
 
 impl ChapCredentialSettings {
-    /// Returns name and secret.
+    /// Returns the name and the secret.
     ///
     /// # Panics
     /// If the secrets of the settings have not been read.
@@ -176,7 +174,7 @@ impl ChapCredentialSettings {
         Credential { name: self.name.clone(), secret }
     }
 
-    /// Reads a secret that the command line names.
+    /// Reads a secret that the command line names: from `file` or from the variable `env`.
     pub fn at(name: &str, file: Option<&Path>, env: Option<&str>) -> Result<Self, Failure> {
         let (file, env) = (file.map(Path::to_owned), env.map(str::to_owned));
         let mut proof =
@@ -188,7 +186,8 @@ impl ChapCredentialSettings {
 
     fn read(&mut self) -> Result<(), (String, String)> {
         let found = secret::read(self.secret_file.as_deref(), self.secret_env.as_deref())?;
-        let Some(SecretWithSource { secret: bytes, place }) = found else { return Ok(()) }; // refused as a rule
+        // Neither key is set: a rule refuses that.
+        let Some(SecretWithSource { secret: bytes, place }) = found else { return Ok(()) };
         let secret = ChapSecret::new(&bytes).map_err(|error| {
             let remedy = format!(
                 "put {SECRET_MIN} to {SECRET_MAX} characters there, best random ones, as \
@@ -202,7 +201,7 @@ impl ChapCredentialSettings {
 }
 
 impl Settings {
-    /// Reads all secrets that the settings name, and checks whether they may be used together.
+    /// Reads all secrets that the settings name, and fails if two of them must differ but are equal.
     pub(super) fn read_secrets(&mut self) -> Result<(), UnusableCredential> {
         for (key, proof) in self.proofs_mut() {
             let unusable = |(message, remedy)| UnusableCredential { key, message, remedy };
@@ -235,7 +234,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns all credentials with their places in the settings.
+    /// Returns all credentials, each with its path in the settings.
     pub(super) fn proofs_mut(&mut self) -> Vec<(KeyPath, &mut ChapCredentialSettings)> {
         let top = KeyPath::default();
         let mut proofs = Vec::new();
@@ -263,7 +262,7 @@ impl Settings {
         proofs
     }
 
-    /// Makes relative paths of secrets relative to this folder.
+    /// Makes relative paths of secret files relative to `folder`.
     pub(super) fn resolve_secrets(&mut self, folder: &Path) {
         for (_, proof) in self.proofs_mut() {
             proof.secret_file = proof.secret_file.take().map(|file| folder.join(file));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::quantity::Size;
 
-/// The bytes from `start` up to, not including, `end`. `u64::MAX` as `end` stands for the end of the file,
+/// The bytes from `start` up to, but not including, `end`. An `end` of `u64::MAX` stands for the end of the file,
 /// wherever that is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ByteRange {
@@ -13,7 +13,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Returns the range of `size` bytes from `start` on; without a size, up to the end of the file.
+    /// Returns the range of `size` bytes from `start`, or from `start` to the end of the file if `size` is `None`.
     pub fn new(start: u64, size: Option<u64>) -> Self {
         let end = size.and_then(|size| start.checked_add(size)).unwrap_or(u64::MAX);
         Self { start, end }
@@ -24,7 +24,7 @@ impl ByteRange {
         self.start
     }
 
-    /// Returns true if both ranges contain a common byte.
+    /// Returns true if the two ranges have a byte in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end && other.start < self.end
     }

@@ -1,4 +1,4 @@
-//! Reads the certificates and keys that the settings name, and renews those of running sessions after a reload.
+//! Reads the certificates and keys that the settings name. A reload passes renewed ones to running sessions.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Lets remote layers that are unchanged since `old` keep the configuration of their sessions, until
-    /// [`Settings::renew_certificates`].
+    /// Keeps the TLS configuration of running sessions in remote layers whose settings equal those of `old`. The new
+    /// certificates are held back until [`Settings::renew_certificates`], so that a reload that fails changes nothing.
     pub fn keep_certificates(&mut self, old: &Self) {
         for target in &mut self.target {
             let before = old.target.iter().find(|before| before.name == target.name);
@@ -44,8 +44,8 @@ impl Settings {
         }
     }
 
-    /// Lets the sessions of remote layers use the certificates that were read with these settings, from their next
-    /// connections on.
+    /// Passes the certificates that were read with these settings to the sessions of remote layers. A session uses them
+    /// from its next connection on.
     pub fn renew_certificates(&self) {
         let units = self.target.iter().flat_map(|target| &target.unit);
         for layer in units.flat_map(|unit| &unit.stack) {
@@ -57,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// Makes relative paths of certificates relative to this folder.
+    /// Makes relative paths of certificates relative to `folder`.
     pub(super) fn resolve_certificates(&mut self, folder: &Path) {
         for (_, tls) in self.portal_tls_mut() {
             for path in [&mut tls.certificate, &mut tls.key, &mut tls.client_ca] {

@@ -1,4 +1,4 @@
-//! Converts certificate files to TLS 1.3 configurations for both ends.
+//! Makes TLS 1.3 configurations of certificate files, for both ends of a connection.
 
 use std::path::Path;
 
@@ -9,13 +9,10 @@ use zeroize::Zeroizing;
 
 use crate::private_file::{self, PrivateFileError, PrivateFileRule};
 
-/// A file or a name that cannot be used.
+/// A file or a host name that cannot be used for TLS.
 pub struct TlsInputError {
-    /// The file or name.
     pub part: TlsMaterial,
-    /// What is wrong with it.
     pub message: String,
-    /// The remedy.
     pub remedy: String,
 }
 
@@ -25,18 +22,16 @@ impl From<TlsInputError> for Failure {
     }
 }
 
-/// Where the user has named the address, the secrets and the certificates of a far volume. Remedies name these
-/// options or keys.
+/// Where the user has named the address, the secrets and the certificates of a far volume. Remedies name command-line
+/// options or settings keys accordingly.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum FarSettingsOrigin {
-    /// On the command line.
     Options,
-    /// In the remote layer of a settings file.
     #[default]
     Settings,
 }
 
-/// Returns the remedy if a portal and this process do not trust each other.
+/// Returns the remedy for a portal and a client that do not trust each other's certificate.
 pub fn remedy(cause: DistrustCause, named: FarSettingsOrigin) -> String {
     let (ca, server_name, ours) = match named {
         FarSettingsOrigin::Options => {
@@ -68,7 +63,7 @@ pub fn remedy(cause: DistrustCause, named: FarSettingsOrigin) -> String {
     }
 }
 
-/// Returns the configuration of the accepting end: clients must have a certificate of `client_ca`.
+/// Returns the configuration of the accepting end, which requires a client certificate that `client_ca` has issued.
 pub fn server(
     certificate: &Path,
     key: &Path,
@@ -80,8 +75,8 @@ pub fn server(
     made.map_err(|error| unusable(&error, Some((certificate, key)), client_ca))
 }
 
-/// Returns the configuration of the connecting end: the server must have a certificate of `ca` for `name`, or for its
-/// host.
+/// Returns the configuration of the connecting end. The server's certificate must be issued by `ca`, for the name
+/// `name`; if that is `None`, for the host of the connection.
 pub fn client(
     own: Option<(&Path, &Path)>,
     ca: &Path,
@@ -93,8 +88,8 @@ pub fn client(
     made.map_err(|error| unusable(&error, own, ca))
 }
 
-/// Returns SHA-256 values of the certificates in a file, sorted: the same for the same certificates, whatever their
-/// order and the other text in the file.
+/// Returns the SHA-256 values of the certificates in a file, sorted. The result does not depend on the order of the
+/// certificates or on other text in the file.
 pub fn fingerprint(authorities: &Path) -> Result<String, TlsInputError> {
     let text = read(authorities, TlsMaterial::Authorities)?;
     let text = String::from_utf8_lossy(&text);
@@ -110,7 +105,7 @@ pub fn fingerprint(authorities: &Path) -> Result<String, TlsInputError> {
     Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Reads a certificate and its key.
+/// A certificate chain and its private key, as PEM text.
 struct TlsOwnIdentity {
     certificate: Zeroizing<Vec<u8>>,
     key: Zeroizing<Vec<u8>>,
@@ -129,13 +124,13 @@ impl TlsOwnIdentity {
     }
 }
 
-/// The authorities of a whole system have about 250 KiB; a longer file is not a list of certificates.
+/// Maximum size of a PEM file. The authorities of a whole Linux system have about 250 KiB; a longer file is not a list
+/// of certificates.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// The expected content of a PEM file.
 const REMEDY: &str = "name a PEM file; certificate and key must belong together";
 
-/// No other user may be able to read a key.
+/// Reads a PEM file. A private key is refused if another user can read it.
 fn read(path: &Path, part: TlsMaterial) -> Result<Zeroizing<Vec<u8>>, TlsInputError> {
     let (what, guard) = match part {
         TlsMaterial::Key => ("the key", PrivateFileRule::Secret),

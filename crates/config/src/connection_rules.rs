@@ -1,4 +1,4 @@
-//! Rules of keys that targets and remote layers have in common: credentials, CHAP hashes and socket buffers.
+//! Checks of keys that targets and remote layers have in common: credentials, CHAP hashes and socket buffers.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::quantity::Size;
 
-/// From the size that holds a PDU of 8 KiB to the bytes that 100 Gbit/s carry in 20 ms.
+/// Range of `socket_buffer`: from the size that holds a PDU of 8 KiB to the bytes that 100 Gbit/s carry in 20 ms.
 pub const SOCKET_BUFFER: (Size, Size) = (Size::kib(16), Size::mib(256));
 
 pub(super) fn socket_buffer(at: &KeyPath, size: Option<Size>) -> SettingsRuleResult {
@@ -19,7 +19,7 @@ pub(super) fn socket_buffer(at: &KeyPath, size: Option<Size>) -> SettingsRuleRes
 
 pub(super) fn proof(proof: &ChapCredentialSettings, at: &KeyPath) -> SettingsRuleResult {
     required(at, "name", proof.name.is_empty(), "\"alice\"")?;
-    // The limits of common targets and initiators.
+    // Common targets and initiators accept names of at most 255 bytes.
     if proof.name.len() > 255 || proof.name.chars().any(char::is_control) {
         let message = "longer than 255 bytes, or with control characters";
         return wrong(at.key("name"), message, "write another name");

@@ -7,8 +7,8 @@ use super::{Settings, layers};
 const EXAMPLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml"));
 
-/// Returns the example with every default: lines `#key = value` without their `#`; for lines with `##`, also what
-/// they give as examples.
+/// Returns the example with its defaults enabled: each line `#key = value` loses its `#`. With `marks` = `##`, the
+/// example values of keys without a default are enabled, too.
 fn uncommented(marks: &str) -> String {
     let is_meant = |rest: &str| {
         let name = rest.split(" = ").next().unwrap_or("");
@@ -106,7 +106,7 @@ fn every_layer_is_in_the_example() {
     }
 }
 
-/// Returns the error for a stack over a memory volume that begins with `before`.
+/// Returns the error for a stack of one memory volume whose settings begin with `text`.
 fn problem(text: &str) -> String {
     match Settings::parse(Path::new("f.toml"), text) {
         Ok(_) => String::from("nothing"),
@@ -302,7 +302,7 @@ fn slices_of_one_file_must_not_overlap() {
             unit("a", "size='8MiB'", &low) + &unit("b", "block_size=4096", &high),
             "the keys of file p differ from those at target[0]",
         ),
-        // Two units of one target.
+        // Two units of one target use the same file.
         (
             unit("a", "", &low)
                 + &format!("[[target.unit]]\nlun=1\nstack=[{{file={{path='p'}}}}{low}]\n"),
@@ -334,7 +334,7 @@ fn a_node_that_takes_moved_volumes_needs_no_target() {
     };
     assert_eq!(ports(accept), [3260]);
     assert_eq!(ports(&format!("{accept}{portal}")), [2]);
-    // If targets have portals of their own, the default of `listen` opens none.
+    // If all targets have portals of their own, the default of `listen` opens no portal.
     let own = "[[target]]\nname='iqn.a:own'\nredirect='h'\nlisten=['127.0.0.1:4']\n";
     assert_eq!(ports(&format!("{accept}{own}")), [4]);
     assert_eq!(ports(&format!("listen=['127.0.0.1:5']\n{accept}{own}")), [5, 4]);

@@ -1,9 +1,9 @@
-//! Names that are made of the name of this host if the settings give none.
+//! Default names made of the host name, for settings that give none.
 
 use super::value_types::IscsiName;
 
-/// Returns the name of this host in lower case, without characters that an iSCSI name or a node name may not have, at
-/// most 64 characters long. It may be empty.
+/// Returns the host name in lower case, without characters that an iSCSI name or a node name may not have, and at most
+/// 64 characters long. The result may be empty.
 pub fn host_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);

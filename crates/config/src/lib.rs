@@ -1,6 +1,8 @@
-//! The settings of a process: one TOML file as data. Every default is in the `Default` of its table. This crate also
-//! reads the secrets and certificates that a file names, and makes the CHAP and TLS configurations of sessions of them.
-//! It opens no storage: the crates above make objects of the settings.
+//! The settings of a process: one TOML file as data. Every default is in the `Default` of its table.
+//!
+//! This crate parses the file, checks the rules between keys, locates errors by line and column, reads the secrets and
+//! certificates that the file names, and makes CHAP and TLS configurations of them. It opens no storage: the crate
+//! `stack` does that with these settings.
 
 pub mod private_file;
 pub mod certificates;
@@ -61,145 +63,154 @@ use crate::quantity::{Size, TimeSpan};
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Addresses on which targets listen: IP addresses, IPv4 or IPv6, with ports (3260 if left out). Whoever reaches
-    /// an address can read and write every volume whose target has no `allow`. These portals are in group 1. If left
-    /// out: this machine only, ["127.0.0.1:3260"], or none if there is a `[[portal]]`.
+    /// Addresses on which targets listen: IPv4 or IPv6 with a port (3260 if left out), all in portal group 1. Every
+    /// initiator that can connect has full access to targets without `allow`. An IPv6 address accepts IPv6 only. If
+    /// left out: ["127.0.0.1:3260"], or none if there is a `[[portal]]`.
     pub listen: Option<Vec<Address>>,
-    /// Portals with more settings than an address: `[[portal]]`.
+    /// Portals with more settings than an address, such as TLS: `[[portal]]`.
     pub portal: Vec<PortalSettings>,
-    /// The control socket, which `forebay status`, `forebay reload` and other commands ask. Only the user of the
-    /// process can open it (mode 0600). `forebay attach --config` listens on it, too, so two processes of one host
-    /// need a socket each. If left out: forebay/control.sock in $XDG_RUNTIME_DIR, or in /run for root.
+    /// Path of the control socket, which `forebay status`, `forebay reload` and other commands use (mode 0600). Each
+    /// process of a host needs its own; `forebay attach --config` opens it, too. If left out: forebay/control.sock in
+    /// $XDG_RUNTIME_DIR, or in /run for root.
     pub control: Option<PathBuf>,
-    /// The folder in which units keep what outlasts the process: persistent reservations (APTPL), saved mode
-    /// parameters, identifying information, an unfinished SANITIZE, and how far the log of a gateway has confirmed
-    /// its writes. Records of storage (which volume file or log was in use at a path) lie in it, too. It is created
-    /// with mode 0700 if it is missing, and refused if group or others may write to it. It belongs on a disk of this
-    /// machine. If left out: units report that they cannot keep anything, and the records of storage lie in the
-    /// folder forebay-state beside this file.
+    /// Folder for persistent reservations, saved mode parameters, claims and records of storage, created with mode
+    /// 0700. Put it on a local disk and give each process its own. Losing it lets a stale log pass as current. If left
+    /// out: reservations and claims are not kept, and records lie in forebay-state next to this file.
     pub state: Option<PathBuf>,
-    /// The events that are shown on stderr: off, error, warn, info, debug, trace, or a filter such as
-    /// "info,cache=debug". The command line (--log-level, -v) takes precedence. If left out: info.
+    /// Events shown on stderr: off, error, warn, info, debug, trace, or a filter such as "info,cache=debug". The
+    /// options --log-level and -v take precedence. If left out: info.
     pub log_level: Option<LogLevel>,
-    /// Number of threads that serve; 0 for one per CPU. One thread uses the least CPU time for each operation.
+    /// Number of threads that serve, up to 1024; 0 means one per CPU. One thread uses the least CPU time per operation.
     pub threads: u16,
-    /// The iSCSI name for logins to remote volumes. If left out: a name made of the host's name, as here for a host
-    /// called `attic`.
+    /// iSCSI name for logins to remote volumes, and the identity under which a gateway claims them. Give each process a
+    /// name of its own: nodes show it as the owner of the claim, and processes with one name may end each other's
+    /// sessions. If left out: a name made of the host name, as here for the host `attic`.
     pub initiator_name: Option<IscsiName>,
-    /// CHAP users: `[[user]]`.
+    /// CHAP users that initiators authenticate as: `[[user]]`.
     pub user: Vec<ChapCredentialSettings>,
-    /// The naming service: `[names]`. If left out: this process takes no part in one.
+    /// Naming service, in which volumes keep their name when they move: `[names]`. If left out: this process does not
+    /// take part in one.
     pub names: Option<NamingServiceSettings>,
-    /// Room for volumes that other nodes move here: `[accept]`. If left out: none are accepted.
+    /// Storage for volumes that other nodes move here: `[accept]`. If left out: no volume is accepted.
     pub accept: Option<Accept>,
     /// Access to discovery sessions: `[discovery]`.
     pub discovery: Discovery,
-    /// The parameters and limits of all targets: `[iscsi]`.
+    /// Protocol parameters and limits of all targets: `[iscsi]`.
     pub iscsi: Iscsi,
-    /// Caches of several volumes with one log: `[[common_cache]]`.
+    /// Caches that several units share, with one log: `[[common_cache]]`.
     pub common_cache: Vec<CommonCache>,
-    /// The targets: `[[target]]`.
+    /// The targets that this process serves: `[[target]]`.
     pub target: Vec<IscsiTargetSettings>,
-    /// The file from which the settings were read.
+    /// File from which the settings were read.
     #[serde(skip)]
     pub file: PathBuf,
 }
 
-/// The parameters and limits of all targets.
+/// The table `[iscsi]`: protocol parameters and limits of all targets.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Iscsi {
-    /// Maximum number of connections of all initiators together, without those of discovery sessions. If there are
-    /// users, a quarter of the places is kept for initiators that have proved to be one of them, or that came through
-    /// TLS. A login beyond the limit is refused with status 0302. At recovery level 2, a quarter as many sessions may
-    /// wait for their initiators to come back.
+    /// Maximum number of connections of normal sessions, 1 to 65536. Further logins are refused with status 0302. If
+    /// there are users, a quarter is reserved for initiators that have authenticated by CHAP or TLS. At recovery level
+    /// 2, a quarter as many sessions may wait for their initiator to reconnect. Lower it together with `waiting_data`
+    /// to save memory.
     pub max_connections: u32,
-    /// Maximum number of connections that have not logged in yet. Each may hold 64 KiB. Beyond the limit, the
-    /// connection is closed that has waited longest of the address that has most.
+    /// Maximum number of connections that have not logged in yet, 1 to 4096, of 64 KiB each. Beyond it, the oldest such
+    /// connection of the address that has most of them is closed.
     pub max_logins: u32,
-    /// Maximum number of such connections from one address (for IPv6, from one /64 network).
+    /// Maximum number of connections that have not logged in yet from one address (one /64 network for IPv6), 1 to
+    /// `max_logins`. It keeps one host from locking out others.
     pub max_logins_per_address: u32,
-    /// Maximum number of discovery sessions of all initiators together. Beyond the limit, the oldest one of the
-    /// address that has most is closed.
+    /// Maximum number of discovery sessions, 1 to 4096. Beyond it, the oldest one of the address that has most is
+    /// closed.
     pub max_discovery_sessions: u32,
-    /// Maximum number of discovery sessions of one address (for IPv6, of one /64 network).
+    /// Maximum number of discovery sessions from one address (one /64 network for IPv6), 1 to `max_discovery_sessions`.
+    /// Beyond it, the oldest one of that address is closed.
     pub max_discovery_sessions_per_address: u32,
-    /// Time without a request after which a discovery session is closed, 1s to 1h.
+    /// Time without a request after which a discovery session is closed, 1s to 1h. Answers to pings do not count as
+    /// requests.
     pub discovery_timeout: TimeSpan,
-    /// Memory for write data of all sessions that waits: for earlier commands, for the rest of its data, or for data
-    /// that was requested. At least 128MiB. Each of `max_connections` connections has a share of its own (256 KiB if
-    /// that fits), and 64 MiB or more are divided among those that need more. A write that has waited 5s for room
-    /// ends in BUSY.
+    /// Memory in bytes for write data that waits for earlier commands or for the rest of a write, over all sessions;
+    /// 128 MiB to 1 TiB. Each connection has a share of 256 KiB if that fits. If memory runs out, sessions get no new
+    /// command numbers, and a write that waits 5s gets BUSY.
     pub waiting_data: Size,
-    /// The CHAP hashes that initiators may use; the first one that both ends know is used. iPXE, Windows and ESXi
-    /// know MD5 only.
+    /// CHAP hashes that initiators may use: the first of these that the initiator proposes is chosen. iPXE, Windows and
+    /// ESXi support only MD5, which is weak: remove "md5" if no such initiator logs in.
     pub chap: Vec<ChapHashSetting>,
-    /// Maximum time from the connect to the end of the login.
+    /// Maximum time from the connect to the end of the login, 1s to 10min. Proofs with a wrong secret are answered with
+    /// a delay; if the delay would exceed this time, the connection is closed.
     pub login_timeout: TimeSpan,
-    /// Maximum number of outstanding commands of a session (the command window), 1 to 1024.
+    /// Maximum number of outstanding commands of a session (the command window), 1 to 1024. A link with a long round
+    /// trip needs more commands in flight to be filled.
     pub queue_depth: u16,
-    /// MaxRecvDataSegmentLength: maximum number of data bytes in one PDU.
+    /// MaxRecvDataSegmentLength: maximum number of data bytes in one received PDU, 512 to 8 MiB. Each connection may
+    /// hold one incomplete PDU in memory.
     pub max_recv_data_segment_length: Size,
-    /// MaxBurstLength: maximum number of bytes that are requested at once.
+    /// MaxBurstLength: maximum number of bytes of a write that one R2T requests, 512 to 8 MiB.
     pub max_burst_length: Size,
-    /// FirstBurstLength: maximum number of bytes of a write that may come without a request.
+    /// FirstBurstLength: maximum number of bytes of a write that the initiator may send without an R2T, 512 to
+    /// `max_burst_length`. Larger values save a round trip per write on long links.
     pub first_burst_length: Size,
-    /// MaxOutstandingR2T: maximum number of outstanding requests for data of a command.
+    /// MaxOutstandingR2T: maximum number of outstanding R2Ts of a command, 1 to 64.
     pub max_outstanding_r2t: u16,
-    /// InitialR2T: whether data of a write beyond the immediate data waits for a request.
+    /// InitialR2T: if true, the initiator sends data beyond the immediate data only after an R2T, which costs a round
+    /// trip per write.
     pub initial_r2t: bool,
-    /// ImmediateData: whether a command may carry data.
+    /// ImmediateData: if true, a command PDU may carry write data. If false, each write takes more PDUs.
     pub immediate_data: bool,
-    /// HeaderDigest, CRC32C: "never", "accept" (if the initiator wants it), "prefer" or "require".
+    /// HeaderDigest, CRC32C of PDU headers: "never", "accept" (if the initiator requests it), "prefer" (accepts
+    /// initiators without it) or "require" (refuses them).
     pub header_digest: Digest,
-    /// DataDigest, CRC32C: the same four values.
+    /// DataDigest, CRC32C of PDU data: "never", "accept", "prefer" or "require", as `header_digest`. It detects
+    /// corruption that the TCP checksum misses, at the cost of CPU time.
     pub data_digest: Digest,
-    /// The compression methods that Forebay's own initiators may use on the link: "lz4" and "zstd". They use CPU time
-    /// and memory of this process (up to half a MiB for a connection, with "zstd" one MiB). If left out: none.
+    /// Compression methods that Forebay gateways may use on the link: "lz4" and "zstd". Each connection takes CPU time
+    /// and up to 512 KiB of memory of this process, with "zstd" 1 MiB. If empty: no compression.
     pub compression: Vec<LinkCompressionSetting>,
-    /// The congestion control of TCP towards initiators. "kernel default"; "ensemble": all connections of a session
-    /// share one congestion window; "ensemble by model": they share a model of the path and are paced by it, as by
-    /// BBR; or a name in /proc/sys/net/ipv4/tcp_available_congestion_control, such as "cubic". For comparison there
-    /// are "ensemble per connection" (a window for each connection), "ensemble per ack" and "ensemble per connection
-    /// per ack" (growth by acknowledgment, as in Linux 2.4). An ensemble needs Linux 6.4 and root, or CAP_BPF and
-    /// CAP_PERFMON; without these, sessions use the kernel's default, and one event reports it.
+    /// TCP congestion control towards initiators: "kernel default"; a kernel algorithm such as "cubic"; "ensemble" (a
+    /// session's connections share one congestion window); "ensemble by model" (they share a path model, as BBR).
+    /// Ensembles need Linux 6.4, CAP_BPF and CAP_PERFMON; otherwise the default applies. For comparison only: "ensemble
+    /// per connection", "ensemble per ack", "ensemble per connection per ack".
     pub congestion: CongestionSetting,
-    /// Send and receive buffer of each connection's socket, "16KiB" to "256MiB". Without CAP_NET_ADMIN,
-    /// net.core.wmem_max and net.core.rmem_max limit it. If left out: the kernel tunes the buffers, which is usually
-    /// better.
+    /// Send and receive buffer of each connection's socket, 16 KiB to 256 MiB. Without CAP_NET_ADMIN, net.core.wmem_max
+    /// and net.core.rmem_max limit it. If left out: the kernel tunes the buffers, which is usually better.
     pub socket_buffer: Option<Size>,
-    /// Time without a sign of life after which an initiator is pinged, 1s or more; 0 for never.
+    /// Silence of an initiator after which it is pinged, 1s to 1h. 0 disables pings: then only TCP keepalive detects an
+    /// initiator whose host has vanished, and a hung initiator keeps its session.
     pub ping_interval: TimeSpan,
-    /// Number of commands whose responses leave with one write, unless all received commands are answered before.
-    /// Fewer means less time for each command, more means less CPU time.
+    /// Maximum number of responses that one write to the socket carries, 1 to 1024; the write is sent earlier if no
+    /// received command is left. Smaller values lower the latency of single commands, larger ones save CPU time.
     pub batch_commands: u32,
-    /// How long an active connection is polled before its thread sleeps, such as "50us"; 0 for never. This uses a CPU
-    /// to lower the latency.
+    /// How long an active connection is polled before its thread sleeps, up to 1ms, such as "50us"; 0 disables polling.
+    /// It lowers the latency and keeps a CPU busy.
     pub busy_poll: TimeSpan,
 }
 
-/// A target.
+/// The table `[[target]]`: an iSCSI target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct IscsiTargetSettings {
-    /// The iSCSI name of the target. Required.
+    /// iSCSI name of the target (iqn., eui. or naa.). Hosts that know the target find it by this name; unless a unit
+    /// has a `serial`, a changed name makes its disks new disks. Required.
     pub name: IscsiName,
-    /// The name of the target for people.
+    /// Description of the target that initiators show to people (TargetAlias).
     pub alias: Option<String>,
-    /// Portals of the target's own, in place of the common ones. Targets with the same list share them. Such a target
-    /// has no `groups`.
+    /// Portals of this target alone, in place of the common ones. Targets with an equal list share the portals.
+    /// `groups` is not allowed then. If left out: the common portals.
     pub listen: Option<Vec<Address>>,
-    /// The portal groups through which the target is reached. If left out: all groups.
+    /// Tags of the portal groups through which initiators reach the target. If left out: all groups.
     pub groups: Option<Vec<u16>>,
-    /// The address to which every login is redirected. Such a target needs no unit.
+    /// Address (host:port) to which every login is redirected, with status 0101. The target then needs no unit.
     pub redirect: Option<HostPort>,
-    /// Whether that redirect is permanent.
+    /// If true, the redirect is reported as permanent (status 0102), so initiators may store the new address.
     pub redirect_permanently: bool,
-    /// Who may log in: `[[target.allow]]`. If left out: everybody who can reach the target.
+    /// Initiators that may log in: `[[target.allow]]`. An empty list admits none. If left out: every initiator that can
+    /// connect may log in.
     pub allow: Option<Vec<Allow>>,
-    /// The credential with which the target authenticates itself: `[target.mutual]`.
+    /// Credential with which the target authenticates itself to initiators that request it (mutual CHAP):
+    /// `[target.mutual]`. The secret must differ from those of all users.
     pub mutual: Option<ChapCredentialSettings>,
-    /// The logical units: `[[target.unit]]`.
+    /// Logical units of the target, which hosts see as disks: `[[target.unit]]`.
     pub unit: Vec<Unit>,
 }
 
@@ -210,20 +221,20 @@ impl IscsiTargetSettings {
 }
 
 impl Settings {
-    /// Returns true if opening a unit of this target needs another target: for itself, or for units that are opened
-    /// together with it.
+    /// Returns true if opening a unit of this target needs another target: for the unit itself, or for a unit that is
+    /// opened together with it because they share a common cache.
     pub fn needs_another(&self, target: &IscsiTargetSettings) -> bool {
         let common = target.unit.iter().filter_map(Unit::in_common);
         target.has_remote()
             || common.flat_map(|name| self.units_of(name)).any(|(other, _)| other.has_remote())
     }
 
-    /// Returns the common cache with this name.
+    /// Returns the cache settings of the common cache `name`.
     pub fn common_cache(&self, name: &str) -> Option<&CacheLayerSettings> {
         self.common_cache.iter().find(|common| common.name == name).map(|common| &common.cache)
     }
 
-    /// Returns the units of a common cache.
+    /// Returns the units that use the common cache `name`, each with its target.
     pub fn units_of(&self, name: &str) -> Vec<(&IscsiTargetSettings, &Unit)> {
         let units =
             self.target.iter().flat_map(|target| target.unit.iter().map(move |u| (target, u)));
@@ -232,7 +243,7 @@ impl Settings {
 }
 
 impl Unit {
-    /// Returns the name of the unit's common cache, if it has one.
+    /// Returns the name of the common cache that the unit uses, if any.
     pub fn in_common(&self) -> Option<&str> {
         self.stack.iter().find_map(|layer| match layer {
             Layer::CommonCache(common) => Some(&*common.name),
@@ -240,8 +251,8 @@ impl Unit {
         })
     }
 
-    /// Returns the file at the bottom and the slice directly above it, if the unit begins with these. Several
-    /// units may have slices of such a file.
+    /// Returns the file at the bottom and the slice directly above it, if the stack begins with these two. Several
+    /// units may have slices of one file.
     pub fn file_part(&self) -> Option<(&File, &Slice)> {
         match &self.stack[..] {
             [Layer::File(file), Layer::Slice(slice), ..] => Some((file, slice)),
@@ -249,7 +260,7 @@ impl Unit {
         }
     }
 
-    /// Returns the pair of the unit's cache, if it has one.
+    /// Returns the pair settings of the unit's cache, if there are any.
     pub fn pair(&self) -> Option<&PairPartnerSettings> {
         self.stack.iter().find_map(|layer| match layer {
             Layer::Cache(cache) => cache.pair.as_deref(),
@@ -258,52 +269,55 @@ impl Unit {
     }
 }
 
-/// One logical unit.
+/// The table `[[target.unit]]`: one logical unit.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Unit {
-    /// The logical unit number, 0 to 16383.
+    /// Logical unit number, 0 to 16383, unique within the target.
     pub lun: u16,
-    /// What the unit serves: "block", a disk whose blocks are in a stack of layers.
+    /// Device type of the unit. The only value is "block": a disk whose blocks are in a stack of layers.
     pub kind: UnitKind,
-    /// The name of the volume in the naming service (`[names]`), which is the same wherever the volume is: a-z, 0-9,
-    /// `.`, `-`, `_`. If left out: the volume is not announced.
+    /// Name of the volume in the naming service (`[names]`): a-z, 0-9, `.`, `-`, `_`. The name stays the same when the
+    /// volume moves to another node. If left out: the volume is not announced.
     #[serde(deserialize_with = "names::volume")]
     pub volume: Option<VolumeName>,
-    /// How often the volume has moved from node to node. If two nodes announce the volume, the one with the higher
-    /// number is right. `forebay volume move` counts. At most 4503599627370495 (2^52 - 1).
+    /// Number of moves of the volume between nodes, up to 4503599627370495 (2^52 - 1). `forebay volume move` increments
+    /// it. If two nodes announce the volume, the higher number wins: raise it by hand only to serve an older copy on
+    /// purpose.
     pub generation: u64,
-    /// The serial number, at most 36 characters. If left out: a number made of the target's name and the LUN, which
-    /// stays the same as long as these do.
+    /// Serial number, 1 to 36 ASCII characters, from which the NAA name is derived, too. Hosts recognize the disk by
+    /// it. If left out: derived from target name and LUN, so renaming the target makes it a new disk for every host.
     pub serial: Option<String>,
-    /// The product name in INQUIRY data, at most 16 characters.
+    /// Product name in INQUIRY data, at most 16 ASCII characters. Some hosts select multipath settings by it.
     pub product: String,
-    /// Whether the medium is removable, so that START STOP UNIT ejects and loads it.
+    /// If true, hosts see a removable medium, which START STOP UNIT ejects and loads.
     pub removable: bool,
-    /// Share of the space below a thin volume, 0.01 to 1, above which initiators are notified that space runs out
-    /// (38/07). It works over a sparse file without a slice or a cache above it. If left out: initiators are told
-    /// only when there is no space left.
+    /// Share of the space below a thin volume, 0.01 to 1, above which initiators get a warning that space runs out
+    /// (sense 38/07). Only for a sparse file without a slice or cache above it. If left out: no warning before space
+    /// has run out.
     pub soft_threshold: Option<f64>,
-    /// Bytes of a physical block as initiators see it: a power of two from the logical block size to 4KiB, over a
-    /// remote layer 4KiB. Some old systems need 512B. If left out: the size that the storage has, mostly 4KiB.
+    /// Physical block size that initiators see: a power of two from the logical block size (4KiB over a remote layer)
+    /// to 4KiB. Some old systems need 512B, which makes unaligned writes slower. If left out: the value of the storage,
+    /// mostly 4KiB.
     pub physical_block_size: Option<Size>,
-    /// Whether a WRITE SAME of no blocks extends to the end of the unit, if that is at most 16MiB away. Otherwise it
-    /// is refused (WSNZ).
+    /// If true, WRITE SAME with a block count of 0 extends to the end of the unit, up to 16 MiB. If false, it is
+    /// refused (WSNZ).
     pub write_same_to_end: bool,
-    /// The version of SPC in INQUIRY data: 4, or 3 for initiators that know no newer one.
+    /// SPC version in INQUIRY data: 4, or 3 for initiators that refuse newer ones.
     pub spc: u8,
-    /// Whether other initiators may read the unit while the cache of a gateway has claimed it. They see it as of a
-    /// flush of the gateway; without a cache with `report = "at-flush"` on this node, reads are refused while the
-    /// gateway destages a round. They may not write in any case.
+    /// If true, other initiators may read the unit while a gateway has claimed it; they never may write. They see the
+    /// state of the gateway's last flush. Unless this node has a cache with `report = "at-flush"`, their reads are
+    /// refused while a destage round runs.
     pub reads_beside_claim: bool,
-    /// Number of bytes that a gateway has at a time of a volume that several gateways share, 64KiB to 1GiB. Each of
-    /// these gateways has `share = true` in its cache, and this node has `state`. If left out: one gateway has the
-    /// whole volume.
+    /// Number of bytes that a gateway claims at a time of a volume that several gateways share, 64 KiB to 1 GiB, a
+    /// multiple of 4 KiB. Large values need fewer messages; small ones cause fewer conflicts. The gateways set `share`;
+    /// this node needs `state`. If left out: one gateway has the whole volume.
     pub share_grain: Option<Size>,
-    /// Time without a sign of life of such a gateway after which the others no longer wait for what it only reads, 1s
-    /// to 1h. What it wrote is waited for until it comes back, or until `forebay claim drop`.
+    /// Silence of a sharing gateway after which the others stop waiting for ranges that it only reads, 1s to 1h. Ranges
+    /// that it wrote stay locked until it is back, or until `forebay claim drop`, which loses these writes.
     pub share_lease: TimeSpan,
-    /// The layers of the unit, the bottom layer first. Required.
+    /// Layers of the unit, the bottom layer first, such as [ { file = { path = "disk.img", size = "10GiB" } } ].
+    /// Required.
     pub stack: Vec<Layer>,
 }
 
@@ -361,7 +375,7 @@ impl Default for Unit {
 }
 
 impl Unit {
-    /// Returns the settings of the unit for the crate `unit`.
+    /// Returns the settings of the unit in the form of the crate `unit`.
     pub fn behavior(&self) -> unit::Settings {
         unit::Settings {
             removable: self.removable,
@@ -381,8 +395,8 @@ impl Unit {
 }
 
 impl Settings {
-    /// Returns the folder for records of storage and of confirmed writes: the `state` folder if there is one,
-    /// else a folder beside the settings file. Claims and reservations are kept in a `state` folder only.
+    /// Returns the folder for records of storage and of confirmed writes: the `state` folder if there is one, otherwise
+    /// a folder next to the settings file. Claims and reservations are kept in a `state` folder only.
     pub fn records_folder(&self) -> PathBuf {
         records_folder(self.state.as_deref(), &self.file)
     }
@@ -393,17 +407,17 @@ fn records_folder(state: Option<&Path>, file: &Path) -> PathBuf {
     lasting(&state.map_or_else(beside, Path::to_owned))
 }
 
-/// Returns the path in absolute form, which holds in each working directory.
+/// Returns the path in absolute form, valid in every working directory.
 fn lasting(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the command that removes the record of a path that the settings file `config` names.
+/// Returns the command that removes the record of `path` from the settings file `config`.
 pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
     let lose = if loses_data { " --lose-data" } else { "" };
     let (path, config) = (lasting(path), lasting(config));
     format!("forebay forget {} --config {}{lose}", quoted(&path), quoted(&config))
 }
 
-/// The name of the folder of records if the settings have no `state`.
+/// Name of the folder of records if the settings have no `state`.
 const BESIDE_SETTINGS: &str = "forebay-state";

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::{Layer, Settings, access, problem::SettingsFileProblem, records_folder, rule, rules};
 
 impl Settings {
-    /// Reads and checks a file, and the secrets and certificates that it names. Relative paths in it are relative
-    /// to its folder.
+    /// Reads and checks a file, with the secrets and certificates that it names. Relative paths are relative to the
+    /// folder of the file.
     pub fn load(file: &Path) -> Result<Self, SettingsFileProblem> {
         let (mut settings, text) = Self::read(file)?;
         settings.read_secrets().and_then(|()| settings.read_certificates()).map_err(
@@ -17,7 +17,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Reads and checks a file, without the secrets and certificates that it names.
+    /// Reads and checks a file without reading the secrets and certificates that it names.
     pub fn load_without_secrets(file: &Path) -> Result<Self, SettingsFileProblem> {
         Self::read(file).map(|(settings, _)| settings)
     }

@@ -1,4 +1,4 @@
-//! Converts settings about logins: CHAP users, access rules and credentials for the target and the initiator.
+//! Converts settings about logins (CHAP users, access rules, credentials) to the types of target and initiator.
 
 use iscsi::login::chap::{Credential, InitiatorChap};
 use target::{LoginAccess, LoginAccessRule, Security};
@@ -20,12 +20,12 @@ pub fn access(target: &crate::IscsiTargetSettings) -> LoginAccess {
     rules(target.allow.as_deref(), target.mutual.as_ref())
 }
 
-/// Returns the CHAP credentials for a remote target, in both directions.
+/// Returns the CHAP credentials for a remote target in both directions; `None` if the layer has no `user`.
 pub fn chap(remote: &RemoteLayerSettings) -> Option<InitiatorChap> {
     Some(prove(remote.user.as_ref()?, remote.mutual.as_ref(), &remote.chap))
 }
 
-/// Combines our credentials, those that the target has to prove, and the accepted hashes.
+/// Combines our credential, the one that the target has to prove, and the accepted hashes.
 pub fn prove(
     user: &ChapCredentialSettings,
     mutual: Option<&ChapCredentialSettings>,

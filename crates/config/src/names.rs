@@ -1,4 +1,4 @@
-//! Settings of the naming service, and the names that a remote layer may have.
+//! Settings of the naming service, and the two forms in which a remote layer names its volume.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
@@ -8,29 +8,32 @@ use serde::{Deserialize, Deserializer};
 use super::{portal::HostPort, value_types::ParsedTextVisitor};
 use crate::quantity::{REMEDY, TimeSpan};
 
-/// The default port of the naming service. No port is assigned to it.
+/// Default port of the naming service. IANA has assigned no port to it.
 pub const NAMING_PORT: u16 = 3299;
 
-/// The table [names].
+/// The table `[names]`: this node in the naming service.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamingServiceSettings {
-    /// The name of this node for people: a-z, 0-9, `.`, `-`, `_`. If left out: a name made of the host's name.
+    /// Name of this node for people: a-z, 0-9, `.`, `-`, `_`. Nodes are identified by a number in `state`, not by this
+    /// name. If left out: a name made of the host name.
     #[serde(deserialize_with = "node")]
     pub node: Option<NodeName>,
-    /// Addresses on which other nodes may ask and tell: IP addresses with ports (3299 if left out). If left out:
-    /// none, and this process only asks.
+    /// Addresses on which this node answers other nodes: IP addresses with ports (3299 if left out). If empty: this
+    /// process only asks others.
     pub listen: Vec<NamingAddress>,
-    /// The host that others are told in place of an address that stands for all interfaces, such as 0.0.0.0.
+    /// Host name or address, without a port, that is announced in place of an address that stands for all interfaces,
+    /// such as 0.0.0.0. Others must be able to connect to it.
     pub host: Option<HostPort>,
-    /// Naming addresses of other nodes. Each tells of all that it knows. The address of this node may be among them.
+    /// Naming addresses of other nodes, of which each passes on all entries that it has received. One reachable node
+    /// suffices; name two or more for failures. The address of this node may be among them.
     pub seeds: Vec<HostPort>,
-    /// The file with the secret that all nodes of the naming service have in common, as of a user. Whoever has it can
-    /// send gateways to other nodes.
+    /// File with the secret that all nodes of the naming service share; the rules for it are those of a user's secret.
+    /// An attacker with this secret can direct gateways to other nodes.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable with that secret, in place of a file.
+    /// Environment variable that holds this secret, in place of `secret_file`.
     pub secret_env: Option<String>,
-    /// Time without a sign of life of a node after which its volumes are shown as stale, 5s to 1h. If left out: 30s.
+    /// Silence of a node after which its volumes are shown as stale, 5s to 1h. If left out: 30s.
     pub stale_after: TimeSpan,
 }
 
@@ -54,7 +57,8 @@ impl NamingServiceSettings {
         self.seeds.iter().map(|seed| with_port(&seed.0, NAMING_PORT))
     }
 
-    /// Returns the address that is announced for a socket; `None` if it listens on all interfaces and no host is set.
+    /// Returns the address to announce for a socket bound to `bound`; `None` if it listens on all interfaces and no
+    /// `host` is set.
     pub fn told(&self, bound: SocketAddr) -> Option<String> {
         match (bound.ip().is_unspecified(), &self.host) {
             (false, _) => Some(bound.to_string()),
@@ -64,17 +68,17 @@ impl NamingServiceSettings {
     }
 }
 
-/// Returns the host with its port, or with this default port.
+/// Returns `host` with its own port, or with `port` if it has none.
 pub fn with_port(host: &str, port: u16) -> String {
     if has_port(host) { host.to_owned() } else { format!("{host}:{port}") }
 }
 
-/// Returns true if the text ends with a port.
+/// Returns true if the text ends with a port. Colons of an IPv6 address without brackets are not a port.
 pub fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'))
 }
 
-/// The address of a socket of the naming service.
+/// The address of a listening socket of the naming service.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NamingAddress(pub SocketAddr);
 
@@ -116,12 +120,12 @@ fn label<T: FromStr<Err: fmt::Display>>(text: &str, example: &str) -> Result<T, 
         .map_err(|error| format!("`{text}` is {error}{REMEDY}write one such as \"{example}\""))
 }
 
-/// The remote unit of a layer or command: an address, or the name of a volume.
+/// The far volume of a layer or command: an address, or the name of a volume.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FarVolumeAddress {
-    /// `iscsi://…`
+    /// An address of the form `iscsi://…`.
     At(initiator::Url),
-    /// `gln:VOLUME`
+    /// A name of the form `gln:VOLUME`.
     Named(VolumeName),
 }
 
@@ -140,7 +144,7 @@ impl FromStr for FarVolumeAddress {
     }
 }
 
-/// The prefix of a volume's name where an address is possible.
+/// Prefix that marks the name of a volume where an address is possible.
 const GLN: &str = "gln:";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Settings of portals.
+//! Settings of portals and portal groups.
 
 use std::fmt;
 
@@ -11,23 +11,22 @@ use super::{
 };
 use crate::quantity::REMEDY;
 
-/// A portal with more settings than its address.
+/// The table `[[portal]]`: a portal with more settings than its address.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortalSettings {
-    /// The address on which the portal listens, as in `listen`. Required.
+    /// IP address and port on which the portal listens, as in `listen`. Required.
     pub address: Option<Address>,
-    /// The tag of its portal group, 1 to 65535, which initiators see as TargetPortalGroupTag. A target is reached
-    /// through the groups that it names, by default through all. Sessions through one group are one path, through two
-    /// groups two paths.
+    /// Tag of the portal group, 1 to 65535 (TargetPortalGroupTag). A target is reached through the groups that it
+    /// names, by default through all. Hosts with multipath see one path per group: use two groups for two networks.
     pub group: u16,
-    /// The address that discovery reports instead, for initiators behind an address translation.
+    /// Address (host:port) that discovery reports in place of `address`, for initiators behind an address translation.
     pub advertise: Option<HostPort>,
-    /// The address to which every login at this portal is redirected.
+    /// Address (host:port) to which every login at this portal is redirected, with status 0101.
     pub redirect: Option<HostPort>,
-    /// Whether that redirect is permanent.
+    /// If true, the redirect is reported as permanent (status 0102), so initiators may store the new address.
     pub redirect_permanently: bool,
-    /// TLS 1.3 with a certificate at both ends: `[portal.tls]`.
+    /// TLS 1.3 with a certificate at both ends: `[portal.tls]`. If left out: no TLS.
     pub tls: Option<PortalTls>,
 }
 
@@ -44,10 +43,10 @@ impl Default for PortalSettings {
     }
 }
 
-/// The default tag: that of `listen`, of portals that name none, and of a target's own portals.
+/// Default tag of a portal group: for `listen`, for portals that name none, and for portals of a single target.
 pub const COMMON_TAG: u16 = 1;
 
-/// `host[:port]`; the host is a name or an IP address (RFC 7143, 13.8).
+/// An address `host[:port]`; the host is a name or an IP address (RFC 7143, 13.8).
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct HostPort(pub String);
 
@@ -76,7 +75,7 @@ impl HostPort {
     }
 }
 
-/// The maximum length of a host name (RFC 1035, 2.3.4).
+/// Maximum length of a host name (RFC 1035, 2.3.4).
 const HOST_BYTES: usize = 253;
 
 impl<'de> Deserialize<'de> for HostPort {
@@ -92,20 +91,21 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// A portal group: portals that lead to the same targets.
+/// A portal group: portals through which the same targets are reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PortalGroupSettings {
-    /// The tag that initiators see.
+    /// TargetPortalGroupTag of the group.
     pub tag: u16,
-    /// The addresses of a target's own portals; `None` for portals of the whole process.
+    /// Addresses of the portals that belong to single targets (`listen` of a target); `None` for portals of the whole
+    /// process.
     pub own: Option<Vec<Address>>,
-    /// Its portals with their addresses.
+    /// Portals of the group, each with its address.
     pub portals: Vec<(Address, PortalSettings)>,
 }
 
 impl Settings {
-    /// The portal groups that lead to targets, or will lead to targets that other nodes move here, in the
-    /// order in which the settings name them.
+    /// Returns the portal groups that lead to targets, or will lead to targets that other nodes move here, in the order
+    /// in which the settings name them.
     pub fn groups(&self) -> Vec<PortalGroupSettings> {
         let mut groups: Vec<PortalGroupSettings> = Vec::new();
         let mut add =
@@ -126,7 +126,7 @@ impl Settings {
             add(COMMON_TAG, None, *address, PortalSettings::default());
         }
         for portal in &self.portal {
-            // A portal without an address is refused when the settings are read.
+            // A portal without an address is refused by the rules before this is called.
             if let Some(address) = portal.address {
                 add(portal.group, None, address, portal.clone());
             }
@@ -146,16 +146,16 @@ impl Settings {
         groups
     }
 
-    /// Returns true if the portals of the whole process are open even while no target of the settings uses
-    /// them. That is so with `[accept]`, since targets that come from other nodes are reached through all
-    /// these portals. Where targets have a `listen` of their own, the default of `listen` opens no portal.
+    /// Returns true if the portals of the whole process are open even while no target of the settings uses them. This
+    /// is so with `[accept]`, since targets that come from other nodes are reached through all these portals. If all
+    /// targets have a `listen` of their own, the default of `listen` opens no portal.
     pub fn awaits_targets(&self) -> bool {
         let is_asked_for = self.listen.is_some() || !self.portal.is_empty();
         self.accept.is_some()
             && (is_asked_for || self.target.iter().all(|target| target.listen.is_none()))
     }
 
-    /// Returns portals that have only an address.
+    /// Returns the addresses of portals without further settings.
     pub fn listen(&self) -> &[Address] {
         match &self.listen {
             Some(listen) => listen,
@@ -165,7 +165,7 @@ impl Settings {
     }
 }
 
-/// By default only this machine can connect: there is no authentication unless it is set up.
+/// By default only this machine can connect, because access is not restricted until the user sets rules.
 static DEFAULT_LISTEN: [Address; 1] = [Address::LOOPBACK];
 
 impl IscsiTargetSettings {

@@ -1,5 +1,5 @@
-//! Files with secrets. A file is checked before it is read, so that a pipe, a link or another user's file is
-//! not used in its place.
+//! Opens and reads files with secrets. The owner, type and mode of a file are checked before it is read, so that a
+//! pipe, a link or a file of another user is never used in its place.
 
 use std::{
     io::{self, Read},
@@ -10,26 +10,27 @@ use std::{
 use volume::{OpenNamed, UntrustedLink, is_ours};
 use zeroize::Zeroizing;
 
-/// The demands on the owner and the mode of a file before it is read.
+/// Requirements on the owner and the mode of a file before it is read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PrivateFileRule {
-    /// It may be anybody's, and be read by anybody: certificates, and keys that a secret wraps.
+    /// Any owner and mode: certificates.
     Public,
-    /// It belongs to root or to the user of this process: a wrapped key, which nobody else may replace.
+    /// The file belongs to root or to the user of this process: a wrapped key, which other users must not be able to
+    /// replace.
     Owned,
-    /// In addition, nobody else has any right to it.
+    /// As `Owned`, and other users have no access at all.
     Secret,
 }
 
-/// Why a file is not read.
+/// The reason why a file is not read.
 pub enum PrivateFileError {
-    /// The system does not open or read it.
+    /// The system could not open or read the file.
     Unreadable(io::Error),
-    /// The file is not fit for use. The texts say what is wrong, and which command helps.
+    /// The file must not be used: the reason, and the remedy.
     Unfit(String, String),
 }
 
-/// The content of a plain file of at most `most` bytes. `what` names it in messages ("the secret").
+/// Returns the content of a plain file of at most `most` bytes. `what` names it in messages ("the secret").
 pub fn read(
     path: &Path,
     what: &str,

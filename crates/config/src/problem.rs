@@ -1,5 +1,4 @@
-//! Locates an error in a settings file: converts the path of a key, or a byte range, to line, column, key and a
-//! remedy.
+//! Locates an error in a settings file: converts the path of a key, or a byte range, to line, column, key and remedy.
 
 use std::{
     fmt,
@@ -20,7 +19,7 @@ use crate::quantity::REMEDY;
 pub enum KeyPathStep {
     /// Into a table, by a key.
     Key(String),
-    /// Into an array, counted from 0.
+    /// Into an array; the first element has index 0.
     Index(usize),
 }
 
@@ -29,14 +28,14 @@ pub enum KeyPathStep {
 pub struct KeyPath(Vec<KeyPathStep>);
 
 impl KeyPath {
-    /// Appends a step into a table.
+    /// Returns the path extended by a step into a table.
     pub fn key(&self, name: &str) -> Self {
         let mut path = self.clone();
         path.0.push(KeyPathStep::Key(name.to_owned()));
         path
     }
 
-    /// Appends a step into an array.
+    /// Returns the path extended by a step into an array.
     pub fn index(&self, index: usize) -> Self {
         let mut path = self.clone();
         path.0.push(KeyPathStep::Index(index));
@@ -57,25 +56,21 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// An error in a settings file.
+/// An error in a settings file, with its location and a remedy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SettingsFileProblem {
-    /// The file.
     pub file: PathBuf,
-    /// The line from 1; 0 if the file could not be read.
+    /// Line, counted from 1; 0 if the file could not be read.
     pub line: usize,
-    /// The column from 1, in characters.
+    /// Column in characters, counted from 1.
     pub column: usize,
-    /// The key.
     pub key: KeyPath,
-    /// What is wrong.
     pub message: String,
-    /// What to write instead.
     pub remedy: String,
 }
 
 impl SettingsFileProblem {
-    /// Reports a file that cannot be read.
+    /// Makes a problem of a file that cannot be read.
     pub fn unreadable(file: &Path, error: &std::io::Error) -> Self {
         Self {
             file: file.to_owned(),
@@ -89,7 +84,7 @@ impl SettingsFileProblem {
         }
     }
 
-    /// Reports an error of the TOML parser or of serde.
+    /// Makes a problem of an error of the TOML parser or of serde.
     pub fn from_toml(file: &Path, text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or(0..0);
         let key = DeTable::parse(text).map(|top| key_at(&top, &span)).unwrap_or_default();
@@ -104,7 +99,8 @@ impl SettingsFileProblem {
         Self { file: file.to_owned(), line, column, key, message, remedy }
     }
 
-    /// Reports a broken rule at the value on this path, or at the nearest table on the way to it.
+    /// Makes a problem of a broken rule, located at the value on the path `key`, or at the nearest table on the way to
+    /// it.
     pub fn at(file: &Path, text: &str, key: KeyPath, message: String, remedy: String) -> Self {
         let start = DeTable::parse(text).map(|top| start_of(&top, &key.0)).unwrap_or(0);
         let (line, column) = line_and_column(text, start);
@@ -131,7 +127,7 @@ impl From<SettingsFileProblem> for Failure {
     }
 }
 
-/// Returns in words how to write a value as a list of one element.
+/// Returns a remedy that shows how to write a value as a list of one element.
 fn as_list(key: &KeyPath, value: Option<&str>) -> String {
     let name = key.0.iter().rev().find_map(|step| match step {
         KeyPathStep::Key(name) => Some(name.as_str()),
@@ -141,7 +137,7 @@ fn as_list(key: &KeyPath, value: Option<&str>) -> String {
     format!("write a list: {} = [{value}]", name.unwrap_or("KEY"))
 }
 
-/// Returns a remedy. The messages of serde and TOML only say what they expected.
+/// Returns a remedy for a message of serde or of the TOML parser, which report only what they expected.
 fn remedy_for(message: &str) -> String {
     let (found, known) = names_in(message);
     if message.starts_with("unknown field") || message.starts_with("unknown variant") {
@@ -163,7 +159,7 @@ fn remedy_for(message: &str) -> String {
     "correct the line; forebay.example.toml shows every key in use".into()
 }
 
-/// Returns the first name in backquotes, and the other ones.
+/// Returns the first name in backquotes, and the remaining ones.
 fn names_in(message: &str) -> (String, Vec<String>) {
     let mut quoted = message.split('`').skip(1).step_by(2).map(str::to_owned);
     (quoted.next().unwrap_or_default(), quoted.collect())
@@ -179,7 +175,7 @@ fn closest(found: &str, known: &[String]) -> Option<String> {
     exact.or((near.0 <= 2 && near.0 < found.len()).then_some(near.1)).cloned()
 }
 
-/// The Levenshtein distance in bytes.
+/// Returns the Levenshtein distance of two texts in bytes.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -198,7 +194,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns line and column from 1, the column in characters.
+/// Returns line and column of the byte offset `at`, both counted from 1, the column in characters.
 fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
@@ -224,7 +220,7 @@ fn in_table(table: &DeTable<'_>, span: &Range<usize>, path: &mut KeyPath) -> boo
     false
 }
 
-/// Check the children first: headers such as `[[target]]` span only themselves.
+/// The children come first, because headers such as `[[target]]` span only themselves.
 fn in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, path: &mut KeyPath) -> bool {
     let inside = match value.get_ref() {
         DeValue::Table(table) => in_table(table, span, path),
@@ -245,7 +241,7 @@ fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// Returns the start of the value on this path; if a step is missing, that of the table before it.
+/// Returns the byte offset of the value on this path; if a step is missing, that of the table before it.
 fn start_of(top: &Spanned<DeTable<'_>>, path: &[KeyPathStep]) -> usize {
     let mut start = top.span().start;
     let mut table = Some(top.get_ref());

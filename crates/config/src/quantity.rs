@@ -4,20 +4,18 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// Separates the message from the remedy in the text of an error that serde passes through.
+/// Separates the message from the remedy in the text of an error that passes through serde.
 pub const REMEDY: &str = "; remedy: ";
 
-/// A number of bytes. Written as a whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`; a bare number is in bytes.
+/// A number of bytes. Written as a whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`; a bare number counts bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Size(pub u64);
 
 impl Size {
-    /// Returns this number of mebibytes.
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// Returns this number of kibibytes.
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
@@ -57,7 +55,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Formats a number of bytes for people, rounded: `1.5 GiB`.
+/// Formats a number of bytes for people, rounded, such as `1.5 GiB`.
 pub fn about(bytes: u64) -> String {
     let (unit, factor) = SIZES.iter().find(|(_, factor)| bytes >= *factor).unwrap_or(&("B", 1));
     if *factor == 1 {
@@ -96,12 +94,10 @@ impl<'de> Deserialize<'de> for Size {
 pub struct TimeSpan(pub Duration);
 
 impl TimeSpan {
-    /// Returns this number of seconds.
     pub const fn seconds(count: u64) -> Self {
         Self(Duration::from_secs(count))
     }
 
-    /// Returns this number of milliseconds.
     pub const fn millis(count: u64) -> Self {
         Self(Duration::from_millis(count))
     }
@@ -164,7 +160,7 @@ impl<'de> Deserialize<'de> for TimeSpan {
     }
 }
 
-/// Splits a text into digits and the rest, without the space between them.
+/// Splits a text into digits and unit, without the space between them.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,23 +1,20 @@
-//! The parts of rules: a broken rule, and checks that many rules need.
+//! The result of a rule about settings, and checks that many rules need.
 
 use std::collections::HashMap;
 
 use super::problem::KeyPath;
 use crate::quantity::Size;
 
-/// A rule that does not hold.
+/// A rule that the settings break, located by the key.
 pub struct BrokenSettingsRule {
-    /// The path of the key.
     pub key: KeyPath,
-    /// What is wrong.
     pub message: String,
-    /// The remedy.
     pub remedy: String,
 }
 
 pub(super) type SettingsRuleResult = Result<(), BrokenSettingsRule>;
 
-/// Checks that a size is a whole number of blocks, at least one.
+/// Checks that a size is a positive multiple of the block size.
 pub(super) fn whole(
     at: &KeyPath,
     name: &str,
@@ -34,7 +31,7 @@ pub(super) fn whole(
     }
 }
 
-/// Checks a logical block size.
+/// Checks a logical block size: 512 or 4096.
 pub(super) fn block_size(at: &KeyPath, size: Size) -> SettingsRuleResult {
     match size.0 {
         512 | 4096 => Ok(()),
@@ -73,7 +70,7 @@ pub(super) fn wrong(
     Err(BrokenSettingsRule { key, message: message.into(), remedy: remedy.into() })
 }
 
-/// Checks that values are unique, and remembers where each was used.
+/// Checks that values are unique, and remembers the key at which each was used.
 #[derive(Default)]
 pub(super) struct UniqueSettingValues<'a>(HashMap<&'a str, KeyPath>);
 
@@ -93,7 +90,7 @@ impl<'a> UniqueSettingValues<'a> {
         }
     }
 
-    /// Returns the number of values so far.
+    /// Returns the number of different values so far.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }

@@ -1,4 +1,4 @@
-//! Rules between keys, each of which is valid by itself.
+//! Rules between keys whose values are valid on their own.
 
 use std::{collections::HashMap, path::Path};
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::quantity::{Size, TimeSpan};
 
-/// Returns the first rule that does not hold.
+/// Returns the first rule that the settings break, if any.
 pub fn broken(settings: &Settings) -> Option<BrokenSettingsRule> {
     check(settings).err()
 }
@@ -63,7 +63,7 @@ fn check(settings: &Settings) -> SettingsRuleResult {
     portals(settings)
 }
 
-/// Checks common caches: the one of each unit exists, and the unit has no other cache.
+/// Checks the units of common caches: the table that each names exists, and the unit has no other cache.
 fn in_common(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     for (index, target) in settings.target.iter().enumerate() {
@@ -96,7 +96,7 @@ fn in_common(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Checks a common cache: some units have it, no more than a log has room for, and its keys fit together.
+/// Checks a common cache: at least one unit uses it, at most as many as a log has room for, and its keys fit together.
 fn common_cache<'a>(
     settings: &Settings,
     common: &'a CommonCache,
@@ -119,7 +119,7 @@ fn common_cache<'a>(
     common.check(&at.key("cache"), files)
 }
 
-/// Checks halves: each belongs to a pair, whose unit is on a remote volume.
+/// Checks the mirror legs of pairs: a pair's unit is on a remote volume, and a `half` layer names the target of a pair.
 fn halves(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     for (index, target) in settings.target.iter().enumerate() {
@@ -146,7 +146,7 @@ fn halves(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Checks the keys of each portal by itself.
+/// Checks the keys of each portal on its own.
 fn each_portal(settings: &Settings) -> SettingsRuleResult {
     for (index, portal) in settings.portal.iter().enumerate() {
         let at = KeyPath::default().key("portal").index(index);
@@ -165,12 +165,12 @@ fn portal_tls(tls: &PortalTls, at: &KeyPath) -> SettingsRuleResult {
     required(at, "client_ca", is_missing(&tls.client_ca), "\"ca.pem\"")
 }
 
-/// Checks that every portal has an address of its own, and a target that is reached through it.
+/// Checks that every portal has an address of its own and that at least one target uses it.
 fn portals(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     let mut seen: HashMap<Address, KeyPath> = HashMap::new();
     let mut once = |address: Address, at: KeyPath| match seen.insert(address, at.clone()) {
-        // Port 0 is a different port each time.
+        // Port 0 stands for another free port each time.
         Some(first) if address.0.port() != 0 => {
             let message = format!("{address} is already used at {first}");
             wrong(at, message, "give each portal an address of its own")
@@ -206,7 +206,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
         if settings.target[..index].iter().any(|earlier| earlier.listen.as_ref() == Some(own)) {
             continue;
         }
-        // A target's list that is the same as the common one is allowed if no target uses the common one.
+        // A target may repeat the common list if no target uses the common portals.
         let is_common = !settings.awaits_targets()
             && settings.target.iter().all(|target| target.listen.is_some());
         for (index, address) in own.iter().enumerate() {
@@ -218,7 +218,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Checks that each target can be reached.
+/// Checks that initiators can reach the target through at least one portal group.
 fn listen(settings: &Settings, target: &IscsiTargetSettings, at: &KeyPath) -> SettingsRuleResult {
     redirect(at, target.redirect.is_some(), target.redirect_permanently)?;
     for (index, tag) in target.groups.iter().flatten().enumerate() {
@@ -260,12 +260,12 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> SettingsRuleResult {
     range(at, "max_discovery_sessions_per_address", own, 1, most)?;
     let idle = iscsi.discovery_timeout;
     range(at, "discovery_timeout", idle, TimeSpan::seconds(1), TimeSpan::seconds(3600))?;
-    // A smaller value leaves no shares beside the room for the longest writes, 64 MiB.
+    // A smaller value leaves no shares next to the space for the longest writes, 64 MiB.
     range(at, "waiting_data", iscsi.waiting_data, Size::mib(128), Size::mib(1 << 20))?;
     chap(&iscsi.chap, at)?;
     range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;
     range(at, "max_outstanding_r2t", iscsi.max_outstanding_r2t, 1, 64)?;
-    // RFC 7143, 13.12 to 13.14: 512 to 2^24 - 1. We hold a burst in memory, so the limit is lower.
+    // RFC 7143, 13.12 to 13.14: 512 to 2^24 - 1. The limit is lower here because a burst is held in memory.
     let (least, most) = (Size(512), Size::mib(8));
     range(at, "max_recv_data_segment_length", iscsi.max_recv_data_segment_length, least, most)?;
     range(at, "max_burst_length", iscsi.max_burst_length, least, most)?;
@@ -301,7 +301,7 @@ fn users(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     allowed(settings, settings.discovery.allow.as_deref(), &at.key("allow"))
 }
 
-/// Checks the naming service: it is present if names are used.
+/// Checks `[names]`: volume names and `gln:` addresses need the table, and its keys fit together.
 fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let Some(names) = &settings.names else { return unnamed(settings, top) };
     let at = top.key("names");
@@ -341,7 +341,8 @@ fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Checks [accept]: the folder for volumes that other nodes move here, and a naming service that lets them connect.
+/// Checks `[accept]`: the folder for volumes that other nodes move here, and a naming service through which these nodes
+/// connect.
 fn accepting(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let Some(accept) = &settings.accept else { return Ok(()) };
     let at = top.key("accept");
@@ -506,8 +507,8 @@ fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut LayerFiles<'a>) -> Settin
     Ok(())
 }
 
-/// Checks a physical block size: a power of two, at least the logical block size if that is known here, at most the
-/// limit of volumes.
+/// Checks a physical block size: a power of two, at least the logical block size if it is known here, at most the limit
+/// of volumes.
 fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> SettingsRuleResult {
     let least = match unit.stack.first() {
         Some(Layer::Memory(memory)) => memory.block_size,

@@ -1,4 +1,4 @@
-//! Destage rates that depend on the time of the day.
+//! Destage rates for times of the day.
 
 use std::fmt;
 
@@ -11,11 +11,10 @@ use crate::quantity::{REMEDY, Size};
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Hours {
-    /// The start.
     pub from: TimeOfDay,
-    /// The end; if it is before `from`, on the next day.
+    /// End of the part; if before `from`, on the next day.
     pub to: TimeOfDay,
-    /// Maximum rate in bytes per second; 0 for no destage.
+    /// Maximum rate in bytes per second; 0 stops destage.
     pub rate: Size,
 }
 
@@ -29,12 +28,12 @@ impl Hours {
     }
 }
 
-/// The rates over the day.
+/// The destage rates over a day.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Schedule {
-    /// The first part that contains the present time applies.
+    /// The first entry that contains the present time applies.
     pub hours: Vec<Hours>,
-    /// The rate in bytes per second at all other times; `None` for no limit.
+    /// Rate in bytes per second at all other times; `None` for no limit.
     pub otherwise: Option<u64>,
 }
 

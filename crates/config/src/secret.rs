@@ -1,4 +1,4 @@
-//! Reads secrets from a file or an environment variable. They are never part of a settings file.
+//! Reads secrets from a file or an environment variable. A settings file never contains one.
 
 use std::{os::unix::ffi::OsStringExt, path::Path};
 
@@ -6,19 +6,18 @@ use zeroize::Zeroizing;
 
 use crate::private_file::{self, PrivateFileError, PrivateFileRule};
 
-/// A longer file is not a secret.
+/// Maximum size of a secret file in bytes. A longer file is something else than a secret.
 const FILE_BYTES: u64 = 4096;
 
-/// A secret, and a description of its source.
+/// A secret, with a description of its source.
 pub struct SecretWithSource {
-    /// The secret.
     pub secret: Zeroizing<Vec<u8>>,
-    /// The file or environment variable that it was read from, for messages.
+    /// File or environment variable that the secret was read from, for messages.
     pub place: String,
 }
 
-/// Returns the secret in the given file or variable; `None` if neither is given. An error says what is wrong and what
-/// to do.
+/// Returns the secret in the given file or variable; `None` if neither is given. An error holds the message and the
+/// remedy.
 pub fn read(
     file: Option<&Path>,
     env: Option<&str>,
@@ -36,7 +35,7 @@ pub fn read(
     Ok(Some(found))
 }
 
-/// Returns the content of a file that no other user may read, without a line end.
+/// Returns the content of a file that other users cannot read, without a line end.
 fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
     let read = private_file::read(path, "the secret", PrivateFileRule::Secret, FILE_BYTES);
     let mut bytes = read.map_err(|refusal| match refusal {

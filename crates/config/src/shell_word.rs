@@ -1,4 +1,4 @@
-//! Paths as words of a shell command, for remedies that name a command.
+//! Quotes paths as words of a shell command, for remedies that name a command.
 
 use std::{borrow::Cow, path::Path};
 
@@ -9,7 +9,7 @@ pub fn quoted(path: &Path) -> Cow<'_, str> {
     if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
         return text;
     }
-    // A shell command reads a word that begins with a hyphen as an option, quoted or not.
+    // Programs read a word that begins with a hyphen as an option, even if it is quoted.
     let here = if text.starts_with('-') { "./" } else { "" };
     format!("'{here}{}'", text.replace('\'', "'\\''")).into()
 }

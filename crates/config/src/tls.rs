@@ -1,5 +1,5 @@
-//! Settings of TLS: the certificate of this end and the trusted authorities. The files are read together with the
-//! settings.
+//! Settings of TLS: the certificate of this end and the authorities that it trusts. The files are read together with
+//! the settings.
 
 use std::path::PathBuf;
 
@@ -9,42 +9,45 @@ use transport::{TlsClient, TlsServer};
 
 use crate::certificates::{self, TlsInputError};
 
-/// The certificate of a portal, and the authorities of initiators.
+/// The table `[portal.tls]`: the certificate of a portal, and the authorities of initiators.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortalTls {
-    /// The certificate of the portal, followed by the intermediate ones up to its authority: a PEM file. Required.
+    /// PEM file with the certificate of the portal, followed by the intermediate certificates up to its authority.
+    /// `forebay reload` reads it again: do so before the certificate expires. Required.
     pub certificate: PathBuf,
-    /// The key of the certificate: a PEM file that only its owner may be able to read. Required.
+    /// PEM file with the private key of the certificate, mode 0600. Required.
     pub key: PathBuf,
-    /// The authorities that issue the certificates of initiators. Required.
+    /// PEM file with the authorities that issue the certificates of initiators. Every holder of such a certificate may
+    /// connect; name an authority of your own, not a public one. Required.
     pub client_ca: PathBuf,
     #[serde(skip)]
     loaded: Option<TlsServer>,
 }
 
-/// TLS of a remote layer.
+/// The table `[target.unit.stack.remote.tls]`: TLS of a remote layer.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTls {
-    /// The authorities that issue the certificate of the portal. Required.
+    /// PEM file with the authorities that issue the certificate of the portal. Required.
     pub ca: PathBuf,
-    /// The host name or IP address in that certificate. If left out: the host of the connection.
+    /// Host name or IP address that the portal's certificate must have. Needed if `url` names another one, such as an
+    /// address. If left out: the host of the connection.
     pub server_name: Option<String>,
-    /// Our certificate. A portal of Forebay requires one.
+    /// PEM file with the certificate of this process. A portal of Forebay requires one. Needs `key`.
     pub certificate: Option<PathBuf>,
-    /// The key of our certificate, which only its owner may be able to read.
+    /// PEM file with the private key of this certificate, mode 0600. Needs `certificate`.
     pub key: Option<PathBuf>,
-    /// The configuration of sessions.
+    /// Configuration that sessions use.
     #[serde(skip)]
     pub(super) loaded: Option<TlsClient>,
-    /// The configuration that a reload has read, if the sessions are older.
+    /// Configuration that the last reload has read, if sessions still use an older one.
     #[serde(skip)]
     pub(super) fresh: Option<TlsClient>,
 }
 
 impl PartialEq for RemoteTls {
-    /// Returns true if both name the same files; for their content see [`Settings::keep_certificates`].
+    /// Compares the file names only; [`Settings::keep_certificates`] deals with their content.
     fn eq(&self, other: &Self) -> bool {
         let named = |tls: &Self| {
             (tls.ca.clone(), tls.server_name.clone(), tls.certificate.clone(), tls.key.clone())
@@ -54,7 +57,7 @@ impl PartialEq for RemoteTls {
 }
 
 impl PortalTls {
-    /// Returns the configuration of the portal.
+    /// Returns the TLS configuration of the portal.
     ///
     /// # Panics
     /// If the files of the settings have not been read.
@@ -62,12 +65,12 @@ impl PortalTls {
         self.loaded.clone().expect("settings are used after their files were read")
     }
 
-    /// Returns a number that identifies the set of authorities in `client_ca`, on every machine.
+    /// Returns a fingerprint of the set of authorities in `client_ca`, which is the same on every machine.
     pub fn authorities(&self) -> Result<String, Failure> {
         Ok(certificates::fingerprint(&self.client_ca)?)
     }
 
-    /// Reads the files.
+    /// Reads the files into `loaded`.
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
         self.loaded = Some(certificates::server(&self.certificate, &self.key, &self.client_ca)?);
         Ok(())
@@ -75,7 +78,7 @@ impl PortalTls {
 }
 
 impl RemoteTls {
-    /// Reads the files that the command line names.
+    /// Reads the TLS files that the command line names.
     pub fn of(
         ca: PathBuf,
         server_name: Option<String>,
@@ -87,7 +90,7 @@ impl RemoteTls {
         Ok(tls)
     }
 
-    /// Returns the configuration of the session.
+    /// Returns the TLS configuration of the session.
     ///
     /// # Panics
     /// If the files of the settings have not been read.
@@ -95,7 +98,7 @@ impl RemoteTls {
         self.loaded.clone().expect("settings are used after their files were read")
     }
 
-    /// Reads the files.
+    /// Reads the files into `loaded`.
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
         let own = self.certificate.as_deref().zip(self.key.as_deref());
         self.loaded = Some(certificates::client(own, &self.ca, self.server_name.as_deref())?);

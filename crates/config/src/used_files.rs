@@ -1,5 +1,5 @@
-//! The files that the settings name. A file is used once: a unit has a whole file, or a slice of it that
-//! belongs to no other unit.
+//! The files that the settings name. Each file belongs to one unit, except that several units may have disjoint slices
+//! of one file.
 
 use std::{collections::HashMap, path::Path};
 
@@ -9,13 +9,13 @@ use super::{
     rule::{SettingsRuleResult, required, wrong},
 };
 
-/// The used files of one settings file, with the keys that name them. `L` is the settings of a file of which several
-/// units have slices: they must be the same in each of these units.
+/// The used files of one settings file, each with the keys that name it. `L` holds the settings of a file that several
+/// units divide into slices: they must be equal in each of these units.
 pub(super) struct UsedFiles<'a, L>(HashMap<&'a str, Vec<StorageFileUse<'a, L>>>);
 
 struct StorageFileUse<'a, L> {
     at: KeyPath,
-    /// The settings of the file and the bytes of the slice; `None` for the whole file.
+    /// Settings of the file and the bytes of the slice; `None` for the whole file.
     part: Option<(&'a L, ByteRange)>,
 }
 
@@ -26,7 +26,7 @@ impl<L> Default for UsedFiles<'_, L> {
 }
 
 impl<'a, L: PartialEq> UsedFiles<'a, L> {
-    /// Notes that the whole of `path` is used.
+    /// Records that one user has the whole file `path`. Fails if it is used already.
     pub(super) fn whole(&mut self, path: &'a str, at: &KeyPath) -> SettingsRuleResult {
         let uses = self.0.entry(path).or_default();
         if let Some(first) = uses.first() {
@@ -37,7 +37,7 @@ impl<'a, L: PartialEq> UsedFiles<'a, L> {
         Ok(())
     }
 
-    /// Notes that a unit has a slice of the file at `path`.
+    /// Records that a unit has a slice of the file at `path`. Fails if the slice overlaps another one.
     pub(super) fn part(
         &mut self,
         path: &'a str,
@@ -69,7 +69,7 @@ impl<'a, L: PartialEq> UsedFiles<'a, L> {
     }
 }
 
-/// Requires a path, and that nothing else uses its file.
+/// Requires a non-empty path whose file is not used elsewhere.
 pub(super) fn path<'a, L: PartialEq>(
     at: &KeyPath,
     name: &str,

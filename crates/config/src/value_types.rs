@@ -1,4 +1,4 @@
-//! Types of values: names, addresses and choices. They are checked when they are parsed, so that an error has a line
+//! Types of values: names, addresses and choices. They are checked while they are parsed, so that an error has a line
 //! and a column.
 
 use std::{fmt, net::SocketAddr};
@@ -11,12 +11,12 @@ use crate::quantity::REMEDY;
 /// The iSCSI port (RFC 7143, 4.2.7.1).
 pub const PORT: u16 = 3260;
 
-/// The address of a listening socket: IP address and port.
+/// Address of a listening socket: IP address and port.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Address(pub SocketAddr);
 
 impl Address {
-    /// Returns a loopback address.
+    /// The default portal address 127.0.0.1:3260.
     pub const LOOPBACK: Self =
         Self(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), PORT));
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Address {
 pub struct IscsiName(pub String);
 
 impl IscsiName {
-    /// Checks a name. An error says why it is invalid.
+    /// Parses a name. An error says why it is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let remedy = "write a name such as \"iqn.2026-11.com.example:disk1\"";
         let wrong =
@@ -82,7 +82,8 @@ impl fmt::Display for IscsiName {
     }
 }
 
-/// Parses a text while it is read, so that an error points at the text itself.
+/// A serde visitor that parses a text with a function, so that an error points at the text. The first field describes
+/// the expected value.
 pub struct ParsedTextVisitor<F>(pub &'static str, pub F);
 
 impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for ParsedTextVisitor<F> {
@@ -97,7 +98,7 @@ impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for ParsedTextVisi
     }
 }
 
-/// The events to be shown: a level, or a filter such as `info,cache=debug`.
+/// The events to show: a level, or a filter such as `info,cache=debug`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogLevel(pub String);
 
@@ -114,18 +115,18 @@ impl<'de> Deserialize<'de> for LogLevel {
     }
 }
 
-/// Whether CRC32C digests are used (RFC 7143, 13.1).
+/// Use of CRC32C digests (RFC 7143, 13.1).
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Digest {
-    /// Not used: a peer that requires them is refused.
+    /// Not used; a peer that requires them is refused.
     Never,
-    /// Used only if the peer wants them.
+    /// Used if the peer wants them.
     #[default]
     Accept,
-    /// Wanted, but a peer without them is accepted.
+    /// Requested, but a peer without them is accepted.
     Prefer,
-    /// Required: a peer without them is refused.
+    /// Required; a peer without them is refused.
     Require,
 }
 
@@ -133,17 +134,17 @@ pub enum Digest {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkCompressionSetting {
-    /// No compression.
+    /// Does not compress data.
     #[default]
     None,
-    /// LZ4: fast.
+    /// LZ4: fast, less CPU time.
     Lz4,
-    /// Zstandard: smaller.
+    /// Zstandard: smaller data, more CPU time.
     Zstd,
 }
 
 impl LinkCompressionSetting {
-    /// Returns the methods that are proposed at login, or accepted.
+    /// Returns the method to propose at login or to accept; `None` for no compression.
     pub fn method(self) -> Option<iscsi::keys::Compression> {
         match self {
             Self::None => None,
@@ -153,12 +154,12 @@ impl LinkCompressionSetting {
     }
 }
 
-/// The congestion control of connections.
+/// The congestion control of TCP connections.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct CongestionSetting(pub CongestionChoice);
 
 impl CongestionSetting {
-    /// Parses the words of the settings or the command line.
+    /// Parses the words of the settings or of the command line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let choice = text.parse().map(Self);
         choice.map_err(|error| format!("{error}{REMEDY}write {}", CongestionChoice::WORDS))
@@ -174,11 +175,11 @@ impl<'de> Deserialize<'de> for CongestionSetting {
     }
 }
 
-/// What a unit serves.
+/// The device type that a unit emulates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnitKind {
-    /// A disk: blocks in a stack of layers.
+    /// A disk whose blocks are in a stack of layers.
     #[default]
     Block,
 }
@@ -190,9 +191,9 @@ pub enum FileEngineSetting {
     /// io_uring if the kernel allows it, otherwise threads.
     #[default]
     Auto,
-    /// io_uring; fails if the kernel does not allow it.
+    /// io_uring; the start fails if the kernel does not allow it.
     Uring,
-    /// Threads with preadv and pwritev.
+    /// Threads that call preadv and pwritev.
     Threads,
 }
 

@@ -1,4 +1,4 @@
-//! The layer `cache`: the write-back cache of a gateway, or of a storage node.
+//! The layer `cache`: the write-back cache of a gateway, or of a storage node over its own disk.
 
 use std::{
     ops::RangeInclusive,
@@ -26,119 +26,139 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheLayerSettings {
-    /// The log disk: a file or a block device of its own. Acknowledged data that has not reached the far side is only
-    /// here. Required.
+    /// Log disk: a file or a block device of its own. It is the only place of acknowledged data that has not reached
+    /// the far volume, so losing it loses that data: use storage that survives the failures you plan for. Required.
     pub log: PathBuf,
-    /// Size of the log in bytes, at least 8 MiB. The file is created with it if it does not exist. An existing log
-    /// keeps its size (`forebay gateway log-resize` changes it).
+    /// Size in bytes of a new log, 8 MiB to 16 TiB. Rule of thumb: write rate times the longest outage of the far
+    /// volume (64 GiB hold an hour at 18 MB/s). An existing log keeps its size; `forebay gateway log-resize` changes
+    /// it.
     pub log_size: Option<Size>,
-    /// A second file or device of the same size with the same content: either of the two may be lost.
+    /// Second file or device of the same size that holds the same content, best on another disk. Either leg of this
+    /// mirror may be lost. A write waits for the slower leg. Choose it before the first start: a log made without a
+    /// mirror cannot get one.
     pub log_mirror: Option<PathBuf>,
-    /// Whether a mirrored log is used with one half although the other half may have newer writes. Set it for one
-    /// start, when the other half is gone for good.
+    /// If true, a mirrored log starts with one leg even though the missing leg may have newer writes, which are then
+    /// lost. Set it for one start, when the other leg is permanently lost, and remove it afterwards.
     pub log_degraded: bool,
-    /// Number of bytes of dirty data in the log that are read and verified each second, to find damage in time; 0 for
-    /// none.
+    /// Rate in bytes per second at which dirty data in the log is read and verified every ten minutes, to find
+    /// corruption early; at most 1 TiB. 0 disables the scrub. A corrupt block is repaired from the other leg of a
+    /// mirror.
     pub log_scrub: Size,
-    /// Encrypts what the log and the NVRAM hold of the volume (AES-256-GCM): the file with the key, made with
-    /// `forebay key FILE --secret-file SECRET`. Without the key, dirty data is lost: keep a copy.
+    /// File with the key that encrypts the volume's data in the log and the NVRAM (AES-256-GCM), made with `forebay key
+    /// FILE --secret-file SECRET`. Without key and secret all dirty data is lost: keep a copy elsewhere. A log changes
+    /// its key only when it is empty.
     pub log_key: Option<PathBuf>,
-    /// The file with the secret that unwraps the key of the log.
+    /// File with the secret that unwraps `log_key`. Required with `log_key`. `forebay secret FILE --characters 64`
+    /// makes one; keep a copy apart from the log.
     pub log_secret_file: Option<PathBuf>,
-    /// The other gateway of a pair: `[target.unit.stack.cache.pair]`.
+    /// The other gateway of a pair, which holds the second mirror leg of the log and takes over:
+    /// `[target.unit.stack.cache.pair]`. If left out: no pair.
     pub pair: Option<Box<PairPartnerSettings>>,
-    /// The I/O engine of the log, as `engine` of a file.
+    /// I/O engine of the log: "auto", "uring" or "threads", as `engine` of a `file` layer.
     pub log_engine: FileEngineSetting,
-    /// Whether the log bypasses the page cache, as `direct` of a file.
+    /// If true, the log bypasses the page cache (O_DIRECT) where the file system supports it, as `direct` of a `file`
+    /// layer.
     pub log_direct: bool,
-    /// The NVRAM file, which immediate report needs. Its place decides which failures acknowledged writes survive: on
-    /// tmpfs or on the file system of a disk, a killed process; on persistent memory (DAX), also a power failure, if
+    /// NVRAM file, required for `report = "immediate"`. Its location decides which failures acknowledged writes
+    /// survive. On tmpfs or a disk's file system: a killed process. On persistent memory (DAX): also a power loss, if
     /// `nvram_survives` says so.
     pub nvram: Option<PathBuf>,
-    /// The failures that the NVRAM survives: "restart" (of the process) or "power-loss". With "power-loss", its
-    /// content counts as stable, and with immediate report neither a flush nor a write with FUA waits for the log
-    /// disk. This is right only on storage that keeps its bytes without power: persistent memory (DAX), or memory
-    /// with a battery.
+    /// Failures that the NVRAM survives: "restart" (of the process) or "power-loss". With "power-loss" and immediate
+    /// report, neither flushes nor FUA writes wait for the log disk. Forebay cannot verify it: a wrong claim loses
+    /// acknowledged writes. Use it only for persistent memory (DAX) or battery-backed memory.
     pub nvram_survives: NvramSurvival,
-    /// Number of bytes that may wait for the log disk, and size of the NVRAM: at most half of `dram`.
+    /// Maximum number of bytes that wait for the log disk, and size of the NVRAM: 64 KiB up to half of `dram`. Both
+    /// gateways of a pair need the same value.
     pub nvram_size: Size,
-    /// Size of the read cache in memory, in bytes.
+    /// Size in bytes of the read cache in memory, 1 MiB to 4 TiB, allocated at the start. Make it as large as the data
+    /// that hosts read often, and leave memory for the system.
     pub dram: Size,
-    /// When a write is acknowledged: "after-complete" (stable on the log disk), "immediate" (in NVRAM), "through"
-    /// (stable at the far side; the log takes nothing new) or "around" (as "through", and the data is not kept in
-    /// memory). For a cache at a storage node, over its file or device, there is "at-flush": at once, and stable with
-    /// the next flush; the writes between two flushes count as a whole or not at all.
+    /// When a write is acknowledged: "after-complete" (stable in the log), "immediate" (in NVRAM), "through" (stable on
+    /// the far volume), "around" (as "through", not cached) or "at-flush" (at once; stable at the next flush; only for
+    /// a node's own disk, where writes between two flushes survive a crash all or not at all).
     pub report: WriteMode,
-    /// Whether anything may overtake the log on its way down: "strict" (nothing: a full log makes writes wait) or
-    /// "relaxed" (writes while the log is full, and long discards: the far side alone is then no consistent prefix).
+    /// "strict": no write overtakes those in the log, so the far volume stays a consistent prefix; at a full log writes
+    /// wait. "relaxed": at a full log writes, and discards above 4 MiB at any time, bypass it; if the log is then lost,
+    /// the far volume is an inconsistent mixture.
     pub order: DestageOrder,
-    /// For report at flush: what is done with more data between two flushes than about half the log. "refuse": writes
-    /// fail. "split": the data so far counts without the rest, and `split_epochs` in the status counts that.
+    /// For `report = "at-flush"`: behavior when more data than about half the log arrives between two flushes.
+    /// "refuse": writes fail until a flush. "split": the data so far becomes stable without the rest, and the status
+    /// figure `split_epochs` counts it.
     pub epoch_too_large: OversizedEpoch,
-    /// What is done with writes while the log disk fails: "stop-writes" (they fail) or "write-through" (they go to
-    /// the far side, stable, if the log has no data of their blocks; otherwise they fail).
+    /// Behavior of writes while the log disk fails. "stop-writes": they fail. "write-through": they go to the far
+    /// volume and are stable there before they are acknowledged; a write to blocks that have dirty data in the log
+    /// still fails.
     pub on_log_error: LogErrorPolicy,
-    /// Share of the log above which destage no longer waits for an idle moment, 0.05 to 0.9.
+    /// Fill level of the log, 0.05 to 0.9, above which destage no longer waits for idle moments. A low value keeps the
+    /// log emptier; a high value lets hosts use the link first.
     pub destage_threshold: f64,
-    /// Time without requests that counts as idle.
+    /// Time without requests after which destage treats the gateway as idle, 1ms to 1min.
     pub destage_idle: TimeSpan,
-    /// Maximum length of a destage write in bytes, 4 KiB to 1 MiB.
+    /// Maximum length in bytes of a destage write, 4 KiB to 1 MiB. Adjacent dirty blocks are joined up to it; on links
+    /// that hold more than 64 such writes, up to 256 KiB.
     pub destage_run: Size,
-    /// Maximum number of destage writes of full length in flight, 1 to 2048; with 1, always one. The actual number
-    /// follows from the link.
+    /// Maximum number of destage writes of full length in flight, 1 to 2048. The cache measures how many fill the link
+    /// and stays below this bound; 1 sends one write at a time.
     pub destage_in_flight: u16,
-    /// Maximum destage rate in bytes per second, 4 KiB or more. Writes that bypass a full log are not limited. If
-    /// left out: as fast as the link.
+    /// Maximum destage rate in bytes per second, 4 KiB to 1 TiB. It also applies to old data, to a full log and to
+    /// `forebay gateway drain`, so the log must hold the excess. It does not limit reads or writes that bypass the log.
+    /// If left out: the rate of the link.
     pub destage_rate: Option<Size>,
-    /// Times of the day with another rate, in local time (TZ, /etc/localtime). The first one that fits applies. If
-    /// `to` is before `from`, it is on the next day. A rate of 0 sends nothing.
+    /// Other destage rates for hours of the day, in local time (TZ, /etc/localtime). The first matching entry applies.
+    /// A `to` before `from` means the next day. A `rate` of 0 sends nothing in these hours, and the log must hold their
+    /// writes.
     pub destage_rates: Vec<Hours>,
-    /// Age at which data goes to the far side even if requests never pause.
+    /// Maximum age of dirty data, 1ms to 24h: older data is destaged even if requests never pause. It bounds how far
+    /// the far volume lags behind while the link is fast enough.
     pub dirty_age: TimeSpan,
-    /// How long a write waits for room in a full log, with nothing done, before the host gets BUSY: 0s (at once) to
-    /// 25s.
+    /// How long a write waits for space in a full log before the host gets BUSY, 0s (at once) to 25s; nothing is
+    /// written then. Hosts abort commands after about 30 s. With 0s, QEMU reports I/O errors to its guest within
+    /// seconds.
     pub busy_after: TimeSpan,
-    /// A second read tier on a local disk: a file or block device of its own, for data that leaves memory. It never
-    /// has the only copy of anything.
+    /// Second read tier: a local file or block device of its own for clean data that leaves memory. The tier never
+    /// holds the only copy of data, so a failure costs only speed. It starts empty after each restart.
     pub read_tier: Option<PathBuf>,
-    /// Size of the read tier in bytes, at least 1 MiB. The file is created with it if it does not exist. It uses 20
-    /// bytes of memory for each 4 KiB, 32 with `log_key`.
+    /// Size in bytes of the read tier, 1 MiB to 16 TiB, for a file that does not exist yet. Each 4 KiB in use takes 20
+    /// bytes of memory, 32 with `log_key` (500 or 800 MiB for 100 GiB).
     pub read_tier_size: Option<Size>,
-    /// Maximum number of bytes that are read ahead of a sequential reader, at most 512 MiB; 0 for none. The cache
-    /// reads ahead as much as the reader reads in the time of two fetches.
+    /// Maximum number of bytes read ahead for one sequential reader, 0 (none) to 512 MiB. The cache reads ahead as much
+    /// as the reader consumes during two fetches. 32 MiB suffice for 1 Gbit/s at 50 ms one way.
     pub read_ahead: Size,
-    /// Whether other gateways change the volume, too, and all of them have tokens for what they read and write. Its
-    /// unit at the node has `share_grain`.
+    /// If true, other gateways cache the same volume and coherence tokens keep them consistent. Requires `share_grain`
+    /// at the node, a log and an `initiator_name` for each gateway, and `report` "after-complete" or "immediate". The
+    /// gateway then needs its node to start, and supports no reservations.
     pub share: bool,
-    /// Whether a damaged log is used although acknowledged writes are missing from it. Set it for one start, after
-    /// `forebay check` has reported what is missing, and remove it again.
+    /// If true, a damaged log is used although acknowledged writes are missing from it: these writes are lost. Set it
+    /// for one start, after `forebay check` has reported what is missing, and remove it afterwards.
     pub accept_loss: bool,
-    /// The log was brought here on purpose, and its former gateway is fenced. This cannot be set in a file, because
-    /// it applies only once.
+    /// True if the log was brought here on purpose and its former gateway is fenced. A settings file cannot set this,
+    /// because it is valid for one start only.
     #[serde(skip)]
     pub takes_over: bool,
-    /// The folder of the log's confirmed writes. The program sets it, not the file.
+    /// Folder for the record of the log's confirmed writes. The program sets it; a settings file cannot.
     #[serde(skip)]
     pub state: Option<PathBuf>,
-    /// The settings file, for the commands in messages. The program sets it, not the file.
+    /// Path of the settings file, for commands in messages. The program sets it.
     #[serde(skip)]
     pub config: PathBuf,
 }
 
-/// The other gateway of a pair.
+/// The table `[target.unit.stack.cache.pair]`: the other gateway of a pair.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PairPartnerSettings {
-    /// The unit under which the partner shows its half of the log, with the keys of a remote layer. Required.
+    /// Unit under which the partner serves its mirror leg of the log, with the keys of a `remote` layer. Required.
     pub partner: RemoteLayerSettings,
-    /// Time without an answer after which the partner counts as failed, 1s to 60s. If left out: 3s.
+    /// Time without an answer after which the partner counts as failed, 1s to 60s; it is also the longest time for
+    /// which a silent partner delays writes. Short values fail over sooner, but then a brief outage of the link makes
+    /// the pair degraded. If left out: 3s.
     pub dead_after: TimeSpan,
-    /// Whether this gateway serves if both could. Set it at one of the two. If left out: no.
+    /// If true, this gateway serves the unit when both could. Set it at exactly one of the two. If left out: false.
     pub first: bool,
 }
 
 impl Default for CacheLayerSettings {
-    /// Returns the defaults of the crate `cache` where it has the key, too.
+    /// Takes the defaults of the crate `cache` for the keys that it has, too.
     fn default() -> Self {
         let usual = Cache::default();
         Self {
@@ -191,7 +211,8 @@ impl Default for PairPartnerSettings {
 }
 
 impl CacheLayerSettings {
-    /// Returns the layer of the log's key, if the log is encrypted.
+    /// Returns settings with which the log's key is opened like that of an `encrypt` layer; `None` if the log is not
+    /// encrypted.
     pub fn key(&self) -> Option<EncryptLayerSettings> {
         let key = self.log_key.clone()?;
         Some(EncryptLayerSettings {
@@ -220,7 +241,7 @@ impl CacheLayerSettings {
         }
     }
 
-    /// A reload may change the rates of destage.
+    /// Takes over from `new` the destage rates, the only keys that a reload may change.
     pub(super) fn reload(&mut self, new: &Self) -> LayerChange {
         if self.schedule() == new.schedule() {
             return LayerChange::None;
@@ -337,7 +358,8 @@ impl CacheLayerSettings {
         Ok(())
     }
 
-    /// Checks the keys that depend on writes that become stable with a flush.
+    /// Refuses keys that let a write overtake the log: with report at flush, it would break the unit of writes between
+    /// two flushes.
     fn check_at_flush(&self, at: &KeyPath) -> SettingsRuleResult {
         if self.order != DestageOrder::Strict {
             return wrong(
@@ -356,7 +378,7 @@ impl CacheLayerSettings {
         Ok(())
     }
 
-    /// Checks the keys of a cache whose volume other gateways change, too. `below` has the layers under it.
+    /// Checks the keys of a cache whose volume other gateways change, too. `below` holds the layers under the cache.
     pub(crate) fn check_share(&self, below: &[Layer], at: &KeyPath) -> SettingsRuleResult {
         if !matches!(below.first(), Some(Layer::Remote(_)))
             || !below[1..].iter().all(Layer::keeps_size)
@@ -428,7 +450,8 @@ fn spans(at: &KeyPath, name: &str, span: TimeSpan, ms: &RangeInclusive<u64>) -> 
     range(at, name, span, TimeSpan::millis(*ms.start()), TimeSpan::millis(*ms.end()))
 }
 
-/// Checks the times of the day with other destage rates: each has an end, and a rate that is not too small.
+/// Checks `destage_rates`: each entry must end at another time than it starts, and its rate must be 0 or at least 4
+/// KiB/s.
 fn rates(at: &KeyPath, rates: &[Hours]) -> SettingsRuleResult {
     for (index, hours) in rates.iter().enumerate() {
         let at = at.key("destage_rates").index(index);

@@ -9,21 +9,22 @@ use crate::{
     rule::{SettingsRuleResult, wrong},
 };
 
-/// Settings of a common-cache layer.
+/// Settings of a `common-cache` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct InCommon {
-    /// The name of the `[[common_cache]]`. Required.
+    /// Name of the `[[common_cache]]` table that caches this unit. Required.
     pub name: String,
 }
 
-/// A common cache: a cache of several volumes with one log.
+/// A common cache: a cache of several volumes with one log, so that their far volumes stay consistent with each other.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommonCache {
-    /// The name by which the layers of its units refer to it. Required.
+    /// Name by which the `common-cache` layers of its units refer to this table. At most 16 units may use it. Required.
     pub name: String,
-    /// The keys of a cache layer. Required.
+    /// The cache, with the keys of a `cache` layer except `pair` and `share`. `report` must be "after-complete" or
+    /// "immediate"; `order` and `on_log_error` keep their defaults. Required.
     pub cache: CacheLayerSettings,
 }
 

@@ -1,4 +1,4 @@
-//! The layer `delay`: delays of calls, for trials.
+//! The layer `delay`: adds time to calls, for tests.
 
 use std::num::NonZeroU64;
 
@@ -6,16 +6,16 @@ use serde::Deserialize;
 
 use crate::quantity::TimeSpan;
 
-/// Settings of a delay layer.
+/// Settings of a `delay` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DelayLayerSettings {
-    /// The delay of each read.
+    /// Time added to each read.
     pub read: TimeSpan,
-    /// The delay of each write and discard.
+    /// Time added to each write and each discard.
     pub write: TimeSpan,
-    /// The delay of each flush.
+    /// Time added to each flush.
     pub flush: TimeSpan,
-    /// Delays one of this number of calls only. If left out: every call is delayed.
+    /// Delays only one call in this number of calls. If left out: every call is delayed.
     pub every: Option<NonZeroU64>,
 }

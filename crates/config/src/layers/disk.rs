@@ -1,4 +1,4 @@
-//! The layer `disk`: the service times of a disk, for trials.
+//! The layer `disk`: imitates the service times of a disk, for tests. Data goes to the layer below at once.
 
 use serde::Deserialize;
 use volume::Profile;
@@ -9,36 +9,37 @@ use crate::{
     rule::{SettingsRuleResult, range, required, wrong},
 };
 
-/// Settings of a disk layer. Keys that are left out have the value of the model.
+/// Settings of a `disk` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskLayerSettings {
-    /// The model of the disk: "null" (no time), "ibm-dnes", "ibm-ddys", "array", "ibm-07n3200", "maxtor-as010a1" or
-    /// "sun18g". Keys that are left out have the value of the model. Required.
+    /// Disk model whose values apply to all keys that are left out: "null" (no time), "ibm-dnes", "ibm-ddys", "array",
+    /// "ibm-07n3200", "maxtor-as010a1" or "sun18g". Required.
     pub model: String,
-    /// Size of its cache in bytes, which acknowledges writes while it has room; 0 for none: writes wait for the
-    /// medium.
+    /// Size in bytes of the disk's write cache. The cache acknowledges writes while it has room; a full one makes
+    /// writes wait for the medium. 0: no cache, every write waits.
     pub cache: Option<Size>,
-    /// Whether the cache keeps its data without power. Otherwise a flush and FUA wait for the medium.
+    /// If true, the cache keeps its data without power, so flushes and FUA writes do not wait for the medium.
     pub cache_protected: Option<bool>,
-    /// Number of concurrent accesses, 1 to 64.
+    /// Number of accesses that the disk executes concurrently, 1 to 64.
     pub arms: Option<u16>,
-    /// Time of seek and rotation before a read.
+    /// Time of seek and rotation before each read, at most 10s.
     pub read_position: Option<TimeSpan>,
-    /// Time of seek and rotation before a write.
+    /// Time of seek and rotation before each write, at most 10s.
     pub write_position: Option<TimeSpan>,
-    /// Maximum share by which this time is longer or shorter at random, 0 to 1.
+    /// Maximum share, 0 to 1, by which these two times vary at random: 0.5 gives half to one and a half times the
+    /// value.
     pub spread: f64,
-    /// The seed of the random variation.
+    /// Seed of the random variation. The same seed gives the same sequence of times.
     pub seed: u64,
-    /// Media rate in bytes per second.
+    /// Transfer rate of the medium in bytes per second, at least 100 KiB.
     pub media_rate: Option<Size>,
-    /// Interface rate in bytes per second.
+    /// Transfer rate of the interface in bytes per second, at least 100 KiB.
     pub bus_rate: Option<Size>,
 }
 
 impl DiskLayerSettings {
-    /// Returns the properties of the disk; `None` if the model is unknown.
+    /// Returns the properties of the disk, or `None` if the model is unknown.
     pub fn profile(&self) -> Option<Profile> {
         let model = Profile::named(&self.model)?;
         Some(Profile {
@@ -63,14 +64,14 @@ impl DiskLayerSettings {
             let remedy = format!("write one of {}", Profile::NAMES.join(", "));
             return wrong(at.key("model"), message, &remedy);
         }
-        // Upper bounds: no disk has more, and no caller could wait longer.
+        // Upper bound: no disk takes longer, and no caller could wait longer.
         let longest = TimeSpan::seconds(10);
         for (key, span) in
             [("read_position", self.read_position), ("write_position", self.write_position)]
         {
             range(at, key, span.unwrap_or_default(), TimeSpan::default(), longest)?;
         }
-        // The smallest allowed rate sends a frame of 16 MiB, the largest one, within minutes.
+        // The smallest rate sends a frame of 16 MiB, the largest one, within minutes.
         let slowest = Size::kib(100);
         for (key, rate) in [("media_rate", self.media_rate), ("bus_rate", self.bus_rate)] {
             range(at, key, rate.unwrap_or(slowest), slowest, Size(1 << 40))?;

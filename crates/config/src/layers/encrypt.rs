@@ -1,4 +1,4 @@
-//! The layer `encrypt`: encryption of the volume below.
+//! The layer `encrypt`: encrypts the volume below (XTS-AES-256).
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +9,17 @@ use crate::{
     connection_rules::one_secret, problem::KeyPath, rule::SettingsRuleResult, used_files::path,
 };
 
-/// Settings of an encrypt layer.
+/// Settings of an `encrypt` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct EncryptLayerSettings {
-    /// The file with the volume's key, which a secret wraps; `forebay key FILE --secret-file SECRET` makes it.
-    /// Without the key nothing can be read any more: keep a copy. Required.
+    /// File with the volume's key, wrapped by a secret; `forebay key FILE --secret-file SECRET` makes it. If key or
+    /// secret is lost, all data of the volume is lost: keep copies apart from the disk. Required.
     pub key: PathBuf,
-    /// The file with the secret that unwraps the key, as of a user, but with at least 32 characters.
+    /// File with the secret that unwraps the key, at least 32 characters (`forebay secret FILE --characters 64`). The
+    /// rules for the owner and mode of the file are those of a user's secret.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable with that secret, in place of a file.
+    /// Environment variable that holds this secret, in place of `secret_file`.
     pub secret_env: Option<String>,
 }
 

@@ -1,52 +1,47 @@
-//! The layer `fault`: errors, for trials.
+//! The layer `fault`: makes calls fail, for tests.
 
 use serde::Deserialize;
 
-/// Settings of a fault layer.
+/// Settings of a `fault` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultLayerSettings {
-    /// The calls that fail: "any", "read", "write", "flush" or "discard".
+    /// Calls that fail: "any", "read", "write", "flush" or "discard".
     pub operation: FaultOperationSetting,
-    /// The error: "medium", "no-space", "busy", "unreachable", "device" or "hang".
+    /// Error of these calls: "medium" (blocks unreadable), "no-space", "busy", "unreachable" (the storage does not
+    /// answer), "device", or "hang" (the call never returns).
     pub error: FaultError,
-    /// Number of such calls that succeed first.
+    /// Number of such calls that succeed before the first one fails.
     pub after: u64,
-    /// Number of such calls that fail then; 0 for all.
+    /// Number of such calls that fail, after which calls succeed again. 0: all further calls fail.
     pub count: u64,
 }
 
-/// The calls that a fault layer lets fail.
+/// The calls that a `fault` layer makes fail.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultOperationSetting {
-    /// All calls.
     #[default]
     Any,
-    /// Reads.
     Read,
-    /// Writes.
     Write,
-    /// Flushes.
     Flush,
-    /// Discards.
     Discard,
 }
 
-/// The error of a fault layer.
+/// The error that a `fault` layer returns.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultError {
     /// Medium error: these blocks cannot be read or written.
     #[default]
     Medium,
-    /// No space on the lower volume.
+    /// No space is left on the lower volume.
     NoSpace,
-    /// Busy: try again later.
+    /// Busy: the caller may try again later.
     Busy,
     /// The lower storage does not answer.
     Unreachable,
-    /// Device error.
     Device,
     /// The call never returns.
     Hang,

@@ -1,4 +1,4 @@
-//! The layer `file`: a file or a block device, or a part of one that several units have slices of.
+//! The layer `file`: a file or a block device, or a file that several units divide into slices.
 
 use std::path::{Path, PathBuf};
 
@@ -13,28 +13,32 @@ use crate::{
     value_types::FileEngineSetting,
 };
 
-/// The files that the layers of one settings file use. Units with slices of one file write the same keys for the file.
+/// The files that the layers of one settings file use. Units with slices of one file must repeat the same keys for it.
 pub(crate) type LayerFiles<'a> = used_files::UsedFiles<'a, File>;
 
-/// Settings of a file layer.
+/// Settings of a `file` layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// The file or block device. Required.
+    /// The file or block device. It is locked while it is served. Name a device by a path that stays with the disk,
+    /// such as /dev/disk/by-id/…. Required.
     pub path: PathBuf,
-    /// Length in bytes. The file is created with it if it does not exist, and checked against it if it does. Not
-    /// needed for a file that exists.
+    /// Size in bytes. A file that does not exist is created with this size; an existing one must have it, or the start
+    /// is refused. If left out: the size of the existing file.
     pub size: Option<Size>,
-    /// Whether all holes of the file are filled with zeros at the start; it is not thin then, and has no UNMAP.
-    /// Otherwise it is sparse, uses space as it fills, and frees space at UNMAP.
+    /// If true, all holes of the file are filled with zeros at the start, which reserves their space; the unit then has
+    /// no UNMAP. If false, the file is sparse: it uses space as it fills, and UNMAP frees space.
     pub preallocate: bool,
-    /// Whether the page cache is bypassed (O_DIRECT), if the file system supports it.
+    /// If true, I/O bypasses the page cache (O_DIRECT) where the file system supports it. If false, reads may come from
+    /// the page cache. Flushes and FUA make writes stable in both cases.
     pub direct: bool,
-    /// The I/O engine: "auto" (io_uring if the kernel allows it, otherwise threads), "uring" or "threads".
+    /// I/O engine: "auto" (io_uring if the kernel allows it, otherwise threads), "uring" (fails without io_uring) or
+    /// "threads".
     pub engine: FileEngineSetting,
-    /// Whether writes are refused.
+    /// If true, the file is opened for reading only and writes are refused.
     pub read_only: bool,
-    /// Logical block size in bytes: 512 or 4096.
+    /// Logical block size in bytes: 512 or 4096. Do not change it later: hosts cannot read a disk that was partitioned
+    /// with the other size.
     pub block_size: Size,
 }
 
@@ -53,7 +57,7 @@ impl Default for File {
 }
 
 impl File {
-    /// Checks the keys at `at`, for a unit that has the whole file.
+    /// Checks the keys at `at` for a unit that has the whole file.
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
@@ -63,7 +67,7 @@ impl File {
         self.check_size(at)
     }
 
-    /// Checks the keys at `at`, for a unit that has a slice of the file. Other units may have other slices.
+    /// Checks the keys at `at` for a unit that has a slice of the file. Other units may have other slices.
     pub(crate) fn check_part<'a>(
         &'a self,
         slice: &Slice,
@@ -86,7 +90,7 @@ impl File {
         self.path = folder.join(&self.path);
     }
 
-    /// A reload may let the file grow.
+    /// Takes over a larger size from `new`. A reload cannot shrink a file.
     pub(super) fn reload(&mut self, new: &Self) -> LayerChange {
         match new.size {
             Some(_) => LayerChange::of_size("file", &mut self.size, new.size),

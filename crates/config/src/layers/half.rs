@@ -1,4 +1,4 @@
-//! The layer `half`: this gateway's half of the log of a pair, which it shows to the partner.
+//! The layer `half`: serves this gateway's mirror leg of the log of a pair to the partner.
 
 use serde::Deserialize;
 
@@ -8,11 +8,12 @@ use crate::{
     value_types::IscsiName,
 };
 
-/// Settings of a half layer.
+/// Settings of a `half` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct MirrorLegLayerSettings {
-    /// The target whose cache has the log. Required.
+    /// Name of the target whose cache has the log. Admit only the partner to the target of this unit (`allow`): any
+    /// other writer destroys the log. Required.
     pub of: IscsiName,
 }
 

@@ -8,11 +8,11 @@ use crate::{
     rule::{SettingsRuleResult, block_size, required, whole},
 };
 
-/// Settings of a memory layer.
+/// Settings of a `memory` layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryLayerSettings {
-    /// Length in bytes. Required.
+    /// Size in bytes. All data is lost when the process ends. Required.
     pub size: Option<Size>,
     /// Logical block size in bytes: 512 or 4096.
     pub block_size: Size,

@@ -1,5 +1,5 @@
-//! The layers of a stack. The file of a layer has its keys, their defaults, the rules between them and what a reload may
-//! change. `stack::layers` opens them.
+//! The layers of a stack. The file of each layer holds its keys, their defaults, the rules between them and the changes
+//! that a reload may make. The module `stack::layers` opens the layers.
 
 mod reload;
 mod slice;
@@ -35,40 +35,35 @@ pub use reload::LayerChange;
 pub use remote::RemoteLayerSettings;
 pub use slice::Slice;
 
-/// One layer. The first four variants are bottom layers; the others are on top of the layers listed before them.
+/// One layer of a stack. A bottom layer ([`Layer::is_bottom`]) is the first of its stack; all other layers lie on
+/// another one.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
     /// Blocks in memory, which are lost when the process ends.
     Memory(MemoryLayerSettings),
-    /// A file or a block device.
     File(File),
-    /// A logical unit of another iSCSI target.
     Remote(RemoteLayerSettings),
-    /// This gateway's half of the log of a pair, for the partner.
+    /// The mirror leg of a pair's log at this gateway, served to the partner.
     Half(MirrorLegLayerSettings),
-    /// A part of the volume below.
     Slice(Slice),
-    /// Encryption of the volume below.
     Encrypt(EncryptLayerSettings),
-    /// Delays of calls, for trials.
+    /// Adds time to calls, for tests.
     Delay(DelayLayerSettings),
-    /// The service times of a disk, for trials.
+    /// Imitates the service times of a disk, for tests.
     Disk(DiskLayerSettings),
-    /// Counters, shown by `forebay status`.
+    /// Counts calls and bytes for `forebay status`.
     Observe(ObserveLayerSettings),
-    /// Errors, for trials.
+    /// Makes calls fail, for tests.
     Fault(FaultLayerSettings),
-    /// The write-back cache of a gateway.
     Cache(CacheLayerSettings),
-    /// The cache of a unit whose log is common to several units.
+    /// A share of a cache whose log several units have in common.
     CommonCache(InCommon),
-    /// Refuses writes.
     ReadOnly,
 }
 
 impl Layer {
-    /// Returns true for a cache of a volume that other gateways change.
+    /// Returns true for a cache of a volume that other gateways cache, too.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Cache(cache) if cache.share)
     }
@@ -78,7 +73,7 @@ impl Layer {
         matches!(self, Self::Memory(_) | Self::File(_) | Self::Half(_) | Self::Remote(_))
     }
 
-    /// Returns true if the volume above the layer has the size and the blocks of the volume below it.
+    /// Returns true if the volume above this layer has the size and the block size of the volume below.
     pub fn keeps_size(&self) -> bool {
         matches!(
             self,
@@ -86,7 +81,7 @@ impl Layer {
         )
     }
 
-    /// Returns why a volume with this layer cannot move to another node, and the remedy.
+    /// Returns why a volume with this layer cannot move to another node, and the remedy; `None` if it can.
     pub fn prevents_move(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::File(file) if file.read_only => {
@@ -113,7 +108,7 @@ impl Layer {
         }
     }
 
-    /// Takes from `new` what a reload may change while the layer is in use, and says what that is.
+    /// Takes over from `new` the keys that a reload may change while the layer is in use, and returns the change.
     pub fn reload(&mut self, new: &Self) -> LayerChange {
         match (self, new) {
             (Self::File(old), Self::File(new)) => old.reload(new),
@@ -123,7 +118,7 @@ impl Layer {
         }
     }
 
-    /// Checks the keys of the layer, which is at `at`.
+    /// Checks the keys of the layer at `at`.
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
@@ -153,7 +148,7 @@ impl Layer {
         }
     }
 
-    /// Returns the remote unit that the layer needs, with the keys that name it.
+    /// Returns the remote unit that the layer logs in to, and the keys that lead to its settings.
     pub fn remote_mut(&mut self) -> Option<(&'static [&'static str], &mut RemoteLayerSettings)> {
         match self {
             Self::Remote(remote) => Some((&["remote"], remote)),

@@ -1,4 +1,4 @@
-//! The layer `observe`: counters of calls and bytes, shown by `forebay status`.
+//! The layer `observe`: counts calls and bytes, shown by `forebay status`.
 
 use serde::Deserialize;
 
@@ -7,11 +7,11 @@ use crate::{
     rule::{SettingsRuleResult, required},
 };
 
-/// Settings of an observe layer.
+/// Settings of an `observe` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObserveLayerSettings {
-    /// The name of the counters in `forebay status --all`. Required.
+    /// Name under which `forebay status --all` shows these counters. Required.
     pub name: String,
 }
 

@@ -1,21 +1,20 @@
-//! What a reload changes in a layer that is in use.
+//! The change that a reload makes in a layer in use.
 
 use crate::quantity::Size;
 
-/// A change of a layer that a reload makes.
+/// A change of a layer that a reload makes. Texts describe the change for the user.
 pub enum LayerChange {
-    /// The layer is as before, or it differs in a key that cannot change while it is in use.
+    /// The layer is unchanged, or it differs in a key that cannot change while the layer is in use.
     None,
-    /// The layer grows: the change in words.
+    /// The layer grows; the text names the old and the new size.
     Grows(String),
-    /// The layer would become smaller, which is refused.
+    /// The new size is smaller, which is refused.
     Shrinks,
-    /// Another change, in words.
     Other(String),
 }
 
 impl LayerChange {
-    /// Sets the size of a layer that messages call `what`, and returns the change.
+    /// Replaces the size `old` by `new` and returns the change. `what` names the layer in messages.
     pub(super) fn of_size(what: &str, old: &mut Option<Size>, new: Option<Size>) -> Self {
         let before = std::mem::replace(old, new);
         if new < before {

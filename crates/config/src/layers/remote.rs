@@ -14,64 +14,69 @@ use crate::{
     value_types::{CongestionSetting, Digest, LinkCompressionSetting},
 };
 
-/// Settings of a remote layer.
+/// Settings of a `remote` layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteLayerSettings {
-    /// The far unit: iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME, which `[names]` finds wherever it is.
-    /// Several portals of one group, or of the gateways of a pair, are separated by commas:
-    /// iscsi://HOST,HOST/TARGET-NAME/LUN; they are tried in turn. Required.
+    /// Far unit: iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME, which `[names]` finds at any node. Up to 8 portals
+    /// of one group, or of both gateways of a pair, are separated by commas (iscsi://HOST,HOST/TARGET-NAME/LUN) and
+    /// tried in turn. Required.
     pub url: String,
-    /// The CHAP credential with which we authenticate, with the secret in a file or in a variable (`secret_env`).
+    /// CHAP credential with which this process authenticates to the target: `name` with `secret_file` or `secret_env`.
     pub user: Option<ChapCredentialSettings>,
-    /// The CHAP credential that the target has to prove (mutual CHAP), with another secret.
+    /// CHAP credential that the target must prove (mutual CHAP). The secret must differ from that of `user`. Requires
+    /// `user`.
     pub mutual: Option<ChapCredentialSettings>,
-    /// TLS: every connection begins with a TLS 1.3 handshake, as a portal with `tls` requires, also where the far
-    /// side redirects us: `[target.unit.stack.remote.tls]`.
+    /// TLS 1.3 for every connection, also to an address to which the target redirects:
+    /// `[target.unit.stack.remote.tls]`. The portal must have `tls`, too. If left out: no TLS.
     pub tls: Option<Box<RemoteTls>>,
-    /// The CHAP hashes that are proposed, the preferred one first. tgt uses the number of sha-256 (7) for SHA-1:
-    /// propose only "md5" to it.
+    /// CHAP hashes to propose, the preferred one first. tgt mistakes sha-256 (algorithm 7) for SHA-1: propose only
+    /// "md5" to it.
     pub chap: Vec<ChapHashSetting>,
-    /// Whether a unit that does not support claims, such as a target of another make, is reserved for the cache above
-    /// (write exclusive, registrants only, over a loss of power). If it cannot be reserved, the start fails.
+    /// If true, reserves a unit that does not support claims, such as a target of another make, for the cache above
+    /// (persistent reservation: write exclusive, registrants only, kept over a power loss). If the reservation fails,
+    /// the start fails.
     pub reserve: bool,
-    /// Maximum number of commands in flight, 1 to 1024. The far side may allow fewer (`queue_depth` in `[iscsi]` of a
-    /// node: 128).
+    /// Maximum number of commands in flight, 1 to 1024. The target may allow fewer (`queue_depth` in `[iscsi]` of a
+    /// Forebay node).
     pub queue_depth: u16,
-    /// Number of connections of the session, 1 to 8, if the far side allows as many (MaxConnections). Commands go to
-    /// the connection with the least work; if one stalls or breaks, the others go on.
+    /// Number of TCP connections of the session, 1 to 8; the target may allow fewer (MaxConnections). Each command goes
+    /// to the connection with the least work. If one stalls or breaks, the others take over its commands.
     pub connections: u16,
-    /// The highest ErrorRecoveryLevel that is proposed. 0: the session is made anew, and commands are sent again. 1:
-    /// damaged data is also requested again. 2: commands of a broken connection also continue on another one.
+    /// Highest ErrorRecoveryLevel to propose, 0 to 2. At 0, an error ends the session, and commands are sent again on a
+    /// new one. 1 also requests damaged data again. 2 also continues the commands of a broken connection on another.
     pub error_recovery_level: u8,
-    /// Header digests, as for targets: "never", "accept", "prefer" or "require".
+    /// CRC32C digest of PDU headers: "never", "accept", "prefer" or "require", as in `[iscsi]`.
     pub header_digest: Digest,
-    /// Data digests: the same four values.
+    /// CRC32C digest of PDU data: "never", "accept", "prefer" or "require", as in `[iscsi]`.
     pub data_digest: Digest,
-    /// Compression of the link: "none", "lz4" (fast) or "zstd" (smaller). The far side must be a Forebay target that
-    /// allows it in `[iscsi]`; with any other target the session has no compression, and one event reports it.
+    /// Compression of the link: "none", "lz4" (fast) or "zstd" (smaller, more CPU). The target must be a Forebay
+    /// process that allows it in `[iscsi]`; otherwise the session runs uncompressed, and one event reports it.
     pub compression: LinkCompressionSetting,
-    /// The congestion control of TCP towards the far side, as in `[iscsi]`.
+    /// TCP congestion control towards the target, with the values of `congestion` in `[iscsi]`.
     pub congestion: CongestionSetting,
-    /// Send and receive buffer of each connection's socket, as in `[iscsi]`.
+    /// Send and receive buffer of each connection's socket, 16 KiB to 256 MiB, as in `[iscsi]`. If left out: the kernel
+    /// tunes the buffers.
     pub socket_buffer: Option<Size>,
-    /// Maximum time of a TCP connect.
+    /// Maximum time of a TCP connect, 100ms to 1h. With several portals it applies to each of them.
     pub connect_timeout: TimeSpan,
-    /// Maximum time of a login.
+    /// Maximum time of a login, 100ms to 1h. With several portals it applies to each of them.
     pub login_timeout: TimeSpan,
-    /// Maximum time of a command before it is aborted. If the abort is not answered within 5s, the connection is
-    /// given up.
+    /// Maximum time of a command before it is aborted, 100ms to 1h. If the abort is not answered within 5s, the
+    /// connection is closed.
     pub command_timeout: TimeSpan,
-    /// How long calls wait for a lost connection. After that, calls fail at once until the connection is back.
+    /// How long calls wait for a lost connection, 100ms to 1h. After that, they fail at once until the connection is
+    /// back. Without a cache above, hosts see errors after this time.
     pub give_up_after: TimeSpan,
-    /// Time without a sign of life after which the far side is pinged, 1s or more. The connection is given up 5s
-    /// after the ping, or on a slow link after the last byte that the answer had to wait for. Acknowledgments of the
-    /// far host for a process that hangs do not count.
+    /// Silence of the target after which it is pinged, 1s to 1h. It counts as lost 5s after the ping (on a slow link,
+    /// 5s after the last byte that the answer queues behind). TCP acknowledgments do not count: the kernel of a hung
+    /// target sends them, too.
     pub ping_interval: TimeSpan,
-    /// How long a start waits for a far side that is away, if no log knows the volume yet. With a log that knows it,
-    /// the gateway starts at once and serves what it has.
+    /// How long the first start waits for a target that is away. A gateway whose log has recorded the volume before
+    /// starts at once and serves cached data.
     pub start_timeout: TimeSpan,
-    /// Whether these values come from the command line or from a settings file.
+    /// Source of the values, the command line or a settings file; messages name options or keys
+    /// accordingly.
     #[serde(skip)]
     pub named: FarSettingsOrigin,
 }

@@ -1,4 +1,4 @@
-//! The layer `slice`: a part of the volume below.
+//! The layer `slice`: a range of the volume below.
 
 use serde::Deserialize;
 
@@ -10,13 +10,13 @@ use crate::{
     rule::{SettingsRuleResult, whole},
 };
 
-/// Settings of a slice layer.
+/// Settings of a `slice` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slice {
-    /// The first byte.
+    /// First byte of the slice, a multiple of the logical block size.
     pub start: Size,
-    /// Length in bytes. If left out: up to the end of the layer below.
+    /// Length in bytes. If left out: up to the end of the layer below. Slices of one file must not overlap.
     pub size: Option<Size>,
 }
 
@@ -32,7 +32,7 @@ impl Slice {
         ByteRange::new(self.start.0, self.size.map(|size| size.0))
     }
 
-    /// A reload may let a slice grow whose size the settings say.
+    /// Takes over a larger size from `new` if both settings name a size.
     pub(super) fn reload(&mut self, new: &Self) -> LayerChange {
         match (self.size, new.size) {
             (Some(_), Some(_)) => LayerChange::of_size("slice", &mut self.size, new.size),
