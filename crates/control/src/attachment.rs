@@ -4,31 +4,29 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// An attached volume.
+/// A volume that `forebay attach` serves as a block device of this host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct AttachedVolumeStatus {
     /// The block device, `/dev/loopN`.
     pub device: PathBuf,
     /// The volume as the command line named it.
     pub volume: String,
-    /// Bytes of the volume.
     pub bytes: u64,
-    /// Bytes of a logical block.
     pub block_size: u32,
     /// True if writes are refused.
     pub read_only: bool,
-    /// True if the loop device sends several requests at once, past the page cache of its file.
+    /// True if the loop device sends several requests concurrently and bypasses the page cache of its file.
     pub direct_io: bool,
-    /// The folder on which we have mounted the device; `None` if we have not.
+    /// Folder on which `forebay attach` has mounted the device; `None` if it has not.
     pub mount: Option<PathBuf>,
-    /// Number of the process that serves the device.
+    /// Process id of the process that serves the device.
     pub process: u32,
 }
 
 /// A detached device, and the log that may hold data written to it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Detached {
-    /// The device as it was.
+    /// State of the device before it was detached.
     pub attached: AttachedVolumeStatus,
     /// The log of the cache that ran in the process, if there was one.
     pub log: Option<LogLeft>,
@@ -39,9 +37,9 @@ pub struct Detached {
 pub struct LogLeft {
     /// Path of the log.
     pub path: PathBuf,
-    /// Bytes in the log that the far volume lacks.
+    /// Dirty bytes: data in the log that the far volume lacks.
     pub dirty_bytes: u64,
-    /// The settings file that has the cache.
+    /// Settings file in which the cache is configured.
     pub config: PathBuf,
     /// The unit with the cache: `TARGET/LUN`.
     pub unit: String,

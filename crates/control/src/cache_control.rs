@@ -1,4 +1,4 @@
-//! Commands to the cache of a unit (`forebay gateway`), and their answers.
+//! Commands to the cache of a unit (`forebay gateway`), and their responses.
 
 use std::{fmt, str::FromStr};
 
@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A unit as the command line names it: `TARGET` or `TARGET/LUN`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct UnitName {
-    /// iSCSI name of the target.
     pub target: String,
-    /// LUN.
     pub lun: u16,
 }
 
@@ -33,66 +31,66 @@ impl fmt::Display for UnitName {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheControlCommand {
-    /// Start no more destage writes.
+    /// Stop sending destage writes. Writes in flight complete.
     Pause,
-    /// End a pause.
     Resume,
     /// Limit the rate of destage.
     Rate(Rate),
-    /// Destage what was acknowledged by now. Repeat it, with the mark of the answer, until the answer is `done`.
+    /// Destage everything that is acknowledged now. Repeat the command with the `mark` of the response until `done` is
+    /// true.
     Flush {
-        /// The mark of the previous answer; `None` the first time.
+        /// The mark of the previous response; `None` in the first command.
         mark: Option<u64>,
     },
-    /// Destage all dirty data. Repeat it until the answer is `done`.
+    /// Destage all dirty data. Repeat the command until `done` is true.
     Drain,
-    /// Change the size of the log. Repeat it until the answer is `done`.
+    /// Change the size of the log. Repeat the command until `done` is true.
     #[serde(rename = "log-resize")]
     LogResize {
-        /// Bytes; `None`: as many as its device has.
+        /// New size in bytes; `None` for the size of the log's device.
         bytes: Option<u64>,
     },
-    /// Open a half of the log's mirror anew, and fill it.
+    /// Open a lost leg of the log's mirror again, and copy the content of the other leg to it.
     Renew {
-        /// 0 or 1.
+        /// Number of the leg, 0 or 1.
         half: u8,
     },
 }
 
-/// A limit for the rate of destage.
+/// A limit of the destage rate.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rate {
-    /// Bytes per second.
+    /// Limit in bytes per second.
     Bytes(u64),
-    /// The limit of the settings.
+    /// The limit of the settings file.
     Settings,
-    /// No limit.
     Unlimited,
 }
 
 /// State of a cache after a command.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CacheControlStatus {
-    /// True if a flush or drain is complete and stable at the far side, or if the log has its new size. Other
-    /// commands are always done at once.
+    /// True if a flush or drain is complete and stable on the far volume, or if the log has its new size. All other
+    /// commands complete at once.
     pub done: bool,
-    /// Bytes that the far side lacks.
+    /// Bytes in the log that the far volume lacks.
     pub dirty_bytes: u64,
-    /// Bytes of these that destage has sent in the current round; they count as dirty until its end.
+    /// Dirty bytes that destage has sent in the current round. They count as dirty until the far volume has flushed
+    /// them at the end of the round.
     #[serde(default)]
     pub sent_bytes: u64,
     /// Local time at which destage was paused; `None` if it is not paused.
     pub paused_since: Option<String>,
-    /// Most bytes per second that destage may send; 0: none, `None`: no limit.
+    /// Maximum rate of destage in bytes per second: 0 sends nothing, `None` is no limit.
     pub rate_limit: Option<u64>,
-    /// Bytes per second that destage sends now.
+    /// Present rate of destage in bytes per second.
     pub rate: u64,
-    /// The present error of the far side; `None` if it accepts data.
+    /// Present error of the far volume; `None` if it accepts data.
     pub lower_error: Option<String>,
-    /// The position up to which a flush destages.
+    /// Log position up to which a flush destages; pass it with the next `Flush`.
     pub mark: Option<u64>,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     pub log_bytes: u64,
 }
 
@@ -101,11 +99,11 @@ pub struct CacheControlStatus {
 pub struct Exported {
     /// Instance id of the log.
     pub log: String,
-    /// Number of times that the log was opened.
+    /// Number of times that the log has been opened (log generation).
     pub generation: u64,
-    /// Bytes that the far side lacks.
+    /// Bytes in the log that the far volume lacks.
     pub dirty_bytes: u64,
-    /// Serial number by which hosts know the unit.
+    /// Serial number by which hosts recognize the unit.
     pub serial: String,
 }
 

@@ -1,6 +1,6 @@
-//! Figures of a cache layer. Counters count from the opening of the cache.
+//! Figures of a cache layer. Counters start at 0 when the cache is opened.
 //!
-//! The groups are flattened: in JSON, all figures of a cache stand side by side in one object.
+//! The groups are flattened: in JSON, all figures of a cache are fields of one object.
 
 use std::{collections::BTreeMap, convert::Infallible, fmt, str::FromStr};
 
@@ -12,69 +12,62 @@ use crate::time_figures::ResponseTimes;
 /// All figures of a cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheFigures {
-    /// The claim on the far volume; for a common cache, on all of its volumes.
+    /// Claim on the far volume; for a common cache, the claim on all of its volumes.
     pub claim: CacheClaim,
     /// Data that the far volume lacks.
     #[serde(flatten)]
     pub dirty: DirtyDataFigures,
-    /// Calls of the hosts.
     #[serde(flatten)]
     pub requests: CacheRequestFigures,
-    /// Where reads found their blocks.
     #[serde(flatten)]
     pub hits: CacheHitFigures,
-    /// Writes to the far volume.
     #[serde(flatten)]
     pub destage: DestageFigures,
-    /// What was measured of the link to the far volume.
+    /// Measurements of the link to the far volume.
     #[serde(flatten)]
     pub far_link: FarLinkFigures,
-    /// Errors of the far volume.
     #[serde(flatten)]
     pub lower: LowerVolumeFigures,
-    /// The log disk and the NVRAM.
     #[serde(flatten)]
     pub log: CacheLogFigures,
-    /// The mirror of the log, if the log has one.
+    /// Mirror of the log; `None` for a log without a mirror.
     #[serde(flatten)]
     pub mirror: Option<LogMirrorFigures>,
-    /// The read tier, if there is one.
+    /// `None` for a cache without a read tier.
     #[serde(flatten)]
     pub tier: Option<ReadTierFigures>,
-    /// Order of writes at the far volume.
     #[serde(flatten)]
     pub epochs: EpochFigures,
     /// The volumes of a common cache; `None` for a cache of one volume.
     #[serde(flatten)]
     pub members: Option<CommonCacheFigures>,
-    /// Coherence tokens, if several gateways share the far volume.
+    /// Coherence tokens; `None` unless several gateways share the far volume.
     #[serde(flatten)]
     pub sharing: Option<SharingFigures>,
-    /// Response times.
     #[serde(flatten)]
     pub times: CacheTimeFigures,
-    /// Figures that this version does not know: the answer is from a newer process.
+    /// Figures that this version of the program does not know, from a newer process.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }
 
-/// The claim of a cache on its far volume: as long as it is held, nobody else may write there. In JSON it is one
-/// string: `none`, `waiting`, `held`, `reserved`, or `fenced: ` and the reason.
+/// The claim of a cache on its far volume. While it is held, only this cache may write there. In JSON it is one string:
+/// `none`, `waiting`, `held`, `reserved`, or `fenced: ` and the reason.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(from = "String", into = "String")]
 pub enum CacheClaim {
-    /// There is no claim: the far side has no claims, or needs none.
+    /// No claim: the far volume does not support claims, or needs none.
     #[default]
     None,
-    /// The far side is away. It is asked for the claim as soon as it is back.
+    /// The node does not answer. The cache requests the claim as soon as it does.
     Waiting,
-    /// The claim is in force.
     Held,
-    /// The far side knows no claims, and the volume is reserved there (persistent reservation) instead.
+    /// The target does not support claims; a persistent reservation protects the volume instead.
     Reserved,
-    /// Another gateway has the volume, or the operator has dropped the claim. The cache refuses all calls.
+    /// Another gateway has obtained the claim, or the operator has dropped it; the text is the reason. The cache
+    /// refuses all calls.
     Fenced(String),
-    /// A word of another version of the program.
+    /// A word that another version of the program uses.
     Other(String),
 }
 
@@ -125,9 +118,9 @@ impl fmt::Display for CacheClaim {
 /// Acknowledged data that the far volume lacks.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DirtyDataFigures {
-    /// Bytes that are in the log and not stable at the far volume.
+    /// Bytes that are in the log and not yet stable on the far volume.
     pub dirty_bytes: u64,
-    /// Age of the oldest of these bytes, in milliseconds; never less than the true age.
+    /// Upper bound of the age of the oldest dirty byte, in milliseconds.
     pub oldest_dirty_ms: u64,
     /// Slots of 4 KiB that wait for the log disk.
     pub pending_slots: u64,
@@ -141,99 +134,93 @@ pub struct DirtyDataFigures {
     pub recovered_nvram: u64,
 }
 
-/// Calls of the hosts, and where they were answered.
+/// Calls from the hosts, and where they were answered.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheRequestFigures {
-    /// Read calls.
     pub reads: u64,
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Write calls.
     pub writes: u64,
-    /// Bytes written.
     pub written_bytes: u64,
-    /// Flush calls.
     pub flushes: u64,
-    /// Discard calls.
     pub discards: u64,
-    /// Reads answered from memory with blocks that were not in the log yet (STICS: in the NVRAM buffer).
+    /// Reads answered from memory with blocks that were not in the log yet (STICS: from the NVRAM buffer).
     pub reads_nvram: u64,
-    /// Other reads answered from memory.
+    /// All other reads answered from memory.
     pub reads_dram: u64,
-    /// Reads for which the log disk was read, and nothing below it.
+    /// Reads that used the log disk, but neither read tier nor far volume.
     pub reads_log: u64,
-    /// Reads for which the read tier was read, and not the far volume.
+    /// Reads that used the read tier, but not the far volume.
     pub reads_tier: u64,
-    /// Reads for which the far volume was read.
+    /// Reads that used the far volume.
     pub reads_lower: u64,
-    /// Writes that went to the log, not past it.
+    /// Writes that went to the log and did not bypass it.
     pub writes_near: u64,
 }
 
-/// Where reads found their blocks, in slots of 4 KiB.
+/// The places where reads found their blocks, counted in slots of 4 KiB.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheHitFigures {
-    /// Share of the slots read that were in memory, in the log or in the read tier, from 0 to 1.
+    /// Share of the read slots that were in memory, log or read tier, from 0 to 1.
     pub hit_ratio: f64,
-    /// Slots read that were not in the log yet (STICS: in the NVRAM buffer).
+    /// Slots that were not in the log yet (STICS: in the NVRAM buffer).
     pub hits_nvram: u64,
-    /// Slots read that were in memory.
+    /// Slots found in memory.
     pub hits_dram: u64,
-    /// Slots read that were on the log disk only.
+    /// Slots found on the log disk only.
     pub hits_log: u64,
-    /// Slots read that were in the read tier only.
+    /// Slots found in the read tier only.
     pub hits_tier: u64,
-    /// Slots read that came from the far volume.
+    /// Slots that were read from the far volume.
     pub misses: u64,
-    /// Bytes fetched from the far volume, read-ahead included.
+    /// Bytes fetched from the far volume, including read-ahead.
     pub fetched_bytes: u64,
     /// Bytes that were read ahead.
     pub read_ahead_bytes: u64,
     /// Slots that were read ahead and then read by a host.
     pub read_ahead_used_slots: u64,
-    /// Slots that were read ahead and left memory unread.
+    /// Slots that were read ahead and left memory without being read.
     pub read_ahead_wasted_slots: u64,
     /// Bytes of memory that hold blocks.
     pub dram_used_bytes: u64,
-    /// Bytes of memory for blocks (`dram` of the settings).
+    /// Bytes of memory available for blocks (`dram` of the settings).
     pub dram_bytes: u64,
 }
 
-/// Destage: dirty data on its way to the far volume.
+/// Destage: sends dirty data to the far volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DestageFigures {
     /// Local time at which destage was paused, as `2026-11-28T09:00:00+01:00`; `None` if it is not paused.
     pub paused_since: Option<String>,
-    /// Bytes per second sent now: the mean of the last one to two seconds.
+    /// Present rate in bytes per second: the mean of the last one to two seconds.
     pub destage_rate_bytes: u64,
-    /// Most bytes per second that may be sent; 0: none, `None`: no limit.
+    /// Maximum rate in bytes per second: 0 sends nothing, `None` is no limit.
     pub destage_rate_limit_bytes: Option<u64>,
-    /// Who has set this limit: `settings` or `control` (the control socket).
+    /// Origin of this limit: `settings` or `control` (a command on the control socket).
     pub destage_rate_by: String,
-    /// Rounds that are complete and stable at the far volume.
+    /// Destage rounds that are complete, so that their data is stable on the far volume.
     pub destage_rounds: u64,
-    /// Bytes sent.
+    /// Bytes sent to the far volume.
     pub destaged_bytes: u64,
-    /// Writes that carried them.
+    /// Writes to the far volume that carried these bytes.
     pub destaged_runs: u64,
-    /// Slots that were overwritten in the log before they were sent, and were sent once for all versions.
+    /// Slots that were overwritten in the log before they were sent, so that only the newest version was sent.
     pub absorbed_slots: u64,
-    /// Slots that were sent in one write with the slot before them.
+    /// Slots that were sent in one write together with the preceding slot.
     pub joined_slots: u64,
 }
 
-/// The link to the far volume as destage and reads measure it.
+/// The link to the far volume, as destage and reads measure it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarLinkFigures {
-    /// Bytes per second that the far volume takes from destage.
+    /// Rate at which the far volume accepts destage, in bytes per second.
     pub far_write_rate: u64,
     /// Shortest response time of a destage write, in microseconds.
     pub far_write_trip_us: u64,
-    /// Bytes of destage that may be in flight so that the link is full and its queue short.
+    /// Bytes of destage that may be in flight: as many as fill the link while its queue stays short.
     pub far_write_window_bytes: u64,
     /// Bytes of destage in flight.
     pub far_write_under_way_bytes: u64,
-    /// Highest recent rate of data from the far volume, in bytes per second.
+    /// Highest recent rate of reads from the far volume, in bytes per second.
     pub far_read_rate: u64,
     /// Shortest response time of a read of the far volume, in microseconds.
     pub far_read_trip_us: u64,
@@ -241,145 +228,139 @@ pub struct FarLinkFigures {
     pub far_read_window_bytes: u64,
     /// Bytes of all reads in flight.
     pub far_read_under_way_bytes: u64,
-    /// Bytes of the hosts' sequential reads that wait for room in the window.
+    /// Bytes of the hosts' sequential reads that wait because the window is full.
     pub far_read_waiting_bytes: u64,
-    /// Bytes of read-ahead that wait for room in the window.
+    /// Bytes of read-ahead that wait because the window is full.
     pub far_ahead_waiting_bytes: u64,
 }
 
-/// Errors of the far volume, and writes that did not get into the log.
+/// Errors of the far volume, and writes that did not go to the log.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct LowerVolumeFigures {
-    /// Calls to the far volume that failed.
+    /// Failed calls to the far volume.
     pub lower_errors: u64,
-    /// The present error of the far volume; `None` if its calls succeed.
+    /// Present error of the far volume; `None` if its calls succeed.
     pub lower_error: Option<String>,
-    /// Local time since which every call has failed with a temporary error or has had no answer; `None` if calls
+    /// Local time since which every call has failed with a temporary error or has not been answered; `None` if calls
     /// are answered.
     pub lower_away_since: Option<String>,
-    /// Local time since which the far volume refuses destage with an error that does not pass by itself, such as no
-    /// space; `None` if it accepts it.
+    /// Local time since which the far volume has refused destage with a lasting error, such as no space; `None` if it
+    /// accepts destage.
     pub lower_refuses_since: Option<String>,
-    /// Writes that went past the log: it was full or had failed, or the cache writes through.
+    /// Writes that bypassed the log because it was full or had failed, or because the cache writes through.
     pub bypassed: u64,
-    /// Calls refused with BUSY and without effect, because the log was full or the cache was stopping.
+    /// Calls refused with BUSY because the log was full or the cache was stopping. Such a call has changed nothing.
     pub refused_busy: u64,
 }
 
 /// The log disk and the NVRAM.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheLogFigures {
-    /// Share of the log's room for data that is in use, in percent; at 100, hosts wait for room.
+    /// Share of the log's data space that is in use, in percent. At 100, hosts wait for space.
     pub log_fill_percent: u64,
-    /// Seconds until the log is full at the rate of the last minute; `None` if it does not fill, or is full.
+    /// Seconds until the log is full at the rate of the last minute; `None` if the log does not fill up, or is full
+    /// already.
     pub log_lasts_s: Option<u64>,
-    /// Bytes of the log in use.
     pub log_used_bytes: u64,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     pub log_bytes: u64,
-    /// Writes to the log disk that failed; each was repeated.
+    /// Failed writes to the log disk; each was repeated.
     pub log_errors: u64,
-    /// The present error of the log disk; `None` if it works.
+    /// Present error of the log disk; `None` if it works.
     pub log_error: Option<String>,
-    /// Error of the NVRAM; `None` if it works. After an error, every write waits for the log disk until the next
-    /// start.
+    /// Error of the NVRAM; `None` if it works. After an error, every write waits for the log disk until the next start.
     pub nvram_error: Option<String>,
-    /// Blocks of the log that were damaged and were restored from the other half of the mirror.
+    /// Corrupt blocks of the log that were repaired from the other leg of the mirror.
     pub log_mended: u64,
-    /// Dirty slots that were read and verified in the background.
+    /// Dirty slots that the background scrub has read and verified.
     pub scrubbed_slots: u64,
-    /// Times that all dirty slots have been verified.
+    /// Number of times that the scrub has verified all dirty slots.
     pub scrub_passes: u64,
-    /// Dirty slots that were found to be lost, counted at each pass.
+    /// Dirty slots that were found corrupt in all copies, so that their data is lost. Each pass counts them again.
     pub rotten_slots: u64,
 }
 
-/// The mirror of a log.
+/// The mirror of a log, with two legs.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct LogMirrorFigures {
-    /// State of each half: in sync, being filled, or lost with the reason.
+    /// State of each leg: in sync, being filled, or lost with the reason.
     pub log_halves: Vec<String>,
-    /// Blocks that were unreadable when a half was filled, and are zeros on the new half.
+    /// Blocks that could not be read when a leg was filled, and are zeros on the new leg.
     pub log_zeroed_blocks: u64,
 }
 
-/// State of a half that has all data.
+/// State of a mirror leg that has all data.
 pub(crate) const HALF_IN_SYNC: &str = "in sync";
 
-/// The read tier on a local disk.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ReadTierFigures {
     /// Bytes of blocks in the read tier.
     pub tier_used_bytes: u64,
-    /// Bytes of blocks for which it has room.
+    /// Bytes of blocks for which the read tier has space.
     pub tier_bytes: u64,
-    /// Slots that it took in when they left memory.
+    /// Slots that were written to the tier when they left memory.
     pub tier_admitted_slots: u64,
-    /// Slots that it did not take in because its disk was behind.
+    /// Slots that were not written to the tier because its disk was too slow.
     pub tier_dropped_slots: u64,
-    /// Slots that were damaged on its disk, and were read from the far volume instead.
+    /// Slots whose checksum was wrong on the tier's disk. They were read from the far volume instead.
     pub tier_rotten_slots: u64,
-    /// Error for which it is switched off until the next start; `None` if it works.
+    /// Error for which the tier is switched off until the next start; `None` if it works.
     pub tier_error: Option<String>,
 }
 
-/// The order in which writes reach the far volume.
+/// The order in which writes arrive at the far volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EpochFigures {
-    /// What the far volume alone holds if the cache is lost, in words; docs/operation.md lists them.
+    /// Consistency of the far volume alone, if this cache is lost, in words, such as "epochs, atomic".
     pub order: String,
-    /// Destage rounds that were too large for one epoch of the far side, and were sent in parts.
+    /// Destage rounds that were too large for one epoch of the node and were sent in several.
     pub split_rounds: u64,
     /// Epochs that did not fit into the log and were ended before their flush.
     pub split_epochs: u64,
-    /// Writes refused because the log has no room for what is between two flushes.
+    /// Writes refused because the log has no space for more data between two flushes.
     pub refused_epochs: u64,
-    /// Times that unflushed writes were rolled back on demand.
+    /// Number of times that unflushed writes were rolled back on request.
     pub rolled_back: u64,
-    /// Segments that recovery dropped because no flush followed them.
+    /// Segments that recovery discarded because no flush followed them.
     pub unflushed_segments: u64,
 }
 
 /// The volumes of a common cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CommonCacheFigures {
-    /// The claim on each volume, by the volume's name.
+    /// Claim on each volume, by the volume's name.
     pub volumes: BTreeMap<String, CacheClaim>,
-    /// Bytes that the log still holds of volumes that were given up, by the volume's name.
+    /// Bytes that the log still holds of volumes removed with `forebay gateway give-up`, by the volume's name.
     pub given_up_bytes: BTreeMap<String, u64>,
 }
 
 /// Coherence tokens of a gateway that shares its far volume with others.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct SharingFigures {
-    /// True if the node knows this gateway.
+    /// True if the node has admitted this gateway as one that shares the volume.
     pub share_joined: bool,
-    /// True while ranges held for reading may be used.
+    /// True while the lease is valid, so that ranges held for reading may be used.
     pub share_leased: bool,
-    /// Bytes of a range.
+    /// Size of a range in bytes.
     pub share_grain_bytes: u64,
     /// Ranges held for reading.
     pub share_ranges_read: u64,
     /// Ranges held for writing.
     pub share_ranges_written: u64,
-    /// Ranges given back because another gateway asked for them, or because they were unused.
+    /// Ranges returned because another gateway requested them, or because they were unused.
     pub share_recalled: u64,
-    /// Calls that waited for a token.
+    /// Calls that waited for a coherence token.
     pub share_waited: u64,
-    /// Reason for which no range may be used any more; `None` if they may be used.
+    /// Reason why the gateway may use no range any more; `None` while it may.
     pub share_lost: Option<String>,
 }
 
-/// Response times of a cache, and of the far volume as the cache sees them.
+/// Response times of the cache to hosts, and of the far volume to the cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheTimeFigures {
-    /// Reads of the hosts.
     pub time_read: ResponseTimes,
-    /// Writes of the hosts.
     pub time_write: ResponseTimes,
-    /// Flushes of the hosts.
     pub time_flush: ResponseTimes,
-    /// Discards of the hosts.
     pub time_discard: ResponseTimes,
     /// Reads of the far volume.
     pub time_lower_read: ResponseTimes,

@@ -4,44 +4,45 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A claim, or the last one of a unit.
+/// The present claim on a unit, or the last one that was in force.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ClaimStatus {
-    /// Name that the gateway gives itself.
+    /// iSCSI name of the gateway (`initiator_name`).
     pub owner: String,
     /// Instance id of the gateway's log, in hexadecimal digits.
     pub log: String,
     /// Number of times that the log had been opened when the claim was granted.
     pub generation: u64,
-    /// True if the claim is in force: nobody else may change the unit.
+    /// True if the claim is in force: only its owner may write to the unit.
     pub held: bool,
     /// True if the log may hold acknowledged writes that the unit lacks.
     pub dirty: bool,
-    /// True if the operator of this node has ended the claim.
+    /// True if the operator of this node has dropped the claim.
     pub dropped: bool,
     /// True if the gateway is logged in.
     pub present: bool,
-    /// Number of the newest write that the log has confirmed: an older copy of the log is refused. 0: none yet.
+    /// Number of the newest write that the log has confirmed, 0 before the first one. A copy of the log that lacks this
+    /// write is refused.
     #[serde(default)]
     pub confirmed: u64,
-    /// What the gateway holds of a unit that several gateways share; `None` for a unit that one gateway has.
+    /// State of this gateway among several that share the unit; `None` for a unit with a single gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareStatus>,
 }
 
-/// What one gateway holds of a unit that several gateways share.
+/// The ranges that one gateway holds of a unit that several gateways share.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ShareStatus {
-    /// True if the node has had no message of the gateway for the time of a lease.
+    /// True if the node has not received a message from the gateway for the time of a lease.
     pub silent: bool,
-    /// True if the gateway has not reported since the start of the node what it holds for writing. Until then, nobody
-    /// is granted anything.
+    /// True if the gateway has not yet reported, since the start of the node, which ranges it holds for writing. Until
+    /// then no gateway is granted a range.
     pub awaited: bool,
     /// Ranges held for reading.
     pub reads: usize,
     /// Ranges held for writing: only this gateway may have their newest data.
     pub writes: usize,
-    /// Ranges that other gateways wait for.
+    /// Ranges that other gateways have requested from this one.
     pub recalled: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Counters of the iSCSI side of a process: since its start, in sessions open and closed.
+//! Counters of the iSCSI side of a process, over all sessions since its start, open and closed.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,10 +12,10 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ProcessCounters {
-    /// Of a process that serves initiators.
+    /// Counters of a process that serves initiators.
     Serving(Box<ServingCounters>),
-    /// By name: empty for a process that serves no initiators (`forebay attach`); else the counters come from another
-    /// version of the program, and this version cannot read them.
+    /// Counters by name. Empty for a process that serves no initiators (`forebay attach`); otherwise they come from
+    /// another version of the program, in a form that this version cannot read.
     Untyped(Map<String, Value>),
 }
 
@@ -26,7 +26,7 @@ impl Default for ProcessCounters {
 }
 
 impl ProcessCounters {
-    /// The counters of a process that serves initiators.
+    /// Returns the counters of a process that serves initiators; `None` for another process or version.
     pub fn serving(&self) -> Option<&ServingCounters> {
         match self {
             Self::Serving(counters) => Some(counters),
@@ -34,7 +34,7 @@ impl ProcessCounters {
         }
     }
 
-    /// All counters by their names in JSON, in alphabetical order.
+    /// Returns all counters by their names in JSON, in alphabetical order.
     pub fn by_name(&self) -> Map<String, Value> {
         by_name(self)
     }
@@ -43,51 +43,43 @@ impl ProcessCounters {
 /// The counters of a process that serves initiators.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ServingCounters {
-    /// Connections and logins.
     #[serde(flatten)]
     pub logins: LoginCounters,
-    /// Commands, PDUs and bytes.
     #[serde(flatten)]
     pub traffic: ServedTraffic,
-    /// Response times of commands. Some commands are timed, and each of these counts for several.
+    /// Response times of commands. Only a sample of the commands is timed; each timed one counts for several.
     #[serde(flatten)]
     pub times: CommandTimeFigures,
-    /// Events that were not written because the reader of stderr was too slow.
+    /// Events that were discarded because the reader of stderr was too slow.
     pub events_dropped: u64,
-    /// Counters that this version does not know: the answer is from a newer process.
+    /// Counters that this version of the program does not know, from a newer process.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }
 
-/// Connections and logins.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct LoginCounters {
     /// Connections that are open now.
     pub connections: u64,
-    /// Connections of these that have not completed their login.
+    /// Open connections that have not completed their login.
     pub logins_in_progress: u64,
     /// Discovery sessions that are open now.
     pub discovery_sessions: u64,
-    /// Connections refused because there was no place for them.
+    /// Connections refused because a limit was reached.
     pub refused_connections: u64,
-    /// Connections without a login that were closed to make place for others.
+    /// Connections without a login that were closed to make room for others.
     pub displaced_connections: u64,
-    /// Logins that failed.
     pub failed_logins: u64,
-    /// Sessions opened.
     pub opened_sessions: u64,
 }
 
 /// Commands, PDUs and bytes.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ServedTraffic {
-    /// SCSI commands.
     pub commands: u64,
     /// SCSI commands by name.
     pub commands_by_kind: CommandCounts,
-    /// PDUs received.
     pub pdus_in: u64,
-    /// PDUs sent.
     pub pdus_out: u64,
     /// PDUs received, by length.
     pub pdus_in_by_size: PduLengths,
@@ -99,9 +91,9 @@ pub struct ServedTraffic {
     pub data_in_bytes: u64,
     /// PDUs answered with a Reject.
     pub rejects: u64,
-    /// PDUs that came damaged, by their digest.
+    /// PDUs received with a wrong digest.
     pub digest_errors: u64,
-    /// PDUs ignored, as RFC 7143 demands for some that come late or twice.
+    /// PDUs ignored, as RFC 7143 requires for some that arrive late or twice.
     pub ignored: u64,
 }
 
@@ -112,8 +104,6 @@ pub struct CommandTimeFigures {
     pub time_read: ResponseTimes,
     /// WRITE commands of any form.
     pub time_write: ResponseTimes,
-    /// SYNCHRONIZE CACHE commands.
     pub time_flush: ResponseTimes,
-    /// All other commands.
     pub time_other: ResponseTimes,
 }

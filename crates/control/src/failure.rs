@@ -1,37 +1,36 @@
-//! Why a command, or the program, ends with an error: what happened, what to do about it, and the exit code.
+//! The error with which a command or the program ends: message, remedy and exit code.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An error for the person who started the program.
+/// An error to print for the user.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Failure {
-    /// What happened, with names and numbers.
+    /// Describes the failure, with names and numbers.
     pub message: String,
-    /// What to do about it.
+    /// Describes how to correct it; printed on a line of its own.
     pub remedy: Option<String>,
-    /// The exit code of the process: [`FAILED`] or [`WRONG_SETTINGS`].
+    /// Exit code of the process: [`FAILED`] or [`WRONG_SETTINGS`].
     pub code: u8,
 }
 
-/// Exit code: the program did not start, or did not do what was asked.
+/// Exit code if the program did not start, or did not perform the request.
 pub const FAILED: u8 = 1;
-/// Exit code: the settings or the command line are wrong; nothing was changed.
+/// Exit code if the settings or the command line are wrong; nothing was changed.
 pub const WRONG_SETTINGS: u8 = 2;
 
 impl Failure {
-    /// A failure with exit code [`FAILED`].
+    /// Returns a failure with exit code [`FAILED`].
     pub fn new(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), remedy: None, code: FAILED }
     }
 
-    /// A failure with exit code [`WRONG_SETTINGS`].
+    /// Returns a failure with exit code [`WRONG_SETTINGS`].
     pub fn settings(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), remedy: None, code: WRONG_SETTINGS }
     }
 
-    /// Adds a remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
         self.remedy = Some(remedy.to_string());

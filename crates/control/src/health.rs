@@ -1,5 +1,5 @@
-//! Health of a process and of its volumes, for `forebay status`, for monitors and for whoever reads the status: what
-//! is wrong, and how urgent it is. docs/operation.md lists the conditions.
+//! Health of a process and its volumes, for `forebay status`, monitors and other readers of the status: the problems
+//! and their urgency.
 
 use std::fmt;
 
@@ -11,28 +11,28 @@ use crate::{
     serving::{PairStatus, RefusedStatus, ServingPhase, ServingStatus, TargetStatus, UnitStatus},
 };
 
-/// Fill level of a log in percent from which a gateway warns. Destage begins at half of the log by default, so the far
-/// volume takes less than the hosts write.
+/// Fill level of a log, in percent, from which a gateway warns. Destage begins at half of the log by default, so a log
+/// that is fuller shows that the far volume accepts less than the hosts write.
 pub const LOG_FILLING_PERCENT: u64 = 80;
-/// Fill level of a log in percent from which hosts are about to wait.
+/// Fill level of a log, in percent, at which hosts will soon have to wait.
 pub const LOG_NEARLY_FULL_PERCENT: u64 = 95;
-/// Free bytes below which a file system counts as full once it has refused a call.
+/// Free bytes below which a file system that has refused a call counts as full.
 const FILE_SYSTEM_FULL: u64 = 1 << 20;
 
-/// How urgent a problem is.
+/// Urgency of a problem, in ascending order.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum HealthLevel {
-    /// Nothing is wrong.
+    /// There is no problem.
     #[default]
     Fine,
-    /// Hosts are served, but somebody should look at it: a reserve is used up or lost.
+    /// Hosts are served, but an operator should act: a reserve is used up or lost.
     Warning,
-    /// Hosts get errors or have to wait, or will soon, or data is lost.
+    /// Hosts get errors or must wait, or soon will, or data is lost.
     Critical,
 }
 
 impl HealthLevel {
-    /// The level of the most urgent problem; [`HealthLevel::Fine`] without problems.
+    /// Returns the level of the most urgent problem; [`HealthLevel::Fine`] if there is none.
     pub fn of<'a>(problems: impl IntoIterator<Item = &'a HealthProblem>) -> Self {
         problems.into_iter().map(|problem| problem.level).max().unwrap_or_default()
     }
@@ -48,14 +48,13 @@ impl fmt::Display for HealthLevel {
     }
 }
 
-/// One problem.
+/// A problem of a process, a target or a unit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HealthProblem {
-    /// How urgent it is.
     pub level: HealthLevel,
-    /// What is wrong, in one line.
+    /// Describes the problem in one line.
     pub message: String,
-    /// What to do about it, if that is known.
+    /// Describes how to correct it, if that is known.
     pub remedy: Option<String>,
 }
 
@@ -69,14 +68,14 @@ impl HealthProblem {
     }
 }
 
-/// Errors of others may have several lines.
+/// Joins the lines of a message: errors of other programs may have several.
 fn one_line(message: impl fmt::Display) -> String {
     message.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl ServingStatus {
-    /// All problems, the most urgent ones first, each with the volume (`TARGET/LUN`), the target or the process that
-    /// has it.
+    /// Returns all problems, the most urgent ones first, each with the name of the volume (`TARGET/LUN`), target or
+    /// process that has it.
     pub fn problems(&self) -> Vec<(String, HealthProblem)> {
         let own = self.own_problems().into_iter().map(|problem| (self.process_name(), problem));
         let of_targets = self.targets.iter().flat_map(|target| {
@@ -100,7 +99,7 @@ impl ServingStatus {
         format!("process {}", self.pid)
     }
 
-    /// Problems of the process itself.
+    /// Returns the problems of the process itself.
     fn own_problems(&self) -> Vec<HealthProblem> {
         let phase = match self.state {
             ServingPhase::Starting => Some(HealthProblem::warning("it is starting")),
@@ -112,14 +111,14 @@ impl ServingStatus {
 }
 
 impl TargetStatus {
-    /// Problems of the target's pair, without those of its units.
+    /// Returns the problems of the target's pair, without those of its units.
     pub fn pair_problems(&self) -> Vec<HealthProblem> {
         self.pair.iter().flat_map(PairStatus::problems).collect()
     }
 }
 
 impl RefusedStatus {
-    /// The unit is not served.
+    /// Returns the problem that the unit is not served.
     pub fn problem(&self) -> HealthProblem {
         let message = format!("it is not served: {}", self.message);
         HealthProblem { remedy: self.remedy.clone(), ..HealthProblem::critical(message) }
@@ -151,7 +150,7 @@ impl PairStatus {
 }
 
 impl UnitStatus {
-    /// Problems of this unit, the most urgent ones first.
+    /// Returns the problems of this unit, the most urgent ones first.
     pub fn problems(&self) -> Vec<HealthProblem> {
         let cache = self.cache();
         let mut problems: Vec<_> = cache.map(cache_problems).unwrap_or_default();
@@ -174,7 +173,7 @@ impl UnitStatus {
 }
 
 impl ClaimStatus {
-    /// A gateway that holds the newest data and is away.
+    /// Returns the problem of a gateway that is away while it holds the newest data of a shared unit.
     fn problem(&self) -> Option<HealthProblem> {
         let is_awaited = self.share.as_ref().is_some_and(|share| share.awaited);
         let has_data = self.held && self.dirty && !self.present && !self.dropped;
@@ -187,7 +186,7 @@ impl ClaimStatus {
     }
 }
 
-/// A session that does not exist is an error for hosts, unless a cache answers them.
+/// Returns the problem of a missing session: an error for hosts, unless a cache answers them.
 fn link_problem(
     remote: &RemoteFigures,
     on: &str,
@@ -215,7 +214,7 @@ fn space_problem(file: &FileFigures, on: &str) -> Option<HealthProblem> {
 }
 
 impl CacheFigures {
-    /// True for write-through: a write waits for the far volume. The words are those of `order`.
+    /// Returns true for write-through, where each write waits for the far volume. Compares the texts of `order`.
     fn writes_through(&self) -> bool {
         ["every write that was answered", "none (the log holds older writes)"]
             .contains(&self.epochs.order.as_str())
@@ -324,7 +323,7 @@ mod tests {
         LayerFigures::Remote(Box::new(remote))
     }
 
-    /// A unit with a cache and a session, after `change`.
+    /// Returns a unit with a cache and a session, after `change`.
     fn cached(change: impl FnOnce(&mut CacheFigures)) -> UnitStatus {
         let mut cache = CacheFigures::default();
         change(&mut cache);

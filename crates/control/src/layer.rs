@@ -5,33 +5,30 @@ use serde_json::{Map, Value};
 
 use crate::{cache_figures::CacheFigures, remote_figures::RemoteFigures};
 
-/// One layer.
+/// One layer of a unit's stack.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(from = "UntypedLayer")]
 pub struct LayerStatus {
-    /// The word for the layer in the settings; `cache` for a common cache, too.
+    /// Name of the layer in the settings; `cache` for a common cache, too.
     pub layer: String,
-    /// What the layer stands on: a path, a URL or a name.
+    /// Path, URL or name of the storage that the layer uses.
     pub on: String,
-    /// Counters and present values.
+    /// Counters and present values of the layer.
     #[serde(serialize_with = "in_order_of_names")]
     pub figures: LayerFigures,
 }
 
-/// The figures of a layer. The word for the layer decides which kind it is.
+/// The figures of a layer. The field `layer` decides which variant is read.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum LayerFigures {
-    /// Of a `cache`.
     Cache(Box<CacheFigures>),
-    /// Of a `file`: a file or a block device.
+    /// Figures of a `file` layer: a file or a block device.
     File(FileFigures),
-    /// Of an `observe` layer.
     Observe(ObserveFigures),
-    /// Of a `remote` layer.
     Remote(Box<RemoteFigures>),
-    /// By name: empty for a layer without figures; else the figures come from another version of the program, and
-    /// this version cannot read them.
+    /// Figures by name. Empty for a layer without figures; otherwise they come from another version of the program, in
+    /// a form that this version cannot read.
     Untyped(Map<String, Value>),
 }
 
@@ -42,23 +39,23 @@ impl Default for LayerFigures {
 }
 
 impl LayerFigures {
-    /// All figures by their names in JSON, in alphabetical order.
+    /// Returns all figures by their names in JSON, in alphabetical order.
     pub fn by_name(&self) -> Map<String, Value> {
         by_name(self)
     }
 }
 
-/// The fields of a value that JSON has as an object, in alphabetical order.
+/// Returns the fields of a value that JSON writes as an object, in alphabetical order.
 pub(crate) fn by_name(value: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map,
-        // Our figures are objects whose keys are strings.
+        // Not reached: all our figures are objects with string keys.
         _ => Map::new(),
     }
 }
 
-/// Serializes in alphabetical order, whatever the order of fields and groups in the type: `--json` has always been
-/// written so.
+/// Serializes in alphabetical order, whatever the order of fields and groups in the type: scripts rely on this order,
+/// which `--json` has always had.
 pub(crate) fn in_order_of_names<S: Serializer>(
     value: &impl Serialize,
     serializer: S,
@@ -89,10 +86,10 @@ impl From<UntypedLayer> for LayerStatus {
     }
 }
 
-/// Figures of a file or block device.
+/// Figures of a file or a block device.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FileFigures {
-    /// Calls since the start that failed for lack of space.
+    /// Calls that failed for lack of space, since the start.
     pub refused_no_space: u64,
     /// Bytes that the file occupies in its file system; `None` for a block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +97,7 @@ pub struct FileFigures {
     /// Free bytes of that file system; `None` for a block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Figures that this version does not know: the answer is from a newer process.
+    /// Figures that this version of the program does not know, from a newer process.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }
@@ -108,25 +105,18 @@ pub struct FileFigures {
 /// Calls that passed an `observe` layer since the start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ObserveFigures {
-    /// Reads.
     pub reads: u64,
-    /// Writes.
     pub writes: u64,
-    /// Flushes.
     pub flushes: u64,
-    /// Discards.
     pub discards: u64,
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
     pub written_bytes: u64,
-    /// Bytes discarded.
     pub discarded_bytes: u64,
-    /// Calls that failed, those refused with BUSY not counted.
+    /// Failed calls, except those refused with BUSY.
     pub errors: u64,
     /// Calls refused with BUSY.
     pub busy: u64,
-    /// Figures that this version does not know: the answer is from a newer process.
+    /// Figures that this version of the program does not know, from a newer process.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }

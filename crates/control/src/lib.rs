@@ -1,9 +1,9 @@
-//! What is said on the control socket of a process: requests, answers and the status, as types that are JSON on the
-//! wire. Whoever reads the status uses these types: commands, quickstart, the laboratory.
+//! The protocol of the control socket: requests, responses and the status of a process, as types that are serialized as
+//! JSON. All readers of the status use these types: the commands, quickstart and the laboratory.
 //!
-//! Each field documents its unit. A field keeps its name and type once it was released, because monitors and scripts
-//! read the JSON by name; a new field has `#[serde(default)]`, so that an answer of an older process can still be read.
-//! The socket itself and the texts for people are in the program.
+//! Each field documents its unit. A released field keeps its name and type, because monitors and scripts read the JSON
+//! by name; a new field has `#[serde(default)]`, so that the response of an older process can still be read. The
+//! program contains the socket itself and the texts for people.
 
 mod failure;
 mod time_figures;

@@ -5,37 +5,32 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use wan::LinkReport;
 
-/// A link.
+/// The state of an emulated link.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Linked {
-    /// Name of the link.
     pub name: String,
-    /// Number of the process that carries its packets.
+    /// Process id of the process that carries the packets of the link.
     pub process: u32,
-    /// The near end.
     pub near: LinkEnd,
-    /// The far end.
     pub far: LinkEnd,
     /// Seed of all random events, such as losses.
     pub seed: u64,
-    /// Settings from the near end to the far one.
+    /// Settings of the direction from the near end to the far end.
     pub near_to_far: LinkDirectionSettings,
-    /// Settings from the far end to the near one.
+    /// Settings of the direction from the far end to the near end.
     pub far_to_near: LinkDirectionSettings,
-    /// Counters since the start.
+    /// Counters since the start of the link.
     pub report: LinkReport,
 }
 
 /// One end of a link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkEnd {
-    /// Name of its network namespace.
+    /// Network namespace of this end.
     pub namespace: String,
-    /// IPv4 address.
     pub address: String,
-    /// IPv6 address.
     pub address6: String,
 }
 
-/// Settings of one direction: name and value as the command line writes them.
+/// Settings of one direction: names and values as on the command line.
 pub type LinkDirectionSettings = BTreeMap<String, String>;

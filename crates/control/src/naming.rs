@@ -1,12 +1,12 @@
-//! What a process knows from the naming service (`forebay names`).
+//! The entries that a process has received from the naming service (`forebay names`).
 
 use names::{Gln, NamingProblem, NodeName, NodeVolumeEntry};
 use serde::{Deserialize, Serialize};
 
-/// All known nodes.
+/// All nodes that this process has an entry of.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct NamingStatus {
-    /// Number of this node.
+    /// Number of this node (global location number).
     pub gln: Gln,
     /// All nodes, this one first.
     pub nodes: Vec<KnownNode>,
@@ -14,21 +14,21 @@ pub struct NamingStatus {
     pub troubles: Vec<NamingProblem>,
 }
 
-/// A node and its volumes.
+/// A node with its volumes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KnownNode {
-    /// Number of the node.
+    /// Global location number of the node.
     pub gln: Gln,
-    /// Name of the node, for people.
+    /// Name of the node for people.
     pub node: NodeName,
-    /// Addresses at which the node answers questions about names.
+    /// Addresses at which the node answers naming requests.
     pub addresses: Vec<String>,
-    /// Seconds since its last sign of life.
+    /// Seconds since the last message from the node.
     pub heard_seconds: u64,
-    /// True if it has been silent for longer than `stale_after`.
+    /// True if the node has been silent for longer than `stale_after`.
     pub stale: bool,
-    /// True if two processes use its number: nobody is sent to its volumes.
+    /// True if two processes use the number of this node. No gateway is then directed to its volumes.
     pub twins: bool,
-    /// The volumes that it serves.
+    /// Volumes that the node serves.
     pub volumes: Vec<NodeVolumeEntry>,
 }

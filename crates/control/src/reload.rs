@@ -1,4 +1,4 @@
-//! Effect of a reload (`forebay reload`, `forebay check`), in words.
+//! Effect of a reload (`forebay reload`, `forebay check`), as text.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 pub struct ReloadChanges {
     /// New targets, units and portals.
     pub added: Vec<String>,
-    /// Changed ones.
+    /// Changed targets, units and portals.
     pub changed: Vec<String>,
-    /// Removed ones.
+    /// Removed targets, units and portals.
     pub removed: Vec<String>,
-    /// Changes that need a restart, with the reason. If there is any, the reload changes nothing.
+    /// Changes that need a restart, with the reason. If there are any, the reload changes nothing.
     pub refused: Vec<String>,
     /// Units that were refused at the start and are still not served, with the reason.
     #[serde(default)]
@@ -26,7 +26,7 @@ impl ReloadChanges {
             .all(|list| list.is_empty())
     }
 
-    /// All entries, each after the word for its list.
+    /// Returns all entries, each preceded by the word for its list.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let lists = [
             ("added", &self.added),
@@ -40,7 +40,7 @@ impl ReloadChanges {
             .flat_map(|(what, list)| list.iter().map(move |line| format!("{what}: {line}")))
     }
 
-    /// All entries as text, with a line break after each.
+    /// Returns all entries as text, each ending with a line break.
     pub fn for_people(&self) -> String {
         self.lines().map(|line| line + "\n").collect()
     }

@@ -1,5 +1,5 @@
-//! Figures of a remote layer: the session with the far target and the calls to the far volume. Counters count from
-//! the start of the process, over all sessions.
+//! Figures of a remote layer: the session with the target and the calls to the far volume. Counters include all
+//! sessions since the start of the process.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,22 +12,18 @@ use crate::{
 /// All figures of a remote layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct RemoteFigures {
-    /// The session with the far target.
     #[serde(flatten)]
     pub session: FarSessionFigures,
-    /// Calls to the far volume.
     #[serde(flatten)]
     pub calls: FarCallFigures,
-    /// PDUs and bytes.
     #[serde(flatten)]
     pub traffic: FarTrafficFigures,
-    /// Failures of connections, and recovery from them.
     #[serde(flatten)]
     pub recovery: FarRecoveryFigures,
-    /// The ensemble of the connections, if they share a congestion window.
+    /// Ensemble of the connections; `None` unless they share a congestion window.
     #[serde(flatten)]
     pub ensemble: Option<FarEnsembleFigures>,
-    /// Figures that this version does not know: the answer is from a newer process.
+    /// Figures that this version of the program does not know, from a newer process.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }
@@ -35,44 +31,43 @@ pub struct RemoteFigures {
 /// The session with the far target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarSessionFigures {
-    /// Whether a session exists.
     pub link: FarLinkState,
-    /// IP address and port of the portal, or of the last one; `None` before the first login.
+    /// IP address and port of the present portal, or of the last one; `None` before the first login.
     pub portal: Option<String>,
-    /// Identity of the far volume, by whatever path it is reached.
+    /// Identity of the far volume (NAA, EUI or serial number), which does not depend on the portal.
     pub identity: String,
-    /// Connections of the session.
+    /// Number of open connections.
     pub connections: u64,
-    /// `lz4` or `zstd`; `None` without compression.
+    /// Compression of the link: `lz4` or `zstd`; `None` without compression.
     pub compression: Option<String>,
     /// Congestion control of the newest connection, by its name in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
 }
 
-/// Whether a session with the far target exists.
+/// State of the session with the far target.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FarLinkState {
-    /// There is none. Calls wait for it or fail.
+    /// There is no session. Calls wait for it or fail.
     #[default]
     Down,
-    /// There is one.
+    /// There is a session.
     Up,
 }
 
 /// Calls to the far volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarCallFigures {
-    /// READ commands that were answered.
+    /// Number of completed READ commands.
     pub reads: u64,
-    /// WRITE commands that were answered.
+    /// Number of completed WRITE commands.
     pub writes: u64,
-    /// SYNCHRONIZE CACHE commands that were answered.
+    /// Completed SYNCHRONIZE CACHE commands.
     pub flushes: u64,
-    /// UNMAP and WRITE SAME commands that were answered.
+    /// Completed UNMAP and WRITE SAME commands.
     pub discards: u64,
-    /// Commands that failed in the end.
+    /// Commands that failed after all retries.
     pub failures: u64,
     /// Commands sent again because the target was busy or had aborted them.
     pub retries: u64,
@@ -89,9 +84,7 @@ pub struct FarCallFigures {
 /// PDUs and bytes exchanged with the far target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarTrafficFigures {
-    /// PDUs sent.
     pub pdus_out: u64,
-    /// PDUs received.
     pub pdus_in: u64,
     /// SCSI commands answered, by name.
     pub commands_by_kind: CommandCounts,
@@ -109,20 +102,19 @@ pub struct FarTrafficFigures {
     pub in_link_bytes: u64,
 }
 
-/// Failures of connections, and recovery from them (ErrorRecoveryLevel, RFC 7143).
+/// Failures of connections, and recovery from them (ErrorRecoveryLevel, RFC 7143, 7.1.5).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarRecoveryFigures {
-    /// Connections that failed.
     pub connections_lost: u64,
-    /// Connections made in place of a failed one, with the session or within it.
+    /// Connections made in place of a failed one, within the session or with a new session.
     pub reconnects: u64,
-    /// Commands that went on on another connection (level 2).
+    /// Commands that were continued on another connection (level 2).
     pub reassigned: u64,
     /// Commands sent again because the target had not received them.
     pub resent: u64,
     /// Requests for lost or damaged PDUs (SNACK, level 1).
     pub snacks: u64,
-    /// PDUs that came damaged, by their digest.
+    /// PDUs received with a wrong digest.
     pub digest_errors: u64,
     /// Commands sent again because their connection was lost.
     pub replays: u64,
@@ -131,25 +123,25 @@ pub struct FarRecoveryFigures {
 /// [`EnsembleStatus`] with the field names that it has among the figures of a layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarEnsembleFigures {
-    /// Number of connections.
+    /// Number of connections in the ensemble.
     pub ensemble_members: u32,
-    /// Congestion window of all of them, in segments.
+    /// Congestion window that all connections share, in segments.
     pub ensemble_cwnd_segments: f64,
-    /// Slow start threshold of all of them, in segments; `None` before the first loss.
+    /// Slow start threshold of the shared window, in segments; `None` before the first loss.
     pub ensemble_ssthresh_segments: Option<f64>,
     /// Smoothed round trip time, in microseconds.
     pub ensemble_srtt_us: u64,
     /// Variation of the round trip time, in microseconds.
     pub ensemble_rttvar_us: u64,
-    /// Times that the window was reduced.
+    /// Number of times that the window was reduced.
     pub ensemble_cuts: u64,
-    /// Reductions that were made with the next acknowledgment only.
+    /// Reductions that were delayed until the next acknowledgment.
     pub ensemble_late_cuts: u64,
-    /// Reductions that were taken back.
+    /// Reductions that were reverted.
     pub ensemble_undone_cuts: u64,
-    /// Retransmission timeouts.
+    /// Number of retransmission timeouts.
     pub ensemble_timeouts: u64,
-    /// The model of the path, if the connections share one.
+    /// Model of the path; `None` unless the connections share one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ensemble_path: Option<PathStatus>,
 }

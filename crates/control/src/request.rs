@@ -13,96 +13,83 @@ use crate::cache_control::{CacheControlCommand, UnitName};
 pub enum ControlRequest {
     /// Report the status of the process.
     Status,
-    /// Read the settings again and apply what is different.
+    /// Read the settings file again and apply the differences.
     Reload,
     /// Report what a reload would do with these settings.
     Compare {
         /// Absolute path of the settings file.
         config: PathBuf,
     },
-    /// Command the cache of a unit.
+    /// Send a command to the cache of a unit.
     Cache {
-        /// The unit.
         unit: UnitName,
-        /// The command.
         order: CacheControlCommand,
     },
-    /// Report the last claim on a unit, or the claims of all who share it.
+    /// Report the last claim on a unit; for a shared unit, the claims of all gateways that share it.
     Claim {
-        /// The unit.
         unit: UnitName,
     },
-    /// Report what is known of names.
+    /// Report all nodes and volumes that the naming service knows.
     Names,
-    /// Report where a volume is.
+    /// Report which node has a volume.
     Locate {
-        /// Name of the volume.
         volume: VolumeName,
     },
-    /// End the claim on a unit.
+    /// Drop the claim on a unit.
     DropClaim {
-        /// The unit.
         unit: UnitName,
-        /// End it although the log of its owner may hold data that exists nowhere else.
+        /// Drop it even though the log of its owner may hold acknowledged data that the unit lacks: this data is lost.
         lose_dirty_data: bool,
     },
     /// Close the log of a unit, so that another host can use it.
     Export {
-        /// The unit.
         unit: UnitName,
     },
     /// Make the standby gateway of a pair the active one.
     TakeOver {
-        /// The unit.
         unit: UnitName,
     },
     /// Move a volume to another node.
     Move {
-        /// `gln:NAME`, `NAME` or the iSCSI name of its target.
+        /// Volume as `gln:NAME`, `NAME` or the iSCSI name of its target.
         volume: String,
-        /// Number or name of the other node.
+        /// Number or name of the destination node.
         to: String,
-        /// Most bytes per second; `None`: no limit.
+        /// Maximum rate in bytes per second; `None` for no limit.
         rate: Option<u64>,
-        /// Most milliseconds that hosts may wait for the last of the copy.
+        /// Maximum time in milliseconds that hosts may wait while the last blocks are copied.
         pause_ms: u64,
     },
     /// Report the progress of a move.
     Moving {
-        /// Name of the volume.
         volume: VolumeName,
     },
-    /// Give up a move.
     CancelMove {
-        /// Name of the volume.
         volume: VolumeName,
     },
-    /// Report all known moves.
+    /// Report all moves that this node has recorded.
     Moves,
     /// Report the attached device.
     Attachment,
-    /// Detach the device.
     Detach {
-        /// Detach it although it is in use.
+        /// Detach the device even though it is in use.
         force: bool,
     },
-    /// Destage all dirty data of the cache in the process, then detach the device. Repeat the request while the answer
-    /// is the state of the cache.
+    /// Destage all dirty data of the cache in the process, then detach the device. Repeat the request while the
+    /// response is the state of the cache.
     DrainAndDetach,
-    /// Change an emulated link; each setting is `key=value`.
+    /// Change an emulated link; each setting has the form `key=value`.
     Link {
-        /// Settings from the near end to the far one.
+        /// Settings of the direction from the near end to the far end.
         near_to_far: Vec<String>,
-        /// Settings from the far end to the near one.
+        /// Settings of the direction from the far end to the near end.
         far_to_near: Vec<String>,
     },
     /// Grow the file or device of a unit.
     Resize {
-        /// iSCSI name of the target.
         target: String,
-        /// LUN.
         lun: u16,
-        /// New size in bytes; `None`: the present size of a block device.
+        /// New size in bytes; `None` for the present size of a block device.
         bytes: Option<u64>,
     },
 }

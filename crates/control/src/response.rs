@@ -1,4 +1,4 @@
-//! Answers on the control socket.
+//! Responses on the control socket.
 
 use names::VolumeLocation;
 use serde::{Deserialize, Serialize};
@@ -15,49 +15,45 @@ use crate::{
     serving::{PairStatus, ServingStatus},
 };
 
-/// An answer: one line of JSON.
+/// A response: one line of JSON.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlResponse {
-    /// Status of the process.
     Status(Box<ServingStatus>),
-    /// What a reload did or would do.
+    /// Changes that a reload made or would make.
     Changes(ReloadChanges),
-    /// State of a cache.
     Cache(CacheControlStatus),
-    /// The last claim on a unit, or the claims of all who share it; after `DropClaim`, the dropped claims as they were.
+    /// The last claim on a unit, or the claims of all gateways that share it. After `DropClaim`: the dropped claims as
+    /// they were before.
     Claims(Vec<ClaimStatus>),
-    /// What is known of names.
+    /// All nodes and volumes that the naming service knows.
     Names(NamingStatus),
-    /// Where a volume is.
+    /// The node that has a volume.
     Located(VolumeLocation),
-    /// The log is closed.
+    /// The log is closed; describes it.
     Exported(Exported),
-    /// State of a pair.
+    /// State of a pair after the request.
     Pair(PairStatus),
-    /// Progress of a move.
     Moving(VolumeMoveProgress),
-    /// All known moves.
+    /// All moves that this node has recorded.
     Moves(Vec<VolumeMoveStatus>),
-    /// The attached device.
     Attachment(AttachedVolumeStatus),
-    /// The detached device, and the log of the cache that has stopped.
+    /// The detached device, and the log of its cache, if it had one.
     Detached(Detached),
-    /// State of an emulated link.
     Link(Box<Linked>),
-    /// The volume has this size now.
+    /// The volume has its new size.
     Resized {
-        /// Bytes.
+        /// New size in bytes.
         bytes: u64,
     },
     /// The request was refused or has failed.
     Failure(Failure),
-    /// The request was not understood.
+    /// The process did not understand the request; the text says why.
     Error(String),
 }
 
 impl ControlResponse {
-    /// The failure to report for an answer that does not belong to the request.
+    /// Returns the failure to report for a response that does not belong to the request.
     pub fn unexpected(self) -> Failure {
         match self {
             Self::Failure(failure) => failure,

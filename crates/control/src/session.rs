@@ -1,10 +1,9 @@
-//! Sessions of initiators at a target, and what their connections share.
+//! Sessions of initiators at a target, and the congestion state that their connections share.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One session.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct SessionStatus {
     /// iSCSI name of the initiator.
@@ -13,9 +12,9 @@ pub struct SessionStatus {
     pub address: String,
     /// iSCSI name of the target; empty for a discovery session.
     pub target: String,
-    /// Tag of the portal group through which the session came.
+    /// Tag of the portal group through which the initiator logged in.
     pub group: Option<u16>,
-    /// SCSI commands so far.
+    /// Number of SCSI commands.
     pub commands: u64,
     /// Bytes that the initiator wrote.
     pub data_out_bytes: u64,
@@ -24,41 +23,40 @@ pub struct SessionStatus {
     /// Congestion control of the newest connection, by its name in the kernel.
     #[serde(default)]
     pub congestion: Option<String>,
-    /// The ensemble of the connections, if they share a congestion window.
+    /// Ensemble of the connections; `None` unless they share a congestion window.
     #[serde(default)]
     pub ensemble: Option<EnsembleStatus>,
-    /// The connections. There is none for a while if the initiator may come back for its tasks (Time2Retain).
+    /// The connections. The list is empty for a while if the initiator has lost its last connection and may still
+    /// continue its tasks on a new one (Time2Retain).
     pub connections: Vec<ConnectionStatus>,
 }
 
 /// An ensemble: connections that share one congestion window, or one model of the path.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EnsembleStatus {
-    /// Number of connections.
     pub members: u32,
-    /// Congestion window of all of them, in segments; with a model of the path, the segments that all may have in
-    /// flight.
+    /// Congestion window that all connections share, in segments; with a model of the path, the number of segments that
+    /// all of them may have in flight.
     pub cwnd_segments: f64,
-    /// Slow start threshold of all of them, in segments; `None` before the first loss.
+    /// Slow start threshold of the shared window, in segments; `None` before the first loss.
     pub ssthresh_segments: Option<f64>,
-    /// Smoothed round trip time in microseconds, as the last of the connections to measure it has it.
+    /// Smoothed round trip time in microseconds, from the connection that measured it last.
     pub srtt_us: u64,
     /// Variation of the round trip time, in microseconds.
     pub rttvar_us: u64,
-    /// Times that the window was reduced.
+    /// Number of times that the window was reduced.
     pub cuts: u64,
-    /// Reductions that were made with the next acknowledgment only.
+    /// Reductions that were delayed until the next acknowledgment.
     pub late_cuts: u64,
-    /// Reductions that were taken back.
+    /// Reductions that were reverted.
     pub undone_cuts: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
-    /// The model of the path, if the connections share one.
+    /// Model of the path; `None` unless the connections share one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathStatus>,
 }
 
-/// A path as the members of an ensemble know it.
+/// The state of a path, as the members of an ensemble have measured it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct PathStatus {
     /// Delivery rate of the ensemble: the best of the last ten round trips, counted in full segments without their
@@ -68,7 +66,7 @@ pub struct PathStatus {
     pub least_rtt_us: Option<u64>,
     /// True if other traffic keeps a queue on the path.
     pub is_crowded: bool,
-    /// Times that the members nearly stopped in order to measure the round trip time.
+    /// Number of times that the members nearly stopped sending to measure the round trip time.
     pub probes: u64,
 }
 
@@ -86,21 +84,19 @@ impl fmt::Display for EnsembleStatus {
 /// One connection of a session.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ConnectionStatus {
-    /// The initiator's number for the connection (CID).
+    /// Connection identifier (CID), chosen by the initiator.
     pub cid: u16,
     /// IP address and port of the initiator.
     pub address: String,
-    /// IP address and port at this end.
+    /// IP address and port at the target.
     pub portal: String,
-    /// PDUs received.
     pub pdus_in: u64,
-    /// PDUs sent.
     pub pdus_out: u64,
     /// Bytes that the initiator wrote.
     pub data_out_bytes: u64,
     /// Bytes that the initiator read.
     pub data_in_bytes: u64,
-    /// Bytes before and after compression; `None` for a connection without compression.
+    /// Traffic before and after compression; `None` for a connection without compression.
     #[serde(default)]
     pub compression: Option<CompressionStatus>,
 }
@@ -108,14 +104,13 @@ pub struct ConnectionStatus {
 /// Traffic of a compressed connection.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CompressionStatus {
-    /// `lz4` or `zstd`.
     pub method: String,
     /// Bytes of PDUs received.
     pub in_bytes: u64,
-    /// Bytes that crossed the link for them.
+    /// Bytes that crossed the link for the received PDUs.
     pub in_link_bytes: u64,
     /// Bytes of PDUs sent.
     pub out_bytes: u64,
-    /// Bytes that crossed the link for them.
+    /// Bytes that crossed the link for the sent PDUs.
     pub out_link_bytes: u64,
 }
