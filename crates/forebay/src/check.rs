@@ -1,4 +1,4 @@
-//! `forebay check`: reads settings and checks what they name, without changing anything.
+//! `forebay check`: reads settings and checks everything that they name, without changing anything.
 
 mod state_checks;
 mod free_space;
@@ -21,7 +21,8 @@ use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
 use crate::{control_socket, output::print_line};
 
-/// Prints a line for each check. Fails if one of them would stop `serve`, or a reload of the running process.
+/// Prints a line for each check. Fails if a check found a problem that would stop `serve`, or a reload of the running
+/// process.
 pub async fn run(config: &Path) -> Result<(), Failure> {
     let mut settings = Settings::load(config)?;
     let mut report = SettingsCheckReport::default();
@@ -68,7 +69,7 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     report.end()
 }
 
-/// The results so far.
+/// Number of the problems so far; prints each check.
 #[derive(Default)]
 struct SettingsCheckReport {
     wrong: usize,
@@ -94,7 +95,7 @@ impl SettingsCheckReport {
     }
 }
 
-/// Returns the status of the process on the control socket of these settings, if there is one.
+/// Returns the status of the process on the control socket of these settings; `None` if no process answers.
 fn running(settings: &Settings) -> Option<ServingStatus> {
     let path = control_socket::path(settings).ok()?;
     match control_socket::ask(&path, ControlRequest::Status) {
@@ -103,13 +104,13 @@ fn running(settings: &Settings) -> Option<ServingStatus> {
     }
 }
 
-/// Binds each address for a moment.
+/// Binds each portal address for a moment, unless the running process has it.
 fn portals(
     settings: &Settings,
     running: Option<&ServingStatus>,
     report: &mut SettingsCheckReport,
 ) -> Result<(), Failure> {
-    // Keep the sockets until the end: two of the addresses may exclude each other.
+    // Keep the sockets until the end, because two of the addresses may exclude each other.
     let mut held = Vec::new();
     for group in settings.groups() {
         for (address, _) in &group.portals {
@@ -139,8 +140,8 @@ fn portals(
     Ok(())
 }
 
-/// Returns the first address beyond this host at which a target admits every initiator, if there is one. A
-/// portal that requires certificates admits only their owners.
+/// Returns the first address that other hosts can connect to and at which the target admits every initiator, if there
+/// is one. A portal that requires certificates admits only their owners.
 fn open_to_all(settings: &Settings, target: &IscsiTargetSettings) -> Option<config::Address> {
     if target.allow.is_some() {
         return None;
@@ -231,7 +232,7 @@ async fn look_at_log(
     if cache.pair.is_some() && cache.log.exists() {
         return look_at_half(cache).await;
     }
-    // The log of a pair has no record.
+    // The log of a pair has no record of storage.
     let records = match cache.pair {
         None => Some(recorder.look_at_log(cache)?),
         Some(_) => None,
@@ -253,7 +254,7 @@ async fn look_at_log(
     Ok(found)
 }
 
-/// Checks the half of a pair's log.
+/// Checks this gateway's mirror leg of a pair's log.
 async fn look_at_half(cache: &config::CacheLayerSettings) -> Result<String, Failure> {
     let name = cache.log.display();
     let mut options = stack::log_options(cache, &cache.log);
@@ -286,7 +287,7 @@ async fn look_at_tier(cache: &config::CacheLayerSettings, path: &Path) -> Result
     }
     options.read_only = true;
     let Some(volume) = open(&options)? else { return Ok(in_use(path)) };
-    // A half of a pair's log alone does not tell which log it belongs to.
+    // One mirror leg of a pair's log does not show which log it belongs to.
     if cache.pair.is_none() {
         let log = match stack::log_exists(cache) {
             true => stack::look_at_log(cache, open).await?,
@@ -317,7 +318,7 @@ fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
     }
 }
 
-/// Reports a missing file as one that `serve` would make, or as an error if `serve` could not make it.
+/// Reports that `serve` would create a missing file, or returns the error if it could not.
 fn would_be_made(options: &FileVolumeOptions, what: &str) -> Result<String, Failure> {
     match FileVolume::can_be_made(options) {
         Ok(()) => Ok(format!("{what} would be made")),
@@ -325,7 +326,7 @@ fn would_be_made(options: &FileVolumeOptions, what: &str) -> Result<String, Fail
     }
 }
 
-/// Logs in, and compares the unit with the one to which the log belongs.
+/// Logs in to the far target, and compares the unit with the one that the log belongs to.
 async fn look_at_far_side(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -377,8 +378,8 @@ async fn look_at_far_side(
     }
 }
 
-/// Compares the node's claim of the volume with the local log. A start would refuse this log if another one has
-/// the claim. Returns `None` if nothing stands in the way, or if the node does not answer, which is reported
+/// Compares the node's claim on the volume with the local log, since a start refuses this log if another one has the
+/// claim. Returns `None` if the claim does not prevent a start, or if the node does not answer, which was reported
 /// before.
 async fn look_at_claim(
     settings: &Settings,
@@ -387,12 +388,12 @@ async fn look_at_claim(
     cache: &config::CacheLayerSettings,
 ) -> Option<Failure> {
     let far: FarVolumeAddress = remote.url.parse().ok()?;
-    // Gateways that share a volume, and the two gateways of a pair, have one claim in common.
+    // A shared volume, or the unit of a pair, may be claimed by another log without a refusal of this one.
     if is_own(settings, target, &far) || cache.share || cache.pair.is_some() {
         return None;
     }
     let here = match stack::log_exists(cache) {
-        // A log in use ends this check: its process has presented the claim.
+        // A log in use ends this check: the process that serves it has presented the claim.
         true => stack::instance(cache, &stack::look_at_log(cache, open).await.ok()??).await.ok()?,
         false => None,
     };
@@ -451,7 +452,7 @@ fn is_own(settings: &Settings, target: &IscsiTargetSettings, far: &FarVolumeAddr
     }
 }
 
-/// Returns the units of the target of a session, and the LUN of the session's unit.
+/// Returns the units of the session's target, and the LUN of the session's unit.
 async fn list(
     session: &initiator::Settings,
 ) -> Result<(u16, Vec<initiator::ListedUnit>), initiator::Error> {
@@ -465,7 +466,7 @@ async fn list(
     Err(failed)
 }
 
-/// Reports what a reload of the running process would change.
+/// Reports the changes that a reload of the running process would make.
 fn reload(
     settings: &Settings,
     config: &Path,

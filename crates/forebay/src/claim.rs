@@ -1,4 +1,4 @@
-//! `forebay claim`: shows and drops the claim on a unit of the node.
+//! `forebay claim`: shows or drops the claim on a unit of the node.
 
 use control::{ClaimStatus, ControlRequest, ControlResponse, Failure};
 

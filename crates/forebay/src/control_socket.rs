@@ -1,5 +1,5 @@
-//! The control socket: one JSON line in, one JSON line out, for the same user only. Knows how to
-//! be the only owner of its path and how to ask a running process.
+//! The control socket: one line of JSON as request, one as response, for the same user only. Ensures that a process is
+//! the only owner of its socket, and sends requests to a running process.
 
 use std::{
     fs::{DirBuilder, File, TryLockError},
@@ -26,23 +26,23 @@ use tokio::{
     time::timeout,
 };
 
-/// Bytes of a request: one short line of JSON.
+/// Maximum length of a request in bytes: one short line of JSON.
 const REQUEST_BYTES: u64 = 4096;
-/// Bytes of a response that a client takes: 1024 sessions and some hundred units fit.
+/// Maximum length in bytes of a response that a client accepts: 1024 sessions and some hundred units fit.
 const RESPONSE_BYTES: u64 = 16 << 20;
-/// Time for a request to come or a response to leave.
+/// Time limit for receiving a request, and for sending a response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time for the work that a request causes: a reload may fill a new file or wait for a far side.
+/// Time limit for the work of a request: a reload may fill a new file or wait for a far volume.
 const WORK: Duration = Duration::from_secs(600);
-/// Clients at once: people and monitors of one machine.
+/// Maximum number of concurrent clients: the people and monitors of one machine.
 const CLIENTS: usize = 16;
 
-/// The control socket of a process with these settings.
+/// Returns the path of the control socket of a process with these settings.
 pub fn path(settings: &Settings) -> Result<PathBuf, Failure> {
     settings.control.clone().map_or_else(default_path, Ok)
 }
 
-/// The path if the settings name none: private to the user who serves.
+/// Returns the default path, in a folder that is private to the user of the process.
 pub fn default_path() -> Result<PathBuf, Failure> {
     if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
         return Ok(Path::new(&runtime).join("forebay/control.sock"));
@@ -54,18 +54,18 @@ pub fn default_path() -> Result<PathBuf, Failure> {
         .remedy("name one with `control = \"PATH\"` in the settings (or --control for status)"))
 }
 
-/// The socket of this process. Removed when dropped.
+/// The control socket of this process. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
     listener: Option<StdListener>,
     clients: Arc<Semaphore>,
-    /// Locked as long as the process serves. Without the lock, the socket was left by a process that has ended.
+    /// Locked as long as the process serves. A socket without this lock was left by a process that has ended.
     _owner: File,
 }
 
 impl ControlSocket {
-    /// Takes the path, replacing what a dead process left there.
+    /// Creates the socket at `path`, and replaces one that a dead process has left there.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let cannot = |what: &str, error: &dyn std::fmt::Display| {
             Failure::new(format!("cannot {what} the control socket {}: {error}", path.display()))
@@ -89,7 +89,7 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), listener: Some(listener), clients, _owner: owner })
     }
 
-    /// Starts to answer requests, until the process ends. Call it once, in a runtime.
+    /// Starts to answer requests until the process ends. Call this once, within a runtime.
     pub async fn serve<F: Future<Output = ControlResponse> + Send + 'static>(
         &mut self,
         answer: impl Fn(ControlRequest) -> F + Send + Sync + 'static,
@@ -102,7 +102,7 @@ impl ControlSocket {
             loop {
                 let place = Arc::clone(&clients).acquire_owned().await;
                 let Ok((client, _)) = listener.accept().await else {
-                    // Out of descriptors, most likely: others need a moment to give some back.
+                    // Most likely no file descriptor is free. Wait until others are closed.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 };
@@ -117,11 +117,11 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Waits until all requests are answered, for `PATIENCE` at most.
+    /// Waits until all requests are answered, at most `PATIENCE`.
     pub async fn finish(&self) {
         let all = self.clients.acquire_many(CLIENTS as u32 - 1);
-        // The listener always holds one permit for the next client. A client that does not read its answer is not
-        // waited for longer.
+        // The listener always holds one permit for the next client. Clients that do not read their response within this
+        // time are not waited for.
         let _ = timeout(PATIENCE, all).await;
     }
 }
@@ -134,7 +134,7 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Takes the lock file beside the socket, which holds the number of the process that owns the socket.
+/// Takes the lock file next to the socket, which contains the number of the process that owns the socket.
 fn own(path: &Path) -> Result<File, Failure> {
     let lock = lock_of(path);
     let cannot = |error: io::Error| {
@@ -158,7 +158,7 @@ fn is_owned(path: &Path, owner: &str) -> Failure {
     .remedy("stop it first, or give this one its own `control = \"PATH\"`")
 }
 
-/// Returns the number of the process that has the lock. Anybody may have written the file, so only a number is
+/// Returns the number of the process that holds the lock. Another user may have written the file, so only a number is
 /// passed on.
 fn owner_of(lock: File) -> String {
     let mut owner = String::new();
@@ -167,7 +167,7 @@ fn owner_of(lock: File) -> String {
     number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())
 }
 
-/// Checks that a process could have its control socket at this path. Changes nothing.
+/// Checks that a process could create its control socket at this path. Changes nothing.
 pub fn check(path: &Path) -> Result<(), Failure> {
     let refused = |what: String| {
         Err(Failure::new(format!("cannot make the control socket {}: {what}", path.display()))
@@ -199,8 +199,8 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Takes a lock, held as long as the file is open, and writes this process's number into it; or says the
-/// number of the process that has it.
+/// Takes a lock that is held as long as the file is open, and writes this process's number into the file. If another
+/// process holds the lock, returns its number as the inner error.
 pub fn take(lock: &Path) -> io::Result<Result<File, String>> {
     let mut file = volume::open_own(lock, true, true)?;
     match file.try_lock() {
@@ -213,7 +213,7 @@ pub fn take(lock: &Path) -> io::Result<Result<File, String>> {
     Ok(Ok(file))
 }
 
-/// The mode is set before the path exists: nobody else ever sees it open.
+/// Creates the listening socket. Its mode is set before the path exists, so that other users can never connect.
 fn listen(path: &Path) -> io::Result<StdListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -232,7 +232,7 @@ async fn converse<F: Future<Output = ControlResponse>>(
     let mut read = tokio::io::BufReader::new(read).take(REQUEST_BYTES);
     timeout(PATIENCE, read.read_until(b'\n', &mut line)).await??;
     let response = match serde_json::from_slice(&line) {
-        // The request is completed even if the client has gone, so that it is never done in half.
+        // Complete the request even if the client has ended, so that a change is never left incomplete.
         Ok(request) => answer(request).await,
         Err(error) => ControlResponse::Error(format!("not a request: {error}")),
     };
@@ -241,7 +241,7 @@ async fn converse<F: Future<Output = ControlResponse>>(
     timeout(PATIENCE, write.write_all(&line)).await?
 }
 
-/// Asks the process behind `path`.
+/// Sends a request to the process that listens on `path`.
 pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Failure> {
     ask_or(path, request, || {
         Failure::new(format!("forebay is not running: nobody answers on {}", path.display()))
@@ -252,7 +252,7 @@ pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Fail
     })
 }
 
-/// Asks the process behind `path`. `nobody` makes the failure if no process listens there.
+/// As [`ask`], but `nobody` makes the failure if no process listens there.
 pub fn ask_or(
     path: &Path,
     request: ControlRequest,

@@ -1,7 +1,8 @@
 //! The queue between the threads that serve and the one thread that writes to stderr.
 //!
-//! A terminal or a pipe may take no text for hours: a stopped log collector, a terminal with Ctrl-S. Only the
-//! thread here waits for it. What does not fit into the queue is dropped and counted.
+//! A terminal or a pipe may accept no text for hours, for example if a log collector has stopped or the user has
+//! pressed Ctrl-S. Only the writing thread of this module waits for it. Events that do not fit into the queue are
+//! dropped and counted.
 
 use std::{
     cell::Cell,
@@ -14,37 +15,37 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-/// The queue of this process. There is one because there is one stderr.
+/// The queue of this process. There is only one, because there is one stderr.
 pub static QUEUE: EventQueue = EventQueue::new();
 
-/// Bytes that wait for stderr, the line that is being written included. 1 MiB is some 6,000 events: more than
-/// a busy node reports at level `info` in an hour, and little beside the buffers of one session.
+/// Maximum number of bytes that wait for stderr, including the line that is being written. 1 MiB holds some 6,000
+/// events: more than a busy node reports in an hour at level `info`, and little compared with the buffers of one
+/// session.
 const MOST_BYTES: usize = 1 << 20;
 
-/// At its end the process waits at most this long for stderr to take the last events. A reader that works
-/// takes them in milliseconds.
+/// Maximum time that the process waits at its end for stderr to accept the last events. A working reader takes
+/// milliseconds.
 pub const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 /// A bounded queue of lines, each with its line feed.
 pub struct EventQueue {
     inner: Mutex<EventQueueState>,
-    /// Wakes the writing thread when lines come, and those who flush when all are written.
+    /// Wakes the writing thread when lines arrive, and flushing threads when all lines are written.
     changed: Condvar,
     dropped: AtomicU64,
 }
 
 struct EventQueueState {
     lines: VecDeque<Box<[u8]>>,
-    /// Bytes of `lines` and of the line that is being written.
+    /// Bytes in `lines` and in the line that is being written.
     bytes: usize,
-    /// Lines that were dropped since the last report of dropped lines.
+    /// Lines dropped since the last report of dropped lines.
     unreported: u64,
     has_thread: bool,
 }
 
 thread_local! {
-    /// True in the writing thread. Its own report must not be dropped because other threads have filled the
-    /// queue.
+    /// True in the writing thread, whose own report must not be dropped even if other threads have filled the queue.
     static IS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -67,19 +68,19 @@ impl EventQueue {
         self.append(&mut inner, line);
     }
 
-    /// Queues a line even if the queue is full, and waits at most [`LAST_FLUSH`] until all lines are written:
-    /// for the last words of the process.
+    /// Queues a line even if the queue is full, and waits at most [`LAST_FLUSH`] until all lines are written. For the
+    /// final message of the process.
     pub fn put_last(&'static self, line: &[u8]) {
         self.append(&mut self.inner.lock(), line);
         self.flush();
     }
 
-    /// Lines that were dropped since the start of the process.
+    /// Returns the number of lines dropped since the start of the process.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits at most [`LAST_FLUSH`] until stderr has taken all lines.
+    /// Waits at most [`LAST_FLUSH`] until stderr has accepted all lines.
     pub fn flush(&self) {
         let deadline = Instant::now() + LAST_FLUSH;
         let mut inner = self.inner.lock();
@@ -93,7 +94,7 @@ impl EventQueue {
     fn append(&'static self, inner: &mut EventQueueState, line: &[u8]) {
         inner.bytes += line.len();
         inner.lines.push_back(line.into());
-        // The thread begins with the first line: commands that report nothing have none.
+        // The thread starts with the first line, so a command that logs no event has none.
         if !inner.has_thread {
             let named = thread::Builder::new().name("events".to_owned());
             inner.has_thread = named.spawn(|| self.write_for_ever()).is_ok();
@@ -129,8 +130,8 @@ impl EventQueue {
     }
 }
 
-/// Writes a line to stderr. It takes no lock of the standard library: a panic or the end of the process would
-/// wait for that lock as long as this thread waits for the reader.
+/// Writes a line to stderr without a lock of the standard library. A panic or the end of the process would wait for
+/// that lock as long as this thread waits for the reader.
 fn write(mut line: &[u8]) -> io::Result<()> {
     while !line.is_empty() {
         match rustix::io::write(rustix::stdio::stderr(), line) {
@@ -145,11 +146,10 @@ fn write(mut line: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The pause before the next try on a non-blocking stderr that is full: short for a person who reads, long
-/// for a processor.
+/// Pause before the next attempt on a non-blocking stderr that is full: short for a person, long for a CPU.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// Writes one event. `tracing` formats an event whole before it writes it.
+/// Writes one event. `tracing` formats an event completely before it writes it.
 pub struct EventWriter;
 
 impl io::Write for EventWriter {

@@ -1,4 +1,4 @@
-//! Events: `tracing` output on stderr, through a queue that never waits for the reader.
+//! Events: output of `tracing` on stderr, through a queue that never waits for the reader.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 
@@ -11,13 +11,13 @@ use crate::event_queue::{EventWriter, QUEUE};
 
 /// Decides which events are shown.
 pub struct EventFilter {
-    /// The command line has set the level, which takes precedence over the settings.
+    /// True if the command line has set the level, which takes precedence over the settings.
     fixed: bool,
     usual: &'static str,
     set: Box<dyn Fn(EnvFilter) + Send + Sync>,
 }
 
-/// Starts to show events, at the level of the command line or at the `usual` one.
+/// Starts to show events, at the level of the command line or else at the level `usual`.
 pub fn show(
     log_level: Option<&str>,
     verbose: u8,
@@ -38,12 +38,13 @@ pub fn show(
         .with_writer(|| EventWriter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(true)
-        // It would panic, and end the process, if nobody reads stderr any more, as after a terminal was closed.
+        // Otherwise tracing would panic, and end the process, once stderr has no reader, for example after its terminal
+        // was closed.
         .log_internal_errors(false)
         .with_filter_reloading();
     let handle = subscriber.reload_handle();
     subscriber.init();
-    // This fails only if the subscriber is gone, and ours exists as long as the process.
+    // This fails only if the subscriber does not exist any more; ours exists as long as the process.
     let set = Box::new(move |filter| drop(handle.reload(filter)));
     Ok(EventFilter { fixed: log_level.is_some() || verbose > 0, usual, set })
 }
@@ -51,7 +52,7 @@ pub fn show(
 impl EventLog for EventFilter {
     fn set_level(&self, level: Option<&LogLevel>) {
         let level = level.map_or(self.usual, |level| level.0.as_str());
-        // The level was checked when the settings were read.
+        // The settings were checked, so the level is valid.
         if let (false, Ok(filter)) = (self.fixed, EnvFilter::try_new(level)) {
             (self.set)(filter);
         }
@@ -66,20 +67,19 @@ impl EventLog for EventFilter {
     }
 }
 
-/// Waits until stderr has taken all events, at most one second: a reader that takes nothing must not keep the
-/// process from its end.
+/// Waits at most one second until stderr has accepted all events: a reader that has stopped must not prevent the
+/// process from ending.
 pub fn flush() {
     QUEUE.flush();
 }
 
-/// Writes the last words of the process to stderr after all events, and waits for the reader at most one
-/// second.
+/// Writes the final message of the process to stderr after all events, and waits for the reader at most one second.
 pub fn say_last(text: &str) {
     QUEUE.put_last(format!("{text}\n").as_bytes());
 }
 
-/// A panic is a bug: its message is shown and the process ends at once, before half-done work can
-/// answer anybody. What was acknowledged is safe, as after any kill.
+/// Ends the process at a panic. A panic is a bug: print its message, and end at once, before a client gets a response
+/// to incomplete work. Acknowledged data is safe, as after any kill.
 pub fn end_at_panic() {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();

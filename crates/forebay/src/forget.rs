@@ -15,8 +15,8 @@ use stack::{
 
 use crate::{cli::Forget, control_socket, output::print_line};
 
-/// Removes the record of a path. Fails if a process serves the storage there; fails without `--lose-data` if
-/// the storage may hold data.
+/// Removes the record of a path. Fails if a process serves the storage there, and, without `--lose-data`, if the
+/// storage may hold data.
 pub fn run(args: &Forget) -> Result<(), Failure> {
     let settings = Settings::load_without_secrets(&args.config)?;
     let records = Records::of(&settings);
@@ -31,7 +31,7 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
             return Err(Failure::new(format!("there is no record of {}", path.display()))
                 .remedy("name the path as `forebay check` shows it"));
         }
-        // A damaged record does not say what it protects, so `--lose-data` may remove it.
+        // A damaged record does not show what it protects, so only `--lose-data` removes it.
         Err(NotOpened::Refused(_)) if args.lose_data => None,
         Err(error) => return Err(error.into()),
     };
@@ -60,9 +60,8 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
     ))
 }
 
-/// Returns true if a process has the file open, or serves a unit whose settings name the path: a file that was
-/// renamed or deleted may still be open. Fails if a process has the control socket and does not say what it
-/// serves.
+/// Returns true if a process has the file open, or serves a unit whose settings name the path: a file that was renamed
+/// or deleted may still be open. Fails if a process has the control socket and does not report what it serves.
 fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
     if let Ok(found) = fs::metadata(path) {
         if !found.is_file() && !found.file_type().is_block_device() {
@@ -70,7 +69,7 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
             return Err(Failure::new(message)
                 .remedy("see what was put there, and move it away; then ask again"));
         }
-        // Without NONBLOCK, a pipe that is put in the file's place meanwhile would block the open.
+        // Without NONBLOCK, the open would block if someone replaced the file by a pipe meanwhile.
         let no_wait = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         if let Ok(file) = File::options().read(true).custom_flags(no_wait).open(path)
             && matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))

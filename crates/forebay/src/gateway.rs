@@ -1,4 +1,4 @@
-//! `forebay gateway`: commands for the cache of a running process, and their progress.
+//! `forebay gateway`: sends commands to the cache of a running process, and shows their progress.
 
 use std::{
     path::Path,
@@ -71,7 +71,7 @@ fn tell(
     show(unit, told, &standing)
 }
 
-/// Repeats a request until it is done, and shows the progress.
+/// Repeats a flush or drain until it is done, and shows the progress.
 fn send_down(
     of: &OfCache,
     timeout: Option<TimeSpan>,
@@ -90,25 +90,26 @@ fn send_down(
         if let (CacheControlCommand::Flush { mark }, Some(reached)) = (&mut order, standing.mark) {
             *mark = Some(reached);
         }
-        // The process works while it handles the request, so this pause only keeps a fault from spinning.
+        // The process works while it handles the request. This pause only prevents a busy loop if a request returns at
+        // once.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 /// Shows the progress of a flush or drain, and fails when the timeout has passed.
 pub struct DrainProgressBar {
-    /// The name of the unit in messages.
+    /// Name of the unit in messages.
     unit: String,
     timeout: Option<TimeSpan>,
     bar: ProgressBar,
     begun: Instant,
     told_at: Instant,
-    /// The largest number of unsent bytes that was seen.
+    /// Largest number of unsent bytes so far: 100 % of the bar.
     most: u64,
 }
 
 impl DrainProgressBar {
-    /// Starts the time and the progress bar.
+    /// Starts the timer and the progress bar.
     pub fn begin(unit: String, timeout: Option<TimeSpan>) -> Self {
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
@@ -133,7 +134,7 @@ impl DrainProgressBar {
         Ok(())
     }
 
-    /// Shows another activity in the meantime.
+    /// Shows another activity in place of the state of the cache.
     pub fn say(&mut self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.tick();
@@ -143,17 +144,16 @@ impl DrainProgressBar {
         }
     }
 
-    /// Clears the progress bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Without a terminal, a line reports the progress of a flush or drain at this interval.
+/// Interval of the progress lines if stderr is not a terminal.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
-/// Returns the bytes that destage has not sent. Bytes that the current round has sent count as dirty until its
-/// end.
+/// Returns the number of bytes that destage has not sent. The bytes that the current round has sent count as dirty
+/// until its end.
 fn unsent(standing: &CacheControlStatus) -> u64 {
     standing.dirty_bytes.saturating_sub(standing.sent_bytes)
 }

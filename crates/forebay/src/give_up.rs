@@ -1,5 +1,5 @@
-//! `forebay gateway give-up` and `take-in`: removes a volume that will never return from the log of a common cache,
-//! and accepts it again if it returns. The log must not be in use.
+//! `forebay gateway give-up` and `take-in`: removes a volume that is permanently lost from the log of a common cache,
+//! or admits it again. The log must not be in use.
 
 use cache::MemberRecord;
 use config::{CacheLayerSettings, Settings, quantity::about};
@@ -12,7 +12,7 @@ use crate::{
     output::print_line,
 };
 
-/// Removes a volume from the log. Fails if this would lose data, unless the user has confirmed it.
+/// Removes a volume from the log. Fails if this loses data and the user has not confirmed it.
 pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args.of;
     let settings = Settings::load_without_secrets(config)?;
@@ -55,7 +55,7 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     }
 }
 
-/// Accepts the volume again.
+/// Admits the volume again.
 pub async fn take_in(args: OfLog) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args;
     let settings = Settings::load_without_secrets(config)?;
@@ -80,7 +80,7 @@ pub async fn take_in(args: OfLog) -> Result<(), Failure> {
     ))
 }
 
-/// A log that is not in use, and the state of one of its volumes.
+/// A log that is not in use, and the record of one of its volumes.
 struct OfflineCommonLog<'a> {
     cache: &'a CacheLayerSettings,
     log: UnopenedCacheLog,
@@ -88,8 +88,8 @@ struct OfflineCommonLog<'a> {
 }
 
 impl<'a> OfflineCommonLog<'a> {
-    /// Opens the log of the common cache of the unit. If the settings do not have the unit any more, finds the common
-    /// cache that knows it.
+    /// Opens the log of the unit's common cache. If the settings do not contain the unit any more, finds the common
+    /// cache whose log has recorded it.
     async fn of(settings: &'a Settings, name: &UnitName) -> Result<Self, Failure> {
         let target = settings.target.iter().find(|target| target.name.0 == name.target);
         let unit = target.and_then(|target| target.unit.iter().find(|unit| unit.lun == name.lun));
@@ -103,7 +103,7 @@ impl<'a> OfflineCommonLog<'a> {
         let key = stack::known_as_unit(name);
         for common in settings.common_cache.iter().filter(is_asked) {
             let cache = &common.cache;
-            // Opening a missing log would make a new one.
+            // Opening a missing log would create a new one.
             if !stack::log_exists(cache) {
                 continue;
             }

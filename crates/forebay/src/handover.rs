@@ -13,7 +13,8 @@ use crate::{
     output::{print, print_line},
 };
 
-/// Closes the log of a unit, in the process that serves it or directly. Prints what the other host needs.
+/// Closes the log of a unit, either in the process that serves it or directly, and prints the settings that the other
+/// host needs.
 pub async fn export(args: Export) -> Result<(), Failure> {
     let settings = Settings::load(&args.config)?;
     let (target, unit) = find(&settings, &args.unit)?;
@@ -26,7 +27,7 @@ pub async fn export(args: Export) -> Result<(), Failure> {
                 other => return Err(other.unexpected()),
             }
         }
-        // Nobody serves it; if somebody does all the same, the log is in use.
+        // No process answers. If one serves the unit nevertheless, opening the log fails because it is in use.
         Err(_) => {
             must_be_there(cache)?;
             let opened = node::open_stack(&settings, target, unit, false).await?;
@@ -54,7 +55,7 @@ pub async fn export(args: Export) -> Result<(), Failure> {
     }
 }
 
-/// Checks a log that was brought to this host, claims its volume, and leaves it ready to be served.
+/// Checks a log that was brought to this host, claims its volume, and leaves the log ready to be served.
 pub async fn adopt(args: Adopt) -> Result<(), Failure> {
     let settings = Settings::load(&args.config)?;
     let (target, unit) = find(&settings, &args.unit)?;
@@ -92,7 +93,7 @@ async fn stop(opened: &[OpenedStack]) -> Result<(), Failure> {
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
-/// A log is adopted only if its former gateway is fenced.
+/// Refuses a log whose former gateway is not fenced.
 fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     match holding {
         Holding::Held | Holding::Reserved => Ok(()),
@@ -108,7 +109,7 @@ fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     }
 }
 
-/// Finds the unit with this name.
+/// Returns the unit with this name, and its target.
 pub fn find<'a>(
     settings: &'a Settings,
     name: &UnitName,
@@ -142,7 +143,7 @@ fn cache_of<'a>(
     })
 }
 
-/// Opening a missing log would make a new one.
+/// Refuses a missing log: opening it would create a new one.
 fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
     if cache.log.exists() {
         return Ok(());
@@ -151,7 +152,8 @@ fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
         .remedy("bring the log of the other host there first, or correct `log`"))
 }
 
-/// Returns the tables of these units, each below the table of its target, with the serial numbers that hosts know.
+/// Returns the tables of these units, each below the table of its target, with the serial numbers by which hosts
+/// recognize them.
 fn kept_targets(
     targets: &toml::Value,
     units: &[(&IscsiTargetSettings, &Unit)],
@@ -186,8 +188,8 @@ fn kept_targets(
     kept
 }
 
-/// Prints the target with this unit as settings, with the serial number that hosts know; for a common cache, with all
-/// of its units and the common cache.
+/// Returns the target with this unit as settings text, with the serial number by which hosts recognize the unit; for a
+/// common cache, with all of its units and the common cache.
 fn fragment(
     config: &Path,
     served: &Settings,

@@ -1,11 +1,11 @@
-//! An emulated link as text for people.
+//! Formats an emulated link as text for people.
 
 use std::fmt::Write as _;
 
 use control::{LinkEnd, Linked};
 use wan::LaneReport;
 
-/// State, settings and counters of a link.
+/// Returns the state, settings and counters of a link.
 pub fn link_for_people(linked: &Linked) -> String {
     let Linked { name, process, near, far, seed, report, .. } = linked;
     let mut text = format!("link {name}, process {process}, seed {seed}\n");
@@ -20,7 +20,7 @@ pub fn link_for_people(linked: &Linked) -> String {
         let _ = writeln!(text, "{way}: {}\n{}", words.join(", "), lane_for_people(lane));
     }
     let late = &report.lateness;
-    // Without packets there is no lateness; the kernel (netem) does not report it either.
+    // Without packets there is no lateness, and the kernel's netem does not report it either.
     if late.count > 0 {
         let _ = writeln!(
             text,

@@ -18,14 +18,14 @@ use crate::{
     table::table,
 };
 
-/// A target and its units, or the reason why they cannot be listed.
+/// A target with its units, or with the reason why they cannot be listed.
 struct ListedTarget {
     target: String,
     portals: Vec<String>,
     units: Result<Vec<initiator::ListedUnit>, initiator::Error>,
 }
 
-/// Lists and prints.
+/// Lists the targets or units and prints them.
 pub async fn run(args: &Ls) -> Result<(), Failure> {
     let far: FarVolumeAddress = args.url.parse().map_err(|error: String| {
         Failure::settings(error)
@@ -63,7 +63,7 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
     }
 }
 
-/// Lists one portal.
+/// Lists the targets of one portal.
 async fn list(
     settings: &initiator::Settings,
     url: &initiator::Url,
@@ -87,7 +87,7 @@ async fn list(
     Ok(listed)
 }
 
-/// Returns the location of a volume: from the process that serves here, or from the seeds of its settings.
+/// Returns the location of a volume: from the process that serves on this host, or else from the seeds of its settings.
 async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure> {
     let served = args.whom.path().and_then(|path| {
         control_socket::ask(&path, ControlRequest::Locate { volume: volume.clone() })

@@ -1,4 +1,4 @@
-//! The program: the command line and its commands, quickstart, attached volumes and the laboratory.
+//! The program: its command line and commands, quickstart, attached volumes and the laboratory.
 
 mod output;
 mod table;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let usual = match cli.command {
         ForebayCommand::Serve(_) | ForebayCommand::Tunnel(_) | ForebayCommand::Attach(_) => "info",
-        // Quickstart kills processes that others are connected to: their warnings are expected.
+        // Quickstart kills processes while others are connected to them, so warnings about that are expected.
         ForebayCommand::Quickstart(_) => "error",
         _ => "warn",
     };
@@ -62,7 +62,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let done = match cli.command {
         ForebayCommand::Serve(args) => serve::run(&args.config, args.ready_fd, events),
         ForebayCommand::Check(args) => in_runtime(check::run(&args.config)),
-        // Its exit code may report a problem of the process without an error of this one.
+        // Its exit code may report a problem of the asked process without an error of this one.
         ForebayCommand::Status(args) => return status::run(&args),
         ForebayCommand::Secret(args) => secret::make(&args),
         ForebayCommand::Key(args) => stack::key_file::make(
@@ -98,7 +98,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs on this thread and on as many others as there are CPUs.
+/// Runs the work on this thread and on as many others as there are CPUs.
 fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::new)?;

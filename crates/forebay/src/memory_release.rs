@@ -1,16 +1,15 @@
-//! Gives memory that sessions held back to the operating system.
+//! Returns memory that sessions have used to the operating system.
 
 use std::time::Duration;
 
-/// The interval between two checks whether connections have ended. A trim takes some milliseconds, during
-/// which threads may wait for the allocator. Memory is given back within this time after a connection has
-/// ended.
+/// Interval of the checks whether connections have ended, and so the longest time until their memory is returned. A
+/// trim takes some milliseconds, during which other threads may wait for the allocator.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Trims the heap after connections have ended; `ended` returns their number. Never returns.
+/// Trims the heap after connections have ended; `ended` returns the number of ended connections. Never returns.
 ///
-/// glibc keeps freed memory in the arenas of its threads, except at their ends: after 32 sessions that held 1
-/// GiB of Data-Out, 0.5 to 1.2 GiB stayed with the process.
+/// glibc keeps freed memory in the arenas of its threads, except at their ends: after 32 sessions that held 1 GiB of
+/// Data-Out, the process kept 0.5 to 1.2 GiB.
 pub async fn give_back(ended: impl Fn() -> u64) {
     let mut seen = 0;
     loop {
@@ -30,6 +29,6 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Allocators other than glibc's return memory by themselves.
+/// Allocators other than glibc's return memory on their own.
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}

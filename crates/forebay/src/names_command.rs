@@ -1,4 +1,4 @@
-//! `forebay names`: the known volumes and their nodes.
+//! `forebay names`: shows the volumes that the naming service knows, with their nodes.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::{
     table::table,
 };
 
-/// Asks the naming service and prints the answer.
+/// Requests the naming status and prints it.
 pub fn run(args: &NamesArgs) -> Result<(), Failure> {
     match control_socket::ask(&args.whom.path()?, ControlRequest::Names)? {
         ControlResponse::Names(known) if args.json => {
@@ -55,7 +55,7 @@ fn for_people(known: &NamingStatus) -> String {
     text
 }
 
-/// Returns true if another node has the volume with a higher generation, because of a later move.
+/// Returns true if another node announces the volume with a higher generation, after a later move.
 fn has_moved(entry: &NodeVolumeEntry, known: &NamingStatus) -> bool {
     let mut entries = known.nodes.iter().flat_map(|node| &node.volumes);
     entries.any(|other| other.volume == entry.volume && other.generation > entry.generation)

@@ -2,13 +2,13 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files besides the sockets of initiators: volumes, logs, NVRAM and state files of some 50 units with four
-/// files each, portals, far sessions, the control socket and the runtime's own.
+/// Files besides the sockets of initiators: volumes, logs, NVRAM and state files of some 50 units with four files each,
+/// portals, sessions to far targets, the control socket and those of the runtime.
 const RESERVE: u64 = 256;
 
-/// Raises the soft limit to the hard one, and warns if that does not suffice for this many connections. The
-/// soft limit is 1,024 in many systems, for programs that use select(2), which we do not. `serve` starts no
-/// other programs, which would inherit the new limit.
+/// Raises the soft limit to the hard one, and warns if that is not enough for this many connections. Many systems have
+/// a soft limit of 1,024 for programs that use select(2), which this one does not. `serve` starts no other programs
+/// that would inherit the new limit.
 pub fn raise(connections: usize) {
     let former = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: former.maximum, maximum: former.maximum };
@@ -20,7 +20,7 @@ pub fn raise(connections: usize) {
         }
     };
     let needed = (connections as u64).saturating_add(RESERVE);
-    // `None` means no limit.
+    // `None` stands for no limit.
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
             limit,

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 
 use control::Failure;
 
-/// Prints to stdout. If the reader has closed the pipe, this is not a failure.
+/// Prints to stdout. A reader that has closed the pipe is not an error.
 pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()) {
@@ -15,13 +15,12 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     }
 }
 
-/// Prints a line.
 pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
     print(format!("{text}\n"))
 }
 
-/// Prints a line to stderr. Errors are ignored: the terminal or the reader may be gone, and the work has to be
-/// completed all the same.
+/// Prints a line to stderr. Errors are ignored: the terminal or the reader may have ended, but the work must be
+/// completed.
 pub fn tell(text: impl std::fmt::Display) {
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }

@@ -1,6 +1,8 @@
-//! A simulated long link in this process: a relay between TCP connections that delays every byte, limits the rate,
-//! and counts the traffic. It does not lose or reorder data, because TCP at either end would only see the repaired
-//! stream; the effects of loss cannot be shown with it.
+//! A long link emulated in this process: a relay between TCP connections that delays every byte, limits the rate and
+//! counts the traffic.
+//!
+//! It cannot show the effects of loss: each end has a TCP connection of its own to the relay, so it would only see a
+//! repaired stream. Therefore it neither loses nor reorders data.
 
 use std::{
     collections::VecDeque,
@@ -29,7 +31,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The properties of the link, which are the same in both directions.
+/// Properties of the link, equal in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayLinkSettings {
     /// One-way propagation delay.
@@ -44,8 +46,8 @@ impl RelayLinkSettings {
         Duration::from_nanos((bytes as u64 * 8).saturating_mul(1_000_000_000) / self.rate)
     }
 
-    /// Returns the bytes that one direction of a connection may hold: those in flight at full rate, and the buffer of
-    /// a router, 256 KiB. More is not read (backpressure).
+    /// Returns the number of bytes that one direction of a connection may hold: those in flight at full rate, and 256
+    /// KiB for the buffer of a router. The relay reads no more than that (backpressure).
     fn room(&self) -> usize {
         let under_way = self.delay.as_nanos() * u128::from(self.rate) / 8 / 1_000_000_000;
         usize::try_from(under_way).unwrap_or(usize::MAX / 2) + (256 << 10)
@@ -64,7 +66,7 @@ pub struct RelayCounters {
 pub struct RelayTraffic {
     /// Bytes of the TCP streams in both directions.
     pub bytes: u64,
-    /// iSCSI PDUs in both directions.
+    /// Number of iSCSI PDUs in both directions.
     pub pdus: u64,
 }
 
@@ -76,7 +78,7 @@ impl RelayTraffic {
     }
 }
 
-/// A running link. It ends when this is dropped.
+/// A running link. Dropping it ends the link.
 #[derive(Debug)]
 pub struct RelayLink {
     address: SocketAddr,
@@ -88,13 +90,13 @@ pub struct RelayLink {
 #[derive(Debug)]
 struct RelayDirection {
     line: RelayLinkSettings,
-    /// When the link will have sent all bytes that it has accepted.
+    /// Time at which the link will have sent all bytes that it has accepted.
     free_at: Mutex<Instant>,
     passed: RelayCounters,
 }
 
 impl RelayLink {
-    /// Listens on `listen`. Each connection there is relayed to `to`.
+    /// Opens a link: connections to `listen` are relayed to `to`.
     pub async fn open(
         listen: SocketAddr,
         to: SocketAddr,
@@ -111,12 +113,12 @@ impl RelayLink {
         Ok(Self { address, directions, driver })
     }
 
-    /// Returns the address on which it listens.
+    /// Returns the address on which the link listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the traffic so far.
+    /// Returns the traffic since the link was opened.
     pub fn traffic(&self) -> RelayTraffic {
         let sum = |count: fn(&RelayCounters) -> &AtomicU64| {
             self.directions.iter().map(|way| count(&way.passed).load(Relaxed)).sum()
@@ -162,7 +164,7 @@ async fn relay(near: TcpStream, to: SocketAddr, [forth, back]: [Arc<RelayDirecti
     }
     let (near_in, near_out) = near.into_split();
     let (far_in, far_out) = far.into_split();
-    // A reset at one end closes the other connection; an orderly end is relayed like the data.
+    // A reset at one end closes both connections; an orderly end of one direction is relayed like data.
     let result = tokio::try_join!(carry(near_in, far_out, &forth), carry(far_in, near_out, &back));
     if let Err(error) = result {
         tracing::debug!(%error, "a connection over the link broke");
@@ -189,7 +191,7 @@ async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: &RelayDirection) ->
     tokio::try_join!(put_in(from, &pipe, way), take_out(to, &pipe, way)).map(|_| ())
 }
 
-/// Bytes read from the socket at once: about 0.13 ms at 1 Gbit/s, so that the stream is even.
+/// Maximum number of bytes read from the socket at once: about 0.13 ms at 1 Gbit/s, so that the stream is even.
 const CHUNK: usize = 16 << 10;
 
 async fn put_in(mut from: OwnedReadHalf, pipe: &Pipe, way: &RelayDirection) -> io::Result<()> {
@@ -242,7 +244,7 @@ async fn take_out(mut to: OwnedWriteHalf, pipe: &Pipe, way: &RelayDirection) -> 
     }
 }
 
-/// A timer with an accuracy of tens of microseconds. Tokio's own timer has milliseconds, which is too coarse for a
+/// A timer with an accuracy of tens of microseconds. Tokio's timer has a granularity of milliseconds, too coarse for a
 /// link of a few milliseconds.
 struct Alarm(AsyncFd<OwnedFd>);
 
@@ -277,18 +279,18 @@ impl Alarm {
     }
 }
 
-/// Counts iSCSI PDUs in a stream (RFC 7143, 11.2): basic header, additional headers, data segment padded to four
-/// bytes. Only for streams without digests; with digests the count is a guess.
+/// Counts iSCSI PDUs in a stream (RFC 7143, 11.2): basic header, additional headers, data segment padded to four bytes.
+/// Valid only for streams without digests; with digests the count is a guess.
 #[derive(Default)]
 struct Framing {
-    /// The part of the basic header that has been received.
+    /// The received part of the basic header's first eight bytes.
     header: [u8; 8],
     have: usize,
-    /// Bytes to be skipped before the next header.
+    /// Bytes to skip before the next header.
     skip: usize,
 }
 
-/// The first eight of the basic header's 48 bytes hold the lengths.
+/// The first eight of the basic header's 48 bytes hold the lengths; 40 bytes remain.
 const REST_OF_HEADER: usize = 40;
 
 impl Framing {
@@ -321,7 +323,7 @@ mod tests {
     const LOOPBACK: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-    /// Makes a link to a peer that returns everything.
+    /// Opens a link to a peer that echoes everything.
     async fn link_to_echo(line: RelayLinkSettings) -> (RelayLink, TcpStream) {
         let echo = TcpListener::bind(LOOPBACK).await.unwrap();
         let to = echo.local_addr().unwrap();

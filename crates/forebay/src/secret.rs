@@ -1,4 +1,4 @@
-//! `forebay secret`: a random CHAP secret in a file.
+//! `forebay secret`: writes a random CHAP secret to a new file.
 
 use std::{
     fs::File,
@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 use crate::cli::SecretArgs;
 
-/// Characters of a secret with six bits each (base64), which every initiator accepts in its settings.
+/// Alphabet of secrets, six bits per character (base64). Every initiator accepts these characters in its settings.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Makes the file. Never replaces an existing one.
+/// Creates the file. Never replaces an existing one.
 pub fn make(args: &SecretArgs) -> Result<(), Failure> {
     let shown = args.file.display();
     let mut random = Zeroizing::new(vec![0; args.characters.into()]);
@@ -27,7 +27,7 @@ pub fn make(args: &SecretArgs) -> Result<(), Failure> {
     let written = file.and_then(|mut file| {
         file.write_all(&text)?;
         file.sync_all()?;
-        // Sync the name: if a power cut took the secret, a key that is locked with it could not be used.
+        // Sync the name of the file, too: if a power cut lost the secret, a key that it wraps would be useless.
         atomic_file::settle_names(&args.file)
     });
     written.map_err(|error| {
@@ -43,7 +43,7 @@ pub fn make(args: &SecretArgs) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// If a power cut took the name of the secret, a key that is locked with it would be lost.
+    /// Without this sync, a power cut can lose the file's name, and with the secret every key that it wraps.
     #[test]
     fn the_name_of_a_new_secret_is_synced() {
         let folder = tempfile::tempdir().unwrap();

@@ -21,23 +21,23 @@ use crate::{
 
 /// Serves until a signal ends it.
 pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<(), Failure> {
-    // Make the path absolute before the first load: relative paths in the settings are resolved against this
-    // file's folder, and a reload must arrive at the same paths or it would see every file as changed.
+    // Make the path absolute before the first load. Relative paths in the settings are resolved against this file's
+    // folder, and a reload must get the same paths, or it would treat every file as changed.
     let config = std::path::absolute(config).map_err(Failure::new)?;
     let settings = Settings::load(&config)?;
     open_file_limit::raise(server_settings(&settings.iscsi).open_connections());
     let runtime = runtime(settings.threads, !settings.iscsi.busy_poll.0.is_zero())?;
     let result = runtime.block_on(serve(&config, settings, ready_fd, events));
-    // The tasks that still run can be dropped without harm, as in a kill.
+    // Tasks that still run can be dropped without harm, as in a kill.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
 
-/// The number of task polls after which a thread checks for events of other sessions. A session that polls takes about 2 us
-/// for each, so other sessions wait at most 16 us longer. With tokio's default of 61 it would be 120 us.
+/// Number of task polls after which a thread checks for events of other sessions. A session that polls takes about 2 us
+/// per poll, so other sessions wait at most 16 us longer. With tokio's default of 61 it would be 120 us.
 const POLLS_BETWEEN_EVENTS: u32 = 8;
 
-/// With one thread, no work is shared, and the cost of sharing can be saved.
+/// Makes the runtime. With one thread, tokio's single-threaded runtime saves the cost of sharing work.
 fn runtime(threads: u16, is_polling: bool) -> Result<Runtime, Failure> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cpus } else { threads.into() };
@@ -101,7 +101,7 @@ async fn serve(
     Ok(())
 }
 
-/// Answers a request on the control socket.
+/// Performs a request of the control socket.
 async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
     match request {
         ControlRequest::Status => ControlResponse::Status(Box::new(node.status())),
@@ -161,7 +161,7 @@ fn respond<T>(
     result.map_or_else(ControlResponse::Failure, response)
 }
 
-/// Reloads the settings and reports the result.
+/// Reloads the settings and logs the result.
 async fn reload(node: Arc<Node>) -> Result<ReloadChanges, Failure> {
     let done = node.reload().await;
     match &done {
@@ -172,12 +172,12 @@ async fn reload(node: Arc<Node>) -> Result<ReloadChanges, Failure> {
     done
 }
 
-/// Reports to the starting process that initiators can connect.
+/// Reports to the process that started this one that initiators can connect.
 fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failure> {
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let line = format!("ready {}\n", addresses.join(" "));
     let Some(number) = ready_fd else {
-        // The reader is gone; serve all the same.
+        // If the reader has ended, serve nevertheless.
         if let Err(error) = std::io::stdout().write_all(line.as_bytes()) {
             tracing::debug!(%error, "cannot report that the process is ready");
         }
@@ -211,7 +211,7 @@ impl ServeSignals {
         })
     }
 
-    /// Returns the next signal; `None` for a reload.
+    /// Waits for the next signal. Returns its name if it ends the process, or `None` for a reload.
     async fn next(&mut self) -> Option<&'static str> {
         tokio::select! {
             _ = self.terminate.recv() => Some("SIGTERM"),
@@ -220,7 +220,7 @@ impl ServeSignals {
         }
     }
 
-    /// Returns the next signal that ends the process.
+    /// Waits for a signal that ends the process, and returns its name.
     async fn end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -229,7 +229,7 @@ impl ServeSignals {
     }
 }
 
-/// Converts `[iscsi]` to settings of the server.
+/// Converts `[iscsi]` to settings of the crate `target`.
 pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     let bytes = |size: Size| u32::try_from(size.0).unwrap_or(u32::MAX);
     let mut settings = target::Settings::default();
@@ -263,5 +263,5 @@ pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     settings
 }
 
-/// Longer than the end of any session takes.
+/// Used in place of "never": 100 years.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);

@@ -2,7 +2,7 @@
 
 use comfy_table::{Table, presets};
 
-/// An empty table with lines around its cells.
+/// Returns an empty table with lines around its cells.
 pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
@@ -10,7 +10,7 @@ pub fn table(head: &[&str]) -> Table {
     table
 }
 
-/// An empty table without lines: more fits on a screen.
+/// Returns an empty table without lines, so that more fits on a screen.
 pub fn plain_table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -1,5 +1,5 @@
-//! `forebay tunnel`: relays connections through TLS for initiators and targets that do not support it. The relayed
-//! data is not examined.
+//! `forebay tunnel`: relays connections through TLS for initiators and targets that do not support it. The relay does
+//! not examine the data.
 
 use std::{
     io,
@@ -26,21 +26,21 @@ use crate::{
     output::print_line,
 };
 
-/// Bytes that one direction of a connection may hold; more is not read until they are written.
+/// Maximum number of bytes that one direction of a connection may hold; the relay reads no more until they are written.
 const BUFFER: usize = 64 * 1024;
 
-/// Time-out of a handshake, and, separately, of the connection to the other end.
+/// Time limit of a handshake and, separately, of the connection to the other end.
 const SET_UP: Duration = Duration::from_secs(10);
 
-/// The pause after an error of `accept`, such as no free file descriptor.
+/// Pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The most handshakes at once, in all and from one address: as many as targets take logins by default. Beyond
-/// that, the address with the most handshakes loses the one that has waited longest.
+/// Maximum number of concurrent handshakes, in total and from one address: the limits of targets for logins. Beyond it,
+/// the address with the most handshakes loses the oldest one.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 64;
 
-/// The most events about connections in ten seconds, of one address and of all addresses.
+/// Maximum number of events about connections in ten seconds, of one address and in total.
 const REPORTS: u32 = 10;
 const REPORTS_IN_ALL: u32 = 200;
 
@@ -54,9 +54,9 @@ enum TunnelTlsSide {
 struct TunnelEndpoint {
     side: TunnelTlsSide,
     to: String,
-    /// Permits of relayed connections, limited by `--max-connections`.
+    /// Permits for relayed connections, limited by `--max-connections`.
     places: Arc<Semaphore>,
-    /// Permits of connections whose handshake is in progress.
+    /// Permits for connections whose handshake is in progress.
     handshakes: Arc<ConnectionQuota>,
     reports: ReportLimiter,
 }
@@ -92,7 +92,7 @@ pub async fn run(args: Tunnel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the host of `host:port`, IPv6 without brackets.
+/// Returns the host of `host:port`, an IPv6 address without brackets.
 fn host(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_matches(['[', ']'])
 }
@@ -122,12 +122,12 @@ async fn one(end: Arc<TunnelEndpoint>, near: TcpStream, address: SocketAddr) {
 }
 
 impl TunnelEndpoint {
-    /// Relays one connection. Returns the bytes relayed in both directions.
+    /// Relays one connection. Returns the number of bytes relayed in both directions.
     async fn relay(&self, near: TcpStream, from: IpAddr) -> io::Result<(u64, u64)> {
         let options = SocketOptions::default();
         options.apply(&near)?;
         match &self.side {
-            // Before its handshake is complete, a peer causes no connection to the other end, and does not count for
+            // Before its handshake is complete, a peer neither causes a connection to the other end nor counts for
             // `--max-connections`.
             TunnelTlsSide::Near(acceptor) => {
                 let near = self.shake_hands(acceptor, near, from).await?;
@@ -143,7 +143,7 @@ impl TunnelEndpoint {
         }
     }
 
-    /// Performs the handshake. Fails if the connection loses its permit to newer ones.
+    /// Performs the handshake. Fails if the connection loses its permit to a newer one.
     async fn shake_hands(
         &self,
         acceptor: &TlsAcceptor,
@@ -177,7 +177,7 @@ async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     timeout(SET_UP, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Relays both directions until both ends have closed: after one has closed, the other may continue.
+/// Relays both directions until both ends have closed: after one has closed, the other may continue to send.
 async fn copy(
     mut near: impl AsyncRead + AsyncWrite + Unpin,
     mut far: impl AsyncRead + AsyncWrite + Unpin,

@@ -1,4 +1,4 @@
-//! `forebay volume`: moves volumes between nodes and shows their progress.
+//! `forebay volume`: moves volumes between nodes and shows the progress.
 
 use std::{path::Path, time::Duration};
 
@@ -16,15 +16,15 @@ use crate::{
     table::table,
 };
 
-/// Lowest rate of a move. At a lower rate, the other node would assume that the connection is lost.
+/// Lowest rate of a move in bytes per second. At a lower rate, the other node would assume that the connection is lost.
 const LEAST_RATE: u64 = 64 << 10;
-/// The longest time that hosts wait for the last pass, by default.
+/// Default of the longest time that hosts wait for the last pass.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Shorter times would be missed on every disk. Linux gives a command 30 s, of which the steps after the last pass
-/// need a part.
+/// Range of that time. Every disk would exceed a shorter one. Linux gives a command 30 s, and the steps after the last
+/// pass need a part of these.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(20);
-/// How often the progress is requested.
+/// Interval of the requests for the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Performs the command of the command line.

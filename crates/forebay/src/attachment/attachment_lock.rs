@@ -1,5 +1,5 @@
-//! Ensures that a volume is attached only once on a host, by a control socket for each volume, on which other
-//! processes ask about it. Also clears what a killed process has left of the volume.
+//! Ensures that a volume is attached only once on a host. Each attached volume has a control socket, on which other
+//! processes ask about it. Also clears the devices that a killed process has left of the volume.
 
 use std::{
     fmt::Write as _,
@@ -20,12 +20,12 @@ use crate::control_socket::{self, ControlSocket};
 pub struct AttachmentLock {
     control: ControlSocket,
     socket: PathBuf,
-    /// The socket of the volume's identity, whatever the name by which it was attached.
+    /// Lock on the volume's identity, so that the volume cannot be attached a second time under another name.
     locks: Vec<File>,
 }
 
 impl AttachmentLock {
-    /// Takes the right for this name of the volume, before the volume is opened.
+    /// Takes the right for the volume's name, before the volume is opened.
     pub fn take(source: &AttachmentSource) -> Result<Self, Failure> {
         let socket = Path::new(FOLDER).join(format!("{}.sock", key(&source.name)));
         let control = ControlSocket::open(&socket).map_err(|failure| match ask(&socket) {
@@ -35,8 +35,8 @@ impl AttachmentLock {
         Ok(Self { control, socket, locks: Vec::new() })
     }
 
-    /// Takes the right for the opened volume, by its `identity` if it has one, and clears what a former process has
-    /// left. Returns the key of the volume for its file name.
+    /// Takes the right for the opened volume, by its `identity` if it has one, and clears the devices that a former
+    /// process has left. Returns the name of the FUSE file, which contains the key of the volume.
     pub async fn take_volume(
         &mut self,
         source: &AttachmentSource,
@@ -75,7 +75,7 @@ impl AttachmentLock {
         &self.socket
     }
 
-    /// Answers requests.
+    /// Answers requests on the control socket with `answer`.
     pub async fn serve<F: Future<Output = ControlResponse> + Send + 'static>(
         &mut self,
         answer: impl Fn(ControlRequest) -> F + Send + Sync + 'static,
@@ -89,7 +89,7 @@ impl AttachmentLock {
     }
 }
 
-/// Returns the volumes that all processes of this host have attached.
+/// Returns the volumes that all processes of this host have attached, each with its control socket.
 pub fn all() -> Result<Vec<(PathBuf, AttachedVolumeStatus)>, Failure> {
     let found = sockets()?.filter_map(|socket| ask(&socket).map(|attached| (socket, attached)));
     Ok(found.collect())
@@ -109,7 +109,7 @@ fn sockets() -> Result<impl Iterator<Item = PathBuf>, Failure> {
     Ok(files.filter(|file| file.extension().is_some_and(|kind| kind == "sock")))
 }
 
-/// Returns true if the socket belongs to that process.
+/// Returns true if the socket belongs to the process with this number.
 fn has(socket: &Path, process: &str) -> bool {
     fs::read_to_string(socket.with_extension("sock.lock"))
         .is_ok_and(|owner| owner.trim() == process)
@@ -128,11 +128,11 @@ fn is_attached(what: &str, attached: &AttachedVolumeStatus) -> Failure {
         .remedy(format!("detach it first: forebay detach {device}"))
 }
 
-/// The folder of the control sockets. It is the same for all processes of this host, and no service manager removes
-/// it together with another service.
+/// Folder of the control sockets. All processes of this host use the same one, and no service manager removes it
+/// together with another service.
 const FOLDER: &str = "/run/forebay-attach";
 
-/// Derives 16 digits from a name.
+/// Derives a key of 16 hexadecimal digits from a name.
 fn key(name: &str) -> String {
     let digest = Sha256::digest(name.as_bytes());
     digest.iter().take(8).fold(String::new(), |mut key, byte| {
@@ -142,7 +142,7 @@ fn key(name: &str) -> String {
 }
 
 /// Clears the loop devices on files of this volume ([`FileName::volume`]) whose processes have ended, and unmounts
-/// their file systems. Data that was not written back is lost already.
+/// their file systems. Data that the kernel had not written back is already lost.
 pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
     for left in attach::leftovers(volume) {
         let device = attach::LoopDevice { number: left.number };
@@ -170,7 +170,7 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
         }
         tracing::warn!(device = %path.display(), "clearing a loop device that a process that was killed has left");
         match device.clear() {
-            // The device was cleared when its last user closed it.
+            // The kernel has cleared the device already, when its last user closed it.
             Err(error) if error.error.raw_os_error() == Some(libc::ENXIO) => {}
             cleared => cleared.map_err(|error| super::host::refusal(&error))?,
         }

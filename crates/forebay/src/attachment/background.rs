@@ -1,4 +1,4 @@
-//! `--background`: starts the same program again, which continues after this one has returned.
+//! `--background`: starts a second process of this program, which serves the device after this one has returned.
 
 use std::{
     fs::OpenOptions,
@@ -11,7 +11,7 @@ use control::Failure;
 
 use crate::{events, output::print};
 
-/// Starts the background process. Waits until the device exists, or the process has failed.
+/// Starts the background process, and waits until the device exists or the process has failed.
 pub fn start() -> Result<(), Failure> {
     let cannot =
         |error: std::io::Error| Failure::new(format!("cannot start in the background: {error}"));
@@ -32,16 +32,17 @@ pub fn start() -> Result<(), Failure> {
         BufReader::new(stdout).read_line(&mut line).map_err(cannot)?;
     }
     if line.is_empty() {
-        // The background process has reported the reason.
+        // The background process has printed the reason on the terminal.
         let status = child.wait().map_err(cannot)?;
         std::process::exit(status.code().unwrap_or(1));
     }
     print(line)
 }
 
-/// Redirects stdout and stderr to /dev/null: that frees the terminal, and a reader of our output sees its end.
+/// Redirects stdout and stderr to /dev/null. This frees the terminal, and a program that reads our output gets end of
+/// file.
 pub fn leave() -> Result<(), Failure> {
-    // Write earlier events to the terminal first.
+    // Write events that are queued to the terminal first.
     events::flush();
     let nowhere =
         OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Failure::new)?;

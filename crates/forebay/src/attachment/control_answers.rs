@@ -1,6 +1,6 @@
-//! Answers of a `forebay attach` process on its control sockets. The process has a socket for the volume, which
-//! `forebay detach` finds. If the volume is a unit of a settings file, the process also answers on the socket
-//! that the settings name, as a gateway does.
+//! Answers of a `forebay attach` process on its control sockets. The process has a socket for the volume, on which
+//! `forebay detach` calls it. If the volume is a unit of a settings file, the process also answers on the socket that
+//! the settings name, as a gateway does.
 
 use std::{
     path::PathBuf,
@@ -21,30 +21,26 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::source::AttachmentSource;
 
-/// The ways to take a device away.
+/// The conditions under which a device is detached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Manner {
-    /// When nobody uses it and all that was written to it is stable.
+    /// The device is not in use, and all data written to it is stable.
     Usual,
-    /// The same, and when the far side of the cache has everything.
+    /// As `Usual`, and the cache has destaged all dirty data.
     Drained,
-    /// In any case.
+    /// At once, even if it is in use or data is lost.
     Force,
 }
 
 /// A request to detach the device.
 pub struct DetachRequest {
-    /// How to detach it.
     pub manner: Manner,
-    /// Receives the answer.
     pub answer: oneshot::Sender<Result<DetachAnswer, Failure>>,
 }
 
-/// The answer to a request to detach.
 pub enum DetachAnswer {
-    /// The device is detached.
     Detached(Box<Detached>),
-    /// The device is still attached, since the cache has to send more; its state.
+    /// The device is still attached, because the cache has to destage more data; holds the state of the cache.
     Draining(CacheControlStatus),
 }
 
@@ -54,7 +50,7 @@ pub struct AttachmentResponder {
     unit: UnitName,
     serial: String,
     config: Option<PathBuf>,
-    /// The reason why a request cannot resize the volume, if there is one.
+    /// Reason why a request cannot resize the volume; `None` if it can.
     fixed_size: Option<String>,
     opened: OnceLock<Arc<OpenedStack>>,
     attached: Mutex<Option<AttachedVolumeStatus>>,
@@ -63,7 +59,7 @@ pub struct AttachmentResponder {
 }
 
 impl AttachmentResponder {
-    /// Creates the answers for a volume that is not open yet. Requests to detach go to `ask`.
+    /// Makes the responder for a volume that is not open yet. It sends requests to detach to `ask`.
     pub fn new(source: &AttachmentSource, ask: mpsc::Sender<DetachRequest>) -> Self {
         Self {
             since: Instant::now(),
@@ -78,22 +74,22 @@ impl AttachmentResponder {
         }
     }
 
-    /// Notes that the stack of the volume is open.
+    /// Records the open stack of the volume.
     pub fn set_opened(&self, opened: &Arc<OpenedStack>) {
         let _ = self.opened.set(Arc::clone(opened));
     }
 
-    /// Notes that the device exists, or that it has a new size.
+    /// Records the device, or its new size.
     pub fn set_attached(&self, attached: &AttachedVolumeStatus) {
         *self.attached.lock() = Some(attached.clone());
     }
 
-    /// Notes that the device is gone and that the stack is about to be stopped.
+    /// Records that the device is detached and the stack is about to be stopped.
     pub fn set_stopping(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Describes a device that is gone, after its stack has stopped.
+    /// Describes a detached device and its log, after the stack has stopped.
     pub fn detached(&self, attached: AttachedVolumeStatus) -> Detached {
         let cache = self.opened.get().and_then(|opened| opened.cache());
         let log = cache.zip(self.config.as_ref()).map(|(cache, config)| LogLeft {
@@ -105,7 +101,6 @@ impl AttachmentResponder {
         Detached { attached, log }
     }
 
-    /// Answers a request.
     pub async fn answer(self: Arc<Self>, request: ControlRequest) -> ControlResponse {
         let done = match request {
             ControlRequest::Status => Ok(ControlResponse::Status(Box::new(self.status()))),
@@ -128,7 +123,7 @@ impl AttachmentResponder {
 
     async fn take_away(&self, manner: Manner) -> Result<ControlResponse, Failure> {
         let gone = || Failure::new("the process has ended before it was done");
-        // Refuse while there is no device: it would be created after the answer that it is detached.
+        // Refuse while there is no device: otherwise it would be created after the answer that it is detached.
         self.device()?;
         let (answer, answered) = oneshot::channel();
         self.ask.send(DetachRequest { manner, answer }).await.map_err(|_| gone())?;
@@ -146,7 +141,7 @@ impl AttachmentResponder {
         })
     }
 
-    /// Returns the stack, if `unit` is the unit of this process.
+    /// Returns the stack if `unit` names the unit of this process.
     fn opened(&self, unit: &UnitName) -> Result<&Arc<OpenedStack>, Failure> {
         if *unit != self.unit {
             let message =
@@ -211,7 +206,7 @@ impl AttachmentResponder {
         }
     }
 
-    /// Refuses a request that only a gateway takes, with the reason.
+    /// Returns the failure for a request that only a gateway can perform, with the reason.
     fn cannot(&self, request: &ControlRequest) -> Failure {
         let unit = &self.unit;
         let no = |what: &str| {
@@ -232,7 +227,7 @@ impl AttachmentResponder {
         }
     }
 
-    /// Says how changed settings come into force.
+    /// Returns the remedy that tells the user how changed settings take effect.
     fn anew(&self) -> String {
         let config = self.config.as_ref().map(|config| format!(" --config {}", config.display()));
         format!(

@@ -1,4 +1,4 @@
-//! `forebay detach`: asks the process of a device to detach it, and clears what a killed process has left.
+//! `forebay detach`: asks the process that serves a device to detach it, and clears a device whose process was killed.
 
 use std::{path::Path, sync::mpsc, time::Duration};
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{attachment_lock, device::shell_word};
 use crate::{cli::Detach, control_socket, gateway::DrainProgressBar, output::print_line};
 
-/// Detaches the volume that the command line names.
+/// Detaches the device, mount or volume that the command line names.
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let wanted = args.device.canonicalize().unwrap_or_else(|_| args.device.clone());
     let all = attachment_lock::all()?;
@@ -44,7 +44,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
             spinner.finish_and_clear();
             match answer? {
                 ControlResponse::Detached(detached) => detached,
-                // A process of an older version does not report its cache.
+                // A process of an older version of the program does not report its cache.
                 ControlResponse::Attachment(attached) => return tell_little(args, &attached),
                 other => return Err(other.unexpected()),
             }
@@ -53,8 +53,8 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     tell(args, &detached)
 }
 
-/// Repeats the request until the far volume has everything and the device is gone. Each answer reports the
-/// progress. A user who gives up between two answers leaves the device attached.
+/// Repeats the request until the far volume has all data and the device is detached. Each response reports the
+/// progress. If the user interrupts the command between two responses, the device stays attached.
 fn drain(
     socket: &Path,
     attached: &AttachedVolumeStatus,
@@ -78,12 +78,13 @@ fn drain(
                 };
             }
         }
-        // The process drains while it handles each request, so this pause only keeps a fault from spinning.
+        // The process drains while it handles each request. This pause only prevents a busy loop if a request returns
+        // at once.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Sends a request, and calls `meanwhile` repeatedly until the answer comes.
+/// Sends a request, and calls `meanwhile` repeatedly until the response arrives.
 fn ask(
     socket: &Path,
     request: ControlRequest,
@@ -92,7 +93,7 @@ fn ask(
     let (answer, answered) = mpsc::channel();
     let socket = socket.to_owned();
     std::thread::spawn(move || {
-        // Whoever waits for it may have gone.
+        // The receiver has ended if the command timed out.
         let _ = answer.send(control_socket::ask(&socket, request));
     });
     loop {
@@ -106,7 +107,7 @@ fn ask(
     }
 }
 
-/// Reports a detached device whose process did not say whether a cache has data that the far volume lacks.
+/// Reports a detached device whose process did not report whether a cache has data that the far volume lacks.
 fn tell_little(args: &Detach, attached: &AttachedVolumeStatus) -> Result<(), Failure> {
     if args.json {
         return print_line(json!({
@@ -142,7 +143,7 @@ fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
         print_line(where_data_is(attached, args.force, dirty))?;
     }
     match dirty {
-        // Something was written to the device after the drain.
+        // A program wrote to the device after the drain.
         Some(log) if args.drain => Err(Failure::new(format!(
             "{device} is detached, but {} were written after its cache was drained",
             about(log.dirty_bytes)
@@ -152,7 +153,7 @@ fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
     }
 }
 
-/// Returns in words where the data is that was written to a detached device.
+/// Describes where the data is that was written to a detached device.
 fn where_data_is(
     attached: &AttachedVolumeStatus,
     by_force: bool,
@@ -177,8 +178,8 @@ fn where_data_is(
     )
 }
 
-/// Returns the commands that destage the content of a log. They name the volume together with its settings
-/// file, since other settings may have a unit of that name.
+/// Returns the commands that destage the content of a log. They name the settings file as well as the volume, because
+/// other settings may have a unit with the same name.
 fn send_it_down(log: &LogLeft, attached: &AttachedVolumeStatus) -> String {
     let config = shell_word(&log.config.display().to_string());
     let (unit, volume) = (shell_word(&log.unit), shell_word(&attached.volume));
@@ -187,12 +188,12 @@ fn send_it_down(log: &LogLeft, attached: &AttachedVolumeStatus) -> String {
     )
 }
 
-/// Returns in words what an attaching process does while it does not answer.
+/// Describes the activity of an attaching process that has not answered yet.
 fn writing_back(attached: &AttachedVolumeStatus) -> String {
     format!("writing back: {} requests under way", under_way(attached))
 }
 
-/// Requests that the device has not answered yet.
+/// Returns the number of requests that the device has not answered yet.
 fn under_way(attached: &AttachedVolumeStatus) -> u64 {
     let name = attached.device.file_name().unwrap_or_default();
     let file = Path::new("/sys/block").join(name).join("inflight");
@@ -200,14 +201,13 @@ fn under_way(attached: &AttachedVolumeStatus) -> u64 {
     text.split_whitespace().filter_map(|number| number.parse::<u64>().ok()).sum()
 }
 
-/// Returns true if a word of the command line names this volume: `TARGET` or `TARGET/LUN`, of any settings
-/// file.
+/// Returns true if `word` of the command line names this volume: `TARGET` or `TARGET/LUN`, of any settings file.
 fn is_name(volume: &str, word: &str) -> bool {
     let unit = volume.split_once(" of ").map_or(volume, |(unit, _)| unit);
     unit == word || unit.strip_suffix("/0") == Some(word)
 }
 
-/// A device whose process has ended.
+/// Clears a device whose process has ended.
 fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
     let nothing = || {
         Failure::new(format!("{} is not attached by forebay", device.display())).remedy(
@@ -218,7 +218,7 @@ fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
     let name = number.and_then(attach::backing).ok_or_else(nothing)?;
     attachment_lock::clear_leftovers(&name.volume)?;
     if as_json {
-        // The state of its process is unknown.
+        // It is not known whether the written data is stable.
         return print_line(json!({ "device": device, "stable": false }));
     }
     print_line(format_args!(

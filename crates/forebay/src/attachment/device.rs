@@ -1,4 +1,4 @@
-//! An attached volume: making its device, and detaching it without losing written data.
+//! The device of an attached volume: creates it, and detaches it without losing written data.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -17,27 +17,27 @@ use super::{
 };
 use crate::cli::Attach;
 
-/// A loop device on a file over a volume, perhaps with a file system that this process has mounted.
+/// A loop device on a file over a volume, and the file system on it if this process has mounted one.
 pub struct AttachedDevice {
     device: LoopDevice,
-    /// The key in the name of the file below it.
+    /// Name of the FUSE file below the loop device; contains the key of the volume.
     name: FileName,
     served: ServedFile,
     volume: Stack,
     opened: Arc<OpenedStack>,
-    /// The name of the volume in commands.
+    /// Name of the volume in commands.
     unit: UnitName,
     attached: AttachedVolumeStatus,
-    /// The kernel has cleared the device.
+    /// True once the kernel has cleared the device.
     is_gone: bool,
-    /// The mounted file system has become read-only after an error.
+    /// True once the mounted file system has become read-only after an error.
     has_stopped: bool,
     /// The last reported reason why the device cannot be detached.
     said: Option<String>,
 }
 
 impl AttachedDevice {
-    /// Makes the device, and the file system if requested, and mounts it.
+    /// Creates the device, makes the file system if requested, and mounts it.
     pub async fn open(
         args: &Attach,
         source: &AttachmentSource,
@@ -100,7 +100,7 @@ impl AttachedDevice {
         }
         if let Some(folder) = &args.mount {
             let folder = folder.canonicalize().map_err(Failure::new)?;
-            // A new file system has replaced what the volume held.
+            // A new file system has replaced the former content.
             let found = if plan.make.is_some() { VolumeContent::Nothing } else { plan.found };
             file_system::mount(&self.attached.device, args, &folder, found).await?;
             self.attached.mount = Some(folder);
@@ -109,8 +109,8 @@ impl AttachedDevice {
         Ok(())
     }
 
-    /// Warns if other programs do not see the mount. `ip netns exec`, for example, starts a program with mounts
-    /// of its own.
+    /// Warns if other programs do not see the mount. `ip netns exec`, for example, starts a program in a mount
+    /// namespace of its own.
     async fn warn_if_hidden(&self) -> Result<(), Failure> {
         let number = self.device.number;
         if let Some(mount) = &self.attached.mount
@@ -127,17 +127,17 @@ impl AttachedDevice {
         Ok(())
     }
 
-    /// Returns the state for other processes.
+    /// Returns the state of the device, which other processes may request.
     pub fn attached(&self) -> &AttachedVolumeStatus {
         &self.attached
     }
 
-    /// Waits until nobody has the file open, or the kernel has cut the connection.
+    /// Waits until no process has the file open, or the kernel has closed the FUSE connection.
     pub async fn ended(&mut self) {
         self.served.ended().await;
     }
 
-    /// Adopts the present size of the volume, if it has grown.
+    /// Grows the device to the present size of the volume.
     pub async fn follow(&mut self) {
         self.volume.extensions().refresh();
         let (device, bytes) = (self.device, self.volume.geometry().bytes());
@@ -153,12 +153,11 @@ impl AttachedDevice {
         }
     }
 
-    /// Returns true if the device is detached.
     pub fn is_gone(&self) -> bool {
         self.is_gone
     }
 
-    /// Reports a failure, unless it is the one that was reported last.
+    /// Reports a failure, unless it equals the one that was reported last.
     pub fn say_once(&mut self, failure: &Failure) {
         let text = failure.to_string();
         if self.said.as_ref() != Some(&text) {
@@ -167,19 +166,23 @@ impl AttachedDevice {
         }
     }
 
-    /// Detaches the device after another failure, which is the one that is returned.
+    /// Detaches the device by force after another failure. The caller returns that first failure, so one of this call
+    /// is only logged.
     pub async fn give_up(&mut self) {
         if let Err(failure) = self.detach(Manner::Force).await {
             tracing::warn!("{}", failure.message);
         }
     }
 
-    /// Detaches the device once everything that was written to it is stable. If it is in use, or the last
-    /// writes do not become stable, it stays attached and an error says so; by force it is detached all the
-    /// same. If it was detached ([`Self::is_gone`]), an error says what is not stable.
+    /// Detaches the device once everything that was written to it is stable.
     ///
-    /// With [`Manner::Drained`], the cache first has to send its dirty data. If that takes more than a moment,
-    /// the device stays attached, and the state of the cache is returned: to continue, call this again.
+    /// - If the device is in use, or the last writes do not become stable, it stays attached, and the error names the
+    ///   reason.
+    /// - By force, it is detached in any case.
+    /// - If it was detached ([`Self::is_gone`]), an error says which data is not stable.
+    ///
+    /// With [`Manner::Drained`], the cache first has to destage its dirty data. If that takes more than a moment, the
+    /// device stays attached and the state of the cache is returned. Call this method again to continue.
     pub async fn detach(&mut self, manner: Manner) -> Result<Option<CacheControlStatus>, Failure> {
         if manner == Manner::Force {
             return self.tear_off().await.map(|()| None);
@@ -203,7 +206,7 @@ impl AttachedDevice {
         }
         let device = self.device;
         if manner == Manner::Drained {
-            // With a mount, the unmount has written little that is new; without one, this may be all the data.
+            // With a mount, the unmount has written nearly everything already; without one, this may be all the data.
             if let Err(error) = apart(move || Ok(device.flush())).await? {
                 return Err(self.not_stable(&error).await);
             }
@@ -234,28 +237,28 @@ impl AttachedDevice {
         self.outcome(problem).map(|()| None)
     }
 
-    /// Writes back the file system in `folder`, drains the cache if that is wanted, and unmounts. Returns the state of
-    /// the cache if it is not drained yet; the file system is still mounted then.
+    /// Writes back the file system in `folder`, drains the cache if requested, and unmounts. If the cache is not
+    /// drained yet, returns its state and leaves the file system mounted.
     async fn leave_mount(
         &mut self,
         folder: &Path,
         manner: Manner,
     ) -> Result<Option<CacheControlStatus>, Failure> {
-        // Not for a drain, which is requested repeatedly.
+        // A drain calls this repeatedly, so log the first step for other manners only.
         if manner == Manner::Usual {
             tracing::info!(mount = %folder.display(), "writing back and unmounting");
         }
         let place = folder.to_owned();
-        // Data that could not be written back is lost once the file system is unmounted.
+        // Write back before the unmount: data that cannot be written back is lost once the file system is unmounted.
         match apart(move || Ok(attach::sync(&place))).await? {
             Ok(()) => {}
-            // The file system has stopped writing after an error: it can only be unmounted.
+            // The file system has stopped writing after an error, so it can only be unmounted.
             Err(error) if error.error.raw_os_error() == Some(libc::EROFS) => {
                 self.has_stopped = true;
             }
             Err(error) => return Err(self.not_stable(&error).await),
         }
-        // Drain while it is still mounted: a user who gives up during the drain finds everything as before.
+        // Drain while the file system is still mounted: if the user interrupts the drain, nothing has changed.
         if manner == Manner::Drained
             && let Some(standing) = self.drain().await?
         {
@@ -268,7 +271,7 @@ impl AttachedDevice {
         Ok(None)
     }
 
-    /// Destages for a moment at most. Returns the state of the cache if dirty data is left.
+    /// Destages for a short time. Returns the state of the cache if dirty data is left.
     async fn drain(&self) -> Result<Option<CacheControlStatus>, Failure> {
         if self.opened.cache().is_none() {
             return Ok(None);
@@ -285,9 +288,9 @@ impl AttachedDevice {
         Ok((!standing.done).then_some(standing))
     }
 
-    /// Returns the reason why the device is not detached.
+    /// Returns the failure that some written data is not stable, with the cause.
     async fn not_stable(&self, error: &attach::Error) -> Failure {
-        // The kernel reports only an I/O error; a flush of the volume tells the cause.
+        // The kernel reports only an I/O error; a flush of the volume reports the cause.
         let flushed = timeout(RUSH, self.volume.flush()).await;
         let cause = flushed.unwrap_or(Err(NO_ANSWER)).err();
         let mut message = format!("what was written last is not stable: {error}");
@@ -306,7 +309,7 @@ impl AttachedDevice {
         Failure::new(message).remedy(remedy)
     }
 
-    /// Describes the writes that have failed and that the kernel has dropped, if there are any.
+    /// Describes the failed writes that the kernel has discarded, if there are any.
     fn lost(&self) -> Option<String> {
         let LostWrites { writes, since } = self.served.lost()?;
         let since = jiff::Timestamp::try_from(since).unwrap_or_default();
@@ -316,7 +319,7 @@ impl AttachedDevice {
         ))
     }
 
-    /// Completes a detach. Returns an error if some data is not stable.
+    /// Returns the result of a detach: an error if some data is not stable.
     fn outcome(&self, problem: Option<String>) -> Result<(), Failure> {
         let problems: Vec<String> = problem.into_iter().chain(self.lost()).collect();
         if problems.is_empty() {
@@ -328,7 +331,7 @@ impl AttachedDevice {
         ))
     }
 
-    /// Waits until no process has the device open: one may have opened it at the last moment.
+    /// Waits until no process has the device open. A process may have opened it just before it was cleared.
     async fn last_user(&mut self) {
         let mut is_said = false;
         while timeout(LOOK_AGAIN, self.served.ended()).await.is_err() {
@@ -351,7 +354,7 @@ impl AttachedDevice {
                 let users = apart(move || Ok(attach::busy_with(&place))).await?;
                 Err(self.in_use(&users))
             }
-            // Another process has cleared it first.
+            // Another process has cleared the device first.
             Some(libc::EINVAL) => Ok(()),
             _ => Err(refusal(&error)),
         }
@@ -363,10 +366,11 @@ impl AttachedDevice {
         Failure::new(format!("{device} is in use: {named}")).remedy(leave(users))
     }
 
-    /// Saves the data within a time limit, and detaches the device although it is in use.
+    /// Writes back the data within a time limit, and detaches the device even if it is in use.
     async fn tear_off(&mut self) -> Result<(), Failure> {
         let mut is_saved = true;
-        // An interrupted detach may have cleared the device already; its number may belong to another process now.
+        // A detach that was interrupted may have cleared the device already. Its number may then belong to a device of
+        // another process, which must not be touched.
         self.is_gone |= attach::backing(self.device.number).as_ref() != Some(&self.name);
         if !self.is_gone {
             let device = self.device;
@@ -388,7 +392,7 @@ impl AttachedDevice {
         self.outcome((!is_saved).then(|| "what was written last may be lost".to_owned()))
     }
 
-    /// Makes the kernel clear the device when its last user has closed it.
+    /// Tells the kernel to clear the device when its last user closes it.
     pub async fn let_go(&self) {
         let device = self.device;
         let cleared = timeout(RUSH, apart(move || device.clear())).await;
@@ -396,7 +400,7 @@ impl AttachedDevice {
     }
 }
 
-/// Returns what lets a volume accept a flush again that failed with this error.
+/// Returns the remedy after which a volume that failed a flush with this error accepts one again.
 fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     match cause? {
         volume::Error::NoSpace => Some("make room at the far side"),
@@ -406,7 +410,7 @@ fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     }
 }
 
-/// Returns the instructions that free a device from these users.
+/// Returns instructions that make these users release the device.
 fn leave(users: &[DeviceUser]) -> String {
     if users.is_empty() {
         return "look for mount namespaces that have it with `lsns -t mnt`, and end what holds them; then \
@@ -425,11 +429,11 @@ fn leave(users: &[DeviceUser]) -> String {
     format!("{first}, and ask again; --force takes it away from them")
 }
 
-/// Returns the command that unmounts a file system in another mount namespace, if the user is a mount there.
+/// Returns the command that unmounts a file system in another mount namespace; `None` if the user is no such mount.
 fn unmount_elsewhere(user: &DeviceUser) -> Option<String> {
     let DeviceUser::MountElsewhere { place, id, .. } = user else { return None };
     let place = shell_word(&place.display().to_string());
-    // The path is the one that the process sees, which may be in a chroot.
+    // The path is the one that the process sees, which may be inside a chroot.
     Some(format!("nsenter --mount=/proc/{id}/ns/mnt --root=/proc/{id}/root umount {place}"))
 }
 
@@ -448,7 +452,7 @@ fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
         DeviceUser::Mount(place) => Some(place),
         _ => None,
     });
-    // Try all of them, even after one has failed.
+    // Sync all of them, even after one has failed.
     let mut synced = Ok(());
     for place in mounts {
         synced = synced.and(attach::sync(&place));
@@ -456,7 +460,7 @@ fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
     synced.and(device.flush())
 }
 
-/// Returns whether the work succeeds within a time limit.
+/// Returns true if the work succeeds within a time limit.
 async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>) -> bool {
     match timeout(RUSH, work).await {
         Ok(Ok(())) => true,
@@ -478,13 +482,13 @@ async fn apart<T: Send + 'static>(
     spawn_blocking(work).await.map_err(Failure::new)?.map_err(|error| refusal(&error))
 }
 
-/// The error of a volume that has not answered a flush for [`RUSH`].
+/// Error of a volume that has not answered a flush for [`RUSH`].
 const NO_ANSWER: volume::Error = volume::Error::Busy("no answer to a flush within 10 s");
 
-/// The interval between two checks for users that keep a detached device open.
+/// Interval between two checks for users that keep a detached device open.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Time limit of each step of a fast end: a service manager waits 90 s before it kills.
+/// Time limit of each step when the process must end soon: systemd waits 90 s before it kills a service.
 const RUSH: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -503,7 +507,7 @@ mod tests {
             leave(&[there("/srv/data", 7)]),
             format!("run `{command} /srv/data`, and ask again; --force takes it away from them")
         );
-        // The name of a folder must not become part of the command.
+        // The folder name must be quoted, so that it cannot become part of the command.
         let odd = leave(&[there("/a b';reboot", 7), DeviceUser::Swap]);
         assert!(
             odd.starts_with(&format!(r"run `{command} '/a b'\'';reboot'`; unmount it, or end")),

@@ -1,4 +1,4 @@
-//! The file system of an attached volume: detecting, making and mounting it with the programs of the system.
+//! The file system of an attached volume: detects, makes and mounts it with the system's programs.
 
 use std::{path::Path, process::Stdio};
 
@@ -9,17 +9,17 @@ use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
 use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach};
 
-/// What has to be done when the device exists.
+/// The work to do on the file system once the device exists.
 #[derive(Debug, Eq, PartialEq)]
 pub struct FileSystemPlan {
-    /// The type of the file system to be made.
+    /// Type of the file system to make; `None` to make none.
     pub make: Option<String>,
-    /// The content that was found on the volume.
+    /// Content that was found on the volume.
     pub found: VolumeContent,
 }
 
-/// Number of bytes at both ends of a volume that are examined. No known file system or table has its first mark
-/// beyond them; marks at the end (GPT, md) are in the last 128 KiB.
+/// Number of bytes that are examined at both ends of a volume. No known file system or partition table has its first
+/// magic number beyond them; those at the end (GPT, md) are in the last 128 KiB.
 const LOOKED_AT: u64 = 1 << 20;
 
 /// Examines the volume and plans the work. Fails if the volume has content that may be valuable.
@@ -53,7 +53,7 @@ pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, 
             Err(Failure::new(format!("what is on the volume cannot be mounted: {what}"))
                 .remedy("leave out --mount, and use the device"))
         }
-        // The kernel may support it.
+        // The kernel may still be able to mount it.
         (None, VolumeContent::FileSystem(_) | VolumeContent::Unknown) => Ok(FileSystemPlan { make: None, found }),
     }
 }
@@ -63,7 +63,7 @@ fn refusal(what: &str) -> Failure {
         .remedy("if nobody needs it any more, --force writes over it; else leave out --mkfs")
 }
 
-/// ext2, ext3 and ext4 have the same magic number.
+/// Returns true if the two types have the same magic number; ext2, ext3 and ext4 share one.
 fn is_the_same(wanted: &str, found: &str) -> bool {
     let family = |kind: &str| if kind.starts_with("ext") { "ext".into() } else { kind.to_owned() };
     family(wanted) == family(found)
@@ -81,7 +81,7 @@ async fn look(volume: &dyn Volume) -> Result<VolumeContent, Failure> {
     Ok(attach::content(&found[0], &found[1]))
 }
 
-/// Options that keep the program from asking questions.
+/// Overwrites both ends of the volume with zeros, so that mkfs finds no old magic number and does not ask questions.
 async fn wipe(volume: &dyn Volume) -> Result<(), Failure> {
     let geometry = volume.geometry();
     for extent in <[Extent; 2]>::from(ends(geometry)) {
@@ -106,7 +106,7 @@ pub async fn make(kind: &str, device: &Path) -> Result<(), Failure> {
     run(program, "cannot make a file system").await
 }
 
-/// Mounts the file system on a device whose volume held `found`.
+/// Mounts the file system of a device whose volume held `found`.
 pub async fn mount(
     device: &Path,
     args: &Attach,
@@ -126,8 +126,8 @@ pub async fn mount(
     mounted.map_err(|failure| not_mounted(failure, found))
 }
 
-/// Returns the failure with a remedy for a file system that cannot be mounted. Only a volume of zeros is called
-/// empty: any other content may be somebody's data.
+/// Adds a remedy for a file system that cannot be mounted. Only a volume of zeros is called empty: any other content
+/// may be valuable.
 fn not_mounted(failure: Failure, found: VolumeContent) -> Failure {
     match found {
         VolumeContent::Unknown => Failure::new(format!(

@@ -1,5 +1,5 @@
-//! The host of an attachment: checks for missing parts before anything is done, and settings for a process on which
-//! the kernel's memory depends.
+//! The host of an attachment: checks that it has all required parts before anything is changed, and prepares a process
+//! on which the kernel's memory reclaim depends.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use rustix::mm::MlockAllFlags;
 
 use crate::cli::Attach;
 
-/// Checks that the host has everything that the command line needs.
+/// Checks that the host has everything that the command line requires.
 pub fn check(args: &Attach) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("only root may make block devices and mount them")
@@ -61,10 +61,10 @@ fn find_program(name: &str, package: &str) -> Result<(), Failure> {
     Err(Failure::new(format!("there is no program {name}")).remedy(format!("install {package}")))
 }
 
-/// The folders of mkfs and mount, which may be missing in a user's search path.
+/// Folders of mkfs and mount, which a user's search path may lack.
 pub const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// Returns the remedy for a failed step.
+/// Returns the failure of a step with its remedy.
 pub fn refusal(error: &attach::Error) -> Failure {
     let kind = error.error.kind();
     let is_denied = kind == ErrorKind::PermissionDenied;
@@ -98,27 +98,27 @@ pub fn refusal(error: &attach::Error) -> Failure {
     Failure::new(error).remedy(remedy)
 }
 
-/// Asks the kernel not to wait for writes to our device when this process needs memory. This applies to the calling
-/// thread and the threads that it starts: call it before the runtime is made.
+/// Tells the kernel not to wait for writes to our own device when this process needs memory: it would wait for itself.
+/// This applies to the calling thread and the threads that it starts, so call it before the runtime is made.
 ///
-/// If the kernel refuses, this is reported, and the attachment continues.
+/// If the kernel refuses, a warning is logged and the attachment continues.
 pub fn serve_writeback() {
-    // SAFETY: PR_SET_IO_FLUSHER takes numbers only.
+    // SAFETY: PR_SET_IO_FLUSHER takes only numbers.
     if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
         let error = std::io::Error::last_os_error();
         tracing::warn!(%error, "the kernel may wait for this process when memory is short (PR_SET_IO_FLUSHER)");
     }
-    // Lock pages once they are touched: none of ours must be swapped out, perhaps to our own device.
+    // Lock pages once they are touched: none of our pages may be swapped out, since the swap may be on our own device.
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(flags) {
         tracing::warn!(%error, "this process may be swapped out (mlockall)");
     }
 }
 
-/// linux/prctl.h
+/// From linux/prctl.h.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Asks the kernel to kill other processes first when memory is exhausted.
+/// Tells the kernel to kill other processes first when memory is exhausted.
 pub fn end_last() {
     if let Err(error) = fs::write(Path::new("/proc/self/oom_score_adj"), "-1000") {
         tracing::warn!(%error, "this process may be ended when memory is out (oom_score_adj)");

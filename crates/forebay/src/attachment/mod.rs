@@ -1,7 +1,7 @@
-//! `forebay attach` and `detach`: a volume as a block device of this host.
+//! `forebay attach` and `forebay detach`: a volume as a block device of this host.
 //!
-//! The volume's stack runs in this process, as in a gateway. On top of it is a FUSE file that is mounted nowhere, and
-//! on that file a loop device (crate `attach`, decision 0014).
+//! The volume's stack runs in this process, as in a gateway. Above it are a FUSE file that is mounted nowhere, and a
+//! loop device on this file (crate `attach`, decision 0014).
 
 mod host;
 mod source;
@@ -34,7 +34,7 @@ pub fn run(args: Attach) -> Result<(), Failure> {
         return background::start();
     }
     host::serve_writeback();
-    // Use one thread for the runtime. With two, each request wakes both of them in turn, and a short write takes a fifth
+    // Use one thread for the runtime. With two, each request wakes both in turn, and a short write takes a fifth
     // longer.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build().map_err(Failure::new)?;
@@ -79,7 +79,7 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
     };
     if let Some((asker, attached)) = asker {
         let detached = || DetachAnswer::Detached(Box::new(answers.detached(attached)));
-        // The client may have ended.
+        // The client may have ended meanwhile.
         let _ = asker.send(result.clone().map(|()| detached()));
     }
     place.finish().await;
@@ -89,8 +89,8 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
     result
 }
 
-/// Also answers on the control socket of the settings. The device matters more than that socket: if another
-/// process has it, or it cannot be made, the volume is attached all the same.
+/// Answers on the control socket of the settings, too. The device is more important than this socket: if another
+/// process has the socket, or it cannot be created, the volume is attached nevertheless.
 async fn open_control(
     source: &AttachmentSource,
     place: &AttachmentLock,
@@ -117,11 +117,11 @@ async fn open_control(
     }
 }
 
-/// The client that waits until the device is gone, and the device that was detached.
+/// The client to answer once the device is detached, and the state of that device.
 type Asker = Option<(oneshot::Sender<Result<DetachAnswer, Failure>>, AttachedVolumeStatus)>;
 
-/// Serves the device until it is detached. After a first signal it is detached as soon as it is not in use;
-/// after a second one, at once.
+/// Serves the device until it is detached. The first signal detaches it as soon as it is not in use; the second one
+/// detaches it at once.
 async fn serve(
     device: &mut AttachedDevice,
     answers: &AttachmentResponder,
@@ -173,8 +173,8 @@ async fn serve(
     }
 }
 
-/// Detaches the device, which may take long; a second signal detaches it at once. Returns the state of the
-/// cache if that has to send more first.
+/// Detaches the device, which may take long; a second signal detaches it at once. Returns the state of the cache if it
+/// has to destage more data first.
 async fn detach_patiently(
     device: &mut AttachedDevice,
     manner: Manner,
@@ -187,8 +187,8 @@ async fn detach_patiently(
     }
 }
 
-/// Returns the result of `work`; `None` at a second signal. A first signal only marks the process as ending,
-/// and `work` continues.
+/// Returns the result of `work`, or `None` at a second signal. A first signal only marks the process as ending, and
+/// `work` continues.
 async fn until_second<T>(
     work: impl Future<Output = T>,
     mut signal: impl AsyncFnMut(),
@@ -208,21 +208,21 @@ async fn until_second<T>(
     }
 }
 
-/// Waits for the first signal.
+/// Marks the process as ending, and reports this to systemd and the user.
 fn end(is_ending: &mut bool) {
     *is_ending = true;
     notify("STOPPING=1");
     tracing::info!("ending when nobody uses the device; a second signal removes it at once");
 }
 
-/// How often the size of the volume is checked: more often than an administrator can grow the volume and then its
-/// file system.
+/// Interval between two checks of the volume's size. It must be shorter than an administrator takes to grow first the
+/// volume and then its file system.
 const FOLLOW: Duration = Duration::from_secs(2);
 
-/// How often a device in use is tried again after a signal.
+/// Interval between two attempts to detach a device in use after a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Reports that the device exists: on stdout and to systemd.
+/// Reports on stdout and to systemd that the device exists.
 fn announce(args: &Attach, attached: &AttachedVolumeStatus) -> Result<(), Failure> {
     let device = attached.device.display();
     if args.json {
@@ -257,13 +257,14 @@ fn notify(state: &str) {
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP: closing the terminal must not lose data.
+/// The signals that end the process: SIGTERM, SIGINT and SIGHUP. SIGHUP detaches orderly, because closing the terminal
+/// must not lose data.
 struct AttachStopSignals {
     terminate: Signal,
     interrupt: Signal,
     /// `None` if the signal is ignored, as with nohup(1).
     hang_up: Option<Signal>,
-    /// SIGHUP has no meaning in the background.
+    /// True in the background process, which ignores SIGHUP.
     in_background: bool,
 }
 
@@ -294,11 +295,11 @@ impl AttachStopSignals {
     }
 }
 
-/// Returns true if the process was started to continue without a terminal (SIGHUP is ignored).
+/// Returns true if SIGHUP was ignored when the process started, as with nohup(1).
 fn is_hang_up_ignored() -> bool {
-    // SAFETY: a structure of numbers, which the call fills.
+    // SAFETY: the structure consists of numbers, which the call fills.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is set; what is there is written to a structure that outlives the call.
+    // SAFETY: the call sets nothing and writes the present action to a structure that outlives it.
     let asked = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) };
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
@@ -307,13 +308,13 @@ fn is_hang_up_ignored() -> bool {
 mod tests {
     use super::*;
 
-    /// Sends signals during work that ends after they have been handled.
+    /// Sends `number` signals during work that ends after all of them have been handled.
     async fn with_signals(number: usize, mut is_ending: bool) -> (Option<&'static str>, bool) {
         let (send, mut signals) = mpsc::channel(8);
         let work = async move {
             for _ in 0..number {
                 send.send(()).await.unwrap();
-                // Wait until the former one has been handled.
+                // Wait until the previous signal has been handled.
                 send.reserve_many(8).await.unwrap();
             }
             "detached"

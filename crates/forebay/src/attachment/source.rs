@@ -1,4 +1,4 @@
-//! The volume to be attached: a URL or a unit of a settings file, converted to a stack.
+//! The volume to attach: makes a stack from a URL or from a unit of a settings file.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,29 +15,29 @@ use stack::{OpenedStack, StackContext, records::Records};
 
 use crate::{cli::Attach, control_socket, credentials, handover};
 
-/// A volume that is not open yet.
+/// A volume to attach that is not open yet.
 pub struct AttachmentSource {
-    /// Its name for people, which is always the same for the same volume.
+    /// Name of the volume for people; the same volume always has the same name.
     pub name: String,
     target: IscsiName,
     unit: Unit,
-    /// The settings file that has the unit; `None` if the command line names a far volume.
+    /// Settings file of the unit; `None` if the command line names a far volume.
     of_settings: Option<OfSettings>,
     initiator_name: IscsiName,
-    /// Finds a volume that has a name and no address.
+    /// Finds a volume that is named by `gln:` and not by an address.
     naming: Option<Arc<Naming>>,
-    /// Other hosts write to the volume, too.
+    /// True if other hosts write to the volume, too (`--shared`).
     is_shared: bool,
-    /// The records of storage. The stack of a URL has no file, and needs none.
+    /// Records of storage. The stack of a URL has no file and needs none.
     records: Records,
 }
 
-/// The settings file that has a unit.
+/// The settings file of a unit.
 struct OfSettings {
     config: PathBuf,
-    /// The control socket of a process with these settings.
+    /// Control socket of a process with these settings.
     control: PathBuf,
-    /// The serial number by which hosts know the unit.
+    /// Serial number by which hosts recognize the unit.
     serial: String,
 }
 
@@ -85,7 +85,7 @@ impl AttachmentSource {
         })
     }
 
-    /// Returns the URL with all of its parts.
+    /// Returns the URL of the command line with all of its parts.
     fn address(args: &Attach) -> Result<String, Failure> {
         let remedy = "write iscsi://HOST[:PORT][,HOST[:PORT]]/TARGET-NAME/LUN, or name settings with --config";
         let wrong = |error: &dyn std::fmt::Display| Failure::settings(error).remedy(remedy);
@@ -112,12 +112,12 @@ impl AttachmentSource {
             congestion: args.congestion.clone(),
             connections: args.connections,
             socket_buffer: args.socket_buffer,
-            // Connect at once: the user sees immediately if the remote target cannot be reached.
+            // Do not wait for the target: the user sees at once that it does not answer.
             start_timeout: TimeSpan::seconds(0),
             ..credentials::remote(&name, &args.credentials)?
         };
         Ok(Self {
-            // A session name of its own: no unit of a settings file has it.
+            // A session name that no unit of a settings file has.
             target: IscsiName(format!("attach:{name}")),
             unit: Unit { stack: vec![Layer::Remote(remote)], ..Unit::default() },
             of_settings: None,
@@ -129,9 +129,9 @@ impl AttachmentSource {
         })
     }
 
-    /// Opens the stack.
+    /// Opens the stack of the volume.
     pub async fn open(&self) -> Result<OpenedStack, Failure> {
-        // The kernel is the only writer of the device, and flushes.
+        // The kernel is the only writer of the device, and it sends flushes.
         let given =
             if self.is_shared { stack::StackInput::Nothing } else { stack::StackInput::OneWriter };
         let context = StackContext {
@@ -152,27 +152,25 @@ impl AttachmentSource {
         give_up.unwrap_or(LOCAL_PATIENCE).0
     }
 
-    /// Returns the settings file of the unit, if there is one.
     pub fn config(&self) -> Option<&Path> {
         self.of_settings.as_ref().map(|settings| &*settings.config)
     }
 
-    /// Returns the control socket of a process with the settings of the unit.
     pub fn control(&self) -> Option<&Path> {
         self.of_settings.as_ref().map(|settings| &*settings.control)
     }
 
-    /// Returns the name of the unit in orders.
+    /// Returns the name of the unit in commands.
     pub fn unit_name(&self) -> UnitName {
         UnitName { target: self.target.0.clone(), lun: self.unit.lun }
     }
 
-    /// Returns the serial number of the unit; empty if only the remote target knows it.
+    /// Returns the serial number of the unit; empty if only the remote target has it.
     pub fn serial(&self) -> String {
         self.of_settings.as_ref().map(|settings| settings.serial.clone()).unwrap_or_default()
     }
 
-    /// Returns the reason why a request cannot change the size of the volume, if there is one.
+    /// Returns the reason why a request cannot change the size of the volume; `None` if it can.
     pub fn fixed_size(&self) -> Option<String> {
         let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
         match self.unit.stack.iter().any(sized) {
@@ -181,12 +179,12 @@ impl AttachmentSource {
         }
     }
 
-    /// Returns the name for people in the name of the file.
+    /// Returns the part of the name that becomes part of the FUSE file's name.
     pub fn about(&self) -> &str {
         let target = self.name.strip_prefix("iscsi://").unwrap_or(&self.name);
         target.split(" of ").next().unwrap_or_default()
     }
 }
 
-/// A local volume is busy while its log is full: repeat calls for as long as a remote target would be waited for.
+/// How long calls to a local volume are repeated. Such a volume is busy while its log is full.
 const LOCAL_PATIENCE: TimeSpan = TimeSpan::seconds(120);

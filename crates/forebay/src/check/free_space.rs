@@ -1,4 +1,4 @@
-//! Checks the room for the files that a start would make.
+//! Checks the free space for the files that a start would create.
 
 use std::{collections::HashMap, os::unix::fs::MetadataExt};
 
@@ -8,7 +8,7 @@ use volume::FileVolumeOptions;
 
 use super::SettingsCheckReport;
 
-/// Adds up the files that would be made and filled, for each file system, since each file alone may fit.
+/// Adds up, for each file system, the files that would be created and filled: each of them alone may fit.
 pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Result<(), Failure> {
     let units = settings.target.iter().flat_map(|target| &target.unit);
     let mut wanted = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Res
             log(cache);
         }
     }
-    // Count a file once, although each unit with a slice of it names it.
+    // Count a file once, even if several units have slices of it.
     let files = layers.iter().filter_map(|layer| match layer {
         Layer::File(file) if !file.read_only => Some(stack::options(file)),
         _ => None,

@@ -1,5 +1,5 @@
-//! Checks of the state beside the storage: folders of records, the node's number, records of moves, and the addresses
-//! of the naming service.
+//! Checks of everything else than the storage itself: folders of records, the node's number, records of moves, and the
+//! addresses of the naming service.
 
 use std::{io::ErrorKind, net::TcpListener};
 
@@ -14,8 +14,8 @@ use stack::state_folder;
 use super::SettingsCheckReport;
 use crate::control_socket;
 
-/// Checks the folders of records: the `state` folder, or the one beside the settings file if any storage is
-/// recorded.
+/// Checks the folders of records: the `state` folder, and the one next to the settings file if any storage is recorded
+/// there.
 pub(super) fn folders(
     settings: &Settings,
     report: &mut SettingsCheckReport,
@@ -36,7 +36,7 @@ pub(super) fn folders(
     report.say(place, found.map(|()| format!("the folder {} is right", folder.display())))
 }
 
-/// Checks the node's number, and the addresses on which it answers questions about names.
+/// Checks the node's number, and the addresses on which it answers naming requests.
 pub(super) fn names(
     settings: &Settings,
     running: Option<&ServingStatus>,
@@ -58,7 +58,7 @@ pub(super) fn names(
     let open = running.and_then(ports).unwrap_or_default();
     let mut held = Vec::new();
     for address in &names.listen {
-        // Compare only the ports: a process that listens on all addresses may report another one.
+        // Compare only the ports: a process that listens on all addresses may report another address.
         let port = format!(":{}", address.0.port());
         let is_open = || open.iter().any(|told| told.ends_with(&port));
         let found = match TcpListener::bind(address.0) {
@@ -76,8 +76,8 @@ pub(super) fn names(
     Ok(())
 }
 
-/// Applies the records of moves to the settings: volumes that have moved away are not checked, and those that
-/// have moved here are.
+/// Applies the records of moves to the settings: volumes that have moved away are not checked, and volumes that have
+/// moved here are.
 pub(super) fn moves(
     settings: &mut Settings,
     report: &mut SettingsCheckReport,

@@ -1,5 +1,5 @@
-//! `lab run --install`: installs missing programs from Debian's archive. What cannot be installed is reported, and
-//! the run continues without it.
+//! `lab run --install`: installs missing programs from Debian's archive. If a package cannot be installed, that is
+//! reported, and the run continues without it.
 
 use std::{
     process::{Command, Stdio},
@@ -22,10 +22,10 @@ const SERVICES: [(&str, &str); 3] = [
     ("tgt", "an iSCSI target on port 3260 (systemctl disable --now tgt)"),
 ];
 
-/// Time limit of one call of apt-get: all packages are some hundred MB, and a mirror may be slow.
+/// Time limit of one call of apt-get: all packages together have some hundred MB, and a mirror may be slow.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// How long apt-get may take to end after it was told to. It stops fetching, but completes what dpkg is unpacking,
-/// because a half-installed package would block all others.
+/// Time that apt-get has to end after SIGINT. It stops fetching, but completes the package that dpkg is unpacking,
+/// because a partly installed package would block all others.
 const ENDS: Duration = Duration::from_secs(30);
 
 /// Returns the packages of these programs, each once.
@@ -36,8 +36,8 @@ pub fn names(tools: &[Tool]) -> Vec<&'static str> {
     names
 }
 
-/// Installs the packages of these programs together. If that fails, updates the lists and installs each of them
-/// separately. If it is stopped, ends apt-get and begins nothing more.
+/// Installs the packages of these programs together. If that fails, updates the package lists and installs each package
+/// separately. On a stop request, ends apt-get and starts no further call.
 ///
 /// # Errors
 /// If there is no apt-get.
@@ -76,17 +76,17 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fetches the source of builds, if one of these points is a build; stops if requested.
+/// Fetches the source that builds need, if one of these points is a build. Ends early on a stop request.
 ///
 /// # Errors
-/// If nothing can be printed.
+/// If stderr cannot be written.
 pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failure> {
     if !points.iter().any(|point| matches!(point.task, WorkloadTask::Build(_))) {
         return Ok(());
     }
     match workload::fetch(None, stop) {
         Ok(fetched) => print_line(format_args!("to be built: {}", fetched.file.display())),
-        // The caller reports that it was stopped.
+        // The caller reports the stop.
         Err(_) if stop.load(Ordering::Relaxed) => Ok(()),
         Err(error) => {
             tell(format_args!(
@@ -97,7 +97,7 @@ pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failu
     }
 }
 
-/// Runs apt-get. Returns the reason if it has failed.
+/// Result of an installation by apt-get; the error is its reason.
 type AptInstallResult = Result<(), String>;
 
 fn installed(packages: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {
@@ -111,7 +111,7 @@ fn apt(words: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {
             .remedy("install them by hand, or run without --install: what needs them is left out")
     };
     let mut command = Command::new("apt-get");
-    // apt-get has a process group of its own, so it may not read from our terminal.
+    // apt-get runs in a process group of its own, so it may not read from our terminal.
     command.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
     let mut running = RunningProgram::start(&mut command, Signal::INT).map_err(failed)?;
     let status = running.ended_unless(stop, LIMIT).map_err(failed)?;

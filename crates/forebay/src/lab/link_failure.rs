@@ -3,7 +3,6 @@
 use control::Failure;
 use wan::Error;
 
-/// Converts an error to a failure.
 pub fn failed(error: Error) -> Failure {
     let failure = match &error {
         Error::Settings(_) | Error::Name(_) => Failure::settings(&error),

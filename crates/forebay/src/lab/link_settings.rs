@@ -1,4 +1,4 @@
-//! The settings of a link as people write them: a name and a value. This is the only list of these names.
+//! The settings of a link as people write them: name and value. This module has the only list of these names.
 
 use std::{str::FromStr, time::Duration};
 
@@ -14,7 +14,7 @@ pub struct LabLinkSetting {
 }
 
 impl LabLinkSetting {
-    /// Returns the setting with this name.
+    /// Makes a setting and checks its name and value.
     ///
     /// # Errors
     /// If the name or the value is invalid.
@@ -24,10 +24,10 @@ impl LabLinkSetting {
         Ok(word)
     }
 
-    /// Applies the setting. Its range is checked together with that of all others.
+    /// Applies the setting. Ranges are checked later, together with all other settings.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// If the name or the value is invalid.
     pub fn set(&self, settings: &mut DirectionSettings) -> Result<(), String> {
         let value = self.value.trim();
         match self.key.as_str() {
@@ -57,7 +57,7 @@ impl LabLinkSetting {
     }
 }
 
-/// Parses `key=value`.
+/// Parses the form `key=value`.
 impl FromStr for LabLinkSetting {
     type Err = String;
 
@@ -74,7 +74,7 @@ impl std::fmt::Display for LabLinkSetting {
     }
 }
 
-/// Returns all settings of a direction that differ from the defaults, and always the delay.
+/// Returns the settings of a direction that differ from the defaults, and always the delay.
 pub fn words(settings: &DirectionSettings) -> LinkDirectionSettings {
     let usual = all(&DirectionSettings::default());
     let different =
@@ -112,7 +112,7 @@ fn all(settings: &DirectionSettings) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Units of rates, largest first. They are decimal, as those of links are.
+/// Units of rates, largest first. They are decimal, as is usual for links.
 const RATES: [(&str, u64); 4] =
     [("Gbit", 1_000_000_000), ("Mbit", 1_000_000), ("kbit", 1000), ("bit", 1)];
 

@@ -1,4 +1,4 @@
-//! `forebay lab run`: measures the tables and figures of a paper, and writes a report.
+//! `forebay lab run`: measures the tables and figures of a paper and writes a report.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use crate::output::{print, print_line, tell};
 
 /// Measures the points that have no result yet, and writes the report.
 pub fn run(args: &Measure) -> Result<(), Failure> {
-    // No measurement was begun.
+    // No measurement has begun, so a failure is one of the request.
     let PreparedLabRun { experiment, scale, all, plan, mut results, mut stage, stop, beside, out } =
         begin(args).map_err(|failure| Failure { code: WRONG_SETTINGS, ..failure })?;
     let ended = if plan.run.is_empty() {
@@ -38,7 +38,7 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     finish(&ended, &plan, args, &out)
 }
 
-/// A prepared run, whose plan was printed.
+/// A prepared run, whose plan has been printed.
 struct PreparedLabRun {
     experiment: Experiment,
     scale: ExperimentScale,
@@ -51,7 +51,7 @@ struct PreparedLabRun {
     out: PathBuf,
 }
 
-/// Checks the request, the results so far and this machine, and prints the plan.
+/// Checks the request, earlier results and this machine, and prints the plan.
 fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let experiment = Experiment::from(args.experiment);
     let scale = if args.quick { ExperimentScale::Quick } else { ExperimentScale::Full };
@@ -69,8 +69,8 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     })?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(Arc::clone(&stop), what_stays(args, &out))?;
-    // Lock the results first: the second of two runs with the same name then reports that, and does not leave points
-    // out because of the first.
+    // Lock the results first: a second run with the same name then reports that they are in use, instead of leaving out
+    // points for other reasons.
     let stage = stage(args, &out, &stop)?;
     let wanted: Vec<ExperimentPoint> =
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
@@ -78,7 +78,7 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let others = wanted.iter().filter(|point| results.is_of_others(point)).count();
     let plan = || {
         let folders = [&*out, &*in_memory(&args.name)];
-        // This run holds the name now, and the installation may have brought what a link needs.
+        // This run owns the name now, and the installation may have provided what a link needs.
         let (name, link) = (&*args.name, link(&args.name));
         let means = Means::of_this_machine(&wanted, name, link, folders).map_err(failed)?;
         Ok::<MeasurementPlan, Failure>(means.plan(wanted.clone()))
@@ -123,7 +123,7 @@ fn chosen(args: &Measure, all: &[ExperimentPoint]) -> Result<Vec<ExperimentPoint
     Ok(all.iter().filter(|point| args.wants(&point.name)).cloned().collect())
 }
 
-/// Checks whether a link with this name can be made.
+/// Checks whether a link with this name can be created.
 fn link(name: &str) -> Result<(), Lack> {
     let name = name.to_owned();
     let options = wan::LinkOptions { name, settings: Default::default(), seed: 1, capture: None };
@@ -139,7 +139,7 @@ fn link(name: &str) -> Result<(), Lack> {
     })
 }
 
-/// Prints the plan: the points to be measured, those left out with the reasons, and the estimated time; also how many
+/// Prints the plan: the points to measure, those left out with the reasons, and the estimated time; also how many
 /// points have results, and how many of these are from other programs or machines.
 fn describe(
     args: &Measure,
@@ -180,11 +180,11 @@ fn describe(
     text
 }
 
-/// Returns the remedy for everything that is missing, if there is one.
+/// Returns a remedy for everything that is missing, if anything is.
 fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     let packages = install::names(&plan.missing).join(" ");
     let install = (!packages.is_empty()).then(|| {
-        // With --install, the installation was tried already.
+        // With --install, the installation has been tried already.
         let or = if args.install { "" } else { ", or --install" };
         format!("apt-get install {packages}{or}")
     });
@@ -192,7 +192,7 @@ fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Counts the names by their first word, in the order of their occurrence.
+/// Counts names by their first word, in the order of their occurrence.
 fn counted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(&'a str, usize)> {
     let mut parts: Vec<(&str, usize)> = Vec::new();
     for name in names {
@@ -216,24 +216,24 @@ fn sections(points: &[ExperimentPoint]) -> Vec<&str> {
         .collect()
 }
 
-/// The folder for volumes and logs during a run, in the folder of its results.
+/// Name of the folder for volumes and logs during a run, inside the results folder.
 const WORK: &str = "forebay-lab-work";
 
-/// The folder for the files of a run that are in memory.
+/// Returns the folder for files of a run that are kept in memory.
 fn in_memory(name: &str) -> PathBuf {
     let folders = ["/dev/shm", "/tmp"].map(PathBuf::from);
     let folder = folders.into_iter().find(|folder| folder.is_dir());
     folder.unwrap_or_else(std::env::temp_dir).join(format!("forebay-lab-{name}"))
 }
 
-/// Returns the folders of a run, empty.
+/// Prepares empty folders for a run.
 fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<LabStage, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
     let out = fs::canonicalize(out)
         .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
     if out.to_str().is_none() {
-        // The path is part of node settings, which are text.
+        // The path becomes part of node settings, which are UTF-8 text.
         return Err(Failure::settings(format!("the path {} is no UTF-8", out.display()))
             .remedy("choose an --out with another name"));
     }
@@ -260,8 +260,8 @@ fn measure(
     Ok(ended)
 }
 
-/// Sets the flag on SIGINT, SIGTERM and SIGHUP, so that everything is ended in order. A second signal ends the
-/// process at once.
+/// Sets the flag on SIGINT, SIGTERM and SIGHUP, so that the run ends in order. A second signal ends the process at
+/// once.
 fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> {
     let first = move || {
         stop.store(true, Ordering::Relaxed);
@@ -270,7 +270,7 @@ fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> 
     signals::act(first, move || tell(format_args!("left as it is: {stays}")))
 }
 
-/// Describes what a run leaves that ends at once, and how it is cleaned up.
+/// Describes the files that remain if a run ends at once, and how to remove them.
 fn what_stays(args: &Measure, out: &Path) -> String {
     let (name, disk, memory) = (&args.name, out.join(WORK), in_memory(&args.name));
     format!(
@@ -323,7 +323,7 @@ impl Watcher for LabProgressBar {
     }
 }
 
-/// Formats an approximate time for people.
+/// Formats an approximate duration for people.
 fn minutes(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..=90 => format!("{seconds} s"),
@@ -365,17 +365,17 @@ fn write(
     Ok(())
 }
 
-/// Returns the failure of results that cannot be written.
+/// Remedy if results cannot be written.
 const ROOM: &str = "make room there; the same command goes on where it was";
 
-/// Reads the figures that were measured elsewhere.
+/// Reads figures that were measured elsewhere, for a section of the report.
 fn beside(file: &Path) -> Result<Section, Failure> {
     let text = fs::read_to_string(file)
         .map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))?;
     lab::beside(&text).map_err(failed)
 }
 
-/// Returns the provenance of all results, and the time of the report.
+/// Returns the origin of all results and the time of the report.
 fn facts(scale: ExperimentScale, results: &Results) -> Vec<(String, String)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = jiff::Timestamp::from_second(now.as_secs() as i64).map(|it| it.to_string());
@@ -392,7 +392,7 @@ fn default_folder(experiment: Experiment, scale: ExperimentScale) -> PathBuf {
     PathBuf::from(format!("forebay-lab-{}{quick}", experiment.name()))
 }
 
-/// Prints the result of the run, and returns the exit code.
+/// Prints the outcome of the run and returns the exit code.
 fn finish(
     ended: &LabRunSummary,
     plan: &MeasurementPlan,

@@ -1,4 +1,4 @@
-//! Runs one workload at the given location.
+//! `forebay lab workload`: runs one workload on a folder, device or volume.
 
 use std::{
     io::{ErrorKind, IsTerminal},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::output::print_line;
 
-/// The length of the progress bar.
+/// Number of steps of the progress bar.
 const PARTS: u64 = 1000;
 
 /// Runs a workload and prints its results.
@@ -39,7 +39,7 @@ pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     let our_thread = std::thread::current().id();
     let progress = |share: f64| {
         bar.set_position((share * PARTS as f64) as u64);
-        // Only this thread checks for signals. Other threads end when their programs are ended.
+        // Only this thread checks for signals. The other threads end when their programs are ended.
         if std::thread::current().id() == our_thread {
             stop.look();
         }
@@ -77,10 +77,10 @@ fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
     }
 }
 
-/// A folder that is removed when this is dropped.
+/// A scratch folder, removed when this is dropped.
 struct Scratch(std::path::PathBuf);
 
-/// Maximum number of folders with the same number that killed workloads may have left.
+/// Maximum number of leftover folders per process number: killed workloads leave theirs.
 const MOST_LEFT: u32 = 1000;
 
 impl Scratch {
@@ -88,8 +88,7 @@ impl Scratch {
         Self::make_in(&std::env::temp_dir())
     }
 
-    /// Makes a folder with an unused name: a killed workload leaves its folder, and its process number may be used
-    /// again.
+    /// Creates a folder with an unused name. A killed workload leaves its folder, and its process number may be reused.
     fn make_in(parent: &std::path::Path) -> Result<Self, Failure> {
         let own = std::process::id();
         let mut left = 0;
@@ -124,7 +123,6 @@ fn for_people(outcome: &WorkloadResult) -> String {
     figures.chain(verified).collect::<Vec<_>>().join("\n")
 }
 
-/// Converts an error to a failure.
 fn failed(error: Error) -> Failure {
     let failure = Failure::new(&error);
     match &error {
@@ -150,7 +148,7 @@ fn failed(error: Error) -> Failure {
 mod tests {
     use super::*;
 
-    /// A point of an experiment was left out because of this.
+    /// Regression: a leftover folder with the same process number made a point of an experiment be left out.
     #[test]
     fn what_a_killed_workload_of_this_number_left_is_in_nobodys_way() {
         let parent = tempfile::tempdir().unwrap();

@@ -6,11 +6,11 @@ use control::Failure;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Signals within this time of the first one count as the same request: timeout(1) signals a program and then its
-/// process group, to which the program belongs.
+/// process group, which includes the program.
 const SAME: Duration = Duration::from_millis(500);
 
-/// Calls `at_first` on the first signal, so that everything is ended in order. On a second signal, calls `at_second`
-/// and ends the process.
+/// Calls `at_first` on the first signal, so that everything ends in order. On the second signal, calls `at_second` and
+/// ends the process.
 pub fn act(
     at_first: impl FnOnce() + Send + 'static,
     at_second: impl FnOnce() + Send + 'static,
@@ -45,7 +45,7 @@ pub fn act(
             wait();
         }
         at_second();
-        // The kernel signals every program that was started (prctl(2), PR_SET_PDEATHSIG).
+        // The kernel then signals every program that this process has started (prctl(2), PR_SET_PDEATHSIG).
         std::process::exit(1);
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(act);

@@ -1,4 +1,4 @@
-//! `forebay lab wan`: makes a link, changes and shows it through a control socket, and removes it.
+//! `forebay lab wan`: creates a link, changes and shows it through a control socket, and removes it.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,12 +25,12 @@ use crate::{
     output::{print, print_line},
 };
 
-/// The folder of the control sockets of links. Their processes run as root.
+/// Folder of the links' control sockets. The processes of links run as root.
 const FOLDER: &str = "/run/forebay-lab";
-/// How often to check whether the link still exists.
+/// Interval of the checks whether the link still exists.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Makes a link and carries its packets until the end.
+/// Creates a link and carries its packets until a signal.
 pub fn run(args: &LabWanRunArgs) -> Result<(), Failure> {
     let mut settings = <[DirectionSettings; 2]>::default();
     args.ways.set(&mut settings)?;
@@ -56,11 +56,11 @@ struct RunningWanLink {
     seed: u64,
 }
 
-/// A link by the program that carries its packets.
+/// A link, by the program that carries its packets.
 enum Carried {
-    /// Our emulator.
+    /// Our emulator, in this process.
     Emulated(Link),
-    /// The kernel (netem).
+    /// The kernel's netem.
     ByNetem(Netem),
 }
 
@@ -159,7 +159,7 @@ async fn answer(running: Arc<Mutex<RunningWanLink>>, request: ControlRequest) ->
 }
 
 impl RunningWanLink {
-    /// Changes the given settings: all of them, or none.
+    /// Applies the given settings: either all of them or none.
     fn change(&mut self, words: [Vec<String>; 2]) -> Result<Linked, Failure> {
         let mut settings = self.link.settings().clone();
         for (settings, words) in settings.iter_mut().zip(words) {
@@ -187,7 +187,7 @@ impl RunningWanLink {
     }
 }
 
-/// Changes a running link.
+/// Changes the settings of a running link.
 pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
     let [near_to_far, far_to_near] = args.ways.words().map(|words| {
         let words = words.iter().map(LabLinkSetting::to_string);
@@ -201,12 +201,12 @@ pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
     print(link_for_people(&linked))
 }
 
-/// Shows a link.
+/// Shows settings and counters of a link.
 pub fn status(args: &LabWanStatusArgs) -> Result<(), Failure> {
     print_linked(&ask(&args.named, ControlRequest::Status)?, args.json)
 }
 
-/// Removes what a link has left.
+/// Removes everything that a killed link has left.
 pub fn remove(args: &WanLinkNameArgs) -> Result<(), Failure> {
     let there_was = wan::clear(&args.name).map_err(failed)?;
     let name = &args.name;

@@ -19,25 +19,26 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::signals;
 use crate::output::tell;
 
-/// How often programs are told to end: a workload may be about to start another one.
+/// Interval at which programs are signalled again: a workload may be about to start another one.
 const AGAIN: Duration = Duration::from_millis(250);
-/// How long programs may take to end as after Ctrl-C; then they get SIGTERM. A database writes its data then.
+/// Time that programs have to end after SIGINT, as after Ctrl-C. Then they get SIGTERM, after which a database still
+/// writes its data.
 const IN_ORDER: Duration = Duration::from_secs(3);
-/// After this time they are killed.
+/// Time after the first signal at which programs get SIGKILL.
 const AT_ALL: Duration = Duration::from_secs(6);
 
-/// Set when the workload has to stop.
+/// A flag that is set when the workload has to stop.
 pub struct WorkloadStopSignal(Arc<AtomicBool>);
 
-/// The payload that unwinds a workload which is not waiting for a program.
+/// Panic payload that unwinds a workload which does not wait for a program.
 struct Stopped;
 
 impl WorkloadStopSignal {
-    /// Starts to listen for signals. `stays` describes what a second signal leaves behind.
+    /// Starts to handle signals. `stays` describes the files that remain after a second signal.
     pub fn at_signals(stays: String) -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let set = Arc::clone(&stop);
-        // A shell that has become this program by exec leaves its children to it.
+        // A shell that became this program by exec leaves its children to it: they are not ours to end.
         let others = children();
         let first = move || {
             set.store(true, Ordering::Relaxed);
@@ -48,19 +49,19 @@ impl WorkloadStopSignal {
         Ok(Self(stop))
     }
 
-    /// Checks for a stop. Call this now and then on the thread that has called [`WorkloadStopSignal::run`]. It does
-    /// not return after a stop: it unwinds, and dropped values remove their files.
+    /// Unwinds the workload if it has to stop. Call this now and then on the thread that called
+    /// [`WorkloadStopSignal::run`]. Values that are dropped during the unwinding remove their files.
     pub fn look(&self) {
         if self.0.load(Ordering::Relaxed) {
-            // Unwind without a panic, so that nothing is printed.
+            // Unwind without a panic, so that no message is printed.
             resume_unwind(Box::new(Stopped));
         }
     }
 
-    /// Runs some work.
+    /// Runs the work, and catches the unwinding of a stop.
     ///
     /// # Errors
-    /// If it was stopped: then it has no result, whatever the ended programs have returned.
+    /// If the work was stopped. It has no result then, because its programs were ended.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
         let done = catch_unwind(AssertUnwindSafe(work));
         if self.0.load(Ordering::Relaxed) {
@@ -70,7 +71,7 @@ impl WorkloadStopSignal {
     }
 }
 
-/// Tells all programs that this process has started to end, repeatedly until it ends itself.
+/// Signals all programs that this process has started, repeatedly until it ends itself.
 fn end_programs(others: &BTreeSet<i32>) {
     let begun = Instant::now();
     loop {
@@ -79,7 +80,7 @@ fn end_programs(others: &BTreeSet<i32>) {
             passed if passed < AT_ALL => Signal::TERM,
             _ => Signal::KILL,
         };
-        // Each leads a process group. A program that has ended but was not waited for ignores the signal.
+        // Each program leads a process group. One that has ended but was not waited for ignores the signal.
         for group in children().difference(others).filter_map(|child| Pid::from_raw(*child)) {
             let _ = kill_process_group(group, signal);
         }

@@ -11,7 +11,7 @@ use control::Failure;
 pub struct QuickstartFolder(PathBuf);
 
 impl QuickstartFolder {
-    /// Makes a private folder in the folder for temporary files.
+    /// Creates a private folder in the system's folder for temporary files.
     pub fn make() -> Result<Self, Failure> {
         use std::os::unix::fs::DirBuilderExt;
         let path = std::env::temp_dir().join(format!("forebay-quickstart-{}", std::process::id()));
@@ -23,12 +23,11 @@ impl QuickstartFolder {
         Ok(Self(path))
     }
 
-    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Writes a file in the folder.
+    /// Writes a file in the folder and returns its path.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
         let path = self.0.join(name);
         std::fs::write(&path, text)
@@ -36,9 +35,8 @@ impl QuickstartFolder {
         Ok(path)
     }
 
-    /// Returns the settings of a node with one file of `bytes`. At every moment the file is a consistent prefix
-    /// of what the gateway's hosts wrote. The node's cache is small, so that the reads at the end come from the
-    /// file.
+    /// Returns the settings of a node with one file of `bytes`. The file is always a consistent prefix of the writes of
+    /// the gateway's hosts. The node's cache is small, so that the reads at the end come from the file.
     pub fn node_settings(&self, name: &str, bytes: u64) -> String {
         let image = quoted(&self.0.join("node.img"));
         let (log, state) = (quoted(&self.0.join("node.log")), quoted(&self.0.join("node.state")));
@@ -88,7 +86,7 @@ impl Drop for QuickstartFolder {
     }
 }
 
-/// Formats a text as a TOML string.
+/// Formats a path as a TOML string.
 fn quoted(path: &Path) -> String {
     toml::Value::from(path.to_string_lossy().into_owned()).to_string()
 }

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 /// Length of a block of the ledger in bytes.
 pub const BLOCK: usize = 4096;
 
-/// The versions of the blocks of a volume. A block has only one writer at a time.
+/// The versions of the blocks of a volume. Each block has at most one writer at a time.
 #[derive(Debug)]
 pub struct QuickstartLedger(Vec<Versions>);
 
@@ -18,10 +18,10 @@ struct Versions {
     acknowledged: AtomicU64,
 }
 
-/// The verdict about a block that was read.
+/// Verdict about a block that was read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LedgerBlockVerdict {
-    /// The last acknowledged version, or one that was submitted later.
+    /// The last acknowledged version, or a version that was submitted later.
     Right,
     /// An older version, or bytes that were never written.
     Lost,
@@ -33,12 +33,11 @@ impl QuickstartLedger {
         Self((0..blocks).map(|_| Versions::default()).collect())
     }
 
-    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// Returns the next version of `count` blocks from `first` on, as data to be written.
+    /// Returns data for the next version of the `count` blocks from `first`, and records it as submitted.
     pub fn submit(&self, first: u64, count: u64) -> Bytes {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK);
         for block in first..first + count {
@@ -48,7 +47,7 @@ impl QuickstartLedger {
         bytes.freeze()
     }
 
-    /// Notes that the write of the last submitted version was acknowledged.
+    /// Records that the write of the last submitted version was acknowledged.
     pub fn acknowledge(&self, first: u64, count: u64) {
         for block in first..first + count {
             let versions = self.at(block);
@@ -61,7 +60,7 @@ impl QuickstartLedger {
         self.0.iter().filter(|versions| versions.acknowledged.load(SeqCst) > 0).count() as u64
     }
 
-    /// Judges data that was read from `block` while nothing was written to it.
+    /// Judges data that was read from `block` while no write to it was in flight.
     pub fn judge(&self, block: u64, bytes: &[u8]) -> LedgerBlockVerdict {
         let versions = self.at(block);
         let known = versions.acknowledged.load(SeqCst)..=versions.submitted.load(SeqCst);
@@ -76,7 +75,7 @@ impl QuickstartLedger {
     }
 }
 
-/// Appends the content of `block` at `version`.
+/// Appends the content of `block` at `version` to `bytes`.
 fn fill(block: u64, version: u64, bytes: &mut BytesMut) {
     let mut words = LedgerWordGenerator::new(block, version);
     bytes.extend_from_slice(&version.to_le_bytes());
@@ -85,7 +84,7 @@ fn fill(block: u64, version: u64, bytes: &mut BytesMut) {
     }
 }
 
-/// Returns the version of the content of `block`; 0 for zeros.
+/// Returns the version of a block's content: 0 for zeros, `None` if it is no valid content of this block.
 fn version_of(block: u64, bytes: &[u8]) -> Option<u64> {
     let (version, rest) = bytes.split_first_chunk::<8>()?;
     let version = u64::from_le_bytes(*version);
@@ -98,7 +97,7 @@ fn version_of(block: u64, bytes: &[u8]) -> Option<u64> {
     right.then_some(version)
 }
 
-/// SplitMix64 with address and version as seed: every word of a block depends on both.
+/// SplitMix64 with address and version as seed, so that every word of a block depends on both.
 struct LedgerWordGenerator(u64);
 
 impl LedgerWordGenerator {

@@ -1,4 +1,4 @@
-//! The load of quickstart on a volume: random reads, random writes that are flushed one by one, and streams.
+//! The load of quickstart on a volume: random reads, random writes each followed by a flush, and streams.
 
 use std::{
     ops::Range,
@@ -19,24 +19,23 @@ use volume::{Durability, Extent, Lba, Stack};
 
 use super::ledger::{BLOCK, LedgerBlockVerdict, QuickstartLedger};
 
-/// Length of a piece of a stream in blocks of 4 KiB: 64 KiB.
+/// Length of one operation of a stream in blocks of 4 KiB: 64 KiB.
 const PIECE: u64 = 16;
-/// Size of the hot set in blocks: 8 MiB.
+/// Size of the hot set in blocks of 4 KiB: 8 MiB.
 const HOT: u64 = 2048;
-/// Number of concurrent writers when the gateway is killed: the same as for durable writes, so that both write to the
+/// Number of concurrent writers when the gateway is killed: equal to that of durable writes, so that both write to the
 /// same blocks.
 const CRASH_DEPTH: usize = 4;
 
-/// A volume under load, with its ledger.
+/// A volume under load, with the ledger of its blocks.
 #[derive(Clone)]
 pub struct Subject {
-    /// The volume under load.
     pub volume: Stack,
-    /// The versions of its blocks of 4 KiB.
+    /// Versions of the volume's blocks of 4 KiB.
     pub ledger: Arc<QuickstartLedger>,
 }
 
-/// One part of the load.
+/// A part of the load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QuickstartLoadKind {
     /// Random reads of 4 KiB, eight at once; 19 of 20 are in a hot set of 8 MiB.
@@ -45,12 +44,12 @@ pub enum QuickstartLoadKind {
     DurableWrites,
     /// Sequential reads of 64 KiB, eight at once.
     StreamRead,
-    /// Sequential writes of 64 KiB, eight at once, and a flush at the end.
+    /// Sequential writes of 64 KiB, eight at once, with a flush at the end.
     StreamWrite,
 }
 
 impl QuickstartLoadKind {
-    /// All parts in the order in which they run.
+    /// All parts, in the order in which they run.
     pub const ALL: [Self; 4] =
         [Self::StreamRead, Self::RandomReads, Self::DurableWrites, Self::StreamWrite];
 
@@ -70,12 +69,12 @@ impl QuickstartLoadKind {
     }
 }
 
-/// The result of a part.
+/// The result of one part.
 #[derive(Debug)]
 pub struct QuickstartLoadResult {
     /// Number of completed operations.
     pub operations: u64,
-    /// Bytes read or written by them.
+    /// Bytes that these operations read or wrote.
     pub bytes: u64,
     /// Time from the first submission to the last answer.
     pub took: Duration,
@@ -87,7 +86,7 @@ pub struct QuickstartLoadResult {
 
 impl QuickstartLoadResult {
     fn new() -> Self {
-        // Two significant digits. Latencies of more than a minute are errors before that.
+        // Two significant digits. An operation of more than a minute fails before it is recorded.
         let latency = Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are right");
         Self { operations: 0, bytes: 0, took: Duration::ZERO, latency, wrong: 0 }
     }
@@ -113,7 +112,7 @@ impl QuickstartLoadResult {
     }
 }
 
-/// Returns the blocks of a part: random parts use the first half, each stream uses a quarter.
+/// Returns the blocks that a part uses: random parts use the first half, each stream uses a quarter.
 fn area(part: QuickstartLoadKind, blocks: u64) -> Range<u64> {
     match part {
         QuickstartLoadKind::RandomReads | QuickstartLoadKind::DurableWrites => 0..blocks / 2,
@@ -123,7 +122,7 @@ fn area(part: QuickstartLoadKind, blocks: u64) -> Range<u64> {
 }
 
 impl Subject {
-    /// Runs one part. Random parts run for `time`, streams run once over their area.
+    /// Runs one part. Random parts run for `time`; streams run once over their area.
     pub async fn run(
         &self,
         part: QuickstartLoadKind,
@@ -198,8 +197,8 @@ impl Subject {
         self.volume.flush().await
     }
 
-    /// Writes random blocks without flushes until a write fails. Acknowledged writes count: a gateway with
-    /// `after-complete` has made them stable. Returns their number.
+    /// Writes random blocks without flushes until a write fails, and returns the number of acknowledged writes. A crash
+    /// must not lose them: a gateway with `after-complete` has made them stable.
     pub async fn write_until_it_fails(&self) -> u64 {
         let places =
             QuickstartAddresses::new(QuickstartLoadKind::DurableWrites, self.ledger.blocks());
@@ -263,7 +262,7 @@ impl Subject {
 struct QuickstartAddresses {
     part: QuickstartLoadKind,
     area: Range<u64>,
-    /// The position of a stream, which its workers share.
+    /// Position of a stream, which its workers share.
     next: AtomicU64,
 }
 
@@ -277,8 +276,8 @@ impl QuickstartAddresses {
         matches!(self.part, QuickstartLoadKind::StreamRead | QuickstartLoadKind::StreamWrite)
     }
 
-    /// Returns the blocks of one worker's next operation: the first block and the count. Random workers have separate
-    /// blocks, so that no block has two writers.
+    /// Returns the blocks of one worker's operations: first block and count. Random workers have disjoint blocks, so
+    /// that no block has two writers.
     fn of_worker(&self, worker: usize) -> impl Iterator<Item = (u64, u64)> {
         let mut random = QuickstartRandom(0x1234_5678_9abc_def1 + worker as u64);
         std::iter::from_fn(move || {
@@ -299,7 +298,7 @@ impl QuickstartAddresses {
     }
 }
 
-/// The generator xorshift64*.
+/// The random number generator xorshift64*.
 struct QuickstartRandom(u64);
 
 impl QuickstartRandom {
@@ -318,7 +317,7 @@ mod tests {
     use super::*;
 
     fn subject() -> Subject {
-        // 8 MiB
+        // A volume of 8 MiB.
         let volume = Arc::new(MemVolume::new(Geometry::with_blocks(16 << 10)));
         Subject { volume, ledger: Arc::new(QuickstartLedger::new(2048)) }
     }

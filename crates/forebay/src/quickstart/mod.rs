@@ -1,5 +1,5 @@
-//! `forebay quickstart`: a node, a slow link and a gateway on one machine, the load with and without the gateway, and
-//! a crash.
+//! `forebay quickstart`: runs a node, a slow link and a gateway on one machine, measures a load with and without the
+//! gateway, and kills the gateway during writes.
 
 mod folder;
 mod ledger;
@@ -35,12 +35,12 @@ use load::{QuickstartLoadKind, QuickstartLoadResult, Subject};
 use process::QuickstartProcess;
 use quickstart_report::{Crash, PartOutcome, QuickstartMachine, QuickstartReport};
 
-/// The link: 4 ms one-way delay, 1 Gbit/s.
+/// The emulated link: 4 ms one-way delay, 1 Gbit/s.
 const LINE: RelayLinkSettings =
     RelayLinkSettings { delay: Duration::from_millis(4), rate: 1_000_000_000 };
-/// The size of the volume in blocks of 4 KiB: 256 MiB.
+/// Size of the volume in blocks of 4 KiB: 256 MiB.
 const BLOCKS: u64 = 65_536;
-/// How long the gateway is written to before it is killed, relative to the time of a part.
+/// Duration of the writes before the gateway is killed, as a share of the duration of a part.
 const CRASH_SHARE: f64 = 0.5;
 /// Time limit for destage after the crash. 256 MiB take 2 s on the link.
 const DESTAGE_WITHIN: Duration = Duration::from_secs(15);
@@ -48,13 +48,13 @@ const DESTAGE_WITHIN: Duration = Duration::from_secs(15);
 const NODE_NAME: &str = "iqn.2026-11.io.forebay:quickstart-node";
 const GATEWAY_NAME: &str = "iqn.2026-11.io.forebay:quickstart-gateway";
 
-/// Runs the demonstration. If it is interrupted, it leaves nothing behind.
+/// Runs the demonstration. An interrupt stops all processes and removes all files.
 pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     if !(0.05..=60.0).contains(&args.seconds) {
         return Err(Failure::settings("--seconds is not between 0.05 and 60"));
     }
-    // Register both signals before any process is started. `ctrl_c` would do that only when it is polled, and until then an
-    // interrupt would end this process without the removal of the folder.
+    // Register both signals before any process is started. `ctrl_c` would do that only when it is polled; until then,
+    // an interrupt would end this process without removing the folder.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::new)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
     let kept = Cell::new(false);
@@ -70,7 +70,7 @@ pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     Err(Failure::new(format!("{how}; nothing is left running")))
 }
 
-/// Does the work. Sets `kept` when everything is done and the processes are only kept running.
+/// Runs all parts. Sets `kept` when they are done and the processes are only kept running.
 async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     let bar = QuickstartProgressBar::new();
     let stage = QuickstartSetup::set(&bar).await?;
@@ -121,7 +121,7 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     stage.node.stop().await
 }
 
-/// The processes and the link between them, with their folder.
+/// The processes of the demonstration, with the link between them and their folder.
 struct QuickstartSetup {
     folder: QuickstartFolder,
     program: PathBuf,
@@ -179,7 +179,6 @@ impl QuickstartSetup {
         Ok(Connected { subject, volume })
     }
 
-    /// Ends a session.
     async fn leave(&self, connected: &Connected) {
         connected.volume.close().await;
     }
@@ -216,8 +215,8 @@ impl QuickstartSetup {
         Ok(PartOutcome::new(part, way, &measured, after.0.since(before.0), ratio))
     }
 
-    /// Kills the gateway during writes, starts it again, and reads every block: through the gateway, and at the node
-    /// after the destage.
+    /// Kills the gateway during writes, starts it again, and reads every block: first through the gateway, then at the
+    /// node after the destage.
     async fn crash(
         &self,
         bar: &QuickstartProgressBar,
@@ -284,7 +283,7 @@ impl QuickstartSetup {
     }
 }
 
-/// A volume under load with its session.
+/// A volume under load, with its session.
 struct Connected {
     subject: Subject,
     volume: Arc<RemoteVolume>,
@@ -307,7 +306,7 @@ fn status(control: &Path) -> Result<ServingStatus, Failure> {
     }
 }
 
-/// Slots read so far by where they were found.
+/// Number of slots read so far, by where they were found.
 #[derive(Clone, Copy)]
 struct Hits {
     hits: u64,
@@ -389,7 +388,7 @@ fn failed(doing: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("{doing}: {error}"))
 }
 
-/// Shows the progress on a terminal, and nothing otherwise.
+/// Shows the progress on a terminal; prints nothing elsewhere.
 struct QuickstartProgressBar(ProgressBar);
 
 impl QuickstartProgressBar {

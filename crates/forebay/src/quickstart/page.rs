@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use super::quickstart_report::{PartOutcome, QuickstartReport, time};
 use config::quantity::about;
 
-/// The colours of node and gateway.
+/// Colours of node and gateway in the plots.
 const NODE: &str = "#b4552d";
 const GATEWAY: &str = "#1f6f8b";
 
-/// The start of the bars, and the end of the longest one: names are before them, numbers after them.
+/// Horizontal range of the bars in pixels; names are to the left of it, numbers to the right.
 const BARS_FROM: f64 = 180.0;
 const BARS_TO: f64 = 660.0;
 
-/// Returns the page.
+/// Returns the report as an HTML page.
 pub fn page(outcome: &QuickstartReport) -> String {
     let mut page = String::from(HEAD);
     let verdict = if outcome.nothing_lost() {
@@ -56,7 +56,7 @@ td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}\
 svg{max-width:100%;height:auto}text{font:12px system-ui,sans-serif;fill:#333}\
 </style></head><body>";
 
-/// Returns the names of the parts in their order, each once.
+/// Returns the names of the parts in order, each once.
 fn parts(outcomes: &[PartOutcome]) -> Vec<&'static str> {
     let mut names = Vec::new();
     for outcome in outcomes {

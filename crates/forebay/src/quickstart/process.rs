@@ -1,4 +1,4 @@
-//! A `forebay serve` process of quickstart: starting, waiting, killing and stopping it.
+//! A `forebay serve` process of quickstart: starts it, waits until it is ready, and kills or stops it.
 
 use std::{
     fs::File,
@@ -21,13 +21,13 @@ pub struct QuickstartProcess {
     running: RunningProgram,
     /// The file of its events.
     events: PathBuf,
-    /// The first address on which it listens.
+    /// First address on which it listens.
     pub address: SocketAddr,
-    /// Time from the start until it listens.
+    /// Time from the start until it listened.
     pub ready_after: Duration,
 }
 
-/// Opening a log of a few hundred megabytes on a slow disk takes seconds; a longer time is an error.
+/// Time limit until the process listens. Opening a log of some hundred megabytes on a slow disk takes seconds.
 const READY_WITHIN: Duration = Duration::from_secs(40);
 
 /// A killed process ends at once, unless its disk does not answer.
@@ -66,7 +66,7 @@ impl QuickstartProcess {
         let (sender, received) = oneshot::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
-            // If the pipe ends without a line, the sender is dropped and the receiver notices.
+            // If the pipe ends without a line, the sender is dropped, and the receiver gets an error.
             if BufReader::new(stdout.take(4096)).read_line(&mut line).is_ok() {
                 let _ = sender.send(line);
             }
@@ -95,7 +95,7 @@ impl QuickstartProcess {
         }
     }
 
-    /// Stops the process with SIGTERM and waits for its end. Kills it if it takes longer than a stop may take.
+    /// Stops the process with SIGTERM and waits for its end. Kills it if that takes longer than a stop may take.
     pub async fn stop(mut self) -> Result<(), Failure> {
         self.running.signal(Signal::TERM).map_err(Failure::new)?;
         tracing::debug!(process = self.name, "asked to stop");

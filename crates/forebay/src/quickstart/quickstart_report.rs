@@ -7,87 +7,82 @@ use serde::Serialize;
 use super::load::{QuickstartLoadKind, QuickstartLoadResult};
 use crate::{relay_link::RelayTraffic, table::table};
 
-/// All results.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct QuickstartReport {
-    /// The program's version.
     pub version: &'static str,
-    /// The time of the run (RFC 3339).
+    /// Time of the run (RFC 3339).
     pub date: String,
-    /// The machine of the run.
+    /// Machine on which it ran.
     pub machine: QuickstartMachine,
     /// One-way delay of the link in milliseconds.
     pub delay_one_way_ms: f64,
     /// Rate of the link in bits per second.
     pub rate_bits_per_second: u64,
-    /// The parts of the load, directly to the node and through the gateway.
+    /// Parts of the load, each directly on the node and through the gateway.
     pub parts: Vec<PartOutcome>,
-    /// The result of the crash.
     pub crash: Crash,
 }
 
-/// The machine of a run.
+/// Properties of the machine that affect the results.
 #[derive(Clone, Debug, Serialize)]
 pub struct QuickstartMachine {
     /// Number of CPUs that the process may use.
     pub cpus: usize,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
 }
 
 /// The result of one part of the load, with or without the gateway.
 #[derive(Clone, Debug, Serialize)]
 pub struct PartOutcome {
-    /// The name of the part.
     pub part: &'static str,
     /// Number of concurrent operations.
     pub depth: usize,
-    /// `node` (over the link) or `gateway`.
+    /// `node` (directly over the link) or `gateway`.
     pub way: &'static str,
     /// Number of completed operations.
     pub operations: u64,
-    /// Operations per second.
     pub operations_per_second: f64,
     /// Bytes read or written per second.
     pub bytes_per_second: f64,
-    /// Duration in seconds.
     pub seconds: f64,
-    /// Latencies in microseconds.
+    /// Mean latency in microseconds.
     pub mean_us: f64,
-    /// Median.
+    /// Median latency in microseconds.
     pub p50_us: u64,
-    /// 99th percentile.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: u64,
-    /// Maximum.
+    /// Longest latency in microseconds.
     pub max_us: u64,
-    /// Latencies at these percentiles, in microseconds.
+    /// Pairs of percentile and latency in microseconds.
     pub percentiles_us: Vec<(f64, u64)>,
     /// Bytes that crossed the link meanwhile, including destage and read-ahead.
     pub link: RelayTraffic,
-    /// Share of the reads that the gateway answered from its own memory or log.
+    /// Share of the reads that the gateway answered from its memory or log; `None` without the gateway.
     pub hit_ratio: Option<f64>,
     /// Number of blocks with wrong content.
     pub blocks_wrong: u64,
 }
 
-/// The result of the crash: the gateway was killed during writes, started again, and every block was read.
+/// The result of the crash: the gateway was killed during writes and started again, and every block was read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Crash {
     /// Number of writes that the gateway had acknowledged before it was killed.
     pub writes_acknowledged: u64,
-    /// Dirty bytes in its log, as it reported at most 50 ms before the kill.
+    /// Dirty bytes in its log, as reported at most 50 ms before the kill.
     pub dirty_bytes_at_kill: u64,
-    /// Time from the start of the new process until it listens.
+    /// Time in milliseconds from the start of the new process until it listened.
     pub recovered_ms: u64,
     /// Number of blocks of 4 KiB with an acknowledged version. All were read again through the gateway.
     pub blocks_verified: u64,
-    /// Number of them that had neither their last acknowledged nor a later submitted version.
+    /// Number of these blocks that had neither their last acknowledged nor a later submitted version.
     pub blocks_lost: u64,
-    /// Whether the log was destaged completely in the time given for it.
+    /// True if the log was destaged completely within the time limit.
     pub destaged: bool,
-    /// Number of blocks that were then read at the node.
+    /// Number of blocks that were then read directly at the node.
     pub blocks_verified_at_node: u64,
-    /// Number of them that were wrong.
+    /// Number of these blocks that were wrong.
     pub blocks_lost_at_node: u64,
 }
 
@@ -96,7 +91,7 @@ const SHARES: [f64; 15] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
 impl PartOutcome {
-    /// Makes the result of a measurement.
+    /// Makes the result of a part from its measurement.
     pub fn new(
         part: QuickstartLoadKind,
         way: &'static str,
@@ -133,7 +128,7 @@ impl QuickstartReport {
         wrong + self.crash.blocks_lost + self.crash.blocks_lost_at_node == 0
     }
 
-    /// Returns the table.
+    /// Returns the report as a table.
     pub fn table(&self) -> String {
         let mut table = table(&[
             "part",

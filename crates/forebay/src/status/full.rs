@@ -1,4 +1,4 @@
-//! All that the status of a process says, as tables for people: `forebay status --all`.
+//! Prints the complete status of a process as tables for people: `forebay status --all`.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::table::table;
 
-/// Portals, targets, every figure of every layer, sessions, connections and counters.
+/// Returns portals, targets, every figure of every layer, sessions, connections and counters as text.
 pub fn for_people(status: &ServingStatus) -> String {
     let mut text = first_line(status);
     if let Some(gln) = status.gln {
@@ -56,7 +56,7 @@ pub fn for_people(status: &ServingStatus) -> String {
             let _ = writeln!(text, "{}", layers(&unit.layers));
         }
     }
-    // Initiators do not log in to an attached volume, so "no sessions" would say nothing.
+    // An attached volume has no initiators, so "no sessions" would be no information.
     if status.sessions.is_empty() && status.attached.is_none() {
         text.push_str("\nno sessions\n");
     } else if !status.sessions.is_empty() {
@@ -72,7 +72,7 @@ pub fn for_people(status: &ServingStatus) -> String {
     text
 }
 
-/// Version, process, phase and time since the start.
+/// Returns version, process, phase and time since the start.
 pub fn first_line(status: &ServingStatus) -> String {
     format!(
         "forebay {} (process {}) is {} for {}\n",
@@ -87,7 +87,7 @@ pub fn first_line(status: &ServingStatus) -> String {
     )
 }
 
-/// The device of an attached volume.
+/// Describes the device of an attached volume.
 pub fn attached_line(attached: &AttachedVolumeStatus) -> String {
     let mut text = format!("{} is attached as {}", attached.volume, attached.device.display());
     if let Some(mount) = &attached.mount {
@@ -96,7 +96,7 @@ pub fn attached_line(attached: &AttachedVolumeStatus) -> String {
     text + "\n"
 }
 
-/// A portal with what it leads to, in one line.
+/// Describes a portal and the targets that are reached through it, in one line.
 fn portal_line(portal: &PortalStatus) -> String {
     let mut text = format!("listening on {} (group {}", portal.address, portal.group);
     if portal.tls {
@@ -111,7 +111,7 @@ fn portal_line(portal: &PortalStatus) -> String {
     text
 }
 
-/// A gateway's state in its pair, in words.
+/// Describes a gateway's state in its pair.
 pub fn pair_in_words(pair: &PairStatus) -> String {
     let partner = if pair.partner_is_there { "there" } else { "away" };
     let mut text = format!("{}, the partner is {partner}", pair.role);
@@ -162,7 +162,7 @@ fn targets(targets: &[TargetStatus]) -> Table {
 
 fn sessions(sessions: &[SessionStatus]) -> Table {
     let head = ["initiator", "address", "target", "group", "commands", "written", "read"];
-    // Few sessions share a congestion window: leave the column out if none does.
+    // Few sessions share a congestion window, so leave the column out if none does.
     let has_ensembles = sessions.iter().any(|session| session.ensemble.is_some());
     let mut table = match has_ensembles {
         true => table(&[&head[..], &["congestion"]].concat()),
@@ -189,10 +189,10 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
     table
 }
 
-/// All connections, session by session, in the order of the table of sessions.
+/// Returns a table of all connections, session by session, in the order of the table of sessions.
 fn connections(sessions: &[SessionStatus]) -> Table {
     let head = ["initiator", "connection", "from", "to", "PDUs in", "PDUs out", "written", "read"];
-    // Few connections are compressed: leave the column out if none is.
+    // Few connections are compressed, so leave the column out if none is.
     let mut all = sessions.iter().flat_map(|session| &session.connections);
     let is_compressed = all.any(|connection| connection.compression.is_some());
     let mut table = match is_compressed {
@@ -223,7 +223,7 @@ fn connections(sessions: &[SessionStatus]) -> Table {
 
 fn layers(layers: &[LayerStatus]) -> Table {
     let mut table = table(&["layer", "on", "figure", "value"]);
-    // The top layer comes first, as a request passes the layers.
+    // The top layer comes first: this is the order in which a request passes the layers.
     for layer in layers.iter().rev() {
         let figures = layer.figures.by_name();
         if figures.is_empty() {
@@ -234,7 +234,7 @@ fn layers(layers: &[LayerStatus]) -> Table {
     table
 }
 
-/// Adds a row for each figure. The cells `first` stand in the first of these rows only.
+/// Adds a row for each figure. Only the first row contains the cells `first`.
 fn add_figures(table: &mut Table, first: &[&str], figures: &Map<String, Value>) {
     for (index, (name, value)) in figures.iter().enumerate() {
         let lead = first.iter().map(|text| Cell::new(if index == 0 { text } else { "" }));
@@ -243,7 +243,7 @@ fn add_figures(table: &mut Table, first: &[&str], figures: &Map<String, Value>) 
     }
 }
 
-/// The text of a value. The end of its name says the unit: `bytes` are shown in KiB and larger units.
+/// Formats a value. The suffix of its name is the unit: values named `…bytes` are shown in KiB and larger units.
 fn figure(name: &str, value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -266,7 +266,7 @@ fn figure(name: &str, value: &Value) -> String {
     }
 }
 
-/// Number, median and high percentiles of response times.
+/// Formats number, median and high percentiles of response times.
 fn in_short(times: &Map<String, Value>) -> String {
     let us = |name: &str| times.get(name).and_then(Value::as_f64).unwrap_or_default();
     let time = |name: &str| match us(name) {
@@ -285,7 +285,7 @@ fn in_short(times: &Map<String, Value>) -> String {
     }
 }
 
-/// A length of time for people, in its two largest units.
+/// Formats a duration in its two largest units.
 pub fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

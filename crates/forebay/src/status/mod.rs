@@ -1,4 +1,4 @@
-//! `forebay status`: on one screen, in full, as JSON, or as one line for a monitor.
+//! `forebay status`: prints the status on one screen, in full, as JSON, or as one line for a monitor.
 
 mod full;
 mod summary;
@@ -12,7 +12,7 @@ pub use full::pair_in_words;
 
 use crate::{cli::StatusArgs, control_socket, output::print};
 
-/// Does what the command line says.
+/// Prints the status in the form that the command line selects.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     if args.check {
         return monitor::run(|| ask(&args.whom.path()?));

@@ -1,5 +1,5 @@
-//! `forebay status --check`: one line and an exit code, as plug-ins of Nagios and of its relatives give them
-//! (Monitoring Plugins Development Guidelines, "Plugin Return Codes"). docs/operation.md lists what leads to which code.
+//! `forebay status --check`: prints one line and returns an exit code, as plug-ins of Nagios and related monitors do
+//! (Monitoring Plugins Development Guidelines, "Plugin Return Codes").
 
 use std::process::ExitCode;
 
@@ -8,22 +8,22 @@ use control::{Failure, HealthLevel, ServingStatus};
 
 use crate::output::print_line;
 
-/// Hosts are served, and every reserve is there.
+/// All problems are absent: hosts are served and every reserve is available.
 const OK: u8 = 0;
-/// Hosts are served, and somebody should look at it.
+/// Hosts are served, but an operator should act.
 const WARNING: u8 = 1;
-/// Hosts get errors or wait, or will soon, or data is lost.
+/// Hosts get errors or must wait, or soon will, or data is lost.
 const CRITICAL: u8 = 2;
-/// The process does not run, does not answer, or its answer cannot be read.
+/// The process does not run, does not answer, or its response cannot be read.
 const UNKNOWN: u8 = 3;
 
-/// Prints the line for the status that `ask` gets, and returns the code.
+/// Prints the line for the status that `ask` returns, and returns the exit code.
 pub fn run(ask: impl FnOnce() -> Result<ServingStatus, Failure>) -> Result<ExitCode, Failure> {
     let (line, code) = match ask() {
         Ok(status) => verdict(&status),
         Err(failure) => (format!("UNKNOWN: {}", one_line(&failure.message)), UNKNOWN),
     };
-    // A monitor must not take the failure to print for a warning.
+    // A monitor must not mistake a failure to print for a warning.
     print_line(line).map_err(|failure| Failure { code: UNKNOWN, ..failure })?;
     Ok(ExitCode::from(code))
 }
@@ -41,7 +41,7 @@ fn verdict(status: &ServingStatus) -> (String, u8) {
     (format!("{word}: {text}"), code)
 }
 
-/// Number of volumes and their dirty data.
+/// Describes the number of volumes and their dirty data.
 fn served(status: &ServingStatus) -> String {
     let volumes: usize = status.targets.iter().map(|target| target.units.len()).sum();
     let dirty: Vec<_> = status.caches().map(|cache| cache.dirty.dirty_bytes).collect();

@@ -1,4 +1,4 @@
-//! The status on one screen, for a person on call: one line for each volume, what is wrong, and totals.
+//! Prints the status on one screen for an operator: one line per volume, problems, and totals.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const HEAD: [&str; 9] =
     ["volume", "health", "dirty", "oldest", "log", "lasts", "link", "claim", "last error"];
 const NOTHING: &str = "-";
 
-/// One screen.
+/// Returns the text of the screen.
 pub fn for_people(status: &ServingStatus) -> String {
     let mut text = first_line(status);
     text.extend(status.attached.as_ref().map(attached_line));
@@ -44,7 +44,7 @@ pub fn for_people(status: &ServingStatus) -> String {
     text + &totals(status)
 }
 
-/// One row for each unit, served or not; one for a target of a pair that serves no unit here.
+/// Returns one row per unit, served or not; for a target of a pair that serves no unit here, one row for the target.
 fn rows(target: &TargetStatus) -> Vec<[String; 9]> {
     let pair = target.pair_problems();
     let served = target.units.iter().map(|unit| row(target, unit, &pair));
@@ -87,7 +87,7 @@ fn refused_row(target: &TargetStatus, refused: &RefusedStatus) -> [String; 9] {
     row
 }
 
-/// `silent`: there is a session, and no call is answered.
+/// Returns the state of the link; `silent` means that there is a session but no call is answered.
 fn link(unit: &UnitStatus) -> Option<&'static str> {
     let is_away = unit.cache().is_some_and(|cache| cache.lower.lower_away_since.is_some());
     Some(match unit.remote()?.session.link {
@@ -97,7 +97,7 @@ fn link(unit: &UnitStatus) -> Option<&'static str> {
     })
 }
 
-/// At a gateway, the state of the claim on its far volume; at a node, the gateway that has the unit.
+/// Returns, at a gateway, the state of the claim on its far volume; at a node, the gateway that has claimed the unit.
 fn claim(unit: &UnitStatus) -> Option<String> {
     if let Some(cache) = unit.cache().filter(|_| unit.remote().is_some()) {
         return match &cache.claim {
@@ -110,7 +110,7 @@ fn claim(unit: &UnitStatus) -> Option<String> {
     Some(format!("{}{away}", claim.owner))
 }
 
-/// The most urgent of the present errors.
+/// Returns the most urgent of the present errors.
 fn last_error(cache: &CacheFigures) -> Option<&str> {
     let tier = cache.tier.as_ref().and_then(|tier| tier.tier_error.as_ref());
     let share = cache.sharing.as_ref().and_then(|sharing| sharing.share_lost.as_ref());
@@ -126,7 +126,7 @@ fn age(ms: u64) -> String {
     if ms < 1000 { format!("{ms} ms") } else { duration(ms / 1000) }
 }
 
-/// Totals since the start of the process: those of closed sessions are in them.
+/// Returns totals since the start of the process, including closed sessions.
 fn totals(status: &ServingStatus) -> String {
     let Some(counters) = status.counters.serving() else { return String::new() };
     let traffic = &counters.traffic;
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Words of a line without the widths of columns.
+    /// Returns the words of a line separated by single spaces, so that a test does not depend on column widths.
     fn words(line: &str) -> String {
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     }
