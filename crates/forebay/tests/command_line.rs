@@ -1,4 +1,4 @@
-//! What clap generates: completions, the manual page, help.
+//! Output that clap generates: completions, the manual page, and `--help`.
 
 mod support;
 
@@ -55,7 +55,8 @@ fn nobody_reading_is_no_failure() {
     assert!(child.wait().expect("it ends").success());
 }
 
-/// A process without its requirements: its message, and that it has started nothing.
+/// Runs `attach` in a namespace that lacks some of its requirements, checks that it fails without creating a device,
+/// and returns its message.
 fn attached_within(place: &Place, with: &[&str], script: &str, url: &str) -> String {
     let folder = place.path("folder").display().to_string();
     let output = Command::new("unshare")
@@ -70,7 +71,7 @@ fn attached_within(place: &Place, with: &[&str], script: &str, url: &str) -> Str
     stderr(&output)
 }
 
-/// Checked before anything is started: nobody is contacted at this address.
+/// An address without a listener. The requirements are checked before any connection is made.
 const NOWHERE: &str = "iscsi://127.0.0.1:1/iqn.x:y/0";
 
 #[test]
@@ -94,7 +95,7 @@ fn a_host_that_cannot_attach_is_told_what_it_lacks_before_anything_is_done() {
     );
     let said = attached_within(&place, own, &no_loop, NOWHERE);
     assert!(said.contains("/dev/loop-control") && said.contains("modprobe loop"), "{said}");
-    // Root in a container without the privileges to mount or to set up links.
+    // Root in a container without the privileges to mount and to set up loop devices.
     let settings = "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.2026-11.test:a'\n\
                     [[target.unit]]\nstack = [ { memory = { size = '8MiB' } } ]\n";
     let node = place.serve("node", settings);

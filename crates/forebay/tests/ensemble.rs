@@ -1,5 +1,5 @@
-//! iSCSI commands over connections that share a model of their path, at both ends. Needs the right to load BPF
-//! programs (root); where it is missing the test says so and ends.
+//! iSCSI commands over connections that share a model of their path, at both ends. Needs the privilege to load BPF
+//! programs (root); without it the test prints a message and ends.
 
 mod support;
 
@@ -12,14 +12,14 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 
 const NODE: &str = "iqn.2026-11.test:node";
 const CHOICE: &str = "ensemble by model";
-/// Commands at a time, so that every connection has some.
+/// Number of concurrent commands: enough for every connection to have some.
 const COMMANDS: u64 = 32;
-/// Blocks of 4 KiB of each: 1 MiB, more than the kernel sends at once. Where one acknowledgment is for all that a connection has
-/// sent, it tells the model of no rate.
+/// Blocks of 4 KiB per command: 1 MiB, more than the kernel sends at once. If one acknowledgment covers everything that
+/// a connection has sent, the model gets no rate.
 const BLOCKS: u32 = 256;
-/// Over loopback.
+/// Upper bound of a round trip time over loopback.
 const MOST_RTT_US: u64 = 1_000_000;
-/// Slower than any loopback.
+/// Lower bound of the rate of any loopback, in bits per second.
 const LEAST_RATE: u64 = 1_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,7 +41,7 @@ async fn four_connections_carry_commands_by_one_model_and_both_ends_tell_of_it()
     write_all(&volume).await;
     read_all(&volume).await;
 
-    // A rate is kept for ten rounds, so it is looked for while there are commands.
+    // The model keeps a rate for ten round trips, so look for it while commands are in flight.
     let its = volume.clone();
     let writes = tokio::spawn(async move {
         loop {

@@ -137,9 +137,9 @@ async fn a_half_of_a_mirrored_log_is_exchanged_and_then_is_all_there_is() {
         write(&*volume, block, 1).await.expect("written");
     }
 
-    // Another disk under the name of the first.
+    // Put another disk under the name of the first.
     std::fs::remove_file(place.path("gateway.log")).expect("removed");
-    // With the present size of the other one, regardless of the settings.
+    // `renew` creates the leg with the present size of the other leg, regardless of the settings.
     let renewed = tell(&near, &["renew", GATEWAY, "1"]);
     assert!(renewed.is_ok(), "{renewed:?}");
     for block in 50..100 {
@@ -150,7 +150,7 @@ async fn a_half_of_a_mirrored_log_is_exchanged_and_then_is_all_there_is() {
     near.kill();
     drop(near);
 
-    // Only the new one is left, which does not know it.
+    // Only the renewed leg is left. It does not know that it has all data.
     std::fs::remove_file(place.path("second.log")).expect("removed");
     let alone = |degraded: &str| {
         gateway(place.folder.path(), far.address, &format!("{mirrored}{degraded}"))
@@ -188,7 +188,7 @@ async fn a_log_grows_and_shrinks_while_it_is_in_use_and_keeps_its_size() {
     drop(volume);
     near.kill();
 
-    // The settings still say 32 MiB.
+    // The settings still contain 32 MiB.
     let text = gateway(place.folder.path(), far.address, "");
     let near = place.serve("gateway", &text);
     assert_eq!(size(), 64 << 20);
@@ -201,7 +201,7 @@ async fn a_log_grows_and_shrinks_while_it_is_in_use_and_keeps_its_size() {
     }
 }
 
-/// A log allocates all its space at the beginning, so a file system that becomes full later has no effect.
+/// A log allocates all its space at the start, so a file system that becomes full later has no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_file_system_under_a_log_is_said_at_the_start_and_harms_nothing_later() {
     if !is_mountable() {
@@ -218,7 +218,7 @@ async fn a_full_file_system_under_a_log_is_said_at_the_start_and_harms_nothing_l
     );
     let text = gateway(place.folder.path(), far.address, &nvram)
         .replace("gateway.log", "disk/gateway.log");
-    // First without space for the log, then for the log and not all of the NVRAM, then for exactly both.
+    // First there is no space for the log, then for the log but not for all of the NVRAM, then for exactly both.
     let script = r#"
 disk=$1; told=$2; shift 2
 mount -t tmpfs -o size=20m tmpfs "$disk" || exit 3
@@ -237,13 +237,13 @@ exec "$@"
         assert!(told.contains("bytes more, and its file system has"), "{what}: {told}");
     }
     let volume = connect(near.address, GATEWAY).await;
-    // More than the log has.
+    // Write more than the log can hold.
     for turn in 0..10_000 {
         write(&*volume, turn % 2000, turn / 2000 + 1).await.expect("written");
     }
     let refused = tell(&near, &["log-resize", GATEWAY, "64MiB"]).expect_err("there is no room");
     assert!(refused.contains("the log cannot grow"), "{refused}");
-    // There is space for writes after the pause.
+    // After the pause there is space for writes.
     tell(&near, &["drain", GATEWAY]).expect("everything goes down");
     let size = json(tell(&near, &["pause", GATEWAY, "--json"]))["log_bytes"].clone();
     assert_eq!(size, 32 << 20);
@@ -289,7 +289,7 @@ exec "$@" 2>"$told"
     assert_eq!(refused, 5);
     let told = || std::fs::read_to_string(place.path("told")).expect("told");
     eventually("the event", || told().contains("no space left for the file of a volume")).await;
-    // Later refused writes are the same condition, which is checked once a second.
+    // Further refused writes belong to the same condition, which is checked once a second.
     for _ in 0..20 {
         assert!(matches!(write(&*volume, 999, 1).await, Err(volume::Error::NoSpace)));
         refused += 1;

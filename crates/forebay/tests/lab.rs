@@ -1,4 +1,4 @@
-//! `forebay lab wan` as a user runs it. Needs root, TUN and `ip`; otherwise the tests print a message and end.
+//! `forebay lab wan` as a user runs it. Needs root, TUN and `ip`; without them the tests print a message and end.
 
 mod support;
 
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// A unique name.
+/// Returns a link name that is unique to the test and the process.
 fn name(test: &str) -> String {
     format!("{test}{}", std::process::id())
 }
@@ -29,7 +29,7 @@ fn is_possible() -> bool {
     possible
 }
 
-/// A running link. Killed on drop, and its remains are removed.
+/// A running link. Dropping it kills the process and removes its remains.
 struct Link {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -48,7 +48,7 @@ impl Link {
         Self { child, stdout, name: name.to_owned() }
     }
 
-    /// Ends it with a signal; returns its output.
+    /// Ends the link with a signal and returns its output.
     fn end(mut self) -> Value {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, Signal::TERM).expect("it runs");
@@ -104,14 +104,14 @@ fn a_link_is_made_changed_used_and_removed() {
     assert_eq!(shown["near_to_far"]["loss"], "2.7%");
     assert_eq!(shown["far_to_near"], serde_json::json!({ "delay": "2ms" }));
 
-    // All or nothing; settings that are not named stay.
+    // A change applies either all settings or none; settings that it does not name stay.
     let wrong = wan("change", &name, &["--mtu", "9000", "--back", "queue=1KiB"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("queue of 1024 is out of range"), "{}", stderr(&wrong));
     let text = succeeds(&wan("change", &name, &["--forth", "loss=0%", "--rate", "155Mbit"]));
     assert!(text.contains("near to far: delay 2ms, rate 155Mbit\n"), "{text}");
 
-    // A program at one end can reach the other: a connection takes a round trip, or is refused after one.
+    // A program at one end can connect to the other: the connection, or its refusal, takes a round trip.
     let connect = "exec 3<>/dev/tcp/10.99.0.2/9";
     let begun = Instant::now();
     let refused = wan("exec", &name, &["near", "--", "bash", "-c", connect]);
@@ -120,7 +120,7 @@ fn a_link_is_made_changed_used_and_removed() {
     let shown = link.end();
     assert_eq!(shown["report"]["near_to_far"]["packets"], 1);
     assert_eq!(shown["report"]["far_to_near"]["passed_packets"], 1);
-    // A header of 24 bytes, two record headers of 16, and packets of at least 40.
+    // A header of 24 bytes, two record headers of 16 bytes each, and packets of at least 40 bytes.
     assert!(fs::metadata(pcap).expect("the capture").len() >= 24 + 2 * 56);
     assert!(!namespaces(&name).iter().any(|path| path.exists()));
 }
@@ -136,7 +136,7 @@ fn what_a_killed_link_left_is_taken_away_by_the_next() {
         link.child.kill().expect("it was running");
         link.child.wait().expect("it ends");
         assert!(namespaces(&name).iter().all(|path| path.exists()));
-        // Not removed by the test: the next link finds it.
+        // Do not remove the killed link: the next link with this name finds it.
         let killed = std::mem::ManuallyDrop::new(link);
         assert!(stderr(&wan("status", &killed.name, &[])).contains("forebay lab wan run"));
     }
@@ -172,7 +172,7 @@ fn what_is_wrong_is_said_before_anything_is_made() {
     assert!(stderr(&output).contains(&format!("no link {name} is running")), "{}", stderr(&output));
     assert!(stderr(&output).contains("lab wan run --name"), "{}", stderr(&output));
     if is_possible() {
-        // Nobody is root any more.
+        // Run without root privileges.
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--clear-groups", "--bounding-set", "-all"]);
         command.arg("--inh-caps").arg("-all").arg(forebay().get_program());
@@ -183,7 +183,7 @@ fn what_is_wrong_is_said_before_anything_is_made() {
         assert!(is_said || said.contains("failed to execute"), "{said}");
         assert!(!namespaces(&name).iter().any(|path| path.exists()));
 
-        // A kernel with netem creates the link; another one reports an error and leaves nothing.
+        // A kernel with netem creates the link. Another kernel causes an error, and nothing is left.
         let mut command = forebay();
         command.args(["lab", "wan", "run", "--netem", "--delay", "1ms", "--name", &name]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -200,7 +200,7 @@ fn what_is_wrong_is_said_before_anything_is_made() {
         }
         assert!(!namespaces(&name).iter().any(|path| path.exists()));
 
-        // The missing program, in a mount namespace in which it is hidden.
+        // Hide the missing program in a mount namespace.
         for (hidden, path, words, remedy) in [
             ("/dev/net", "/usr/bin:/bin", "cannot open /dev/net/tun", "modprobe tun"),
             ("/usr/sbin", "/nowhere", "the program `ip` (iproute2) is not installed", "iproute2"),

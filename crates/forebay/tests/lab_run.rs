@@ -1,5 +1,5 @@
-//! `forebay lab run` as a user runs it: the preflight check, points over a real link, and results from which a second
-//! run continues. Needs root, TUN, `ip` and FUSE; otherwise the tests print a message and end.
+//! `forebay lab run` as a user runs it: the checks before a run, points over a real link, and results from which a
+//! second run continues. Needs root, TUN, `ip` and FUSE; without them the tests print a message and end.
 
 mod support;
 
@@ -18,7 +18,7 @@ use lab::{Host, LabSite, LabStage, Scene as _, Setting};
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// Two quick points with setup and cleanup take some seconds; on a busy machine several times as much.
+/// Two quick points take some seconds with setup and cleanup, and several times as much on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn is_possible() -> bool {
@@ -32,7 +32,7 @@ fn is_possible() -> bool {
     possible
 }
 
-/// The link's name of a test.
+/// Returns the name of a test's link.
 fn name(test: &str) -> String {
     format!("{test}{}", std::process::id())
 }
@@ -52,7 +52,7 @@ fn results(out: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
-/// Checks that nothing is left of a run: no namespace, no folder in memory, no volume.
+/// Checks that a run has left nothing: no namespace, no folder in memory, no volume.
 fn assert_tidy(name: &str, out: &Path) {
     for end in ["near", "far"] {
         assert!(!Path::new("/run/netns").join(format!("{name}-{end}")).exists());
@@ -71,8 +71,8 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
     let only =
         ["--only", "table-1/null/random-write/2ms", "--only", "table-1/null/random-read/2ms"];
     let begun = Instant::now();
-    // With a shell that has a background job and then executes the program: the job is its child then, but it must
-    // not end it.
+    // The shell starts a background job and then executes the program. The job is then a child of the program, which
+    // must not end it.
     let script = "sleep 200 & echo $! >\"$0\"; exec \"$@\"";
     let job = folder.path().join("job");
     let mut command = Command::new("sh");
@@ -137,7 +137,7 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
         std::thread::yield_now();
     }
     let id = rustix::process::Pid::from_child(&child);
-    // Like timeout(1): this is not a second signal of the user.
+    // Signal twice in quick succession, as timeout(1) does. This must not count as a second signal of the user.
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
         rustix::process::kill_process(id, signal).expect("it runs");
     }
@@ -150,7 +150,7 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
     assert_tidy(&name, &out);
 }
 
-/// As with `| head`, or with a terminal that is gone.
+/// The output is closed early, as with `| head` or a terminal that was closed.
 #[test]
 fn a_run_that_nobody_looks_at_goes_on() {
     let (name, folder) = (name("alone"), tempfile::tempdir().expect("a folder"));
@@ -196,7 +196,7 @@ fn what_a_killed_run_leaves_is_taken_away_by_the_next() {
     }
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    // The attachment waits for its far side, which has ended as well.
+    // The attachment waits for its far volume, whose node has ended as well.
     let next = run(&name, &out, &["--only", "figure-5/host/8ms"]);
     assert!(next.status.success(), "{}{}", text(&next), stderr(&next));
     assert_eq!(attachments(&config), Vec::<i32>::new());
@@ -223,8 +223,8 @@ fn a_site_that_does_not_stand_leaves_nothing_mounted() {
         return;
     }
     let (name, folder) = (name("raise"), tempfile::tempdir().expect("a folder"));
-    // The second attachment fails, when the first has a mounted file system. The script is written by another
-    // process: a file that one of ours has open for writing cannot be executed.
+    // Let the second attachment fail when the first one has a mounted file system. Another process writes the script,
+    // because a file that one of our threads has open for writing cannot be executed.
     let program = folder.path().join("program");
     let real = forebay().get_program().to_owned();
     let script = format!(
@@ -267,7 +267,7 @@ fn folders_of_others_are_left_alone() {
     }
     let (name, folder) = (name("other"), tempfile::tempdir().expect("a folder"));
     let only = ["--only", "table-1/null/random-read/2ms"];
-    // A folder of the user, both in place of the results' folder and inside it.
+    // A folder of the user, first in place of the results folder and then inside it.
     fs::create_dir(folder.path().join("work")).expect("a folder");
     let refused = run(&name, folder.path(), &only);
     assert_eq!(refused.status.code(), Some(2));
@@ -280,7 +280,7 @@ fn folders_of_others_are_left_alone() {
     let refused = run(&name, &out, &only);
     assert!(stderr(&refused).contains("not made by a run"), "{}", stderr(&refused));
     assert!(work.join("thesis").exists());
-    // Files in memory of another run with this name stay, and no point counts as left out because of it.
+    // Files in memory of another run with this name stay, and no point is reported as left out because of them.
     let other = Path::new("/dev/shm").join(format!("forebay-lab-{name}"));
     fs::create_dir(&other).expect("a folder");
     fs::write(other.join("node-1.toml"), "").expect("a file");
@@ -298,7 +298,7 @@ fn folders_of_others_are_left_alone() {
 fn what_cannot_be_is_said_before_anything_is_started() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
-    // A pattern that matches no point together with one that matches some, and a pattern that matches all.
+    // Use one pattern that matches no point together with one that matches some, and one pattern that matches all.
     for (only, said) in [
         (&["--only", "table-9"][..], "`table-9`"),
         (&["--only", "table-1", "--only", "tabel-2"], "`tabel-2`"),
@@ -309,7 +309,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
         assert!(stderr(&wrong).contains(said), "{}", stderr(&wrong));
         assert!(stderr(&wrong).contains("its parts are table-1"), "{}", stderr(&wrong));
     }
-    // The name is part of a folder's name, even without a link.
+    // The name becomes part of a folder name even without a link, so it must be valid.
     for wrong in ["", "a b", "../x"] {
         let wrong = run(wrong, &out, &["--only", "table-1/null/random-read/local"]);
         assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
@@ -326,7 +326,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     assert!(stderr(&wrong).contains("is no UTF-8"), "{}", stderr(&wrong));
     assert!(!out.exists() && !odd.exists());
 
-    // No user may do what most points need.
+    // An unprivileged user may not do what most points need.
     let open = tempfile::tempdir().expect("a folder");
     let all = fs::Permissions::from_mode(0o777);
     fs::set_permissions(open.path(), all).expect("it is ours");
@@ -348,8 +348,8 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     assert!(!out.exists(), "nothing is left where nothing was begun");
 }
 
-/// apt with a configuration in which this machine's archive is at an address that accepts connections and never
-/// answers, and nothing is installed. The machine's own lists, packages and locks are not touched.
+/// apt with a configuration in which the machine's archive is at an address that accepts connections and never answers,
+/// and no package is installed. The lists, packages and locks of the machine itself are not touched.
 struct Mute {
     archive: TcpListener,
     config: PathBuf,
@@ -366,7 +366,7 @@ impl Mute {
         fs::write(at("status"), "").expect("a file");
         fs::write(at("list"), format!("deb http://{address}/debian/ bookworm main\n"))
             .expect("a file");
-        // An archive without a downloaded list does not belong to this machine.
+        // apt ignores an archive for which no list was downloaded, so make one.
         let architecture = Command::new("dpkg").arg("--print-architecture").output().expect("dpkg");
         let binary = text(&architecture).trim().to_owned();
         let list = format!("lists/{address}_debian_dists_bookworm_main_binary-{binary}_Packages");
@@ -390,7 +390,7 @@ impl Mute {
         Self { archive, config: at("config").into() }
     }
 
-    /// Stops a run when apt waits for the archive's answer; returns its output after it has ended, which is soon.
+    /// Stops a run while apt waits for the archive, checks that it ends soon, and returns its output.
     fn stops(&self, command: &mut Command) -> Output {
         command.env("APT_CONFIG", &self.config).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().expect("the binary runs");
@@ -407,7 +407,7 @@ impl Mute {
         rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || tell.send(child.wait_with_output()));
-        // apt itself gives up after 30 s, and then retries.
+        // apt itself times out after 30 s, and then retries.
         let Ok(ended) = told.recv_timeout(Duration::from_secs(15)) else {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
             panic!("it waits for apt");
@@ -438,7 +438,7 @@ fn who_stops_an_installation_does_not_wait_for_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let (bin, out) = (folder.path().join("bin"), folder.path().join("out"));
     fs::create_dir(&bin).expect("a folder");
-    // A machine that has only the programs of the base system.
+    // The search path contains only the programs of the base system.
     std::os::unix::fs::symlink("/usr/bin/apt-get", bin.join("apt-get")).expect("a link");
     let mut command = forebay();
     command.args(["lab", "run", "outsourcing", "--quick", "--install", "--name", &name("inst")]);
@@ -471,7 +471,7 @@ fn a_package_that_cannot_be_had_is_said_and_what_needs_it_left_out() {
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).expect("a folder");
     let log = folder.path().join("log");
-    // An empty archive, on a machine that has only the programs of the base system.
+    // The archive is empty, and the search path contains only the programs of the base system.
     let script = format!("#!/bin/sh\necho \"$@\" >>{}\nexit 100\n", log.display());
     let mut writes = Command::new("sh");
     writes.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);

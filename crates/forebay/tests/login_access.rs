@@ -1,4 +1,4 @@
-//! Access control of the binary: secrets in files, authentication in both directions, events.
+//! Access control of the program: secrets in files, authentication in both directions, and the events about it.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn secret(path: &Path) {
     assert!(made.status.success(), "{}", stderr(&made));
 }
 
-/// A node with a target for alice, which authenticates itself with its own secret, and an open target.
+/// Settings of a node with a target for alice, which authenticates itself with its own secret, and an open target.
 fn node(place: &Place) -> String {
     for name in ["alice", "storage", "other"] {
         secret(&place.path(name));
@@ -87,7 +87,7 @@ fn each_sees_what_is_meant_for_it() {
 fn a_list_without_a_user_says_that_targets_may_be_hidden() {
     let place = Place::new();
     let text = node(&place);
-    // The settings without the open target.
+    // Use the settings without the open target.
     let (guarded, _) = text.rsplit_once("[[target]]").expect("two targets");
     let node = place.serve("node", guarded);
     let (listed, text) = ls(&place, node.address, &[]);
@@ -99,7 +99,7 @@ fn a_list_without_a_user_says_that_targets_may_be_hidden() {
     assert!(text.contains(NODE) && !text.contains("hidden"), "{text}");
 }
 
-/// A gateway's stack with these settings of its remote layer.
+/// Settings of a gateway with these keys of its remote layer.
 fn gateway(address: SocketAddr, more: &str) -> String {
     format!(
         r#"
@@ -146,7 +146,7 @@ async fn a_gateway_and_its_node_prove_themselves_to_each_other() {
     assert!(error.contains("remote.mutual: the secret is also that of target[0]"), "{error}");
 }
 
-/// The secret in the file at the time of the reload is used, and for logins from then on.
+/// A reload reads the secret again, for all logins from then on.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_change_while_serving_and_sessions_that_are_open_stay() {
     let place = Place::new();
@@ -234,7 +234,7 @@ fn a_secret_is_random_private_and_never_overwritten() {
     assert_eq!(fs::read_to_string(&one).expect("still there"), text);
 }
 
-/// A login request in the security stage with these pairs, and the first bytes of the answer.
+/// Sends a login request in the security stage with these pairs, and returns the header of the response.
 fn say(stream: &mut TcpStream, pairs: &[&str]) -> Option<[u8; 48]> {
     let text: Vec<u8> = pairs.iter().flat_map(|pair| [pair.as_bytes(), &[0]].concat()).collect();
     let mut pdu = vec![0; 48];
@@ -252,7 +252,7 @@ fn say(stream: &mut TcpStream, pairs: &[&str]) -> Option<[u8; 48]> {
     Some(header)
 }
 
-/// CVE-2026-44943 and similar: a stranger's text is shown in one line, and marked as such.
+/// CVE-2026-44943 and similar: text from a stranger is shown in one line and marked as such.
 #[test]
 fn a_name_cannot_forge_a_line_of_events() {
     let place = Place::new();
@@ -290,10 +290,10 @@ fn a_name_cannot_forge_a_line_of_events() {
     assert!(!events.contains(fs::read_to_string(place.path("alice")).expect("made").trim()));
 }
 
-/// Opens `sockets` connections from eight addresses with unauthenticated discovery sessions. A closed one logs
-/// in again.
+/// Opens `sockets` connections from eight addresses with unauthenticated discovery sessions. A closed one logs in
+/// again.
 fn discover(to: SocketAddr, sockets: usize, are_open: &AtomicBool, stop: &AtomicBool) {
-    /// The most logins in one turn, below what a processor could do.
+    /// Maximum number of logins per turn, so that they do not use the whole CPU.
     const MOST_AGAIN: usize = 8;
     let keys = [("InitiatorName", "iqn.2026-11.test:stranger"), ("SessionType", "Discovery")];
     let log_in = |number: usize| {
@@ -318,7 +318,7 @@ fn discover(to: SocketAddr, sockets: usize, are_open: &AtomicBool, stop: &Atomic
     }
 }
 
-/// Stops the strangers when dropped, also after a failed assertion.
+/// Dropping this stops the strangers, also after a failed assertion.
 struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -327,7 +327,7 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Opens a normal session with alice's proof.
+/// Opens a normal session with alice's secret.
 async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     let secret = fs::read(place.path("alice")).expect("a secret");
     let secret = ChapSecret::new(secret.trim_ascii_end()).expect("a secret");
@@ -338,8 +338,8 @@ async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     initiator::RemoteVolume::connect(settings).await.expect("alice is let in");
 }
 
-/// Findings W2, W4 and W7: each of these attacks kept users out, or delayed them. FOREBAY_TEST_STRANGERS=1024
-/// opens that many sockets for discovery sessions.
+/// Regression: each of these attacks locked out or delayed users. FOREBAY_TEST_STRANGERS=1024 opens that many sockets
+/// for discovery sessions.
 #[test]
 fn a_user_logs_in_within_a_second_whatever_strangers_do() {
     let place = Place::new();
@@ -365,7 +365,7 @@ fn a_user_logs_in_within_a_second_whatever_strangers_do() {
                     let mut stream = connect_from(from, address);
                     stream.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
                     assert!(matches!(guess(&mut stream, NODE, &user), Some(0x0201) | None));
-                    // A guesser that was closed reconnects, at a limited rate.
+                    // A guesser whose connection was closed reconnects, at a limited rate.
                     std::thread::sleep(Duration::from_millis(20));
                 }
             });

@@ -53,8 +53,8 @@ fn it_ends_well_can_be_kept_and_leaves_nothing() {
     assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
 }
 
-/// The answers of the node's own disk are used: here another process repeatedly damages a block of the node's file,
-/// until everything has been read at the end.
+/// Another process damages a block of the node's file again and again, until everything has been read at the end. The
+/// test shows that quickstart reads the node's own disk.
 #[test]
 fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
     let place = Place::new();
@@ -76,12 +76,13 @@ fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
     let mut open = None;
     while child.try_wait().expect("asked").is_none() {
         open = open.or_else(image);
-        // One block in the middle: the block that is read last is not yet written when the first is damaged.
+        // Damage one block in the middle of the file: the block that is read last is not yet written when the damage
+        // begins.
         if let Some(image) = &open {
             std::os::unix::fs::FileExt::write_all_at(image, &[0xee; 4096], 128 << 20)
                 .expect("written");
         }
-        // Much shorter than the time for reading, and it leaves the processors to others.
+        // Much shorter than the time of the reads, but the CPU is free for others meanwhile.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert!(open.is_some(), "the node has a file");
@@ -96,7 +97,7 @@ fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
     assert_eq!(std::fs::read_dir(&temporary).expect("a folder").count(), 0, "all is removed");
 }
 
-/// A running quickstart, and the process id of the node that it has started.
+/// Starts quickstart. Returns the process, and the process id of its node.
 fn started(place: &Place) -> (std::process::Child, i32) {
     let temporary = place.path("tmp");
     std::fs::create_dir(&temporary).expect("made");

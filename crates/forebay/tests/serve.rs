@@ -125,7 +125,7 @@ fn something_else_in_the_place_of_the_socket_is_left_alone() {
     assert_eq!(std::fs::read(place.path("node.sock")).expect("still there"), b"precious");
 }
 
-/// W6: the file behind the link was emptied and got the process number.
+/// Regression: the target of the link was emptied and overwritten with the process number.
 #[test]
 fn a_link_in_the_place_of_the_lock_is_not_followed() {
     let place = Place::new();
@@ -241,7 +241,7 @@ async fn a_read_only_layer_refuses_writes() {
     assert!(write(&*volume, 0, 1).await.is_err());
 }
 
-/// Logs in and out `times` times as an initiator with a long name: some 600 bytes of events each time.
+/// Logs in and out `times` times as an initiator with a long name, which causes some 600 bytes of events each time.
 fn come_and_go(node: &Serving, times: u16) {
     let initiator = format!("iqn.2026-11.test:{}", "x".repeat(190));
     for isid in 0..times {
@@ -255,10 +255,10 @@ fn dropped(node: &Serving) -> u64 {
     node.status()["counters"]["events_dropped"].as_u64().expect("a number")
 }
 
-/// Returns a node whose events nobody reads, after more logins than a pipe has room for events.
+/// Returns a node whose events nothing reads, after more logins than a pipe can hold events of.
 async fn unread(place: &Place) -> (Serving, PipeReader) {
     let (reader, writer) = full_pipe();
-    // At this level every session is an event, however many an address has.
+    // At this level every session causes an event, regardless of the limit per address.
     let text = format!("log_level = 'debug'\n{}", memory("'127.0.0.1:0'"));
     let node = place.serve_with("node", &text, writer);
     come_and_go(&node, 300);
@@ -269,8 +269,7 @@ async fn unread(place: &Place) -> (Serving, PipeReader) {
     (node, reader)
 }
 
-/// Finding W1: a stopped log collector, or a terminal with Ctrl-S, blocked sessions, logins, `status` and
-/// SIGTERM.
+/// Regression: a stopped log collector, or a terminal with Ctrl-S, blocked sessions, logins, `status` and SIGTERM.
 #[tokio::test]
 async fn a_reader_of_stderr_that_takes_nothing_stops_nothing() {
     let place = Place::new();
@@ -298,7 +297,7 @@ async fn events_that_do_not_fit_are_counted_and_reported_when_the_reader_reads_a
     assert_eq!(dropped(&node), before);
 }
 
-/// The soft and the hard limit of open files of the process (proc(5)).
+/// Returns the soft and the hard limit of open files of the process (proc(5)).
 fn open_files(node: &Serving) -> (String, String) {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", node.id())).expect("it runs");
     let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("there");
@@ -306,8 +305,8 @@ fn open_files(node: &Serving) -> (String, String) {
     (numbers.next().expect("soft"), numbers.next().expect("hard"))
 }
 
-/// With the usual soft limit of 1,024, a thousand connections of strangers kept everybody out, and state files
-/// could not be opened either.
+/// With the usual soft limit of 1,024, a thousand connections of strangers locked everybody out, and state files could
+/// not be opened either.
 #[test]
 fn the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_reported() {
     let place = Place::new();
@@ -335,7 +334,7 @@ fn the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_reported() {
     assert!(events.contains("limit=900 needed=1664"), "{events}");
 }
 
-/// Resident memory of the process in bytes (proc(5)).
+/// Returns the resident memory of the process in bytes (proc(5)).
 fn resident(node: &Serving) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.id())).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
@@ -343,8 +342,8 @@ fn resident(node: &Serving) -> usize {
     kib.parse::<usize>().expect("a number") << 10
 }
 
-/// Opens sessions and sends writes on each of them, but for the first number: the writes wait behind this hole in CmdSN.
-/// Returns the sessions, and when the first write was sent.
+/// Opens sessions and sends writes on each of them, but omits the first CmdSN, so that the writes wait behind this
+/// hole. Returns the sessions, and the time of the first write.
 fn send_behind_holes(
     address: SocketAddr,
     sessions: usize,
@@ -368,17 +367,17 @@ fn send_behind_holes(
     (open, begun)
 }
 
-/// Finding W3: the data that 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed
-/// after their end. FOREBAY_TEST_HOLES=1024 runs that many sessions, for minutes on a slow machine.
+/// Regression: the data that 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed after their
+/// end. FOREBAY_TEST_HOLES=1024 uses that many sessions, which takes minutes on a slow machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
     let holes = std::env::var("FOREBAY_TEST_HOLES");
     let sessions: usize = holes.map_or(32, |number| number.parse().expect("a number"));
-    // Together at least 512 MiB.
+    // All sessions together send at least 512 MiB.
     let writes = (2048 / sessions).clamp(4, 126) as u32;
     let place = Place::new();
     raw::allow_open_files(sessions);
-    // Places for these sessions, the user's session, and those that come and go.
+    // Connections for these sessions, the user's session, and those that come and go.
     let places = (sessions + 16).max(1024);
     let text = format!("{}[iscsi]\nmax_connections = {places}\n", memory("'127.0.0.1:0'"));
     let node = place.serve("node", &text);
@@ -416,8 +415,8 @@ async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
         mib(most),
         took.len()
     );
-    // The limit: a share for each session, at most 256 KiB; at least 128 MiB for sessions that need more; and
-    // memory that is not data of waiting writes.
+    // The bound is the sum of a share for each session (at most 256 KiB), at least 128 MiB for sessions that need more,
+    // and memory other than the data of waiting writes.
     let waiting = 384 << 20;
     let share = FIRST_BURST.min((waiting - (64 << 20)) / places);
     let settings = waiting - share * (places - sessions);

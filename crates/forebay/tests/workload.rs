@@ -1,4 +1,4 @@
-//! `forebay lab workload` as a user runs it. If programs or privileges are missing, the tests print a message and
+//! `forebay lab workload` as a user runs it. Without the required programs or privileges, the tests print a message and
 //! end.
 
 mod support;
@@ -14,14 +14,14 @@ use std::{
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// Runs a workload at a place.
+/// Runs a workload on a folder or device.
 fn on(place: &Path, arguments: &[&str]) -> Output {
     let mut command = forebay();
     command.args(["lab", "workload", "--json", "--on"]).arg(place).args(arguments);
     command.output().expect("the binary runs")
 }
 
-/// The same, with a workload as JSON on standard input.
+/// Runs a workload that is given as JSON on standard input.
 fn given(place: &Path, task: &str) -> Output {
     let mut command = forebay();
     command.args(["lab", "workload", "--given", "--json", "--on"]).arg(place);
@@ -49,11 +49,11 @@ fn is_installed(program: &str) -> bool {
     found
 }
 
-/// A block device of some MiB; removed on drop.
+/// A block device of some MiB, removed on drop.
 struct Loop(PathBuf);
 
 impl Loop {
-    /// Creates it on a file in `folder`; `None` without root or loop devices.
+    /// Creates the device on a file in `folder`; `None` without root or loop devices.
     fn over(folder: &Path, mib: u64) -> Option<Self> {
         let file = folder.join("disk");
         fs::File::create(&file).and_then(|file| file.set_len(mib << 20)).expect("room");
@@ -104,7 +104,7 @@ fn a_workload_is_taken_as_json() {
     }
 }
 
-/// One of our own workloads, and one that runs a program.
+/// Stops one of our own workloads, and one that runs a program.
 #[test]
 fn a_workload_that_is_stopped_leaves_nothing() {
     let ours: &[&str] = &["micro", "--seconds", "1000", "--set-mib", "4"];
@@ -140,7 +140,7 @@ fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
     let output = on(&device.0, &["postmark"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--overwrite"), "{output:?}");
-    // Like a mount.
+    // Open the device exclusively, as a mount does.
     let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
     let user = fs::OpenOptions::new().read(true).custom_flags(flags).open(&device.0).unwrap();
     let output = on(&device.0, &["--overwrite", "postmark"]);
@@ -150,7 +150,7 @@ fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
     assert!(stderr(&output).contains("runs on a folder"), "{output:?}");
 }
 
-/// On a unit over our own session; compares the content of its file with what was written.
+/// The workload uses a unit over our own session, and the test compares the content of its file with the written data.
 #[test]
 fn a_unit_is_read_and_written_and_wrong_data_is_told() {
     let place = support::Place::new();
@@ -163,7 +163,7 @@ fn a_unit_is_read_and_written_and_wrong_data_is_told() {
     };
     assert_eq!(figure(&micro("write"), "operations"), 200.0);
     assert!(figure(&micro("read"), "throughput") > 0.0);
-    // Damages all blocks behind the unit, so every read returns one.
+    // Damage all blocks of the unit, so that every read returns a damaged one.
     let file = fs::OpenOptions::new().write(true).open(place.path("node.img")).unwrap();
     for at in (65536..5 << 20).step_by(1024) {
         std::os::unix::fs::FileExt::write_all_at(&file, b"x", at).unwrap();
@@ -209,7 +209,7 @@ fn a_trace_is_replayed_on_a_device_at_its_times() {
     let output = on(&disk.0, &arguments);
     assert!(figure(&output, "requests") > 300.0);
     assert!(figure(&output, "response") > 0.0);
-    // The data set has 900 MB: on a smaller device nothing is written.
+    // The data set has 900 MB. On a smaller device the workload writes nothing.
     let small = tempfile::tempdir().expect("a folder");
     let Some(disk) = Loop::over(small.path(), 100) else { return };
     assert!(stderr(&on(&disk.0, &arguments)).contains("bytes are needed"));

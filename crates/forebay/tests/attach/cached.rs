@@ -1,5 +1,5 @@
-//! `forebay attach --config` with a cache in the attaching process: the process answers as a gateway does, and
-//! a detach reports the data that the far volume lacks.
+//! `forebay attach --config` with a cache in the attaching process: the process answers as a gateway does, and a detach
+//! reports the data that the far volume lacks.
 
 use std::{
     fs,
@@ -18,8 +18,8 @@ use crate::{attached, support};
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 
-/// A node, and the settings of a gateway over it. The node's unit has a serial number of this test alone, since
-/// a host attaches a volume only once.
+/// A node, and the settings of a gateway over it. The node's unit has a serial number of this test alone, since a host
+/// attaches a volume only once.
 struct Scene {
     place: Place,
     node: Serving,
@@ -45,7 +45,7 @@ impl Scene {
         attach(&[&[GATEWAY, "--config", &config], more].concat())
     }
 
-    /// Runs a command that asks the process with these settings.
+    /// Runs a command that calls the process with these settings.
     fn ask(&self, words: &[&str]) -> Output {
         let asked = forebay().args(words).arg("--config").arg(&self.config).output();
         asked.expect("the binary runs")
@@ -62,7 +62,7 @@ impl Scene {
     }
 }
 
-/// Returns the `dirty_bytes` of the cache in a status.
+/// Returns the cache's `dirty_bytes` from a status.
 fn dirty(status: &Value) -> u64 {
     let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers");
     let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
@@ -85,7 +85,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(output)
 }
 
-/// Finding S24: no process answered, and a detach did not say that the far volume lacked the data.
+/// Regression: no process answered commands for the cache, and a detach did not report that the far volume lacked data.
 #[test]
 fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_lacks() {
     if !is_possible() {
@@ -102,7 +102,7 @@ fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_la
     let shown = text(&scene.ask(&["status", "--all"]));
     let place = format!("is attached as {}", attached.ready);
     assert!(shown.contains(&place) && shown.contains("dirty bytes"), "{shown}");
-    // A request that the process cannot serve is refused with a message of its own.
+    // A request that this process cannot perform is refused with a message of its own.
     for (words, why) in [
         (&["reload"][..], "reads its settings at the start only"),
         (&["names"], "serves nothing to hosts"),
@@ -119,7 +119,7 @@ fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_la
     let larger: Value = serde_json::from_slice(&larger.stdout).expect("JSON");
     assert_eq!((&larger["done"], &larger["log_bytes"]), (&true.into(), &(48 << 20).into()));
 
-    // A drain that is not possible leaves everything as it is.
+    // A drain that cannot complete leaves the device attached.
     let refused = run(&["detach", "--drain", "--timeout", "1s", &attached.ready]);
     let said = stderr(&refused);
     assert!(!refused.status.success() && said.contains("is still attached"), "{said}");
@@ -161,7 +161,7 @@ fn a_detach_drains_first_and_one_that_cannot_leaves_the_device() {
     assert!(!refused.status.success() && said.contains("is still attached"), "{said}");
     assert!(mount.is_mounted() && has_device(&attached));
     assert!(dirty(&scene.status()) >= BYTES as u64);
-    // With the node back, the drain continues.
+    // When the node is back, the drain continues.
     let again = Scene::node_settings(&scene.place, "drains", address.port());
     scene.node = scene.place.serve("node", &again);
     let output = run(&["detach", "--drain", "--json", &folder]);
@@ -170,14 +170,14 @@ fn a_detach_drains_first_and_one_that_cannot_leaves_the_device() {
     assert_eq!((&told["stable"], &told["dirty_bytes"]), (&true.into(), &0.into()));
     assert_eq!(told["log"], scene.place.path("gateway.log").display().to_string());
     assert!(ends(&mut attached.program) && !mount.is_mounted());
-    // The node alone has all the data.
+    // The node has all data, without the cache.
     let url = scene.node.url(NODE);
     let far = attach(&[&url, "--read-only", "--mount", &folder]);
     assert!(fs::read(mount.file("file")).expect("read") == data(2));
     detached(far);
 }
 
-/// The device matters more than the control socket.
+/// The device is more important than the control socket, so the attach continues without the socket.
 #[test]
 fn a_control_socket_that_another_process_has_stops_no_attach() {
     if !is_possible() {
@@ -191,7 +191,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
     command.args(["attach", GATEWAY, "--config"]).arg(&scene.config);
     let mut attached = start(&mut command).expect("attached");
     let mut events = attached.stderr();
-    // The node still answers on the socket.
+    // The node still answers on that socket.
     assert_eq!(scene.status()["targets"][0]["name"], NODE);
     attached.signal(rustix::process::Signal::TERM);
     assert!(ends(&mut attached.program));
@@ -201,7 +201,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
     assert!(own.starts_with("/run/forebay-attach/"), "{said}");
 }
 
-/// The process answers before its far volume is there, and reports that it is starting.
+/// The process answers before its far volume does, and reports that it is starting.
 #[test]
 fn an_attach_that_waits_for_its_far_side_says_so() {
     if !is_possible() {
@@ -227,7 +227,7 @@ fn an_attach_that_waits_for_its_far_side_says_so() {
     assert!(ends(&mut waiting));
 }
 
-/// An attachment in the background. Dropping it detaches the device that a failed test has left.
+/// An attachment in the background. Dropping it detaches the device, in case the test has failed.
 struct Left<'a>(&'a Path);
 
 impl Drop for Left<'_> {

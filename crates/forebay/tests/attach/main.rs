@@ -1,4 +1,4 @@
-//! `forebay attach` with FUSE, a loop device and ext4. Needs root and the devices; otherwise the tests print a
+//! `forebay attach` with FUSE, a loop device and ext4. Needs root and the devices; without them the tests print a
 //! message and end.
 
 #[path = "../support/mod.rs"]
@@ -25,7 +25,8 @@ use support::{Place, connect, forebay, start, stderr};
 
 const TARGET: &str = "iqn.2026-11.com.example:attach";
 
-/// The unit has a serial number that is unique to this test: a host attaches a volume only once.
+/// Settings of a node. The unit has a serial number that is unique to this test, because a host attaches a volume only
+/// once.
 fn settings(size: &str) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut test = DefaultHasher::new();
@@ -42,7 +43,7 @@ fn check(image: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Content that differs from block to block.
+/// Returns content that differs from block to block.
 fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = vec![0; length];
@@ -80,7 +81,7 @@ fn a_file_system_is_made_once_and_is_there_again_the_next_time() {
             let file = fs::read(mount.file(&format!("{direct}-{n}"))).expect("read");
             assert!(file == content(n, 300_000 + n as usize), "file {n}");
         }
-        // SIGTERM does the same.
+        // SIGTERM detaches the device as `forebay detach` does.
         second.signal(Signal::TERM);
         let mut second = second;
         assert!(ends(&mut second.program));
@@ -110,16 +111,16 @@ fn who_uses_it_keeps_it() {
     let said = stderr(&refused);
     assert!(said.contains(&format!("process {} (sleep)", child.id())), "{said}");
     assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
-    // A second process could overwrite data of the first.
+    // Attaching the volume twice is refused, because the second process could overwrite data of the first.
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
-    // The same volume, by another spelling of its address.
+    // The volume's identity is checked, so another spelling of its address does not help.
     let other = url.replace("127.0.0.1", "127.1");
     let twice = try_attach(&[&other]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
     child.kill().expect("it ran");
     child.wait().expect("it ends");
-    // After a signal it waits for the last user.
+    // After a signal the process waits for the last user of the device.
     attached.signal(Signal::TERM);
     (&open).write_all(b"still served").expect("written");
     open.sync_all().expect("stable");
@@ -160,7 +161,7 @@ fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
                 .stderr(Stdio::null());
             program::start(&mut dd).expect("dd runs")
         };
-        // They overwrite all space that is available.
+        // Two programs overwrite all available space.
         let mut writers: Vec<RunningProgram> = ["oflag=direct", "oflag=sync"]
             .iter()
             .enumerate()
@@ -185,7 +186,7 @@ fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
     let last = attach(&arguments);
     let file = fs::read(mount.file("stable-3")).expect("read");
     assert!(file == content(3, 1 << 20));
-    // The journal has been replayed.
+    // The mount has replayed the journal.
     detached(last);
     check(&place.path("disk.img"));
 }
@@ -198,7 +199,7 @@ fn a_device_whose_process_was_killed_is_cleared_by_detach() {
     let place = Place::new();
     let node = place.serve("node", &settings("64MiB"));
     let mut attached = attach(&[&node.url(TARGET)]);
-    // Pages that were not written back, and cannot be any more.
+    // Pages that have not been written back, and cannot be any more.
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
     attached.program.kill();
@@ -285,8 +286,8 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
     detached(attached);
 }
 
-/// When a node is killed nothing is lost, because the kernel has its pages. So data that was not flushed is removed
-/// from its disk while it is down, as in a power failure.
+/// Killing a node alone loses nothing, because the kernel has its pages. Therefore the test removes unflushed data from
+/// the node's disk while the node is down, as a power failure does.
 #[test]
 fn a_flush_speaks_for_what_the_far_side_had_lost() {
     const BYTES: usize = 8 << 20;
@@ -313,7 +314,7 @@ fn a_flush_speaks_for_what_the_far_side_had_lost() {
         let stable = place.path("stable.img");
         fs::copy(&image, &stable).expect("copied");
         for (n, bytes) in content(round, 4096 * 300).chunks(4096).enumerate() {
-            // Random positions, some of them twice; now and then space is discarded.
+            // Write to random positions, some of them twice, and discard space now and then.
             let at = (bytes[0] as usize % 64 * 32 + bytes[1] as usize % 40) * 4096 % BYTES;
             let new = &mut model[at..at + 4096];
             if n % 10 == 0 {
@@ -344,7 +345,7 @@ fn a_flush_speaks_for_what_the_far_side_had_lost() {
     assert!(ends(&mut attached.program));
 }
 
-/// Nothing of it is cached here.
+/// With `--shared`, neither attachment caches blocks of the volume.
 #[test]
 fn where_others_write_too_they_see_each_other() {
     const BLOCK: usize = 4096;
@@ -378,7 +379,7 @@ fn where_others_write_too_they_see_each_other() {
     detached(attached);
 }
 
-/// An attachment in use is not considered a leftover, even if its runtime file and its far side are gone.
+/// An attachment in use is not treated as a leftover, even if its runtime files and its far volume are lost.
 #[test]
 fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     if !is_possible() {
@@ -387,7 +388,7 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let place = Place::new();
     let mut node = place.serve("node", &settings("64MiB"));
     let (url, address) = (node.url(TARGET), node.address);
-    // With another environment, like a service: all attachments use the same folder nevertheless.
+    // The process has another environment, as a service has. All attachments use the same folder nevertheless.
     let runtime = place.path("runtime");
     fs::create_dir(&runtime).expect("a folder");
     let mut command = forebay();
@@ -395,12 +396,12 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let mut attached = start(&mut command).expect("attached");
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already"), "{twice}");
-    // Somebody has removed the files.
+    // Simulate a user who removes the files.
     let process = attached.program.id().to_string();
     for file in fs::read_dir("/run/forebay-attach").expect("the folder").map_while(Result::ok) {
         let path = file.path();
         if fs::read_to_string(&path).is_ok_and(|owner| owner.trim() == process) {
-            // The socket, if it is the lock of an attachment.
+            // Remove the socket as well, if the file is the lock of an attachment.
             let _ = fs::remove_file(path.with_extension(""));
             fs::remove_file(&path).expect("removed");
         }
@@ -415,20 +416,20 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let _node = place.serve("node", &again);
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("that cannot be asked"), "{twice}");
-    // The far side has to be back before it detaches, because of data that may not be stable.
+    // The far volume has to be back before a detach, because some data may not be stable.
     let begun = Instant::now();
     while let Err(error) = fs::File::open(&attached.ready).and_then(|device| device.sync_all()) {
         assert!(begun.elapsed() < LIMIT, "{error}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Its terminal is closed, so nobody reads its output: it detaches, as after SIGTERM.
+    // Close the terminal, so that no program reads the output: the process detaches as after SIGTERM.
     drop(attached.stderr());
     attached.signal(Signal::HUP);
     assert!(ends(&mut attached.program));
     assert!(!has_device(&attached));
 }
 
-/// The kernel reports a write error once, drops the data, and considers the device clean after that.
+/// The kernel reports a write error once, discards the data, and treats the device as clean afterwards.
 #[test]
 fn what_the_kernel_has_given_up_is_never_called_stable() {
     if !is_possible() {
@@ -461,7 +462,7 @@ fn what_the_kernel_has_given_up_is_never_called_stable() {
     assert!(!ends(&mut attached.program), "the process says it, too");
     assert!(!mount.is_mounted() && !has_device(&attached));
 
-    // The same with force.
+    // Repeat it with a forced detach.
     let mut attached = attach(&arguments[..3]);
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
@@ -532,7 +533,7 @@ fn what_cannot_be_done_is_said_at_once() {
     let wrote = fs::OpenOptions::new().write(true).open(&attached.ready);
     assert!(wrote.is_err() || wrote.is_ok_and(|file| file.write_all_at(&[1; 512], 0).is_err()));
     detached(attached);
-    // Data of any kind is not overwritten.
+    // Content of any kind is protected from being overwritten.
     let attached = attach(&[&url]);
     let mut device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all(&content(3, 4096)).expect("written");

@@ -8,7 +8,7 @@ use support::{Place, forebay, start, stderr};
 
 use crate::{TARGET, attached, settings, support};
 
-/// Finding A4: the message said that the user of the device was unknown.
+/// Regression: the message reported an unknown user of the device.
 #[test]
 fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     if !is_possible() {
@@ -36,7 +36,7 @@ fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     detached(attached);
 }
 
-/// Hosts with systemd: services with mount namespaces of their own are not users of the device.
+/// On hosts with systemd, services have mount namespaces of their own. They must not count as users of the device.
 #[test]
 fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
     if !is_possible() {
@@ -59,7 +59,7 @@ fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
     detached(attached);
 }
 
-/// Starts a process with a copy of all mounts.
+/// Starts a process with a copy of all mounts in a mount namespace of its own.
 fn sleep_in_namespace(propagation: &str) -> RunningProgram {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", propagation, "sleep", "100"]);
@@ -73,7 +73,7 @@ fn sleep_in_namespace(propagation: &str) -> RunningProgram {
     sleeping
 }
 
-/// Finding S9: nothing was in the folder, without a message that said why.
+/// Regression: the folder stayed empty for other programs, without a message that explained it.
 #[test]
 fn a_mount_that_others_do_not_see_is_said() {
     if !is_possible() {

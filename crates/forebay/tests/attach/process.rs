@@ -1,4 +1,4 @@
-//! The process of an attachment: its errors, its way into the background and its stderr.
+//! The process of an attachment: its errors, `--background`, and its stderr.
 
 use std::{fs, io::Read};
 
@@ -51,7 +51,7 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     let attached: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(attached["bytes"], 64 << 20);
     assert_eq!(attached["direct_io"], true);
-    // It has no terminal of its own.
+    // The serving process has no terminal of its own.
     let process = attached["process"].as_i64().expect("a number") as i32;
     let process = rustix::process::Pid::from_raw(process).expect("a process");
     rustix::process::kill_process(process, Signal::HUP).expect("it runs");
@@ -60,7 +60,7 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("stable"), "it was there: {output:?}");
 }
 
-/// Finding W1: while nobody read the events, reads of the device blocked in the kernel, even after SIGKILL.
+/// Regression: while no program read the events, reads of the device blocked in the kernel, even after SIGKILL.
 #[test]
 fn a_reader_of_stderr_that_takes_nothing_stops_no_device() {
     if !is_possible() {

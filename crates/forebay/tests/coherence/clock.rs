@@ -1,4 +1,4 @@
-//! Clocks that are changed during operation: only displayed times depend on the time of day.
+//! Clocks that change during operation: only displayed times depend on the time of day.
 
 use std::{
     process::Command,
@@ -10,7 +10,7 @@ use crate::{
     support::{Place, connect, content, eventually, forebay, read, write},
 };
 
-/// The wall clock is set ten years ahead and twenty back, every second; other clocks are not changed.
+/// A library that sets the wall clock ten years ahead and twenty back, every second. It does not change other clocks.
 const JUMPS: &str = r#"
 #define _GNU_SOURCE
 #include <sys/syscall.h>
@@ -24,7 +24,7 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 }
 "#;
 
-/// Returns the library that changes the clock; `None` without a compiler.
+/// Compiles the library that changes the clock; `None` without a compiler.
 fn library(place: &Place) -> Option<std::path::PathBuf> {
     let (source, library) = (place.path("jumps.c"), place.path("jumps.so"));
     std::fs::write(&source, JUMPS).expect("written");
@@ -45,7 +45,7 @@ async fn a_clock_that_jumps_ends_no_lease_and_loses_nothing() {
         command.env("LD_PRELOAD", &library);
         place.try_serve_by(command, name, text).expect("it starts")
     };
-    // Longer than the delays of a busy machine.
+    // Use a lease longer than the delays of a busy machine.
     let lease = sharing(&place, 0).replace("share_lease = \"2s\"", "share_lease = \"8s\"");
     let node = serve("node", &lease);
     let text =
@@ -86,7 +86,7 @@ async fn a_clock_that_jumps_ends_no_lease_and_loses_nothing() {
         }
     }
     assert!(seen.len() > 1, "it saw the clock jump: {seen:?}");
-    // Ages are measured by another clock: dirty data is destaged when it is old enough.
+    // Ages use the monotonic clock, so dirty data is destaged when it is old enough.
     write(&*a, 0, 1000).await.expect("written");
     eventually("it goes down", || near.figure("cache", "dirty_bytes") == 0).await;
     write(&*a, 0, 1001).await.expect("written");

@@ -1,5 +1,5 @@
-//! What is given on is all that was acknowledged, wherever it lay, also after a crash; and whom the node does not
-//! know any more is told.
+//! Ranges that gateways pass to each other include all acknowledged data, whether it was in NVRAM, log or memory, also
+//! after a crash. A gateway that the node does not know any more is refused and fenced.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     support::{Place, connect, content, eventually, forebay, read, write},
 };
 
-/// What may be in the NVRAM alone when a range is asked back.
+/// When a range is recalled, some of its acknowledged data may be in the NVRAM only.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_reported_from_the_nvram_is_given_on_and_comes_back_once() {
     let place = Place::new();
@@ -30,7 +30,7 @@ async fn what_was_reported_from_the_nvram_is_given_on_and_comes_back_once() {
             assert_eq!(read(&**to, block).await.expect("read"), content(block, version));
         }
     }
-    // Reported, and never seen by anybody else before the process is gone.
+    // Now kill the gateway while no other gateway has seen the acknowledged writes.
     let port = near.address.port();
     drop(a);
     for version in 100..105 {
@@ -40,7 +40,7 @@ async fn what_was_reported_from_the_nvram_is_given_on_and_comes_back_once() {
         }
         near.kill();
         near = place.serve("a", &text("a", port));
-        // What it had is waited for, and what it has given back once is not brought again.
+        // The other gateway waits for this data. A range that was given back once is not destaged again later.
         for block in 0..40 {
             assert_eq!(read_in_time(&*b, block).await, content(block, version), "block {block}");
         }
@@ -52,7 +52,7 @@ async fn what_was_reported_from_the_nvram_is_given_on_and_comes_back_once() {
     }
 }
 
-/// A host asks again that is told BUSY.
+/// Reads as a host does: repeats a command that gets BUSY.
 async fn read_in_time(volume: &dyn Volume, block: u64) -> Vec<u8> {
     let found = async {
         loop {
@@ -77,7 +77,7 @@ async fn what_one_gateway_discards_reads_as_zeros_at_the_other() {
             write(&*a, block, version).await.expect("written");
         }
         assert_eq!(read(&*b, 40).await.expect("read"), content(40, version));
-        // From the middle of a range on, over whole ones.
+        // Discard from the middle of one range over several whole ranges.
         let discarded = Extent { lba: Lba(5 * 8), blocks: 50 * 8 };
         a.discard(discarded).await.expect("discarded");
         for block in 0..64 {
@@ -92,8 +92,8 @@ async fn what_one_gateway_discards_reads_as_zeros_at_the_other() {
     assert_eq!(read(&*a, 1).await.expect("read"), content(1, 0));
 }
 
-/// The restored node gives its ranges to whoever it knows; the one that it does not know any more has data that it
-/// must not bring over that unasked.
+/// A node restored from a backup grants ranges to the gateways in its record. A gateway that the record lacks may have
+/// dirty data, which it must not destage without a new grant.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
     let place = Place::new();
@@ -116,7 +116,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
     node.kill();
     std::fs::write(record(), backup).expect("written");
     node = place.serve("node", &sharing(&place, port));
-    // The one it knows goes on, with what the volume has.
+    // The known gateway continues with the data of the volume.
     assert_eq!(read_in_time(&*a, 0).await, content(0, 0));
     let claim = || {
         let status = other.status();
@@ -130,7 +130,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
     other.kill();
     let refused = place.try_serve("b", &text("b", "")).err().expect("refused");
     assert!(refused.contains("knows nothing of this log, which was generation 2"), "{refused}");
-    // Nor when a loss is accepted: others may have been given what it had.
+    // The refusal holds with `accept_loss`, too: other gateways may have been granted its ranges.
     let other = place.serve("b", &text("b", "accept_loss = true"));
     let figures =
         || other.status()["targets"][0]["units"][0]["layers"][1]["figures"]["share_lost"].clone();
@@ -144,7 +144,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
     drop(node);
 }
 
-/// Whoever copies a disk skips what is unmapped.
+/// A host that copies the disk skips unmapped blocks, so blocks that another gateway wrote must be reported as mapped.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_gateway_wrote_is_not_said_to_be_unmapped() {
     let scene = Scene::new();

@@ -8,33 +8,33 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub writes: bool,
-    /// The value that it wrote or read; 0 is the initial value.
+    /// Value written or read; 0 is the initial value.
     pub value: u64,
     pub begun: u64,
-    /// `None`: no answer; it may have happened at any time, or not at all.
+    /// `None` if there was no answer: the call may have taken effect at any time, or not at all.
     pub ended: Option<u64>,
 }
 
-/// What is known about all calls with one value.
-// The value is included for the reader of the message.
+/// The bounds of all calls with one value.
+// The field `value` is only printed in messages.
 #[allow(dead_code)]
 #[derive(Clone, Copy, Debug)]
 struct Value {
     value: u64,
-    /// When its write began, if there was one.
+    /// Begin of the write of this value, if there was one.
     written: Option<u64>,
-    /// The earliest end and the latest begin of its calls.
+    /// Earliest end and latest begin of all calls with this value.
     first_end: u64,
     last_begin: u64,
 }
 
-/// Returns the first violation; the calls may be in any order.
+/// Returns the first violation of linearizability, if any. The calls may be in any order.
 pub fn fault(calls: &[Call]) -> Option<String> {
     let mut values: BTreeMap<u64, Value> = BTreeMap::new();
     let initial = Value { value: 0, written: Some(0), first_end: 0, last_begin: 0 };
     values.insert(0, initial);
     for call in calls {
-        // A failed read has returned nothing.
+        // A read that failed has returned no value.
         let Some(ended) = call.ended.or(call.writes.then_some(u64::MAX)) else { continue };
         let fresh = Value { value: call.value, written: None, first_end: u64::MAX, last_begin: 0 };
         let value = values.entry(call.value).or_insert(fresh);
@@ -54,7 +54,7 @@ pub fn fault(calls: &[Call]) -> Option<String> {
             Some(_) => {}
         }
     }
-    // If not all calls of a value overlap, the register certainly had it in between.
+    // If not all calls of a value overlap, the register certainly held it from the first end to the last begin.
     let certain = |value: &&Value| value.first_end < value.last_begin;
     let mut held: Vec<&Value> = values.values().filter(certain).collect();
     held.sort_by_key(|value| value.first_end);
@@ -63,7 +63,8 @@ pub fn fault(calls: &[Call]) -> Option<String> {
             return Some(format!("{:?} and {:?} at once", pair[0], pair[1]));
         }
     }
-    // If all calls of a value overlap, they must not be entirely within such a time of another value.
+    // If all calls of a value overlap, they must not lie entirely within the time for which another value was certainly
+    // held.
     for value in values.values().filter(|value| !certain(value) && value.first_end != u64::MAX) {
         let within =
             |held: &&&Value| held.first_end < value.last_begin && value.first_end < held.last_begin;
@@ -88,9 +89,9 @@ fn what_can_be_is_no_fault() {
         fault(&[write(1, 10, 20), read(1, 30, 40), write(2, 50, 60), read(2, 70, 80)]),
         None
     );
-    // During a write both may be read, first the older, then the newer.
+    // During a write, reads may return first the old, then the new value.
     assert_eq!(fault(&[write(1, 10, 50), read(0, 15, 20), read(1, 30, 40)]), None);
-    // Two concurrent writes, in either order.
+    // Two concurrent writes may take effect in either order.
     assert_eq!(fault(&[write(1, 10, 50), write(2, 10, 50), read(1, 60, 70)]), None);
     // A write without an answer may take effect late.
     let lost = Call { ended: None, ..write(1, 10, 0) };

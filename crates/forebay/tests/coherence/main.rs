@@ -1,7 +1,7 @@
-//! Several gateways with caches of their own on one volume: what hosts see at each of them, while nodes and gateways
-//! are killed and stopped and links cut, could have been seen of one disk.
+//! Several gateways, each with its own cache, on one volume. While nodes and gateways are killed and stopped and links
+//! are cut, hosts at all gateways must see what a single disk could have returned (linearizability).
 //!
-//! `FOREBAY_COHERENCE_SECONDS` says how long; `cargo xtask test --coherence-minutes N` sets it.
+//! `FOREBAY_COHERENCE_SECONDS` sets the duration; `cargo xtask test --coherence-minutes N` sets this variable.
 
 mod clock;
 mod faults;
@@ -29,7 +29,7 @@ use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
-/// Blocks that are fought for: of three ranges, and of each a few.
+/// The blocks that all hosts use: a few in each of three ranges.
 const BLOCKS: [u64; 9] = [0, 1, 15, 16, 17, 31, 32, 33, 47];
 
 fn sharing(place: &Place, port: u16) -> String {
@@ -48,12 +48,12 @@ fn sharer(place: &Place, name: &str, node: SocketAddr, port: u16) -> String {
 struct Scene {
     place: Place,
     node: Serving,
-    /// The link of each gateway to the node.
+    /// Link of each gateway to the node.
     links: Vec<Link>,
     gateways: Vec<Serving>,
 }
 
-/// A link that can be cut: nothing passes then, and nobody is told.
+/// A link that can be cut. A cut link drops all data without closing connections.
 struct Link {
     running: Running,
     address: SocketAddr,
@@ -144,7 +144,7 @@ async fn who_has_no_token_does_not_write_and_who_does_not_share_is_not_let_in() 
     let alone = sharer(&scene.place, "alone", scene.node.address, 0).replace("share = true", "");
     let said = scene.place.try_serve("alone", &alone).err().expect("it is not let in");
     assert!(said.contains("shared with other gateways"), "{said}");
-    // COMPARE AND WRITE would hold for the initiators of one gateway only.
+    // COMPARE AND WRITE would only be atomic among the initiators of one gateway, so it is refused.
     let place = Place::new();
     let plain = place.serve("node", &node(place.folder.path(), 0));
     let shares = sharer(&place, "c", plain.address, 0);
@@ -153,13 +153,13 @@ async fn who_has_no_token_does_not_write_and_who_does_not_share_is_not_let_in() 
     assert!(write(&*host, 0, 1).await.is_err(), "the node does not share it");
 }
 
-/// What a dead gateway had acknowledged is waited for, and what it had only read is not.
+/// The others wait for data that a dead gateway had acknowledged, but not for ranges that it only read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_gateway_keeps_what_it_wrote_until_it_comes_back() {
     let mut scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;
-    // Nothing goes down of itself.
+    // Pause destage, so that the data stays in the log.
     let paused = forebay()
         .args(["gateway", "pause", GATEWAY, "--control"])
         .arg(&scene.gateways[0].control)
@@ -217,7 +217,7 @@ async fn a_gateway_that_is_cut_off_reads_nothing_stale_and_loses_no_write() {
     let scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;
-    // Of one range the first one reads, another it writes.
+    // The first gateway reads one range and writes another.
     write(&*b, 32, 1).await.expect("written");
     assert_eq!(read(&*a, 32).await.expect("read"), content(32, 1));
     write(&*a, 0, 1).await.expect("written");
@@ -272,7 +272,7 @@ async fn a_shared_volume_that_grows_is_shared_as_a_whole() {
     let told = forebay().args(["reload", "--control"]).arg(&scene.node.control).output();
     let told = told.expect("it runs");
     assert!(told.status.success(), "{}", stderr(&told));
-    // As a host does that rescans.
+    // Refresh the size as a host does that rescans the disk.
     eventually("the new size", || {
         [&a, &b].into_iter().all(|host| {
             host.extensions().refresh();
@@ -311,7 +311,7 @@ async fn the_node_tells_of_all_who_share() {
     assert_eq!(told[1]["present"], false);
 }
 
-/// All that clients did and saw, block by block.
+/// The calls of all clients with their results, block by block.
 #[derive(Default)]
 struct Record {
     calls: Mutex<Vec<(u64, Call)>>,
@@ -326,7 +326,7 @@ async fn host(record: Arc<Record>, address: SocketAddr, seed: u64, started: Inst
     while !record.stop.load(Ordering::Relaxed) {
         let Some(at) = &volume else {
             let mut settings = initiator::Settings::new(address.to_string(), GATEWAY, 0);
-            // A write that was not answered is not sent again: it would happen twice.
+            // Do not send an unanswered write again: it would happen twice, and the history would not show that.
             settings.give_up_after = Duration::from_millis(1);
             settings.command_time_out = Duration::from_secs(40);
             volume = RemoteVolume::connect(settings).await.ok().map(Arc::new);
@@ -387,7 +387,8 @@ async fn what_hosts_see_could_have_been_seen_of_one_disk() {
         tokio::time::sleep(Duration::from_millis(1500)).await;
         match faults % 5 {
             0 => scene.kill_gateway(0),
-            // Longer than its lease: what it goes on with then must not be what it had.
+            // Stop the gateway for longer than its lease. When it continues, it must not use the ranges that it held
+            // before.
             1 => {
                 scene.gateways[1].signal(Signal::STOP);
                 tokio::time::sleep(Duration::from_millis(2600)).await;
@@ -403,7 +404,7 @@ async fn what_hosts_see_could_have_been_seen_of_one_disk() {
         }
         faults += 1;
     }
-    // What waits comes to its end without a fault, too.
+    // Waiting calls must complete once there are no more faults.
     tokio::time::sleep(Duration::from_secs(3)).await;
     record.stop.store(true, Ordering::Relaxed);
     for host in hosts {

@@ -21,7 +21,7 @@ const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const COUNTER: &str = "iqn.2026-11.test:counter";
 const DATA: &str = "iqn.2026-11.test:data";
 
-/// A node with a log of its own, which supports claims.
+/// Settings of a node with a log of its own, which supports claims.
 fn with_epochs(place: &Place, name: &str, port: u16) -> String {
     let path = |end: &str| place.path(&format!("{name}.{end}")).display().to_string();
     let cache = format!(
@@ -37,7 +37,7 @@ fn with_epochs(place: &Place, name: &str, port: u16) -> String {
     )
 }
 
-/// A gateway with the counter's volume as LUN 0 and the data's as LUN 1.
+/// Settings of a gateway with the counter's volume as LUN 0 and the data volume as LUN 1.
 fn gateway(place: &Place, counter: SocketAddr, data: SocketAddr) -> String {
     let unit = |lun: u16, address, node: &str| {
         format!(
@@ -78,7 +78,7 @@ impl Site {
         Self { place, counter, data, near }
     }
 
-    /// Returns both volumes as hosts see them.
+    /// Returns both volumes as hosts of the gateway see them.
     async fn hosts(&self) -> [Arc<RemoteVolume>; 2] {
         [host(self.near.address, GATEWAY, 0).await, host(self.near.address, GATEWAY, 1).await]
     }
@@ -106,13 +106,13 @@ impl Site {
         cache["figures"][name].clone()
     }
 
-    /// Waits until everything in the log is at the nodes.
+    /// Drains the log, so that the nodes have all data.
     fn drain(&self) {
         let drained = self.tell(&["gateway", "drain", GATEWAY]);
         assert!(drained.status.success(), "{}", stderr(&drained));
     }
 
-    /// Returns the bytes that were given up, of each volume, as the first unit reports them.
+    /// Returns the bytes that the log holds of each removed volume, as the first unit reports them.
     fn given_up_bytes(&self) -> Vec<serde_json::Value> {
         let status = self.near.status();
         let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
@@ -122,7 +122,8 @@ impl Site {
     }
 }
 
-/// Writes data, then the counter, until the gateway is gone. Returns the last version that was acknowledged.
+/// Writes data and then the counter, again and again, until the gateway does not answer. Returns the last acknowledged
+/// version.
 fn count(hosts: [Arc<RemoteVolume>; 2], from: u64) -> (JoinHandle<()>, Arc<AtomicU64>) {
     let answered = Arc::new(AtomicU64::new(0));
     let last = Arc::clone(&answered);
@@ -139,7 +140,7 @@ fn count(hosts: [Arc<RemoteVolume>; 2], from: u64) -> (JoinHandle<()>, Arc<Atomi
     (writer, answered)
 }
 
-/// Returns the counter, and checks that all data that it counts is there.
+/// Returns the counter, and checks that all data that it counts is present.
 async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
     let found = read(counter, 1).await.expect("read");
     let version = (1..1_000_000).find(|version| content(1, *version) == found);
@@ -147,7 +148,7 @@ async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
     for earlier in version.saturating_sub(400).max(2)..=version {
         let block = earlier % 500;
         let found = read(data, block).await.expect("read");
-        // Or later data in its place.
+        // Later data may have replaced it.
         let is_there = (0..3).any(|later| found == content(block, earlier + later * 500));
         assert!(is_there, "the counter says {version}, and {earlier} is missing");
     }
@@ -167,17 +168,17 @@ async fn a_killed_gateway_has_both_and_one_link_that_is_cut_holds_up_no_host() {
     let version = counted(&*counter, &*data).await;
     assert!(version >= answered.load(Ordering::SeqCst));
 
-    // The node with the data is gone: the other volume is served, and both accept writes.
+    // The data node is lost: the other volume is served, and both volumes accept writes.
     site.data.kill();
     for version in 1..50 {
         write(&*data, 600, version).await.expect("the log takes it");
         write(&*counter, 2000 + version, version).await.expect("the log takes it");
-        // Read at its node, because it has not been read here.
+        // Read at the node, because the gateway has not read the block yet.
         assert_eq!(read(&*counter, 8000 + version).await.expect("read"), content(0, 0));
     }
     eventually("an error", || site.figure("lower_error").is_string()).await;
     assert!(site.figure("dirty_bytes").as_u64() > Some(0));
-    // Also after a restart: the log knows the volume that does not answer.
+    // This also holds after a restart: the log has recorded the volume that does not answer.
     site.near.kill();
     site.serve_gateway();
     let [counter, data] = site.hosts().await;
@@ -202,14 +203,14 @@ async fn without_the_log_both_volumes_are_of_one_moment() {
     let mut site = Site::new();
     let (writer, answered) = count(site.hosts().await, 2);
     eventually("rounds", || site.near.figure("cache", "destage_rounds") > 3).await;
-    // No round is in progress some time after the writer has paused.
+    // Some time after the writer has paused, no destage round is in progress.
     let paused = site.tell(&["gateway", "pause", GATEWAY]);
     assert!(paused.status.success(), "{}", stderr(&paused));
     let then = answered.load(Ordering::SeqCst);
     eventually("writes", || answered.load(Ordering::SeqCst) > then + 400).await;
     site.near.kill();
     writer.await.expect("no panic");
-    // Half an epoch at a node does not count.
+    // A partial epoch at a node is discarded.
     site.counter.kill();
     site.data.kill();
     let text = with_epochs(&site.place, "counter", site.counter.address.port());
@@ -280,7 +281,8 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     assert!(stderr(&in_use).contains("in use"), "{}", stderr(&in_use));
     site.near.kill();
 
-    // Without its unit the others are not served, and it is given up only by explicit request.
+    // Without this unit the other units are not served, and the volume is removed from the log only by an explicit
+    // command.
     let whole = gateway(&site.place, site.counter.address, site.data.address);
     let at = whole.find("[[target.unit]]\nlun = 1").expect("the second unit");
     site.place.write("gateway", &whole[..at]);
@@ -310,7 +312,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
         site.near.kill();
     }
 
-    // The volume comes back: it is not served as if it were complete, but added in its present state.
+    // If the volume comes back, it is not served as if it were complete. A command admits it in its present state.
     site.serve_data();
     site.place.write("gateway", &whole);
     let serve = forebay().arg("serve").arg("--config").arg(&config).output().expect("it runs");
@@ -329,7 +331,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     assert_eq!(site.figure("given_up_bytes"), serde_json::json!({}));
 }
 
-/// A reload cannot open them; neither the refusal nor the reload claims that.
+/// A reload cannot open these units. Neither the refusal nor the reload may claim that it can.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_says_which_units_of_a_common_cache_are_still_not_served() {
     let place = Place::new();
@@ -375,7 +377,7 @@ async fn a_reload_says_which_units_of_a_common_cache_are_still_not_served() {
     assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 7));
 }
 
-/// A slice without a size extends to the end of a file that may grow: the log knows it nevertheless.
+/// A slice without a size extends to the end of a file that may grow. The log recognizes the volume nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
     let place = Place::new();
@@ -413,7 +415,7 @@ async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
     assert_eq!(read(&*second, 3000).await.expect("read"), content(3000, 8));
 }
 
-/// K3: one log with the data of two volumes is restored from a copy of the same run.
+/// A log with the data of two volumes is restored from a copy of the same run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_common_log_that_was_put_back_from_a_copy_serves_neither_volume() {
     let mut site = Site::new();

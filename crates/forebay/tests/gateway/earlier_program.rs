@@ -21,15 +21,15 @@ use crate::support::{Place, Serving, content, forebay, read, stderr, write};
 const NODE: &str = "iqn.2026-11.test:node";
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// A node and a gateway before it.
+/// A node with a gateway in front of it.
 struct EarlierSite {
     name: &'static str,
     front: Front,
-    /// Keys of the cache beside its log.
+    /// Keys of the cache in addition to its log.
     cache: &'static str,
 }
 
-/// The gateway that the host writes to.
+/// The process that the host writes to.
 #[derive(Clone, Copy, PartialEq)]
 enum Front {
     /// A gateway with one unit.
@@ -81,9 +81,9 @@ const SITES: &[EarlierSite] = &[
     EarlierSite { name: "common", front: Front::Common, cache: "report = 'after-complete'" },
 ];
 
-/// Blocks that are written and reach the far volume.
+/// Blocks that are written and destaged to the far volume.
 const DESTAGED: std::ops::Range<u64> = 0..24;
-/// Blocks that are written again, and are only in the log or the NVRAM at the end.
+/// Blocks that are written afterwards and are only in the log or the NVRAM at the end.
 const DIRTY: std::ops::Range<u64> = 12..36;
 
 impl EarlierSite {
@@ -133,7 +133,7 @@ impl EarlierSite {
         0..if self.front == Front::Common { 2 } else { 1 }
     }
 
-    /// Starts the processes of a folder. The last one is the front.
+    /// Starts the processes of a folder. The last one is the gateway that the host uses.
     fn start(&self, program: &Path, place: &Place) -> Vec<Serving> {
         let serve = |name, text: &str| {
             place
@@ -197,7 +197,8 @@ impl EarlierSite {
         }
     }
 
-    /// Starts a program on these files. It serves every acknowledged write and sends it to the far volume.
+    /// Starts a program on these files, and checks that it serves every acknowledged write and destages it to the far
+    /// volume.
     async fn check(&self, program: &Path, place: &Place) {
         let processes = self.start(program, place);
         let front = processes.last().expect("the front");
@@ -218,7 +219,7 @@ impl EarlierSite {
     }
 }
 
-/// Returns a program with default signal dispositions; the one under test is named by an empty path.
+/// Returns the command of a program with default signal dispositions. An empty path stands for the program under test.
 fn command(file: &Path) -> Command {
     if file.as_os_str().is_empty() {
         return forebay();

@@ -1,4 +1,5 @@
-//! A node whose writes count by flush, before it a gateway that is lost: what the node has is a past.
+//! A node with report at flush behind a gateway that is killed: the node's volume must be a consistent prefix of the
+//! gateway's writes.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +19,7 @@ use crate::support;
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 
-/// A node with a log of its own, which keeps claims.
+/// Settings of a node with a log of its own, which supports claims.
 fn with_epochs(place: &Place, port: u16) -> String {
     let cache = format!(
         "}}, {{ cache = {{ log = '{}', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', \
@@ -46,7 +47,7 @@ async fn what_a_lost_gateway_has_left_is_a_past() {
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     assert_eq!(order(&near), "epochs, atomic");
     assert!(connect(far.address, NODE).await.geometry().epoch_blocks > 0);
-    // Data first, then the counter, again and again, until the gateway is no more.
+    // Write data first and then the counter, again and again, until the gateway does not answer.
     let writer = tokio::spawn(async move {
         for version in 2_u64.. {
             let data = write(&*volume, version % 500 + 10, version).await;
@@ -64,7 +65,7 @@ async fn what_a_lost_gateway_has_left_is_a_past() {
     let counter = read(&*raw, 1).await.expect("read");
     let version = (1..1_000_000).find(|version| content(1, *version) == counter);
     let version = version.expect("a counter that was written");
-    // Its data came before it, or data that came later in its place.
+    // The counted data was written before the counter. Later data may have replaced it.
     for earlier in version.saturating_sub(400).max(2)..=version {
         let block = earlier % 500 + 10;
         let found = read(&*raw, block).await.expect("read");
@@ -76,14 +77,14 @@ async fn what_a_lost_gateway_has_left_is_a_past() {
     }
 }
 
-/// Returns the newest version up to `version` that `block` holds; 0: the block was not written yet. Versions go
-/// to the blocks in turn, so an image is a consistent prefix if one version explains all blocks.
+/// Returns the newest version up to `version` that `block` holds, or 0 if the block was not written by then. Versions
+/// go to the blocks in turn, so an image is a consistent prefix if one version explains all blocks.
 fn newest(version: u64, block: u64) -> u64 {
     let turn = version - version % BLOCKS + block;
     if block <= version % BLOCKS { turn } else { turn.saturating_sub(BLOCKS) }
 }
 
-/// Returns the version of which the node's image is a consistent prefix. Reads the image as another initiator.
+/// Returns the version for which the node's image is a consistent prefix. Reads the image as another initiator.
 async fn prefix(far: &Serving, sent: u64) -> Result<u64, String> {
     let raw = connect(far.address, NODE).await;
     let mut versions = Vec::new();
@@ -105,11 +106,11 @@ async fn prefix(far: &Serving, sent: u64) -> Result<u64, String> {
     }
 }
 
-/// Writes ascending versions, each after the one before was acknowledged, until the gateway is gone. `sent` is
-/// the last version that was submitted.
+/// Writes ascending versions, each after the acknowledgment of the previous one, until the gateway does not answer.
+/// `sent` is the last submitted version.
 async fn keep_writing(gateway: SocketAddr, sent: Arc<AtomicU64>) {
     let volume = connect(gateway, GATEWAY).await;
-    // The last version may have been lost unacknowledged; writing the same content again changes nothing.
+    // The last version may have been lost without an acknowledgment; writing it again is harmless.
     for version in sent.load(Ordering::SeqCst).max(1).. {
         sent.store(version, Ordering::SeqCst);
         if write(&*volume, version % BLOCKS, version).await.is_err() {
@@ -118,8 +119,8 @@ async fn keep_writing(gateway: SocketAddr, sent: Arc<AtomicU64>) {
     }
 }
 
-/// Waits until the gateway is in the middle of a destage round: a part of an epoch has reached the node since
-/// its last flush. Returns the number of flushes, which is not `before`.
+/// Waits until the gateway is in the middle of a destage round: part of an epoch has arrived at the node since its last
+/// flush. Returns the number of flushes, which differs from `before`.
 async fn middle_of_a_round(far: &Serving, before: u64) -> u64 {
     let figures = || {
         let status = far.status();
@@ -166,7 +167,7 @@ async fn others_read_a_prefix_at_a_node_whose_gateway_was_killed_in_the_middle_o
         last = found;
     }
     assert!(last > 0, "no epoch came to the node");
-    // At each return of the gateway, the node rolled back the half epoch that the kill had left.
+    // At each return of the gateway, the node has rolled back the partial epoch that the kill had left.
     let given_up = far.figure("cache", "rolled_back");
     assert!(given_up >= ROUNDS / 2, "{given_up} of {ROUNDS} kills left half an epoch");
 }
@@ -192,7 +193,7 @@ async fn others_read_a_prefix_at_a_node_whose_gateway_stands_still_in_the_middle
     assert!(half >= ROUNDS / 2, "{half} of {ROUNDS} stops were in the middle of a round");
 }
 
-/// The flush of a unit that a reload removes would make half an epoch stable.
+/// If a reload flushed a unit that it removes, a partial epoch would become stable.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_that_takes_a_claimed_unit_away_leaves_half_an_epoch_uncounted() {
     let place = Place::new();
@@ -225,7 +226,7 @@ async fn a_reload_that_takes_a_claimed_unit_away_leaves_half_an_epoch_uncounted(
     }
 }
 
-/// The claim of a gateway with dirty data.
+/// Returns the claim of a gateway with dirty data.
 fn claim() -> Claim {
     Claim {
         owner: "a gateway".into(),
@@ -243,14 +244,14 @@ fn claim() -> Claim {
     }
 }
 
-/// A plain file has one version of each block, so the node refuses reads of half an epoch.
+/// A plain file has only one version of each block, so the node refuses reads while a partial epoch is in the file.
 #[tokio::test(flavor = "multi_thread")]
 async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_middle_of_a_round() {
     let place = Place::new();
     let plain =
         format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), 0));
     let far = place.serve("node", &plain);
-    // Without connection recovery, the node notices at once that the gateway is gone.
+    // Without connection recovery, the node notices at once that the gateway has ended.
     let settings = |more| {
         let settings = gateway(place.folder.path(), far.address, more);
         settings.replace("give_up_after", "error_recovery_level = 0, give_up_after")
@@ -271,7 +272,7 @@ async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_midd
     }
     let refused = refused.expect("a gateway was killed in the middle of a round");
     assert!(refused.contains("in the middle of a destage round"), "{refused}");
-    // Once the gateway has sent the rest, others read all of it.
+    // Once the gateway has sent the rest of the epoch, other initiators can read.
     let near = place.serve("gateway", &settings(""));
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let last = prefix(&far, sent.load(Ordering::SeqCst)).await.expect("a prefix");
@@ -279,12 +280,12 @@ async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_midd
     assert!(last == sent || last + 1 == sent, "version {last} of {sent}");
 }
 
-/// 4 KiB blocks that are written in turn: about as many as one destage round has.
+/// Number of 4 KiB blocks that are written in turn: about as many as one destage round contains.
 const BLOCKS: u64 = 256;
-/// How often a gateway is killed or stopped.
+/// Number of times that a gateway is killed or stopped.
 const ROUNDS: u64 = 8;
 
-/// Settings of a node of 512 MiB that delays its answers by `delay`, like a link.
+/// Settings of a node of 512 MiB that delays its responses by `delay`, like a link.
 fn far_node(place: &Place, cache: &str, delay: &str) -> String {
     let (image, state) = (place.path("node.img"), place.path("state"));
     format!(
@@ -296,8 +297,8 @@ fn far_node(place: &Place, cache: &str, delay: &str) -> String {
     )
 }
 
-/// Writes 256 MiB in order to a gateway that does not destage yet, then drains it. Returns the MiB/s of the
-/// drain, and the MiB that the node has written to its disk at the end.
+/// Writes 256 MiB in order to a gateway that does not destage yet, then drains it. Returns the rate of the drain in
+/// MiB/s, and the MiB that the node has written to its disk.
 async fn drained(is_whole: bool, delay: &str) -> (f64, f64) {
     let place = Place::new();
     let log = place.path("node.log");
@@ -340,11 +341,11 @@ async fn drained(is_whole: bool, delay: &str) -> (f64, f64) {
     (rate, on_disk() - before)
 }
 
-/// Measures the cost of a node that keeps whole epochs: `docs/results/epochs.md` has the command.
+/// Measures the cost of a node that keeps whole epochs. `docs/results/epochs.md` contains the command.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "figures, a minute"]
 async fn the_price_of_whole_epochs() {
-    // With a link of 4 ms each way, and without one.
+    // Measure with a link of 4 ms one way, and without one.
     for delay in ["8ms", "0ms"] {
         let (mut plain, mut whole) = (Vec::new(), Vec::new());
         for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! Files of a node and of a gateway that are removed, renamed, replaced or cut short while in use. The process
-//! stays up, acknowledges no more writes to them, and sends what can be read to the node.
+//! Files of a node and of a gateway that are removed, renamed, replaced or truncated while in use. The process
+//! continues, acknowledges no more writes to them, and sends all data that it can read to the node.
 
 use std::{
     fs::{self, File},
@@ -16,10 +16,10 @@ use crate::support;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
-/// With these settings, writes stay in the log until a drain or a lost log makes destage send them.
+/// With these settings, writes stay in the log until a drain, or a lost log, starts destage.
 const LAZY: &str = "destage_idle = '60s'\ndestage_threshold = 0.9\ndirty_age = '1h'\n";
 
-/// 16 MiB, twice what the memory of the gateway holds.
+/// 16 MiB in blocks of 4 KiB: twice the memory of the gateway.
 const BLOCKS: u64 = 4096;
 
 /// A node, and a gateway that keeps writes in its log.
@@ -47,7 +47,7 @@ impl Pair {
     }
 }
 
-/// Writes blocks from `first` on until one is refused. Returns the number of acknowledged blocks and the time.
+/// Writes blocks from `first` until one is refused. Returns the number of acknowledged blocks and the time.
 async fn write_until_refused(volume: &dyn Volume, first: u64) -> (u64, Duration) {
     let begun = Instant::now();
     for count in 0.. {
@@ -66,7 +66,7 @@ async fn assert_written(volume: &dyn Volume, blocks: u64) {
     }
 }
 
-/// S14: a log without a name still acknowledged writes, and the stop discarded its content.
+/// Regression: a log without a name still acknowledged writes, and the stop discarded its content.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_log_acknowledges_no_more_and_all_that_it_has_goes_to_the_node() {
     let pair = Pair::new("");
@@ -87,7 +87,7 @@ async fn a_removed_log_acknowledges_no_more_and_all_that_it_has_goes_to_the_node
     assert_written(&*volume, 64 + more).await;
     volume.flush().await.expect("all is at the node");
     assert_written(&*connect(pair.far.address, NODE).await, 64 + more).await;
-    // No data is missing, so a start makes a new log.
+    // No data is missing, so the next start creates a new log.
     let Pair { place, far, near, .. } = pair;
     assert!(near.terminate().0.success());
     let near = place.serve("gateway", &gateway(place.folder.path(), far.address, LAZY));
@@ -114,7 +114,7 @@ async fn a_log_whose_name_another_file_took_is_used_again_when_it_has_its_name_b
     assert_written(&*volume, more + 2).await;
 }
 
-/// The log holds more than memory does, so some of its data can no longer be read anywhere.
+/// The log holds more than memory does, so some of its data can no longer be read from anywhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_goes_to_the_node() {
     let place = Place::new();
@@ -150,7 +150,7 @@ async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_
         let (first, last) = (number("first_lba=") / 8, number("last_lba=") / 8);
         lost[first..=last.min(BLOCKS as usize - 1)].fill(true);
     }
-    // The rest was in 6 MiB of the log and 8 MiB of memory.
+    // The rest of the data was in 6 MiB of the log and 8 MiB of memory.
     let count = lost.iter().filter(|is_lost| **is_lost).count();
     assert!((1..BLOCKS as usize / 2).contains(&count), "{count} blocks: {said}");
     let node = connect(far.address, NODE).await;
@@ -192,7 +192,7 @@ fn events_of(running: &mut Running) -> Arc<Mutex<String>> {
     events
 }
 
-/// W7: SIGBUS ended the process with all its targets.
+/// Regression: SIGBUS ended the process with all its targets.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_nvram_that_is_cut_short_or_removed_ends_no_process_and_loses_nothing() {
     type Damage = fn(&PathBuf);
@@ -245,7 +245,7 @@ async fn a_removed_half_of_a_log_is_left_out_and_the_other_one_goes_on() {
     assert_written(&*volume, block + 1).await;
 }
 
-/// Nobody noticed the loss, and the stop said that the next start would recover the lost data.
+/// Regression: the loss went unnoticed, and the stop promised that the next start would recover the lost data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_has_lost_both_its_halves_sends_all_that_it_has_to_the_node() {
     let pair = Pair::new("log_mirror = 'second.log'\n");

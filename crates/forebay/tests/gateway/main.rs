@@ -1,4 +1,4 @@
-//! A gateway over a node, each killed in several ways: no acknowledged write is lost.
+//! A gateway over a node, each of them killed in several ways: no acknowledged write is lost.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -25,7 +25,7 @@ use volume::{Data, Durability, Lba, Volume};
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 
-/// A node and a gateway before it.
+/// Starts a node with a gateway in front of it.
 fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     let far = place.serve("node", &node(place.folder.path(), 0));
     let near = place.serve("gateway", &gateway(place.folder.path(), far.address, more));
@@ -41,8 +41,8 @@ fn give_up(place: &Place, who: &str, file: &str) {
     assert!(told.status.success(), "{}", stderr(&told));
 }
 
-/// Writes versions to blocks 0..16 in turn until a write fails. Returns for each block the last acknowledged
-/// and the last submitted version.
+/// Writes versions to blocks 0..16 in turn until a write fails. Returns for each block the last acknowledged and the
+/// last submitted version.
 async fn write_until_it_fails(volume: Arc<impl Volume>) -> Vec<(u64, u64)> {
     let mut versions = vec![(0, 0); 16];
     for turn in 0_u64.. {
@@ -82,20 +82,20 @@ async fn a_gateway_killed_while_written_to_loses_nothing() {
         assert!(versions.iter().all(|(acknowledged, _)| *acknowledged > 0));
         near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
         assert_nothing_lost(&*connect(near.address, GATEWAY).await, &versions).await;
-        // The far volume finally gets the same data.
+        // Finally the far volume gets the same data.
         eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
         assert_nothing_lost(&*connect(far.address, NODE).await, &versions).await;
     }
 }
 
-/// The gateway's log-in to the node needs the node's portal, which the same start opens.
+/// The gateway logs in to the node through a portal that the same start opens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_and_its_gateway_start_in_one_process() {
     let place = Place::new();
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("bound");
     drop(free);
-    // The order in the file does not matter.
+    // The order of the targets in the file does not matter.
     let own = |text: String| text.trim_start().replacen("listen", "# listen", 1);
     let near = own(gateway(place.folder.path(), address, ""))
         .replace("[[target.unit]]", "listen = ['127.0.0.1:0']\n[[target.unit]]");
@@ -112,8 +112,8 @@ async fn a_node_and_its_gateway_start_in_one_process() {
     drop(both);
 }
 
-/// Both ends report the bytes that crossed the link. With a node that does not allow compression, the gateway
-/// serves without it.
+/// Both ends report the bytes that crossed the link. With a node that does not allow compression, the gateway serves
+/// without it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
     let allowed = "[iscsi]\ncompression = ['lz4', 'zstd']\n";
@@ -157,8 +157,8 @@ async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
     }
 }
 
-/// At both ends. If the host does not allow the congestion control, connections use the default, and data
-/// arrives all the same. The status says which one is in use.
+/// Checks both ends. If the host does not support the congestion control, connections use the default, and data arrives
+/// nevertheless. The status shows which one is in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_have_the_congestion_control_that_is_wanted_or_the_kernels() {
     let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
@@ -240,14 +240,14 @@ async fn a_stop_with_dirty_data_is_quick_and_the_data_safe() {
     assert!(status.success(), "{status}");
     assert!(took < Duration::from_secs(5), "{took:?}");
 
-    // The gateway starts while the far volume is away: the log knows the volume.
+    // The gateway starts while the far volume is away, because the log has recorded the volume.
     let address = far.address;
     let near = place.serve("gateway", &gateway(place.folder.path(), address, ""));
     let volume = connect(near.address, GATEWAY).await;
     for block in 2..50 {
         assert_eq!(read(&*volume, block).await.expect("served from the log"), content(block, 1));
     }
-    // The far volume comes back and gets all the data.
+    // The far volume comes back and gets all data.
     let far = place.serve("node", &node(place.folder.path(), address.port()));
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let there = connect(far.address, NODE).await;
@@ -320,7 +320,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
     }
 }
 
-/// S21, at both ends: neither repeats the event every five seconds.
+/// Regression: both ends repeated the event every five seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
     let place = Place::new();
@@ -329,7 +329,7 @@ async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
     let (_near, events) = serve_with_events(&place, "gateway", &settings);
     eventually("a session", || told(&events, "session is up") == 1).await;
     far.kill();
-    // Without CHAP users, the node answers as if there were no such target (0203).
+    // Without CHAP users, the node answers as if the target did not exist (0203).
     let another = "[[target]]\nallow = [ { initiator = 'iqn.2026-11.test:another' } ]";
     let settings = node(place.folder.path(), far.address.port()).replace("[[target]]", another);
     let (far, refusals) = serve_with_events(&place, "node", &settings);
@@ -339,8 +339,8 @@ async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
     assert_eq!(told(&refusals, "login failed"), 1);
 }
 
-/// Several hosts may write to it, and the loss of a write can be reported to only one of them, so no write may
-/// be lost.
+/// Several hosts may write to the volume, and a lost write could be reported to only one of them. Therefore no write
+/// may be lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_without_a_cache_is_written_through() {
     let place = Place::new();
@@ -359,7 +359,7 @@ async fn a_gateway_without_a_cache_is_written_through() {
     volume.flush().await.expect("all was stable when it was answered");
 }
 
-/// Writes `blocks` blocks from `first` on as one command.
+/// Writes `blocks` blocks from `first` with one command.
 async fn write_run(
     volume: &impl Volume,
     (first, blocks): (u64, u64),
@@ -369,7 +369,7 @@ async fn write_run(
     volume.write(Lba(first * 8), Data::from(data), Durability::Volatile).await
 }
 
-/// Writes ascending versions until one is refused. Then all blocks hold the last version that was acknowledged.
+/// Writes ascending versions until one is refused. Then all blocks must hold the last acknowledged version.
 async fn overwrite_until_busy(volume: &impl Volume, run: (u64, u64), mut version: u64) {
     let refused = loop {
         match write_run(volume, run, version + 1).await {
@@ -403,7 +403,7 @@ async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
     let (large, small) = ((4000, 256), (8000, 64));
     write(&volume, 0, 1).await.expect("written");
     far.kill();
-    // The log has 32 MiB. The gateway checks it once a second, so wait for each level.
+    // The log has 32 MiB. The gateway checks its fill level once a second, so wait for each level.
     let fill = || near.figure("cache", "log_fill_percent");
     let (mut of_large, mut of_small) = (0, 0);
     while fill() < 80 {
@@ -419,7 +419,7 @@ async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
     overwrite_until_busy(&volume, large, of_large).await;
     overwrite_until_busy(&volume, small, of_small).await;
     let mut taken = 1;
-    // Write one block each time; the volume has 64 MiB.
+    // Write one block at a time; the volume has 64 MiB.
     let refused = loop {
         match write(&volume, taken, 1).await {
             Ok(()) => taken += 1,
@@ -495,8 +495,8 @@ fn check_tells_whose_a_log_is() {
     assert!(check().contains("last stopped cleanly"), "{}", check());
 }
 
-/// The node's file grows while a host writes through the gateway. No write fails, and the gateway reports and
-/// serves the new size, also after it was killed.
+/// The node's file grows while a host writes through the gateway. No write fails, and the gateway reports and serves
+/// the new size, also after it was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
     let place = Place::new();
@@ -540,7 +540,7 @@ async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
     assert_eq!(read(&*direct, last).await.expect("read"), content(last, 7));
 }
 
-/// K5: the gateway made and filled a log, which takes minutes if it is large, before it checked the port.
+/// Regression: the gateway created and filled its log, which takes minutes for a large one, before it checked the port.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_that_is_taken_is_noticed_before_a_log_is_made() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! The second read tier of a gateway, with the binary: its file, its counters, what it refuses.
+//! The second read tier of a gateway in the program: its file, its counters, and the disks that it refuses.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,7 +8,7 @@ use support::{
 
 use crate::support;
 
-/// 16 MiB, twice the size of the memory.
+/// 16 MiB in blocks of 4 KiB: twice the size of the memory.
 const BLOCKS: u64 = 4096;
 const TARGET: &str = "iqn.2026-11.test:gateway";
 
@@ -30,7 +30,7 @@ async fn reads_are_answered_from_a_local_disk_and_survive_its_rot() {
         write(&*volume, block, 1).await.expect("written");
     }
     eventually("destage", || figure(&near, "dirty_bytes") == 0).await;
-    // Twice: data that was dirty when it left memory is added to the tier by the second pass.
+    // Read everything twice: blocks that were dirty when they left memory enter the tier only in the second pass.
     for _ in 0..2 {
         for block in 0..BLOCKS {
             assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
@@ -42,7 +42,7 @@ async fn reads_are_answered_from_a_local_disk_and_survive_its_rot() {
     assert!(figure(&near, "tier_used_bytes") > BLOCKS * 2048);
     assert!(figure(&near, "tier_bytes") > 60 << 20);
 
-    // Another program overwrites the whole disk: nothing of that is ever returned.
+    // Another program overwrites the whole disk. None of its bytes may ever be returned.
     let file = std::fs::OpenOptions::new().write(true).open(&disk).expect("it is there");
     for at in (1 << 20..64 << 20).step_by(1 << 20) {
         file.write_all_at(&vec![0xee; 1 << 20], at).expect("written");
@@ -65,7 +65,7 @@ async fn reads_are_answered_from_a_local_disk_and_survive_its_rot() {
     let status = near.terminate().0;
     assert!(status.success(), "{status}");
 
-    // Discarded after a restart.
+    // After a restart the tier is empty.
     let near = place.serve("gateway", &settings);
     let volume = connect(near.address, TARGET).await;
     for block in 0..100 {

@@ -1,5 +1,5 @@
-//! Logs, NVRAM files and read tiers that are missing, blank, older, damaged, too small or of another volume at a
-//! start. None is treated as new, and only the units that need them are not served.
+//! Logs, NVRAM files and read tiers that are missing, blank, older, damaged, too small or of another volume at a start.
+//! None of them is used as a new one, and only the units that need them are not served.
 
 use support::{Place, Serving, connect, content, gateway, node, read, run, stderr, write};
 use volume::Volume;
@@ -30,8 +30,8 @@ fn lose(log: &std::path::Path, how: Lost) -> impl FnOnce() + use<> {
 
 const KEEPS_DIRTY: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
 
-/// A gateway over a node without claims, killed with dirty data in its log, is not started without
-/// that log, and loses nothing when the log is back.
+/// Kills a gateway with dirty data in its log, over a node without claims. Checks that the gateway is refused without
+/// the log, and has lost nothing when the log is back.
 async fn is_refused_without_its_log(top: &str, more: &str, how: Lost) {
     let place = Place::new();
     let (far, mut near) = (place.serve("node", &node(place.folder.path(), 0)), None);
@@ -50,7 +50,7 @@ async fn is_refused_without_its_log(top: &str, more: &str, how: Lost) {
     let check = run(&["check", "--config", &config]);
     let checked = String::from_utf8_lossy(&check.stdout).into_owned();
     assert_eq!(check.status.code(), Some(1), "{checked}");
-    // Start twice: the first refusal must leave nothing that the second start takes for a log.
+    // Start twice: the first refusal must leave nothing that the second start would use as a log.
     for _ in 0..2 {
         let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
         assert!(told.contains("gateway.log") && told.contains("instance"), "{told}");
@@ -90,7 +90,7 @@ async fn a_log_that_is_missing_beside_its_nvram_is_not_made_anew() {
         let put_back = lose(&place.path("gateway.log"), how);
         let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
         assert!(told.contains("forebay forget"), "{told}");
-        // With the records lost, too, the NVRAM still knows the log.
+        // If the records are lost as well, the NVRAM still identifies the log.
         let (records, away) = (place.path("forebay-state"), place.path("away"));
         std::fs::rename(&records, &away).expect("records");
         for _ in 0..2 {
@@ -108,14 +108,14 @@ async fn a_log_that_is_missing_beside_its_nvram_is_not_made_anew() {
     assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
 }
 
-/// Returns the exit code and the output of `forebay check` for the settings of that name.
+/// Returns the exit code and the output of `forebay check` for the settings with this name.
 fn check(place: &Place, name: &str) -> (Option<i32>, String) {
     let config = place.path(&format!("{name}.toml")).display().to_string();
     let output = run(&["check", "--config", &config]);
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Before the fix, `check` said that the NVRAM file would be made.
+/// Regression: `check` reported that the NVRAM file would be made.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_nvram_that_is_missing_or_an_older_copy_is_found_by_check() {
     let place = Place::new();
@@ -187,7 +187,7 @@ async fn the_log_of_a_node_that_counts_writes_with_the_next_flush_is_not_made_an
     assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
 }
 
-/// Drains the gateway by command, since `dirty_bytes` in its status does not include what waits in the NVRAM.
+/// Drains the gateway by command, since `dirty_bytes` in its status does not include the data in the NVRAM.
 fn drain_and_stop(near: Serving) {
     let control = near.control.display().to_string();
     let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
@@ -266,7 +266,7 @@ async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
     let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
     assert!(told.contains("(this gateway itself)") && !told.contains("adopt"), "{told}");
     assert!(told.contains("gateway.log") && told.contains("forebay claim drop"), "{told}");
-    // Another gateway is told who has the claim.
+    // Another gateway gets a message that names the owner of the claim.
     let other = format!("initiator_name = 'iqn.2026-11.test:second'\n{settings}")
         .replace("gateway.log", "second.log");
     let config = place.write("second", &other).display().to_string();
@@ -276,7 +276,7 @@ async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
     assert!(checked.contains("this gateway cannot write to it"), "{checked}");
 }
 
-/// A node with a plain file, and a file behind a cache that acknowledges writes from the NVRAM.
+/// Settings of a node with two units: a plain file, and a file behind a cache that acknowledges writes from the NVRAM.
 fn two_units(place: &Place, log: &str) -> String {
     let path = |name: &str| place.path(name).display().to_string();
     format!(
@@ -354,7 +354,7 @@ async fn a_log_under_another_path_is_not_taken_for_the_one_that_was_in_use() {
     let told = refused(&after, "before.log");
     assert!(told.contains("--lose-data") && told.contains("move that file"), "{told}");
     assert!(!place.path("after.log").exists(), "no log was made");
-    // The file was moved, as the message says.
+    // Move the file as the message says.
     std::fs::rename(place.path("before.log"), place.path("after.log")).expect("moved");
     let mut serving = place.serve("node", &after);
     let volume = connect(serving.address, GATEWAY).await;
@@ -417,7 +417,7 @@ async fn a_damaged_log_is_refused_until_its_loss_is_accepted() {
         write(&*volume, block, 1).await.expect("taken");
     }
     drop(near);
-    // One bit in the middle of what was written: blocks 0 and 1 are superblocks.
+    // Flip one bit in the middle of the written data; blocks 0 and 1 are superblocks.
     let path = place.path("gateway.log");
     let mut log = std::fs::read(&path).expect("a log");
     log[20 * 4096 + 100] ^= 1;

@@ -1,4 +1,4 @@
-//! Volumes that are moved between nodes while hosts use them, and while either node is killed.
+//! Volumes that move between nodes while hosts use them, and while either node is killed.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -23,7 +23,7 @@ use support::{
     read, run, stderr, write,
 };
 
-/// `forebay check` checks a volume at the node where it is now, and skips one that has moved away.
+/// Asserts that `forebay check` checks a volume at the node that has it now, and skips one that has moved away.
 fn checks_what_has_moved(place: &support::Place) {
     let check = |node: &str| {
         let config = place.path(&format!("{node}.toml")).display().to_string();
@@ -69,14 +69,14 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     let there = connect_to(cellar.address).await;
     assert!(there.identity().contains("naa."));
     verify(&there, &versions, "node").await;
-    // A host that knows only the old place is redirected to the new one: the same disk.
+    // A host with the old address is redirected to the new one, and sees the same disk.
     let redirected = connect_to(attic.address).await;
     assert_eq!(redirected.identity(), there.identity());
     verify(&redirected, &versions[..16], "redirected").await;
     let listed = json(&attic, &["volume", "list"]);
     assert_eq!((&listed[0]["how"], &listed[0]["volume"]), (&"gone".into(), &"payroll".into()));
     assert_eq!(json(&cellar, &["volume", "list"])[0]["how"], "here");
-    // Both keep this over a restart, regardless of the old place's settings, and a reload does not change it.
+    // Both nodes keep this over a restart, regardless of the settings at the old node, and a reload does not change it.
     drop((redirected, there));
     let reloaded = run(&["reload", "--control", attic.control.to_str().expect("a path")]);
     assert!(String::from_utf8_lossy(&reloaded.stdout).contains("nothing is different"));
@@ -93,7 +93,7 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     write(&*volume, 5, 1_000_000).await.expect("taken");
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     versions[5].store(1_000_000, Ordering::Relaxed);
-    // Back to the node whose settings have it: it serves the moved data, not what was left there.
+    // Move it back to the node whose settings contain it: it serves the moved data, not the file that was left there.
     let refused = move_to(&cellar, "attic", &[]);
     assert!(stderr(&refused).contains("does not accept volumes"), "{}", stderr(&refused));
     let (_, ()) = (attic.terminate(), ());
@@ -151,7 +151,7 @@ async fn what_the_unit_keeps_moves_with_it() {
     for what in ["held", "owner", "log", "generation"] {
         assert_eq!(after[what], before[what], "{what}");
     }
-    // At the new place others cannot bypass the gateway either.
+    // At the new node other initiators cannot bypass the gateway either.
     let stranger = connect_to(cellar.address).await;
     assert!(write(&*stranger, 0, 1).await.is_err());
     drop(near);
@@ -189,11 +189,12 @@ async fn a_move_is_watched_joined_and_cancelled() {
     eventually("it arrives", || json(&cellar, &["volume", "list"])[0]["how"] == "arriving").await;
     let output = move_to(&attic, "third", &[]);
     assert!(stderr(&output).contains("is being moved to cellar"), "{}", stderr(&output));
-    // The command is not part of the move; another command to the same place watches it.
+    // The move does not depend on the command that started it; another command to the same destination shows its
+    // progress.
     first.kill().expect("it runs");
     first.wait().expect("it ends");
     let mut second = slow("cellar");
-    // A command after the cancellation would begin another move; it watches if it has reported something.
+    // A command that starts after the cancellation would begin another move. Wait until it has reported progress.
     let mut lines = BufReader::new(second.stdout.take().expect("a pipe")).lines();
     let begun = lines.next().expect("a line").expect("text");
     write(&*volume, 0, 2).await.expect("hosts go on");
@@ -201,7 +202,7 @@ async fn a_move_is_watched_joined_and_cancelled() {
     assert_eq!(cancelled["stage"], "undone");
     let rest: Vec<String> = lines.map(|line| line.expect("text")).collect();
     assert!(!second.wait().expect("it ends").success());
-    // It has reported progress that never decreased.
+    // The reported progress never decreases.
     let told = [begun].into_iter().chain(rest);
     let told: Vec<Value> = told.map(|line| serde_json::from_str(&line).expect("JSON")).collect();
     let copied: Vec<_> =
@@ -212,18 +213,18 @@ async fn a_move_is_watched_joined_and_cancelled() {
     eventually("nothing is left", || !place.path("cellar.moved/payroll.img").exists()).await;
     assert_eq!(json(&cellar, &["volume", "list"]), Value::Array(vec![]));
     assert_eq!(read(&*volume, 0).await.expect("read"), content(0, 2));
-    // It may be moved anywhere after that.
+    // Afterwards the volume may be moved anywhere.
     let output = move_to(&attic, "third", &[]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(serves(&third) && !serves(&attic));
     assert_eq!(read(&*volume, 0).await.expect("the host was sent there"), content(0, 2));
 }
 
-/// `kill -9` of either node at any time of a move, with a host that writes through a gateway: nothing is lost, no
-/// host gets an error, and exactly one node serves in the end.
+/// Kills either node at any time of a move, while a host writes through a gateway. No data is lost, the host gets no
+/// error, and exactly one node serves in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_killed_in_a_move_loses_nothing() {
-    // Number of rounds; more with FOREBAY_ROUNDS.
+    // FOREBAY_ROUNDS sets the number of rounds.
     let rounds = std::env::var("FOREBAY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     let (place, _seed, seeds) = place();
     let attic_settings =
@@ -249,12 +250,12 @@ async fn a_node_that_is_killed_in_a_move_loses_nothing() {
                 .output()
                 .expect("the binary runs")
         });
-        // At any time of it: the whole move takes some hundred milliseconds.
+        // Kill at any time during the move, which takes some hundred milliseconds.
         tokio::time::sleep(Duration::from_millis((round * 67 + 40) % 500)).await;
         let victim = ((round / 2 + round) % 2) as usize;
         nodes[victim].kill();
         let _ = moving.join();
-        // A single node does not decide anything that the other one does not know.
+        // Restart the killed node: a single node decides nothing that the other one does not know.
         nodes[victim] = place.serve(node_names[victim], &texts[victim]);
         let mut both = false;
         eventually("one of them serves", || {

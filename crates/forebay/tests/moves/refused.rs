@@ -1,4 +1,4 @@
-//! Refused moves: each message says what to do, nothing has been copied, and the volume is unchanged.
+//! Refused moves: the message names the remedy, nothing has been copied, and the volume is unchanged.
 
 use std::net::SocketAddr;
 
@@ -48,14 +48,13 @@ async fn what_cannot_be_moved_is_refused_with_what_to_do_and_stays() {
     for node in ["small", "closed", "taken"] {
         assert!(!place.path(&format!("{node}.moved/payroll.img")).exists());
     }
-    // It is served as before.
+    // The volume is served as before.
     let volume = connect_to(attic.address).await;
     write(&*volume, 1, 1).await.expect("taken");
     drop((closed, taken));
 }
 
-/// A node with a target that requires certificates, authentication and more, and one with such a target as the
-/// destination.
+/// Settings of a node whose target requires certificates, authentication and more; also used for the destination.
 fn guarded(node: &str, seeds: &[SocketAddr], ca: &str, target: &str) -> String {
     let names = names(node, 0, seeds, "names").replacen("listen = [\"127.0.0.1:0\"]\n", "", 1);
     format!(
@@ -65,7 +64,7 @@ fn guarded(node: &str, seeds: &[SocketAddr], ca: &str, target: &str) -> String {
     )
 }
 
-/// A private volume must not become accessible to everybody, without authentication, or unencrypted.
+/// A moved volume must not become accessible to more initiators, without authentication, or unencrypted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
     let (place, _seed, seeds) = place();
@@ -88,7 +87,7 @@ async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
     };
     let wide = allow.replace("user = \"alice\", ", "");
     let nodes = [
-        // No setting there mentions the target, and the node admits everybody.
+        // No setting of this node mentions the target, and its `[accept]` admits all initiators.
         place.serve("open", &cellar("open", &seeds, &accept("open"))),
         there("everybody", "ca", mutual),
         there("wide", "ca", &format!("{wide}{mutual}")),
@@ -120,7 +119,7 @@ async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
     assert!(serves(&nodes[6]) && !serves(&attic));
 }
 
-/// A target with one unit on this stack.
+/// Settings of a target with one unit on this stack.
 fn target(name: &str, unit: &str, stack: &str) -> String {
     format!(
         "[[target]]\nname = \"iqn.2026-11.test:{name}\"\n[[target.unit]]\n{unit}stack = [ {stack} ]\n"
@@ -190,7 +189,7 @@ async fn volumes_that_are_more_than_their_blocks_stay() {
         let text = stderr(&move_volume(&attic, volume, "open", &[]));
         assert!(text.contains(expected) && text.contains("remedy"), "{volume}: {text}");
     }
-    // A gateway that shares it has a part of the written data.
+    // A gateway that shares the volume may have a part of the written data in its log.
     let text = gateway(place.folder.path(), attic.address, "share = true");
     let near = place.serve("near", &text);
     eventually("the gateway shares it", || {
@@ -201,7 +200,7 @@ async fn volumes_that_are_more_than_their_blocks_stay() {
     drop((near, closed));
 }
 
-/// A node that has both could serve only one of them, and would not start.
+/// A node with both volumes could serve only one of them, and would not start.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     let (place, _seed, seeds) = place();
@@ -233,7 +232,7 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
             assert!(!moving.is_finished());
         }
         refused(&loft);
-        // Settings cannot use the name meanwhile either.
+        // Meanwhile settings cannot use the name either.
         place.write("cellar", &format!("{text}{}", untold("payroll")));
         let said = stderr(&run(&["reload", "--control", cellar.control.to_str().expect("a path")]));
         assert!(
@@ -244,12 +243,12 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
         let output = moving.join().expect("it ends");
         assert!(output.status.success(), "{}", stderr(&output));
     });
-    // And after its arrival.
+    // The name is also refused after the volume has arrived.
     let text_of = |of: &Serving| stderr(&move_volume(of, "wages", "cellar", &[]));
     assert!(text_of(&loft).contains("has a target iqn.2026-11.test:payroll already"));
     assert_eq!(read(&*volume, 7).await.expect("it is there"), content(7, 1));
-    // Settings in which another unit uses its target name, changed while the node was down: the node starts, serves
-    // everything else, and reports why.
+    // While the node was down, its settings were changed so that another unit uses the target name. The node starts,
+    // serves everything else, and reports the reason.
     cellar.terminate();
     let cellar = place.serve("cellar", &format!("{text}{}", untold("payroll")));
     assert!(!serves(&cellar));
@@ -274,7 +273,7 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     assert!(serves(&cellar));
 }
 
-/// The unit is not served, but its file may come back: no other unit may get its claim, reservations or record.
+/// A unit that is not served may get its file back, so no other unit may use its claim, reservations or record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_number() {
     let (place, _seed, seeds) = place();
@@ -308,7 +307,7 @@ async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_numb
     }
 }
 
-/// Each incoming move occupies one of the 64 places for name queries.
+/// Each incoming move occupies one of the 64 connections of the naming service.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seventeenth_volume_at_once_is_refused_at_both_ends() {
     let (place, _seed, seeds) = place();

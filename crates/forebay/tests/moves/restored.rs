@@ -1,5 +1,5 @@
-//! Nodes that were restored from a backup, or have lost their record of a move: later data is neither discarded nor
-//! served beside an older copy. And hosts that would wait too long.
+//! Nodes that were restored from a backup, or that have lost their record of a move: newer data is neither discarded
+//! nor served together with an older copy. Also moves that would make hosts wait too long.
 
 use std::{
     path::Path,
@@ -42,10 +42,10 @@ async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() 
     assert!(!serves(&attic) && serves(&cellar));
     let listed = json(&attic, &["volume", "list"]);
     assert_eq!(listed[0]["how"], "gone");
-    // Hosts are redirected to the newer one.
+    // Hosts are redirected to the newer volume.
     let host = connect_to(attic.address).await;
     assert_eq!(read(&*host, 1).await.expect("read"), content(1, 2));
-    // If it cannot know this when it starts, it learns it later.
+    // A node that cannot know this at its start learns it later.
     attic.terminate();
     put_back();
     drop(seed);
@@ -57,7 +57,7 @@ async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() 
     let _seed = place.serve("seed", &seed);
     eventually("it gives way", || !serves(&attic)).await;
     assert!(serves(&cellar) && place.path("payroll.img").exists());
-    // The operator decides, and the other one stops serving then.
+    // The operator decides to serve the older copy, and the other node stops serving.
     attic.terminate();
     let newer = attic_settings.replace("lun = 3", "lun = 3\ngeneration = 7");
     let attic = place.serve("attic", &newer);
@@ -66,7 +66,7 @@ async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() 
     assert!(place.path("cellar.moved/payroll.img").exists(), "nothing is thrown away");
 }
 
-/// Changes the record in a volume file.
+/// Changes the record of a move in a file.
 fn change(file: &Path, change: impl FnOnce(&mut Value)) {
     let bytes = std::fs::read(file).expect("a record");
     let mut record = serde_json::from_slice(&bytes[16..bytes.len() - 4]).expect("JSON");
@@ -90,7 +90,8 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
     knows(&attic, &["cellar"]).await;
     let output = move_to(&attic, "cellar", &[]);
     assert!(output.status.success(), "{}", stderr(&output));
-    // As if one had stopped before it was told, and the other one had been restored to before the decision.
+    // Simulate a source node that stopped before it was notified, and a destination that was restored to a state before
+    // the decision.
     attic.terminate();
     cellar.terminate();
     let decided = place.path("attic.state/moved/payroll.volume");
@@ -107,7 +108,7 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
     assert!(listed["how"] == "waiting" && why.contains("knows nothing of this move"), "{listed}");
     assert!(place.path("cellar.moved/payroll.img").exists());
     assert!(serves(&attic) && !serves(&cellar));
-    // Another move does not remove it either.
+    // Another move does not remove the copy either.
     let output = move_to(&attic, "cellar", &[]);
     assert!(
         stderr(&output).contains("the node has a complete copy of payroll"),
@@ -115,7 +116,7 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
         stderr(&output)
     );
     assert!(place.path("cellar.moved/payroll.img").exists() && serves(&attic));
-    // A node that knows that the move was not decided reports this, and the unneeded copy is removed.
+    // The node that knows that the move was not decided reports this, and the unneeded copy is removed.
     attic.terminate();
     std::fs::rename(place.path("decided"), &decided).expect("moved");
     change(&decided, |kept| {
@@ -160,7 +161,7 @@ async fn hosts_wait_for_the_last_of_the_copy_no_longer_than_is_said() {
     let text = stderr(&output);
     assert!(!output.status.success() && text.contains("payroll stays here"), "{text}");
     assert!(text.contains("longer than 0.2 s") && text.contains("with a longer --pause"), "{text}");
-    // A flush takes 2 s.
+    // No host waited for the flush, which takes 2 s.
     assert!(longest < Duration::from_millis(1700), "{longest:?}");
     assert!(serves(&attic) && !serves(&cellar));
     assert_eq!(read(&*volume, 3).await.expect("read"), content(3, version));
@@ -171,7 +172,7 @@ async fn hosts_wait_for_the_last_of_the_copy_no_longer_than_is_said() {
     }
 }
 
-/// Hosts need not wait until the old unit is closed, which takes another flush.
+/// Hosts need not wait until the old node has closed the unit, which takes another flush.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_node_serves_before_anything_is_put_away() {
     let (place, _seed, seeds) = place();
@@ -186,6 +187,6 @@ async fn the_other_node_serves_before_anything_is_put_away() {
     assert_eq!(moved["stage"], "moved");
     assert!(serves(&cellar) && !serves(&attic));
     let pause = moved["pause_seconds"].as_f64().expect("seconds");
-    // One flush and some more time.
+    // Hosts waited for one flush and little more.
     assert!((1.5..2.7).contains(&pause), "{pause}");
 }

@@ -1,4 +1,4 @@
-//! A node with a volume, other nodes that may take it, and a host that writes.
+//! A node with a volume, other nodes that accept it, and a host that writes.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +21,7 @@ use crate::support::{
 pub const PAYROLL: &str = "iqn.2026-11.test:payroll";
 pub const BLOCKS: u64 = 2048;
 
-/// A folder with the shared secret, and a seed in it.
+/// Creates a folder with the shared secret, and starts a seed node in it.
 pub fn place() -> (Place, Serving, [SocketAddr; 1]) {
     let place = Place::new();
     secret(&place, "names");
@@ -30,7 +30,7 @@ pub fn place() -> (Place, Serving, [SocketAddr; 1]) {
     (place, seed, [at])
 }
 
-/// The node that has the volume; `more` is added to its target.
+/// Settings of the node that has the volume; `more` is added to its target.
 pub fn attic(port: u16, seeds: &[SocketAddr], more: &str) -> String {
     format!(
         "{}[[target]]\nname = \"{PAYROLL}\"\n{more}[[target.unit]]\nvolume = \"payroll\"\nlun = 3\n\
@@ -39,22 +39,22 @@ pub fn attic(port: u16, seeds: &[SocketAddr], more: &str) -> String {
     )
 }
 
-/// A node that accepts volumes.
+/// Settings of a node that accepts volumes.
 pub fn cellar(node: &str, seeds: &[SocketAddr], accept: &str) -> String {
     format!("{}{accept}{}", names(node, 0, seeds, "names"), untold(node))
 }
 
-/// The settings of a node that accepts volumes.
+/// The table `[accept]` of a node that accepts volumes.
 pub fn accept(node: &str) -> String {
     format!("[accept]\nfolder = \"{node}.moved\"\nsize = \"1GiB\"\n")
 }
 
-/// Moves the volume there.
+/// Moves the volume `payroll` to the node `to`.
 pub fn move_to(of: &Serving, to: &str, more: &[&str]) -> Output {
     move_volume(of, "gln:payroll", to, more)
 }
 
-/// The same for a volume with another name.
+/// Moves a volume with another name.
 pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Output {
     forebay()
         .args(["volume", "move", volume, "--to", to, "--control"])
@@ -64,7 +64,7 @@ pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Outpu
         .expect("the binary runs")
 }
 
-/// Returns true if a node serves the unit now.
+/// Returns true if the node serves the unit now.
 pub fn serves(of: &Serving) -> bool {
     let status = of.status();
     let targets = status["targets"].as_array().expect("targets").clone();
@@ -73,7 +73,7 @@ pub fn serves(of: &Serving) -> bool {
     })
 }
 
-/// Waits until it knows the nodes with these names.
+/// Waits until the node has received entries of the nodes with these names.
 pub async fn knows(of: &Serving, nodes: &[&str]) {
     eventually("names", || nodes.iter().all(|node| known_node(of, node).is_some())).await;
 }
@@ -84,7 +84,7 @@ pub async fn connect_to(address: SocketAddr) -> Arc<RemoteVolume> {
     Arc::new(RemoteVolume::connect(settings).await.expect("a login"))
 }
 
-/// A host that writes its own blocks in turn, and keeps the last acknowledged version of each.
+/// A host that writes its own blocks in turn, and records the last acknowledged version of each.
 pub struct Load {
     ends: Arc<AtomicBool>,
     pub versions: Arc<Vec<AtomicU64>>,

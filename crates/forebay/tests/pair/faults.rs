@@ -1,4 +1,4 @@
-//! A pair when something of it stops in the middle, is away, or comes back as it was before.
+//! A pair in which a gateway or the node stops in the middle of an operation, is away, or returns in an earlier state.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::{
     support::{Place, connect, content, eventually, forebay, read, run, stderr, write},
 };
 
-/// Far longer than a gateway that may serve takes until it does.
+/// Far longer than a gateway that may serve needs to take over.
 const LONG: Duration = Duration::from_secs(5);
 
 /// A process that was stopped, or a machine that was paused, believes that no time has passed.
@@ -20,7 +20,7 @@ async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
     let before = scene.host(0).await;
     scene.write(&before, 0..20, 1).await;
     scene.serving[0].signal(Signal::STOP);
-    // On their way to a gateway that sees them when it goes on.
+    // Writes that are in flight to the stopped gateway, which receives them when it continues.
     let late = [0, 1].map(|block| {
         let host = before.clone();
         tokio::spawn(async move { write(&*host, block, 2).await })
@@ -33,7 +33,7 @@ async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
         .arg(&scene.serving[1].control)
         .output();
     assert!(paused.expect("it runs").status.success());
-    // The node has nothing of it, nor the one that was stopped.
+    // Neither the node nor the stopped gateway has these writes.
     scene.write(&after, 40..41, 3).await;
 
     scene.serving[0].signal(Signal::CONT);
@@ -64,7 +64,7 @@ async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
     scene.check(&after, 0..20, 3).await;
 }
 
-/// A write that the partner sent before could arrive later, when the half is lent again.
+/// Otherwise a write that the partner sent earlier could arrive after the leg is served to it again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_a_half_ends_when_the_half_is_opened() {
     let mut scene = Scene::new(Place::new(), "").await;
@@ -75,13 +75,13 @@ async fn a_session_with_a_half_ends_when_the_half_is_opened() {
     scene.until(1, "alone").await;
     let error = half.read(extent).await.expect_err("it is in use");
     assert!(!matches!(error, volume::Error::ReadOnly), "the session goes on: {error}");
-    // A session that begins now is told that the half is in use.
+    // A session that begins now gets the error that the leg is in use.
     let half = connect(scene.members[1].address, "iqn.2026-11.test:half-b").await;
     let error = half.read(extent).await.expect_err("it is in use");
     assert!(matches!(error, volume::Error::ReadOnly), "{error}");
 }
 
-/// What was on its way to its half must not get there after the half was filled.
+/// Writes that were in flight to the stopped partner's leg must not arrive after the leg was filled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partner_that_goes_on_after_it_was_stopped_has_everything_again() {
     let mut scene = Scene::new(Place::new(), "").await;
@@ -101,8 +101,8 @@ async fn a_partner_that_goes_on_after_it_was_stopped_has_everything_again() {
     scene.check(&host, 5..20, 3).await;
 }
 
-/// The active gateway continued without its partner while it stopped, and claimed the volume again after it had
-/// released the claim: the node then refused all other readers.
+/// Regression: the active gateway continued without its partner while it stopped, and claimed the volume again after it
+/// had released the claim. The node then refused all other readers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pair_that_has_stopped_leaves_no_claim_at_the_node() {
     let scene = Scene::new(Place::new(), "").await;
@@ -140,7 +140,7 @@ async fn a_stale_half_that_comes_back_by_itself_serves_nothing_and_is_filled_lat
     scene.write(&host, 0..20, 2).await;
     assert_eq!(scene.role(0), "alone");
     scene.serving[0].kill();
-    // Both were away, and the one that lacks something is there first.
+    // Both gateways were down, and the one that lacks data starts first.
     scene.start(1);
     scene.until_refused(1, &["taken up by iqn.2026-11.test:host-a"]).await;
     let begun = Instant::now();
@@ -148,7 +148,7 @@ async fn a_stale_half_that_comes_back_by_itself_serves_nothing_and_is_filled_lat
         assert_eq!(scene.role(1), "standby");
         assert!(scene.log_in(1).await.is_err(), "it lets hosts in");
     }
-    // By order neither.
+    // A takeover by command is refused as well.
     let told = forebay()
         .args(["gateway", "takeover", GATEWAY, "--control"])
         .arg(&scene.serving[1].control)
@@ -176,7 +176,7 @@ async fn without_its_node_a_pair_goes_on_and_does_not_change_hands() {
     scene.serving[0].kill();
     let begun = Instant::now();
     while begun.elapsed() < LONG {
-        // It cannot know whether the other one lives.
+        // The standby cannot know whether its partner is alive.
         assert!(scene.log_in(1).await.is_err(), "it lets hosts in");
         assert_eq!(scene.role(1), "standby");
     }
@@ -205,14 +205,14 @@ async fn a_node_restored_from_an_older_backup_lets_no_half_in_while_both_are_the
     scene.node.kill();
     std::fs::write(&state[0], backup).expect("written");
     scene.start_node();
-    // The one that has everything knows that its node does not, and says so with both numbers.
+    // The gateway with all data notices that the node's record is older, and reports both generations.
     scene.start(1);
     scene.until_refused(1, &["as generation 2", "was generation 4"]).await;
-    // The other one would be let in by that node.
+    // That node would admit the other gateway, but its leg is older.
     scene.start(0);
     scene.until_refused(0, &["of epoch 2", "in epoch 3"]).await;
     assert_eq!(scene.role(1), "standby");
-    // The operator has the last word.
+    // The operator can decide to serve nevertheless.
     scene.serving[1].kill();
     scene.start_with(1, "accept_loss = true");
     scene.until(1, "active").await;
@@ -249,7 +249,7 @@ async fn an_encrypted_log_is_taken_over_with_its_key_and_not_with_another() {
     scene.check(&host, 0..20, 1).await;
     scene.write(&host, 0..20, 2).await;
     scene.serving[1].kill();
-    // With another key it does not serve, and what is there stays as it is.
+    // With another key the gateway does not serve, and the data stays unchanged.
     scene.start_instead(1, &wrong);
     scene.until_refused(1, &["log_key"]).await;
     scene.serving[1].kill();
@@ -262,7 +262,7 @@ async fn an_encrypted_log_is_taken_over_with_its_key_and_not_with_another() {
     assert_eq!(pair(&scene.serving[0])["role"], "standby");
 }
 
-/// K3: both mirror legs of the log are restored from a copy of the same run, so they agree with each other.
+/// Both mirror legs of the log are restored from a copy of the same run, so they agree with each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn halves_that_were_both_put_back_from_a_copy_are_not_served() {
     let mut scene = Scene::new(Place::new(), "dirty_age = '1h'").await;

@@ -1,5 +1,5 @@
-//! A pair of gateways and a node, as processes: one gateway is killed under load, the other takes over, the killed
-//! one comes back, and so on; and the unit is switched by command.
+//! A pair of gateways and a node, as processes. Under load, one gateway is killed, the other takes over, the killed one
+//! returns, and so on. The unit is also switched by command.
 
 mod faults;
 mod nvram;
@@ -21,7 +21,7 @@ use initiator::RemoteVolume;
 use scene::{GATEWAY, keeping, members, pair, settings};
 use support::{Place, content, eventually, forebay, read, stderr, write};
 
-/// A host that writes one block after another, with increasing versions, through any working portal.
+/// A host that writes one block after another, with increasing versions, through whichever portal works.
 struct Host {
     addresses: [SocketAddr; 2],
     stop: AtomicBool,
@@ -31,7 +31,7 @@ struct Host {
 
 const BLOCKS: u64 = 200;
 
-/// For each block the last acknowledged version and the last one that was submitted.
+/// For each block, the last acknowledged and the last submitted version.
 type Versions = HashMap<u64, (u64, u64)>;
 
 impl Host {
@@ -64,7 +64,7 @@ impl Host {
             let (_, tried) = versions.get(&block).copied().unwrap_or_default();
             let version = tried + 1;
             versions.entry(block).or_default().1 = version;
-            // As a host does: until it succeeds.
+            // Repeat the write until it succeeds, as a host does.
             while let Err(error) = write(&*volume, block, version).await {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 println!("host: {error}");
@@ -120,14 +120,14 @@ async fn a_pair_loses_nothing_whichever_is_killed_and_however_often() {
         println!("{} was killed; hosts go on after {paused:?}", members[active].name);
         assert!(paused < Duration::from_secs(10), "{paused:?}");
         assert_eq!(pair(&serving[1 - active])["role"], "alone");
-        // The old one comes back as the partner of the other, and gets all data.
+        // The former active gateway returns as the partner of the other, and gets all data.
         serving[active] = place.serve(members[active].name, &text[active]);
         eventually("the pair", || pair(&serving[1 - active])["role"] == "active").await;
         assert_eq!(pair(&serving[active])["role"], "standby");
         host.goes_on().await;
     }
 
-    // By command: no error except that of the session that ends.
+    // A switch by command causes no error except that of the session that ends.
     let begun = Instant::now();
     let told = forebay()
         .args(["gateway", "takeover", GATEWAY, "--control"])
@@ -146,7 +146,7 @@ async fn a_pair_loses_nothing_whichever_is_killed_and_however_often() {
     let acknowledged = host.acknowledged.load(Ordering::Relaxed);
     println!("{acknowledged} writes, {} errors", host.errors.load(Ordering::Relaxed));
 
-    // Both are stopped, and one starts without the other: the node knows that it has all data.
+    // Both are stopped, and one starts without the other: the node's record shows that it has all data.
     serving[1].kill();
     serving[0].kill();
     serving[0] = place.serve(members[0].name, &text[0]);

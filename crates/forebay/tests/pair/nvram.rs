@@ -76,7 +76,7 @@ async fn after_an_nvram_file_is_removed_in_use_writes_wait_for_the_disk_and_are_
     scene.check(&host, 5..20, 2).await;
 }
 
-/// The standby gateway is started again before `dead_after` has passed.
+/// The standby gateway is restarted before `dead_after` has passed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_back_at_once_has_its_half_filled_anew() {
     let mut scene = Scene::new(Place::new(), IMMEDIATE).await;

@@ -16,12 +16,12 @@ use crate::support::{Place, Serving, content, eventually, node, read, write};
 
 pub const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// A node that supports claims.
+/// Settings of a node that supports claims.
 pub fn keeping(place: &Place, port: u16) -> String {
     format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
 }
 
-/// One of the two, with its addresses.
+/// One of the two gateways, with its addresses.
 #[derive(Clone, Copy)]
 pub struct Member {
     pub name: &'static str,
@@ -29,14 +29,14 @@ pub struct Member {
 }
 
 pub fn members() -> [Member; 2] {
-    // Both are held until both are known, so that they differ.
+    // Hold both listeners until both ports are known, so that they differ.
     let held = [0, 1].map(|_| free_port());
     let [a, b] = held.map(|listener| listener.local_addr().expect("an address"));
     [Member { name: "a", address: a }, Member { name: "b", address: b }]
 }
 
-/// A port below the kernel's ephemeral ports (ip_local_port_range): if it is closed and opened again a moment later,
-/// no other test has taken it meanwhile.
+/// Returns a listener on a port below the kernel's ephemeral ports (ip_local_port_range). If it is closed and opened
+/// again a moment later, no other test has taken it meanwhile.
 fn free_port() -> TcpListener {
     const FROM: u32 = 12_000;
     const COUNT: u32 = 20_000;
@@ -47,7 +47,8 @@ fn free_port() -> TcpListener {
     ports.find_map(Result::ok).expect("a port")
 }
 
-/// Returns the settings of one of the two gateways. `more` is added to its cache, with the gateway's name for NAME.
+/// Returns the settings of one of the two gateways. `more` is added to its cache, with the gateway's name in place of
+/// NAME.
 pub fn settings(
     place: &Place,
     node: SocketAddr,
@@ -93,7 +94,7 @@ first = {first}
     )
 }
 
-/// Returns the state of the pair according to that gateway.
+/// Returns the state of the pair as this gateway reports it.
 pub fn pair(serving: &Serving) -> serde_json::Value {
     let status = serving.status();
     let targets = status["targets"].as_array().expect("targets").clone();
@@ -126,12 +127,12 @@ impl Scene {
         self.start_with(index, "");
     }
 
-    /// The same with additional settings of its cache.
+    /// As [`Self::start`], with additional settings of its cache.
     pub fn start_with(&mut self, index: usize, more: &str) {
         self.start_instead(index, &format!("{}\n{more}", self.more));
     }
 
-    /// The same with other settings of its cache than before.
+    /// As [`Self::start`], with other settings of its cache than before.
     pub fn start_instead(&mut self, index: usize, more: &str) {
         let text = settings(&self.place, self.node.address, self.members, index, more);
         self.serving[index] = self.place.serve(self.members[index].name, &text);
@@ -143,7 +144,7 @@ impl Scene {
         self.node = self.place.serve("node", &keeping(&self.place, port));
     }
 
-    /// Waits until a gateway has this state.
+    /// Waits until a gateway has this role.
     pub async fn until(&self, index: usize, role: &str) {
         let name = self.members[index].name;
         eventually(&format!("{name}: {role}"), || pair(&self.serving[index])["role"] == role).await;
@@ -163,7 +164,7 @@ impl Scene {
         pair(&self.serving[index])["role"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Connects a host to a gateway that is active by now.
+    /// Connects a host to a gateway, and waits until it is active.
     pub async fn host(&self, index: usize) -> Arc<RemoteVolume> {
         loop {
             if let Ok(host) = self.log_in(index).await {
@@ -178,7 +179,7 @@ impl Scene {
         let mut settings = initiator::Settings::new(address, GATEWAY, 0);
         settings.connect_time_out = Duration::from_millis(500);
         settings.login_time_out = Duration::from_secs(1);
-        // It waits for a gateway that does not answer for a while, but not for one that is gone.
+        // Wait for a gateway that does not answer for a while, but not for one that has ended.
         settings.give_up_after = Duration::from_millis(300);
         settings.command_time_out = Duration::from_secs(60);
         settings.timing.ping_after = Duration::from_secs(60);

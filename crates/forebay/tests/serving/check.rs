@@ -1,5 +1,5 @@
-//! `forebay check`: its report about the far side of a gateway, about the log over it, and about files that
-//! `serve` would have to make.
+//! `forebay check`: its report about a gateway's far volume, about the log over it, and about files that `serve` would
+//! create.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -8,7 +8,7 @@ use volume::Volume;
 
 use crate::support;
 
-/// A gateway's settings, of which a log was made over the volume of a node that has stopped.
+/// The settings of a gateway that has a log over the volume of a node. Both have stopped.
 struct Stopped {
     place: Place,
     address: std::net::SocketAddr,
@@ -26,7 +26,7 @@ impl Stopped {
         Self { place, address }
     }
 
-    /// The exit code and the lines of `forebay check`.
+    /// Returns the exit code and the output of `forebay check` for the gateway.
     fn check(&self) -> (Option<i32>, String) {
         check(&self.place, &gateway(self.place.folder.path(), self.address, ""))
     }
@@ -40,7 +40,7 @@ fn check(place: &Place, text: &str) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// Settings of one unit.
+/// Returns settings with one unit.
 fn unit(listen: &str, stack: &str) -> String {
     format!(
         "listen = {listen}\n[[target]]\nname = 'iqn.2026-11.test:a'\n[[target.unit]]\n\
@@ -50,7 +50,7 @@ fn unit(listen: &str, stack: &str) -> String {
 
 const LOOPBACK: &str = "['127.0.0.1:0']";
 
-/// S22: `check` said that these files would be made, and `serve` failed to make them.
+/// Regression: `check` reported that these files would be made, and `serve` failed to make them.
 #[test]
 fn what_serve_could_not_make_is_refused_before() {
     let place = Place::new();
@@ -138,7 +138,7 @@ fn records_that_serve_would_refuse_are_found() {
     fs::write(&claim, "damaged").expect("written");
     refused("is damaged");
     fs::remove_file(&claim).expect("there");
-    // Without `state`, records of storage are in a folder beside the settings file.
+    // Without `state`, records of storage are in a folder next to the settings file.
     let beside = place.path("forebay-state");
     let text = unit(LOOPBACK, file);
     fs::write(&beside, "").expect("written");
@@ -176,7 +176,7 @@ fn the_addresses_and_the_socket_of_a_process_are_taken_for_a_moment() {
     drop(taken);
     let (code, said) = check(&place, &names(port));
     assert_eq!(code, Some(0), "{said}");
-    // The process that serves has the port open.
+    // The serving process has the port open, which is no problem.
     let serving = place.serve("gateway", &names(port));
     let (code, said) = check(&place, &names(port));
     assert!(code == Some(0) && said.contains("open in the process that serves"), "{said}");
@@ -215,7 +215,7 @@ fn a_list_is_asked_for_as_a_list_and_an_open_door_is_told() {
     }
 }
 
-/// W7: `check` and `serve` waited until somebody wrote into the pipe.
+/// Regression: `check` and `serve` waited until a program wrote into the pipe.
 #[test]
 fn a_pipe_in_the_place_of_a_secret_holds_up_no_check() {
     let place = Place::new();
@@ -236,7 +236,7 @@ fn a_pipe_in_the_place_of_a_secret_holds_up_no_check() {
     }
 }
 
-/// W5: every user of the machine could read what hosts wrote.
+/// Regression: every user of the machine could read the data that hosts wrote.
 #[test]
 fn files_with_data_of_hosts_are_their_owners_alone() {
     let place = Place::new();
@@ -290,7 +290,7 @@ fn a_far_side_that_is_away_is_no_fault_where_a_log_knows_it() {
     let expected = format!("iscsi://{}/iqn.2026-11.test:node/0 is away (", stopped.address);
     assert!(text.contains(&expected), "{text}");
     assert!(text.contains("a start goes on with the log"), "{text}");
-    // Without the log nothing could be served.
+    // Without the log the gateway could not serve.
     std::fs::remove_file(stopped.place.path("gateway.log")).expect("it was made");
     let (code, text) = stopped.check();
     assert_eq!(code, Some(1), "{text}");
@@ -317,7 +317,7 @@ fn another_volume_than_that_of_the_log_is_named_beside_it() {
     assert!(text.contains("1 of these things cannot be used as they are"), "{text}");
 }
 
-/// A state folder has the number of the last confirmed write of a log, and only its owner may read it.
+/// Asserts that the state folder has the number of the last confirmed write of a log, readable only by its owner.
 fn assert_keeps_the_number(state: &Path) {
     let mut found = fs::read_dir(state).expect("a folder").flatten();
     let is_number = |name: &str| name.starts_with("log-") && name.ends_with(".confirmed");
@@ -326,7 +326,7 @@ fn assert_keeps_the_number(state: &Path) {
     assert_eq!(mode & 0o777, 0o700);
 }
 
-/// K3: `check` accepted an older copy of log and NVRAM that `serve` then refused. Without `state`, neither of
+/// Regression: `check` accepted an older copy of log and NVRAM that `serve` then refused. Without `state`, neither of
 /// them noticed the copy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
@@ -352,7 +352,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         }
         volume.flush().await.expect("flushed");
         if who != "was confirmed" {
-            // The gateway itself keeps no number, and the node gets it within a second.
+            // The gateway keeps no number itself, and the node gets it within a second.
             let confirmed =
                 || far.status()["targets"][0]["units"][0]["claim"]["confirmed"].as_u64();
             eventually("a confirmed number", || confirmed().is_some_and(|number| number > 8)).await;
@@ -380,7 +380,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         let is_own = who == "was confirmed";
         assert_eq!(code, Some(i32::from(is_own)), "{checked}");
         let texts = if is_own { vec![&checked, &told] } else { vec![&told] };
-        // The message must have the whole command, so that it can be pasted.
+        // The message must contain the whole command, so that it can be pasted.
         let forget = format!(
             "`forebay forget {} --config {} --lose-data`",
             files[0].display(),
@@ -399,7 +399,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
     }
 }
 
-/// A pipe that nobody writes to blocked `forebay forget` for ever.
+/// Regression: a pipe without a writer blocked `forebay forget` forever.
 #[test]
 fn what_is_no_file_in_the_place_of_a_log_is_told_to_who_forgets_it() {
     let stopped = Stopped::new();

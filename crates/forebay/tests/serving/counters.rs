@@ -1,4 +1,4 @@
-//! What a gateway counts: the tables of STICS (3 to 6), from `status --json`.
+//! The counters of a gateway that correspond to the tables of STICS (3 to 6 and 8), read from `status --json`.
 
 use serde_json::Value;
 use support::{Place, Serving, connect, eventually, gateway, node, read, write};
@@ -6,14 +6,14 @@ use volume::Volume;
 
 use crate::support;
 
-/// The figures of a layer of the only unit.
+/// Returns the figures of a layer of the only unit.
 fn figures(serving: &Serving, layer: &str) -> Value {
     let status = serving.status();
     let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
     layers.iter().find(|found| found["layer"] == layer).expect("the layer")["figures"].clone()
 }
 
-/// PDUs in a table of sizes.
+/// Returns the number of PDUs in a table of sizes.
 fn pdus(sizes: &Value) -> u64 {
     let classes = sizes.as_object().expect("a table").iter().filter(|(name, _)| *name != "bytes");
     classes.map(|(_, count)| count.as_u64().expect("a number")).sum()
@@ -41,10 +41,10 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     assert_eq!(Value::from(sum), counters["commands"]);
     assert_eq!(Value::from(pdus(&counters["pdus_in_by_size"])), counters["pdus_in"]);
     assert_eq!(Value::from(pdus(&counters["pdus_out_by_size"])), counters["pdus_out"]);
-    // Immediate data and answers of a page each.
+    // Each command carries immediate data of a page, or its response does.
     assert!(counters["pdus_in_by_size"]["from_1024"].as_u64().unwrap() >= 64);
     assert!(counters["pdus_out_by_size"]["from_1024"].as_u64().unwrap() >= 64);
-    // One in four is timed, and counted for four.
+    // One command in four is timed and counts for four.
     let timed = counters["time_write"]["count"].as_u64().expect("a number");
     assert!((56..=72).contains(&timed), "{timed}");
 
@@ -56,7 +56,7 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     assert!(cache["time_write"]["p50_us"].as_f64().unwrap() > 0.0);
     assert!(number("joined_slots") > 0, "{cache}");
 
-    // Fewer and larger over the link.
+    // The link carries fewer and larger writes.
     let remote = figures(&near, "remote");
     let sent = remote["commands_by_kind"]["WRITE(10)"].as_u64().unwrap_or(0);
     assert!((1..64).contains(&sent), "{remote}");
@@ -67,7 +67,7 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     assert!(text.contains("READ(10): 64") && text.contains("half below"), "{text}");
 }
 
-/// S6: the table of targets counted open sessions only.
+/// Regression: the table of targets counted open sessions only.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ended_sessions_wrote_stays_in_the_table_of_targets() {
     let place = Place::new();
@@ -85,7 +85,7 @@ async fn what_ended_sessions_wrote_stays_in_the_table_of_targets() {
     }
 }
 
-/// What a table says of some PDUs has to be so: how many there are, and that their bytes fit the classes.
+/// Checks a table of PDU sizes: the classes add up to the number of PDUs, and the bytes fit the classes. Returns both.
 fn check_sizes(figures: &Value, way: &str) -> (u64, u64) {
     let sizes = &figures[format!("pdus_{way}_by_size")];
     let bounds = [
@@ -106,20 +106,21 @@ fn check_sizes(figures: &Value, way: &str) -> (u64, u64) {
     (pdus(sizes), bytes)
 }
 
-/// One kind of command.
+/// Returns the number of commands of one kind.
 fn of_kind(figures: &Value, kind: &str) -> u64 {
     figures["commands_by_kind"][kind].as_u64().unwrap_or(0)
 }
 
-/// Tables 3 and 4 (PDUs by size, bytes, full ones to others), 5 (requests by where they were answered),
-/// 6 (commands by kind) and 8 (operations in a time, by their size), from one gateway after a load.
+/// After a load on one gateway, checks Tables 3 and 4 (PDUs by size, bytes, share of full ones), 5 (requests by where
+/// they were answered), 6 (commands by kind) and 8 (operations and their times, by size).
 #[tokio::test(flavor = "multi_thread")]
 async fn every_figure_of_the_tables_is_told_and_they_add_up() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     let near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
     let volume = connect(near.address, "iqn.2026-11.test:gateway").await;
-    // Overwritten twice, so that the far side gets less; then in part from memory, in part from afar.
+    // Overwrite the blocks twice, so that the far volume gets fewer writes. Then read partly from memory, partly from
+    // the far volume.
     for version in 1..=3 {
         for block in 0..100 {
             write(&*volume, block, version).await.expect("written");
@@ -135,7 +136,7 @@ async fn every_figure_of_the_tables_is_told_and_they_add_up() {
     let (counters, remote, cache) =
         (&status["counters"], figures(&near, "remote"), figures(&near, "cache"));
     let far_counters = &far.status()["counters"];
-    // Tables 3 and 4, of both links and both ways.
+    // Tables 3 and 4, for both links and both directions.
     let (_, from_host) = check_sizes(counters, "in");
     let (_, to_host) = check_sizes(counters, "out");
     let (_, over_link) = check_sizes(&remote, "out");
@@ -145,17 +146,17 @@ async fn every_figure_of_the_tables_is_told_and_they_add_up() {
     let bytes = |name: &str| counters[name].as_u64().expect("a number");
     assert!(from_host > written && bytes("data_out_bytes") >= written, "{counters}");
     assert!(to_host > 100 * 4096 && bytes("data_in_bytes") >= 100 * 4096, "{counters}");
-    // What was read ahead and not used has come over the link and went to no host.
+    // Data that was read ahead and not used has crossed the link but did not go to a host.
     let figure = |name: &str| cache[name].as_u64().expect("a number");
     let unused = figure("read_ahead_bytes") - figure("read_ahead_used_slots") * 4096;
     assert!(over_link < from_host && from_link - unused < to_host, "{remote} {cache}");
     assert!(at_node.1 >= over_link, "the node counts the log-in, too: {at_node:?}, {over_link}");
-    // Table 5: of the host's requests, those that nobody else had to be asked for.
+    // Table 5: the host's requests by where they were answered.
     let number = |name: &str| cache[name].as_u64().expect("a number");
     let reads = ["nvram", "dram", "log", "lower"].map(|place| number(&format!("reads_{place}")));
     assert_eq!(reads.iter().sum::<u64>(), number("reads"), "{cache}");
     assert_eq!((number("reads"), number("writes"), number("writes_near")), (100, 300, 300));
-    // Table 6: as the host sent them, and as the far side got them.
+    // Table 6: commands as the host sent them, and as the node received them.
     let commands = counters["commands_by_kind"].as_object().expect("a table");
     let sum: u64 = commands.values().map(|n| n.as_u64().expect("a number")).sum();
     assert_eq!(Value::from(sum), counters["commands"]);
@@ -166,7 +167,7 @@ async fn every_figure_of_the_tables_is_told_and_they_add_up() {
     let reads_below = of_kind(&remote, "READ(10)");
     assert!((1..=100).contains(&reads_below), "{remote}");
     assert!(of_kind(&remote, "WRITE(10)") < 300, "{remote}");
-    // Table 8: of each session how many commands and bytes, and how long a kind takes.
+    // Table 8: commands and bytes of each session, and the time of each kind of command.
     let sessions = status["sessions"].as_array().expect("sessions");
     let of_sessions = |figure: &str| -> u64 {
         sessions.iter().map(|session| session[figure].as_u64().expect("a number")).sum()

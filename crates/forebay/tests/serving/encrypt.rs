@@ -1,4 +1,4 @@
-//! Encrypted volumes, by the binary: what is on the disk, what opens it, and how it is thrown away.
+//! Encrypted volumes in the program: the bytes on the disk, the key that opens them, and how they are erased.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::support;
 const NODE: &str = "iqn.2026-11.test:node";
 const LINE: &[u8] = b"the only copy of it ";
 
-/// A secret and a key that it locks.
+/// Creates a secret, and a key that it wraps.
 fn keys(place: &Place, secret: &str, key: &str) {
     let path = |name: &str| place.path(name).to_str().expect("a plain path").to_owned();
     let (secret, key) = (path(secret), path(key));
@@ -110,7 +110,7 @@ fn what_does_not_open_a_volume_says_so() {
     let checked = run(&["check", "--config", path.to_str().expect("a plain path")]);
     let told = String::from_utf8_lossy(&checked.stdout);
     assert!(told.contains("the secret does not unlock"), "{told}");
-    // A key is never made over another.
+    // A key file is never overwritten by a new key.
     let path = |name: &str| place.path(name).to_str().expect("a plain path").to_owned();
     let again = run(&["key", &path("volume.key"), "--secret-file", &path("volume.secret")]);
     assert!(stderr(&again).contains("name another file"), "{}", stderr(&again));
@@ -141,7 +141,7 @@ async fn a_log_tells_nothing_without_its_key_and_gives_all_back_with_it() {
     let host = connect(near.address, GATEWAY).await;
     let first = Extent { lba: Lba(8), blocks: 8 };
     host.read(first).await.expect("the far side answers");
-    // What is written from now on is in the log alone.
+    // Data that is written from now on is only in the log.
     far.kill();
     host.write(first.lba, text().into(), Durability::Stable).await.expect("written");
     drop(host);
@@ -186,7 +186,7 @@ async fn an_encrypted_log_is_mirrored_exported_and_adopted_with_its_key_alone() 
         let bytes = std::fs::read(place.path(name)).expect("there");
         assert!(!bytes.windows(LINE.len()).any(|part| part == LINE), "in clear in {name}");
     }
-    // The half that is left has all of it, for who has the key.
+    // The remaining leg has all data, readable with the key.
     std::fs::remove_file(place.path("gateway.log")).expect("removed");
     let degraded = format!("log_degraded = true\nlog_mirror = '{}'", path("second.log"));
     let without = gateway(place.folder.path(), far.address, &degraded);

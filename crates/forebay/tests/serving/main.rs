@@ -1,4 +1,4 @@
-//! What a node and a gateway serve, by the binary: their settings, their commands, their files and their links.
+//! Tests of a serving node and gateway as programs: settings, commands, files and links.
 
 #[path = "../support/mod.rs"]
 mod support;

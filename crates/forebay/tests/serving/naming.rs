@@ -1,4 +1,4 @@
-//! Nodes that tell each other about their volumes, and gateways that find the volumes.
+//! Nodes that exchange entries about their volumes, and gateways that find the volumes.
 
 use std::{
     io::{Read, Write},
@@ -16,7 +16,7 @@ use support::{
 
 use crate::support;
 
-/// A node with the volume `payroll` in a file that several nodes use, but not at the same time.
+/// Settings of a node with the volume `payroll` in a file that several nodes use, but not at the same time.
 fn node(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
     format!(
         r#"{}
@@ -46,7 +46,7 @@ async fn a_gateway_finds_its_volume_again_at_another_node() {
         write(&*volume, block, 1).await.expect("taken");
     }
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
-    // The volume is moved to another machine, with another address, target and LUN.
+    // The volume moves to another machine, with another address, target and LUN.
     first.kill();
     for block in 32..96 {
         write(&*volume, block, 2).await.expect("taken by the log");
@@ -86,7 +86,7 @@ async fn nodes_tell_each_other_and_who_falls_silent_is_stale() {
     secret(&place, "names");
     let a = place.serve("a", &other("a", &[], "names"));
     let b = place.serve("b", &other("b", &[naming(&a)], "names"));
-    // It knows only b, and a knows nobody.
+    // Node c has only b as a seed, and a has no seed.
     let mut c = place.serve("c", &node("c", &[naming(&b)], "names"));
     for of in [&a, &b] {
         eventually("the volume", || {
@@ -98,7 +98,7 @@ async fn nodes_tell_each_other_and_who_falls_silent_is_stale() {
     assert_eq!(c.status()["gln"], gln);
     c.kill();
     eventually("silence", || known_node(&a, "c").is_some_and(|node| node["stale"] == true)).await;
-    // A stale node is not forgotten, and it is the same one when it comes back.
+    // A stale node is kept in the list, and has the same number when it returns.
     let c = place.serve("c", &other("c", &[naming(&b)], "names"));
     assert_eq!(known(&c)["gln"], gln);
     eventually("life", || {
@@ -134,7 +134,7 @@ async fn two_nodes_with_one_volume_are_both_named_and_nobody_is_sent_to_either()
     drop((one, two));
 }
 
-/// Whoever answers name queries decides where writes go.
+/// A process that answers name queries decides where writes go, so it must prove that it has the secret.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_secret_nobody_is_told_or_believed() {
     let place = Place::new();
@@ -146,7 +146,7 @@ async fn without_the_secret_nobody_is_told_or_believed() {
     let stranger = place.serve("stranger", &text);
     let friend = place.serve("friend", &node("friend", &seeds, "names"));
     eventually("the friend", || known_node(&seed, "friend").is_some()).await;
-    // It asks all known nodes before it answers.
+    // This command asks all known nodes before it answers.
     let output =
         run(&["ls", "gln:payroll", "--control", stranger.control.to_str().expect("a path")]);
     assert!(stderr(&output).contains("no known node has a volume payroll"), "{}", stderr(&output));
@@ -161,7 +161,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
     secret(&place, "names");
     let seed = place.serve("seed", &other("seed", &[], "names"));
     let address = naming(&seed);
-    // More than the permitted number of conversations: the silent ones end by their time limit.
+    // Open more connections than are permitted: the silent ones are ended by their time limit.
     let silent: Vec<_> = (0..70).map(|_| TcpStream::connect(address).expect("connected")).collect();
     for noise in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -176,7 +176,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
     let node = place.serve("node", &node("node", &[address], "names"));
     eventually("the node", || known_node(&seed, "node").is_some()).await;
     drop(silent);
-    // A seed that is not a node, and sends arbitrary data.
+    // A seed that is not a node and sends arbitrary data.
     let liar = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = liar.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -184,7 +184,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
             let mut stream = stream;
             let mut hello = [0; 44];
             let _ = stream.read_exact(&mut hello);
-            // Its own hello sent back, and a frame without an end.
+            // Send back its own hello, and a frame without an end.
             let _ = stream.write_all(&hello);
             let _ = stream.write_all(&[0xff; 1024]);
         }
@@ -194,7 +194,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
     drop(node);
 }
 
-/// Finding W4: silent callers from three addresses that reconnected all the time blocked members.
+/// Regression: silent callers from three addresses that reconnected all the time locked out members.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_callers_at_the_naming_port_keep_no_member_out() {
     let place = Place::new();
@@ -205,7 +205,7 @@ async fn silent_callers_at_the_naming_port_keep_no_member_out() {
     let _node = place.serve("node", &node("node", &[address], "names"));
     let begun = Instant::now();
     eventually("the node", || known_node(&seed, "node").is_some()).await;
-    // Before the fix it took 20 s and more: each silent caller has 5 s.
+    // Before the fix it took 20 s and more, because each silent caller was given 5 s.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 

@@ -22,14 +22,14 @@ const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 const BLOCKS: Range<u64> = 0..20;
 
-/// Keeps most writes in the log.
+/// Settings of a cache that keeps most writes in the log.
 const KEEPS: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
 
 /// The clock that a process sees.
 #[derive(Clone, Copy, Debug)]
 enum Clock {
     Right,
-    /// By libfaketime; the clock of the machine stays as it is.
+    /// The process sees yesterday's date through libfaketime. The clock of the machine is not changed.
     DayBehind,
 }
 
@@ -38,14 +38,14 @@ impl Clock {
         let mut command = forebay();
         if let Clock::DayBehind = self {
             command.env("LD_PRELOAD", faketime()).env("FAKETIME", "-1d");
-            // Timeouts use the monotonic clock, which nobody sets back.
+            // Timeouts use the monotonic clock, which is never set back.
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
         }
         command
     }
 }
 
-/// The library of the Debian package faketime.
+/// Returns the library of the Debian package faketime.
 fn faketime() -> PathBuf {
     let folders = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime"];
     let libraries = folders.map(|folder| Path::new(folder).join("libfaketime.so.1"));
@@ -61,7 +61,7 @@ fn clocks() -> Vec<Clock> {
     vec![Clock::Right, Clock::DayBehind]
 }
 
-/// Checks by a record of storage in this folder that its writer saw this clock.
+/// Checks that the writer of a record of storage in this folder saw this clock.
 fn assert_seen(clock: Clock, folder: &Path) {
     let files = std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     let mut records = files.filter(|file| file.extension().is_some_and(|it| it == "storage"));
@@ -98,7 +98,7 @@ impl Site {
         self.place.try_serve_by(clock.start(), "node", &text)
     }
 
-    /// Starts the gateway of this name, with files and a state folder of that name.
+    /// Starts the gateway with this name, whose files and state folder have that name, too.
     fn gateway(&self, name: &str, clock: Clock) -> Result<Serving, String> {
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
         let text = gateway(self.place.folder.path(), address, KEEPS)
@@ -136,9 +136,8 @@ fn drain(gateway: &Serving) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// The log has all acknowledged data, so it is served whatever the restored folders say about the opening in
-/// which they were copied. A node with a folder of an earlier opening refuses it until its newest folder is
-/// back.
+/// The log has all acknowledged data, so it is served regardless of the opening that the restored folders record. Only
+/// a node with the folder of an earlier opening refuses it, until its newest folder is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
     let both = ["node-state", "a-state"];
@@ -241,7 +240,7 @@ async fn a_volume_file_that_was_replaced_is_refused_whatever_the_clock_says() {
     }
 }
 
-/// Somebody clones the gateway's machine while it runs and starts the clone.
+/// The gateway's machine is cloned while it runs, and the clone is started.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_copies_of_one_gateway_at_once_one_serves_and_nothing_is_lost() {
     for clock in clocks() {
@@ -259,8 +258,8 @@ async fn of_two_copies_of_one_gateway_at_once_one_serves_and_nothing_is_lost() {
         })
         .await;
         match site.gateway("b", clock) {
-            // The clone has taken the volume over, with the data of the log when it was copied. The first
-            // gateway must notice that and acknowledge nothing from then on.
+            // The clone has taken over the volume, with the data that the log had when it was copied. The first gateway
+            // must notice that and acknowledge nothing from then on.
             Ok(clone) => {
                 eventually("the first one is shut out", || {
                     near.status().to_string().contains("fenced")

@@ -1,4 +1,4 @@
-//! Compares docs/protocols.md with the code: its tables list exactly what is served.
+//! Compares docs/protocols.md with the code: its tables must list exactly the supported commands, keys and sense data.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use volume::{FileVolume, FileVolumeOptions, Geometry, MemVolume, Stack};
 const PAGE: &str = include_str!("../../../../docs/protocols.md");
 const SENSE: &str = include_str!("../../../scsi/src/sense.rs");
 
-/// Returns the cells of every row of the table below a heading, without the table's own head.
+/// Returns the cells of every row of the table below a heading, without the header rows.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
     let (_, rest) = PAGE.split_once(&format!("\n{heading}\n")).expect(heading);
     let lines = rest.lines().skip_while(|line| !line.starts_with('|'));
@@ -108,7 +108,7 @@ fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
 #[test]
 fn every_sense_code_is_on_the_page() {
     let told: BTreeSet<_> = table("### Sense data").iter().map(|row| row[0].to_owned()).collect();
-    // The constants are the only sense data there is; there is no separate list of them.
+    // The constants of the source are the only list of sense data.
     let source: String = SENSE.split("mod tests").next().expect("before the tests").to_owned();
     let source: String = source.chars().filter(|c| !c.is_whitespace()).collect();
     let mut given = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Settings that change while a process serves: what comes and goes, what stays, what is refused.
+//! Settings that change while a process serves: what is added and removed, what stays, what is refused.
 
 use std::{
     net::SocketAddr,
@@ -27,12 +27,12 @@ fn memory(lun: u16) -> String {
     unit(lun, "{ memory = { size = '16MiB' } }")
 }
 
-/// A node on a port of its own choice, which stays the same in every version of its settings.
+/// Settings of a node on a port that the kernel chooses, and that stays the same in every version of the settings.
 fn node(rest: &str) -> String {
     format!("listen = ['127.0.0.1:0']\n{}{rest}", target("node", "", &memory(0)))
 }
 
-/// Asks the process to reload; what the command prints.
+/// Asks the process to reload, and returns the output of the command.
 fn reload(serving: &Serving) -> Output {
     let output = forebay().args(["reload", "--control"]).arg(&serving.control).output();
     output.expect("the binary runs")
@@ -43,7 +43,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Writes other settings; what reloading them says.
+/// Writes other settings, and returns the text that reloading them prints.
 fn change(place: &Place, serving: &Serving, text: &str) -> String {
     place.write("node", text);
     stdout(&reload(serving))
@@ -74,7 +74,7 @@ async fn targets_and_units_come_and_go_and_other_sessions_stay() {
     );
     assert!(is_served(serving.address, NODE, 3).await);
     assert!(is_served(serving.address, "iqn.2026-11.test:more", 0).await);
-    // A session of the target that has changed stays, too.
+    // A session of the changed target stays open, too.
     assert_eq!(read(&*changed, 5).await.expect("read"), content(5, 1));
 
     let text = change(&place, &serving, &settings(&memory(3), &more));
@@ -102,7 +102,7 @@ async fn a_file_that_was_taken_away_is_free_and_can_come_back() {
     settings.give_up_after = Duration::ZERO;
     let volume = RemoteVolume::connect(settings).await.expect("a login");
     write(&volume, 5, 1).await.expect("written");
-    // The session that has used it stays open, and does not hold it.
+    // The session that has used the removed unit stays open, but cannot use it any more.
     change(&place, &serving, &node(""));
     assert!(read(&volume, 5).await.is_err());
     assert_eq!(serving.status()["sessions"].as_array().expect("sessions").len(), 1);
@@ -179,7 +179,7 @@ async fn what_cannot_be_done_is_refused_as_a_whole() {
         assert!(!is_served(serving.address, "iqn.2026-11.test:more", 0).await, "{expected}");
         assert!(is_served(serving.address, NODE, 0).await);
     }
-    // What was opened for it is free again.
+    // Everything that was opened for the refused settings is released again.
     change(&place, &serving, &node(&more));
     assert!(is_served(serving.address, "iqn.2026-11.test:more", 0).await);
 }
@@ -195,8 +195,8 @@ async fn sighup_reloads() {
     assert!(is_served(serving.address, NODE, 9).await);
 }
 
-/// S18: `serve --config node.toml` resolved the file's relative paths at the start against "" and at a reload
-/// against the absolute folder, so that every path seemed to have changed and the reload was refused.
+/// Regression: `serve --config node.toml` resolved the file's relative paths at the start against "" and at a reload
+/// against the absolute folder. Every path seemed to have changed, and the reload was refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relative_settings_path_can_be_reloaded() {
     let place = Place::new();
@@ -245,7 +245,7 @@ async fn a_file_grows_while_initiators_use_it() {
     let volume = connect(serving.address, NODE).await;
     assert_eq!(volume.geometry().bytes(), 32 << 20);
     write(&*volume, 8000, 1).await.expect("written");
-    // With the size in the settings it changes there, and nowhere else.
+    // A size in the settings can only be changed there.
     let control = serving.control.to_str().expect("plain");
     let output = run(&["resize", NODE, "0", "48MiB", "--control", control]);
     assert!(stderr(&output).contains("the settings specify the size of its file"));
@@ -281,7 +281,7 @@ async fn a_slice_grows_as_far_as_it_fits() {
     let text = change(&place, &serving, &sized("16MiB", "8MiB"));
     assert_eq!(text, format!("changed: {NODE} LUN 0: its slice grows to 8MiB\n"));
     assert_eq!(serving.status()["targets"][0]["units"][0]["bytes"], 8 << 20);
-    // The session that was there hears of it, and uses what is new.
+    // The open session is notified of the new size and uses it.
     eventually("the new size", || {
         volume.extensions().refresh();
         volume.geometry().bytes() == 8 << 20
@@ -297,9 +297,9 @@ async fn a_slice_grows_as_far_as_it_fits() {
     assert_eq!(read(&*volume, 2000).await.expect("read"), content(2000, 1));
 }
 
-/// An initiator that writes all the time while the node is stopped and started again: it hears of
-/// no error, and nothing that was acknowledged is gone. Its writes are stable, since our initiator
-/// answers a flush of what was written to the former process with an error (decision 0004).
+/// An initiator writes all the time while the node is stopped and started again. It gets no error, and no acknowledged
+/// write is lost. Its writes are stable writes: a flush after the restart would fail, because the former process may
+/// have lost unflushed writes (decision 0004).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
     let place = Place::new();
@@ -312,7 +312,7 @@ async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
     let writing = tokio::spawn(async move {
         let begun = Instant::now();
         let mut version = 0;
-        // Through both stops; the bound is far beyond what they take.
+        // Continue through both stops; the time limit is far beyond what they take.
         while begun.elapsed() < Duration::from_secs(60)
             && writer.statistics().recovery.reconnects < 2
         {
@@ -341,7 +341,7 @@ async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
     }
 }
 
-/// A unit with a slice of a file of 8 MiB.
+/// Returns a unit with a slice of a file of 8 MiB.
 fn part(lun: u16, keys: &str) -> String {
     let file = "{ file = { path = 'pool.img', size = '8MiB' } }";
     unit(lun, &format!("{file}, {{ slice = {{ {keys} }} }}"))
@@ -367,14 +367,15 @@ async fn units_have_slices_of_one_file_and_no_byte_belongs_to_two() {
         assert_eq!(read(&low_volume, block).await.expect("read"), content(block, 1));
         assert_eq!(read(&*high_volume, block).await.expect("read"), content(block, 2));
     }
-    // The slice grows up to the other slice, and no further.
+    // The slice can grow up to the other slice, and no further.
     let grown = part(1, "size = '4MiB'");
     assert!(change(&place, &serving, &settings(&grown, &high)).contains("its slice grows to 4MiB"));
     place.write("node", &settings(&part(1, "size = '5MiB'"), &high));
     let refused = stderr(&reload(&serving));
     let ranges = "the bytes from 4MiB to 8MiB of pool.img overlap the bytes from 0B to 5MiB";
     assert!(refused.contains(ranges), "{refused}");
-    // Nor can it grow in the reload that removes the other unit: that unit's commands may still be in progress.
+    // The slice cannot grow in the reload that removes the other unit either: commands of that unit may still be in
+    // progress.
     place.write("node", &settings(&part(1, "size = '5MiB'"), ""));
     let refused = stderr(&reload(&serving));
     assert!(refused.contains("other LUN 0 uses the bytes from 4MiB to 8MiB"), "{refused}");

@@ -1,10 +1,10 @@
-//! Invalid settings and command lines: place, error, remedy, exit code 2.
+//! Invalid settings and command lines: location, error, remedy, and exit code 2.
 
 use support::{Place, run, stderr};
 
 use crate::support;
 
-/// Returns exit code and message of `serve` and `check` with these settings; both have to be the same.
+/// Returns exit code and message of `serve` and `check` with these settings; both must be the same.
 fn refusal(text: &str) -> (Option<i32>, String) {
     let place = Place::new();
     let path = place.path("wrong.toml");
@@ -67,7 +67,7 @@ fn the_example_is_right() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml");
     let output = run(&["check", "--config", example]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Its ports may be in use on this machine, which is checked as well.
+    // `check` also reports ports that are in use on this machine, so count these.
     let portals = text.matches("portal ").count();
     let taken = text.matches("cannot listen on").count();
     assert_eq!((portals, output.status.success()), (4, taken == 0), "{text}{}", stderr(&output));

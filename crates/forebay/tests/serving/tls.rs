@@ -1,5 +1,5 @@
-//! TLS at portals and on the far link: a gateway with it, certificates that change or are not accepted, and the
-//! commands in the documentation that make them.
+//! TLS at portals and on the link to the far volume: a gateway that uses it, certificates that change or are refused,
+//! and the commands in the documentation that create them.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use crate::support;
 const NODE: &str = "iqn.2026-11.test:node";
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// Creates `ca`, and issued by it `node` for this machine's address, and `host`.
+/// Creates an authority `ca`, and the certificates `node` (for this machine's address) and `host` that it has issued.
 fn certificates() -> Place {
     let place = Place::new();
     let ours = place.authority("ca");
@@ -25,7 +25,7 @@ fn certificates() -> Place {
     place
 }
 
-/// A node on a portal with TLS.
+/// Settings of a node with a TLS portal.
 fn node() -> String {
     format!(
         r#"
@@ -40,7 +40,7 @@ stack = [ {{ memory = {{ size = "64MiB" }} }} ]
     )
 }
 
-/// A gateway over it.
+/// Settings of a gateway over that node.
 fn gateway(node: SocketAddr, tls: &str) -> String {
     format!(
         r#"
@@ -84,7 +84,7 @@ async fn a_gateway_reaches_its_node_through_tls() {
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     assert_eq!(near.figure("remote", "connections"), 2);
     near.terminate();
-    // Without the content of the first one's memory.
+    // Use a new log, so that no data comes from the first gateway.
     fs::remove_file(place.path("gateway.log")).expect("removed");
     let near = place.serve("gateway", &gateway(far.address, TLS));
     let volume = connect(near.address, GATEWAY).await;
@@ -208,8 +208,8 @@ fn a_reload_takes_new_certificates_and_leaves_sessions_alone() {
     assert!(listed.status.success(), "{}", stderr(&listed));
 }
 
-/// All certificates are replaced while a gateway and its node serve; the session between them continues, and
-/// reconnects with the new ones.
+/// All certificates are replaced while a gateway and its node serve. The session between them continues, and reconnects
+/// with the new ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_far_link_takes_new_certificates_with_a_reload() {
     let place = certificates();

@@ -1,4 +1,5 @@
-//! A tunnel: a volume over TLS, strangers refused at either end, and half-closed connections.
+//! A tunnel: a volume over TLS, strangers that are refused at either end, and connections that are closed in one
+//! direction.
 
 use std::{
     fs,
@@ -19,7 +20,7 @@ use volume::Volume;
 
 use crate::support;
 
-/// Creates two authorities, `ours` and `theirs`; `node` and `host` are issued by the one, `stranger` by the other.
+/// Creates two authorities, `ours` and `theirs`. The first issues `node` and `host`, the second `stranger`.
 fn certificates() -> Place {
     let place = Place::new();
     let ours = place.authority("ours");
@@ -41,7 +42,7 @@ fn command(folder: &Path, kind: &str, to: SocketAddr, who: &str, authority: &str
     command
 }
 
-/// One end of a tunnel with its address, or the reason why it does not start.
+/// Starts one end of a tunnel. Returns it with its address, or the reason why it does not start.
 fn try_end(
     folder: &Path,
     kind: &str,
@@ -81,7 +82,7 @@ async fn a_volume_is_reached_through_tls() {
     }
 }
 
-/// Returns the answer of a server that reverses what it receives, after it has received the end.
+/// Sends `said` to a server that reverses what it receives after it has received the end, and returns its answer.
 fn exchange(near: SocketAddr, said: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(near)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -113,7 +114,7 @@ fn an_end_that_has_closed_one_way_still_hears_the_other() {
     let folder = place.folder.path();
     let far = end(folder, "accept", reversing(), "node", "ours");
     let near = end(folder, "connect", far.1, "host", "ours");
-    // More than the buffers in between can hold.
+    // Send more than the buffers in between can hold.
     let said: Vec<u8> = (0..8_000_000u32).map(|n| (n % 251) as u8).collect();
     let mut heard = exchange(near.1, &said).expect("heard");
     heard.reverse();
@@ -127,7 +128,7 @@ fn strangers_are_refused_at_either_end() {
     let echo = reversing();
     let far = end(folder, "accept", echo, "node", "ours");
     let is_refused = |near: SocketAddr| exchange(near, b"hello").unwrap_or_default().is_empty();
-    // A client of another authority; a server of another authority; a client without TLS.
+    // Try a client of another authority, a server of another authority, and a client without TLS.
     assert!(is_refused(end(folder, "connect", far.1, "stranger", "ours").1));
     assert!(is_refused(end(folder, "connect", far.1, "host", "theirs").1));
     assert!(exchange(far.1, b"GET / HTTP/1.1\r\n\r\n").unwrap_or_default().len() < 64);
@@ -146,7 +147,7 @@ fn a_key_that_others_can_read_is_refused() {
     assert!(error.contains("remedy: chmod 600 host.key"), "{error}");
 }
 
-/// Finding W4: no more connections were possible.
+/// Regression: half-open handshakes made further connections impossible.
 #[test]
 fn half_open_handshakes_keep_no_tunnel_closed() {
     let place = certificates();
@@ -159,7 +160,7 @@ fn half_open_handshakes_keep_no_tunnel_closed() {
     }
 }
 
-/// Finding W1: each lost connection blocked on stderr, and thereby a relay thread.
+/// Regression: each lost connection blocked a relay thread on stderr.
 #[test]
 fn a_reader_of_stderr_that_takes_nothing_stops_no_tunnel() {
     let place = certificates();

@@ -1,4 +1,4 @@
-//! The state of units in the state folder, with the binary: it is killed and started again.
+//! The state of units in the state folder: the process is killed and started again.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::support;
 const NODE: &str = "iqn.2026-11.test:node";
 const KEY: u64 = 0x5ec2_e7a1;
 
-/// A node with a state folder and one file behind several layers; always on the same port.
+/// Starts a node with a state folder and one file behind several layers, always on the same port.
 fn node(place: &Place, port: u16, layers: &str) -> Serving {
     let (state, file) = (place.path("state"), place.path("disk.img"));
     let text = format!(
@@ -56,7 +56,7 @@ fn a_state_folder_that_others_may_write_to_is_refused() {
     }
 }
 
-/// A session of an initiator port that is the same each time.
+/// Opens a session of an initiator port that is the same each time.
 async fn session(address: SocketAddr, who: &str) -> RemoteSession {
     let mut settings = Settings::new(address.to_string(), NODE, 0);
     settings.initiator_name = format!("iqn.2026-11.test:{who}");
@@ -85,7 +85,7 @@ async fn write(session: &RemoteSession) -> Result<(), CommandError> {
     ask(session, command, DataPhase::Out(vec![7; 512].into())).await
 }
 
-/// Returns the holder's key, which anybody may read.
+/// Returns the reservation holder's key, which every initiator may read.
 async fn holder(session: &RemoteSession) -> Vec<u8> {
     let asked = PersistentReserveIn { report: ReserveReport::Reservation, allocation_length: 24 };
     let command = PrimaryCommand::PersistentReserveIn(asked).encode();
@@ -111,7 +111,7 @@ async fn a_reservation_that_is_to_last_is_in_force_after_a_kill() {
         let kind = ReservationType::WriteExclusive;
         reserve(&holding, ReserveAction::Reserve(kind), &held).await;
         assert!(is_conflict(write(&session(address, "other").await).await));
-        // It would reconnect, and replace the session with the same name.
+        // Close it first: otherwise it would reconnect and replace the session with the same name.
         holding.close().await;
         serving.kill();
         serving = node(&place, address.port(), "");
@@ -155,7 +155,7 @@ async fn a_sanitize_goes_on_after_a_kill() {
             let going = Sense::SANITIZE_IN_PROGRESS;
             assert_eq!(told, (going.key, going.asc, going.ascq));
         }
-        // Our initiator retries while the unit is not ready; the command was performed meanwhile then.
+        // Our initiator retries while the unit is not ready. If the command succeeds, the sanitize has ended meanwhile.
         Err(CommandError::Busy) => {}
         Ok(()) => assert!(is_done(), "nobody reads what is half overwritten"),
         Err(other) => panic!("{other}"),
@@ -165,7 +165,7 @@ async fn a_sanitize_goes_on_after_a_kill() {
 
 const OTHER: &str = "iqn.2026-11.test:other";
 
-/// A node with a target on `disk.img` and one on `other.img`; with more keys at the top.
+/// Settings of a node with a target on `disk.img` and one on `other.img`; `top` contains more keys.
 fn two_volumes(place: &Place, top: &str) -> String {
     let unit = |name: &str, file: &str| {
         let path = place.path(file).display().to_string();
@@ -268,12 +268,12 @@ async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_ans
     std::fs::remove_file(&disk).expect("it was made");
     let socket = place.path("node.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
-    // The process that has the socket accepts the request, and does not answer.
+    // The process that has the socket accepts the request and does not answer.
     let silent = std::thread::spawn(move || drop(listener.accept()));
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     silent.join().expect("asked");
     assert!(code == Some(1) && text.contains("it is not known whether"), "{text}");
-    // No process listens any more.
+    // Now no process listens.
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     assert_eq!(code, Some(0), "{text}");
 }
@@ -318,14 +318,14 @@ async fn a_volume_file_in_the_place_of_another_is_not_served() {
     std::fs::File::create(&disk).and_then(|file| file.set_len(8 << 20)).expect("blank");
     expect("was replaced by a blank file");
 
-    // A restored copy has the right size, and no id.
+    // A restored copy has the right size but no id.
     std::fs::write(&disk, all()).expect("from a backup");
     let serving = place.serve("node", &settings);
     let volume = connect(serving.address, NODE).await;
     assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 7));
     drop((volume, serving));
 
-    // The two files were exchanged: neither is served, so no unit is left.
+    // The two files were exchanged, so neither is served and no unit is left.
     std::fs::rename(&disk, &kept).expect("moved");
     std::fs::rename(&other, &disk).expect("moved");
     std::fs::rename(&kept, &other).expect("moved");
@@ -349,7 +349,7 @@ async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
     assert!(refused(&told).contains("was cut to 8388608 bytes"));
 }
 
-/// A write behind the new end would restore the file's full size, with zeros in between.
+/// A write beyond the new end would restore the file's full size, with zeros in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_at_the_next_start() {
     let place = Place::new();
@@ -360,7 +360,7 @@ async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_a
     let volume = connect(serving.address, NODE).await;
     let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
     file.set_len(4 << 20).expect("cut");
-    // A query of the size must not make the smaller size count.
+    // A query of the size must not make the smaller size valid.
     serving.status();
     let told = || std::fs::read_to_string(place.path("events")).expect("text");
     eventually("an event", || told().contains("was cut short to 4194304 of 8388608 bytes")).await;
@@ -400,7 +400,7 @@ async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit
     assert_eq!(code, Some(0), "{text}");
     let back = connect(serving.address, NODE).await;
     assert_eq!(read(&*back, 1).await.expect("served"), content(1, 7));
-    // A size that is not a whole number of blocks is an error in the settings.
+    // A size that is not a multiple of the block size is an error in the settings.
     drop((back, other, serving));
     let wrong = two_volumes(&place, "").replacen("'8MiB'", "'8388609'", 1);
     assert!(place.try_serve("node", &wrong).is_err());
@@ -426,8 +426,8 @@ async fn a_volume_file_that_holds_data_and_has_no_record_is_told_of() {
     assert_eq!(told(&text), 0, "recorded by now");
 }
 
-/// If the link leads nowhere, the disk with the volume is not mounted, and the path resolves to another name
-/// than the recorded one.
+/// A dangling link means that the disk with the volume is not mounted, and the path resolves to another name than the
+/// recorded one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_file_behind_a_link_that_leads_nowhere_is_missing_and_the_others_are_served() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `forebay status`: its JSON beside recorded samples, and its forms for people and for monitors.
+//! `forebay status`: its JSON compared with recorded samples, and its forms for people and monitors.
 
 #[allow(dead_code)] // The tests of pairs use the rest of it.
 #[path = "../pair/scene.rs"]

@@ -1,8 +1,8 @@
-//! Recorded answers of `forebay status --json`, and a comparison of field names and types.
+//! Recorded responses of `forebay status --json`, and a comparison of field names and types.
 //!
-//! Programs read the JSON by field name, so a field must keep its name and type. The samples in `samples/` were
-//! written by the program before its status had types. `FOREBAY_RECORD_STATUS=1` makes the tests write the samples
-//! anew; do that only for a field that is new.
+//! Programs read the JSON by field name, so a field must keep its name and type. The samples in `samples/` were written
+//! by a version of the program whose status had no types yet. `FOREBAY_RECORD_STATUS=1` makes the tests write the
+//! samples again; do that only for a new field.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 
 use crate::support::{Place, Serving};
 
-/// Objects whose field names depend on what happened (commands that were counted, volumes of a common cache).
+/// Objects whose field names depend on the run (counted commands, volumes of a common cache).
 const OPEN_OBJECTS: [&str; 3] = ["commands_by_kind", "volumes", "given_up_bytes"];
-/// Lists in which the order and the number of elements follow from the settings.
+/// Lists whose order and number of elements follow from the settings.
 const FIXED_LISTS: [&str; 4] = ["targets", "units", "layers", "log_halves"];
 
-/// Compares the status of a process with the sample of that name.
+/// Compares the status of a process with the sample with that name.
 #[track_caller]
 pub fn check(name: &str, place: &Place, serving: &Serving) {
     let status = serving.status();
@@ -34,7 +34,7 @@ pub fn check(name: &str, place: &Place, serving: &Serving) {
     assert!(differences.is_empty(), "{}\nin {status}", differences.join("\n"));
 }
 
-/// The recorded answer.
+/// Reads a recorded response.
 pub fn read(name: &str) -> Value {
     let text = std::fs::read_to_string(path(name)).expect("a sample");
     serde_json::from_str(&text).expect("JSON")
@@ -45,7 +45,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(folder).join(format!("{name}.json"))
 }
 
-/// Collects what differs in field names or types. A value that is null may have any other type in the sample.
+/// Collects differences in field names or types. A value that is null may have any other type in the sample.
 fn compare(at: &str, sample: &Value, found: &Value, differences: &mut Vec<String>) {
     match (sample, found) {
         (Value::Object(sample), Value::Object(found)) => objects(at, sample, found, differences),
@@ -62,7 +62,7 @@ fn objects(
     differences: &mut Vec<String>,
 ) {
     if OPEN_OBJECTS.iter().any(|name| at.ends_with(name)) {
-        // All values have one type.
+        // All values of such an object have the same type.
         if let Some(sample) = sample.values().next() {
             found.iter().for_each(|(name, found)| {
                 compare(&format!("{at}.{name}"), sample, found, differences)
@@ -92,7 +92,7 @@ fn lists(at: &str, sample: &[Value], found: &[Value], differences: &mut Vec<Stri
         return;
     }
     for found in found {
-        // Any element of the sample will do: sessions, for example, come in any order.
+        // Any element of the sample may match: sessions, for example, come in any order.
         let tried = sample.iter().map(|sample| {
             let mut differences = Vec::new();
             compare(at, sample, found, &mut differences);

@@ -14,7 +14,7 @@ use crate::{
 const NODE: &str = "iqn.2026-11.test:node";
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// Writes blocks, flushes, and reads those and some that were never written.
+/// Writes blocks, flushes, and reads these blocks and some that were never written.
 async fn use_volume(volume: &RemoteVolume) {
     for block in 0..64 {
         write(volume, block, 1).await.expect("written");
@@ -25,7 +25,7 @@ async fn use_volume(volume: &RemoteVolume) {
     }
 }
 
-/// The settings of a node that keeps claims, with `unit` and `stack` added to its unit.
+/// Settings of a node that supports claims, with `unit` and `stack` added to its unit.
 fn keeping(place: &Place, unit: &str, stack: &str) -> String {
     let text = node(place.folder.path(), 0)
         .replace("[[target.unit]]\n", &format!("[[target.unit]]\n{unit}"))
@@ -33,7 +33,7 @@ fn keeping(place: &Place, unit: &str, stack: &str) -> String {
     format!("state = '{}'\n{text}", place.path("state").display())
 }
 
-/// A gateway over that node, with more settings of its remote layer and of its cache.
+/// Starts a gateway over that node, with more settings of its remote layer and its cache.
 fn serve_gateway(place: &Place, node: SocketAddr, remote: &str, cache: &str) -> Serving {
     let text = gateway(place.folder.path(), node, cache)
         .replace("give_up_after", &format!("{remote}give_up_after"));

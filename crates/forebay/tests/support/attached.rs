@@ -1,6 +1,6 @@
 //! Attached volumes for tests: checks for root and devices, and cleanup after a failed test.
 
-// Each test file uses only a part of this.
+// Each test file uses only a part of this module.
 #![allow(dead_code)]
 
 use std::{
@@ -15,7 +15,7 @@ use program::RunningProgram;
 
 use crate::support::{Place, Running, forebay, start, stderr};
 
-/// Much longer than any of these steps takes.
+/// Time limit of a step: much longer than any of them takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn is_possible() -> bool {
@@ -29,15 +29,15 @@ pub fn is_possible() -> bool {
     possible
 }
 
-/// A folder to mount on, unmounted if a test fails.
+/// A folder to mount on. Dropping it unmounts it, in case the test has failed.
 pub struct Mount(pub PathBuf, Turn);
 
 /// A program with a mount namespace of its own keeps a copy of every mount that exists when it starts, and thereby
-/// the devices of all tests that run then. So a test that starts such a program runs only while no other test has a
-/// mount.
+/// keeps the devices of all running tests in use. Therefore a test that starts such a program runs only while no other
+/// test has a mount.
 static MOUNTS: RwLock<()> = RwLock::new(());
 
-/// Held while a test has a mount.
+/// The lock on `MOUNTS`, held while a test has a mount.
 enum Turn {
     BesideOthers(RwLockReadGuard<'static, ()>),
     Alone(RwLockWriteGuard<'static, ()>),
@@ -49,7 +49,7 @@ impl Mount {
         Self(Self::folder(place), Turn::BesideOthers(turn))
     }
 
-    /// For a test that starts programs with mounts of their own.
+    /// Makes a folder for a test that starts programs in mount namespaces of their own.
     pub fn alone(place: &Place) -> Self {
         let turn = MOUNTS.write().unwrap_or_else(PoisonError::into_inner);
         Self(Self::folder(place), Turn::Alone(turn))
@@ -110,7 +110,7 @@ pub fn detached(mut running: Running) {
     assert!(!has_device(&running), "the loop device is cleared");
 }
 
-/// Returns true if the device is still its own: another test may have been given that number meanwhile.
+/// Returns true if the device still belongs to the process: another test may have got that number meanwhile.
 pub fn has_device(running: &Running) -> bool {
     let name = fs::read_to_string(backing(&running.ready)).unwrap_or_default();
     name.contains(&format!("-{}.", running.program.id()))

@@ -1,6 +1,6 @@
-//! Starts the binary with own settings, sends requests, and kills it at the end of a test.
+//! Starts the program with its own settings, sends requests to it, and kills it at the end of a test.
 
-// Each test file uses its own part of this.
+// Each test file uses its own part of this module.
 #![allow(dead_code)]
 
 #[path = "../../../transport/tests/certificates/mod.rs"]
@@ -25,24 +25,25 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-/// The program under test, with default signal dispositions: the tests send it signals, even if they run under nohup.
+/// Returns the program under test with default signal dispositions: the tests send it signals, even if they run under
+/// nohup.
 pub fn forebay() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     program::reset_signals(&mut command);
     command
 }
 
-/// Runs it to its end.
+/// Runs the program with these arguments until it ends.
 pub fn run(arguments: &[&str]) -> Output {
     forebay().args(arguments).output().expect("the binary runs")
 }
 
-/// Returns what it wrote to stderr.
+/// Returns the text that the program wrote to stderr.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A folder with a settings file.
+/// A temporary folder with settings files and volumes.
 pub struct Place {
     pub folder: TempDir,
 }
@@ -56,7 +57,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// Creates `NAME.pem` of an authority.
+    /// Creates an authority and writes its certificate to `NAME.pem`.
     pub fn authority(&self, name: &str) -> Authority {
         let authority = Authority::new();
         std::fs::write(self.path(&format!("{name}.pem")), &authority.certificate).expect("written");
@@ -85,7 +86,7 @@ impl Place {
         self.try_serve(name, text).unwrap_or_else(|error| panic!("{name} does not start: {error}"))
     }
 
-    /// Starts `serve`; returns its message if it ends before it listens.
+    /// Starts `serve`. If it ends before it listens, returns its message.
     pub fn try_serve(&self, name: &str, text: &str) -> Result<Serving, String> {
         self.try_serve_by(forebay(), name, text)
     }
@@ -99,7 +100,7 @@ impl Place {
         Serving { running, address, control: self.path(&format!("{name}.sock")) }
     }
 
-    /// Starts `serve` through the caller's command, to which the arguments of the program are added.
+    /// Starts `serve` through the caller's command, to which the arguments of the program are appended.
     pub fn try_serve_by(
         &self,
         mut command: Command,
@@ -121,10 +122,10 @@ impl Place {
     fn serve_settings(&self, command: &mut Command, name: &str) -> Result<Serving, String> {
         let mut running = start(command)?;
         let stderr = running.stderr();
-        // The last of several portals: a gateway's are printed below those of its node.
+        // Take the last of several portals: a gateway's portals are printed after those of its node.
         let last = running.ready.split_whitespace().last().expect("an address");
         let address = last.parse().expect("an address");
-        // Its events are read, so that it never blocks, and printed if the test fails.
+        // Read its events, so that it never blocks; they are printed if the test fails.
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 println!("{line}");
@@ -134,7 +135,7 @@ impl Place {
     }
 }
 
-/// Starts a program and waits until it is ready; otherwise returns its exit status and its message.
+/// Starts a program and waits until it is ready. If it ends first, returns its exit status and its message.
 pub fn start(command: &mut Command) -> Result<Running, String> {
     start_with(command, Stdio::piped())
 }
@@ -162,15 +163,15 @@ pub fn start_with(command: &mut Command, stderr: Stdio) -> Result<Running, Strin
 /// A program that was asked to end has ended within this time, also on a busy machine.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// A program that is ready. Killed with its process group on drop.
+/// A program that is ready. It is killed with its process group on drop.
 pub struct Running {
     pub program: RunningProgram,
-    /// The rest of the line that reports that it is ready.
+    /// The line with which it reports that it is ready, without the word `ready`.
     pub ready: String,
 }
 
 impl Running {
-    /// Its events, which can be taken once.
+    /// Takes the stderr of the program, which is possible once.
     pub fn stderr(&mut self) -> ChildStderr {
         self.program.stderr().expect("piped, and not taken")
     }
@@ -185,14 +186,14 @@ impl Running {
         let id = i32::try_from(self.program.id()).ok().and_then(Pid::from_raw).expect("an id");
         kill_process(id, signal).expect("it runs");
         let begun = Instant::now();
-        // Its threads continue for a moment after the signal was sent.
+        // The threads of the process continue for a moment after SIGSTOP was sent.
         while signal == Signal::STOP && !self.is_stopped() {
             assert!(begun.elapsed() < Duration::from_secs(30), "it does not stop");
             std::thread::yield_now();
         }
     }
 
-    /// Returns true if all threads are stopped (proc(5): the state is after the name).
+    /// Returns true if all threads are stopped (proc(5): the state follows the name).
     fn is_stopped(&self) -> bool {
         let tasks =
             std::fs::read_dir(format!("/proc/{}/task", self.program.id())).expect("it runs");
@@ -203,7 +204,7 @@ impl Running {
     }
 }
 
-/// A serving process. Killed on drop.
+/// A serving process. It is killed on drop.
 pub struct Serving {
     running: Running,
     pub address: SocketAddr,
@@ -220,12 +221,11 @@ impl Serving {
         self.running.wait();
     }
 
-    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.running.program.id()
     }
 
-    /// Sends SIGTERM; returns the exit status and how long the process took to end.
+    /// Sends SIGTERM. Returns the exit status, and the time that the process took to end.
     pub fn terminate(mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
         self.signal(Signal::TERM);
@@ -247,7 +247,7 @@ impl Serving {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Returns a figure of the layer of that name of the only unit.
+    /// Returns a figure of the only unit, from the layer with that name.
     pub fn figure(&self, layer: &str, name: &str) -> u64 {
         let status = self.status();
         let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
@@ -265,27 +265,27 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Logs in to LUN 0.
+/// Logs in to LUN 0 of the target.
 pub async fn connect(address: SocketAddr, target: &str) -> Arc<RemoteVolume> {
     let mut settings = initiator::Settings::new(address.to_string(), target, 0);
     settings.give_up_after = Duration::from_secs(2);
     Arc::new(RemoteVolume::connect(settings).await.expect("a login"))
 }
 
-/// 4 KiB that depend on block and version; version 0 is zeros.
+/// Returns 4 KiB of content that depends on block and version; version 0 is zeros.
 pub fn content(block: u64, version: u64) -> Vec<u8> {
     let word =
         (block << 32 | version).wrapping_mul(if version == 0 { 0 } else { 0x9e37_79b9_7f4a_7c15 });
     word.to_le_bytes().repeat(512)
 }
 
-/// Writes version `version` of block `block`.
+/// Writes content of this version to a block of 4 KiB.
 pub async fn write(volume: &dyn Volume, block: u64, version: u64) -> Result<(), volume::Error> {
     let data = Data::from(content(block, version));
     volume.write(Lba(block * 8), data, Durability::Volatile).await
 }
 
-/// Reads a block.
+/// Reads a block of 4 KiB.
 pub async fn read(volume: &dyn Volume, block: u64) -> Result<Vec<u8>, volume::Error> {
     let extent = Extent { lba: Lba(block * 8), blocks: 8 };
     Ok(volume.read(extent).await?.into_bytes().to_vec())

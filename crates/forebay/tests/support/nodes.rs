@@ -1,4 +1,4 @@
-//! Nodes that tell each other about their volumes, and queries to them.
+//! Nodes that exchange entries about their volumes, and queries to them.
 
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt};
 
@@ -9,7 +9,7 @@ use super::{Place, Serving, forebay, stderr};
 /// The target of [`gateway`].
 pub const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// The shared secret of all nodes.
+/// Writes the secret that all nodes share to the file `name`.
 pub fn secret(place: &Place, name: &str) {
     let path = place.path(name);
     std::fs::write(&path, format!("the secret called {name}\n")).expect("written");
@@ -21,7 +21,7 @@ fn list(addresses: &[SocketAddr]) -> String {
     quoted.join(", ")
 }
 
-/// The settings of a node that serves names on that port and contacts its seeds, without targets.
+/// Settings of a node that listens for naming requests on this port and contacts its seeds, without targets.
 pub fn names(node: &str, port: u16, seeds: &[SocketAddr], secret: &str) -> String {
     format!(
         r#"
@@ -38,7 +38,7 @@ stale_after = "5s"
     )
 }
 
-/// A target that is not announced.
+/// Settings of a target that is not announced.
 pub fn untold(node: &str) -> String {
     format!(
         "[[target]]\nname = \"iqn.2026-11.test:{node}\"\n[[target.unit]]\n\
@@ -46,12 +46,12 @@ pub fn untold(node: &str) -> String {
     )
 }
 
-/// A node that announces no targets.
+/// Settings of a node that announces no volumes.
 pub fn other(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
     names(node, 0, seeds, secret) + &untold(node)
 }
 
-/// A gateway over the volume `payroll`, which it finds by its name.
+/// Settings of a gateway over the volume `payroll`, which it finds by name.
 pub fn gateway(seeds: &[SocketAddr]) -> String {
     format!(
         r#"
@@ -76,7 +76,7 @@ dram = "8MiB"
     )
 }
 
-/// Returns the output of a command with `--json` to a process, the last line of it.
+/// Runs a command with `--json` on a process, and returns the last line of its output.
 pub fn json(of: &Serving, arguments: &[&str]) -> Value {
     let output = forebay()
         .args(arguments)
@@ -94,13 +94,13 @@ pub fn known(of: &Serving) -> Value {
     json(of, &["names"])
 }
 
-/// Returns its information about the node of that name.
+/// Returns the entry that the process has of the node with this name.
 pub fn known_node(of: &Serving, node: &str) -> Option<Value> {
     let known = known(of);
     known["nodes"].as_array().expect("nodes").iter().find(|found| found["node"] == node).cloned()
 }
 
-/// Returns the address at which it answers name queries.
+/// Returns the address at which the process answers naming requests.
 pub fn naming(of: &Serving) -> SocketAddr {
     known(of)["nodes"][0]["addresses"][0].as_str().expect("an address").parse().expect("an address")
 }

@@ -1,4 +1,4 @@
-//! Connections that speak iSCSI by hand: strangers, and initiators that misbehave.
+//! Connections that send hand-made iSCSI PDUs, for strangers and initiators that misbehave.
 
 use std::{
     io::{ErrorKind, PipeReader, PipeWriter, Read, Write},
@@ -15,7 +15,7 @@ use std::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use socket2::{Domain, Socket, Type};
 
-/// The longest time that an answer may take on a busy machine.
+/// Maximum time that a response may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns a pipe that accepts no more bytes until its reader is read.
@@ -42,8 +42,8 @@ pub fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A login request of stage `current` with these keys, which asks for stage `next` if there is one. `isid`
-/// tells sessions of one initiator apart.
+/// Returns a login request of stage `current` with these keys, which requests stage `next` if there is one. `isid`
+/// distinguishes the sessions of one initiator.
 pub fn login_request(current: u8, next: Option<u8>, isid: u16, keys: &[(&str, &str)]) -> Vec<u8> {
     let text: String = keys.iter().map(|(key, value)| format!("{key}={value}\0")).collect();
     let mut pdu = vec![0; 48];
@@ -60,8 +60,8 @@ pub fn login_request(current: u8, next: Option<u8>, isid: u16, keys: &[(&str, &s
     pdu
 }
 
-/// Reads one PDU: its header and its data segment. `None` if the peer has closed the connection, or sends
-/// nothing within the stream's timeout.
+/// Reads one PDU and returns its header and its data segment. Returns `None` if the peer has closed the connection, or
+/// sends nothing within the stream's timeout.
 pub fn read_pdu(stream: &mut TcpStream) -> Option<([u8; 48], Vec<u8>)> {
     use ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
     let mut header = [0; 48];
@@ -83,14 +83,14 @@ pub fn login_status(header: &[u8; 48]) -> u16 {
     u16::from_be_bytes([header[36], header[37]])
 }
 
-/// Logs in without authentication, straight to the full feature phase. Returns the status of the answer; `None`
-/// if the connection was closed without one.
+/// Logs in without authentication, directly to the full feature phase. Returns the status of the response, or `None` if
+/// the connection was closed without one.
 pub fn log_in(stream: &mut TcpStream, isid: u16, keys: &[(&str, &str)]) -> Option<u16> {
     stream.write_all(&login_request(1, Some(3), isid, keys)).ok()?;
     read_pdu(stream).map(|(header, _)| login_status(&header))
 }
 
-/// Logs in as `user` to `target` with a wrong proof. Returns the status of the answer; `None` if the connection
+/// Logs in to `target` as `user` with a wrong secret. Returns the status of the response, or `None` if the connection
 /// was closed without one.
 pub fn guess(stream: &mut TcpStream, target: &str, user: &str) -> Option<u16> {
     let names = [
@@ -109,14 +109,14 @@ pub fn guess(stream: &mut TcpStream, target: &str, user: &str) -> Option<u16> {
     panic!("a wrong proof was accepted");
 }
 
-/// The longest write whose data is sent with the command.
+/// Maximum length of a write whose data is sent with the command.
 pub const FIRST_BURST: usize = 256 << 10;
 
 /// Keys that allow that first burst.
 pub const FIRST_BURST_KEYS: [(&str, &str); 3] =
     [("InitialR2T", "No"), ("ImmediateData", "Yes"), ("FirstBurstLength", "262144")];
 
-/// WRITE(10) of 256 KiB at block 0, all of its data immediate. The data is zeros.
+/// Returns a WRITE(10) of 256 KiB of zeros at block 0, with all data immediate.
 pub fn write_command(cmd_sn: u32) -> Vec<u8> {
     let mut pdu = vec![0; 48 + FIRST_BURST];
     pdu[0] = 0x01;
@@ -131,7 +131,8 @@ pub fn write_command(cmd_sn: u32) -> Vec<u8> {
     pdu
 }
 
-/// Raises the limit of this process to so many sockets beside its other files, if permitted (setrlimit(2)).
+/// Raises the limit of open files of this process to this number of sockets plus its other files, if permitted
+/// (setrlimit(2)).
 pub fn allow_open_files(sockets: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -143,25 +144,25 @@ pub fn allow_open_files(sockets: usize) {
     }
 }
 
-/// Returns true if the peer has neither closed the connection nor sent anything. The stream does not block.
+/// Returns true if the peer has neither closed the connection nor sent anything. The stream must be non-blocking.
 pub fn is_idle(stream: &TcpStream) -> bool {
     matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Returns a loopback address of this machine.
+/// Returns the loopback address 127.0.0.`last`.
 pub fn local(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
-/// 300 connections from three addresses that send nothing. A closed one reconnects at once, so that all places
-/// of strangers stay taken unless the program closes some. Dropping this ends them.
+/// 300 silent connections from three addresses. A closed one reconnects at once, so that all places for strangers stay
+/// taken unless the program closes some. Dropping this ends them.
 pub struct Silent {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Silent {
-    /// Returns once there are 300 connections.
+    /// Opens the connections, and returns once there are 300.
     pub fn at(to: SocketAddr) -> Self {
         let connect = move |number: usize| {
             let stream = connect_from(local(8 + (number % 3) as u8), to);
@@ -179,12 +180,12 @@ impl Silent {
                         *stream = connect(number);
                         closed += 1;
                     }
-                    // Limit the rate below what a processor could do.
+                    // Limit the rate, so that the reconnects do not use the whole CPU.
                     if closed == MOST_AGAIN {
                         break;
                     }
                 }
-                // The next turn begins with other connections.
+                // Begin the next turn with other connections.
                 open.rotate_left(MOST_AGAIN);
                 thread::sleep(Duration::from_millis(4));
             }
@@ -193,7 +194,7 @@ impl Silent {
     }
 }
 
-/// The most reconnects in one turn.
+/// Maximum number of reconnects per turn.
 const MOST_AGAIN: usize = 8;
 
 impl Drop for Silent {

@@ -1,4 +1,4 @@
-//! Logs that another gateway takes up: exported, adopted, or refused since they do not fit or are not whole.
+//! Logs that move to another gateway: exported and adopted, or refused because they do not fit or are incomplete.
 
 use initiator::RemoteVolume;
 use support::{Place, connect, eventually, node, read, stderr, write};
@@ -27,7 +27,7 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
     check_all(&*raw, 0..200, 1).await;
     let error = place.try_serve("a", &old).err().expect("and after");
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
-    // Another copy is not adopted either.
+    // Another copy of the log is not adopted either.
     copy(place.path("a.log"), place.path("c.log"));
     let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, "")));
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
@@ -52,7 +52,7 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
     let volume = connect(later.address, GATEWAY).await;
     write_all(&*volume, 0..20, 2).await;
     drain(&later);
-    // The old one still has dirty data and cannot destage it.
+    // The former gateway still has dirty data and cannot destage it.
     assert_eq!(near.figure("cache", "dirty_bytes"), 20 * 4096);
     let error = refused(&tell(&near.control, &["gateway", "drain", GATEWAY]));
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
@@ -69,7 +69,7 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     succeeded(&export(&place, "a"));
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
-    // Path checkers of hosts see it as well.
+    // Path checkers of hosts get the refusal as well.
     let anew = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
     let anew = RemoteVolume::connect(anew).await.err();
     assert!(matches!(anew, Some(initiator::Error::NotServed(_))), "{anew:?}");
@@ -101,7 +101,7 @@ async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
     let (far, mut near, _volume) = pair_with(&place, &nvram, 0..100).await;
     near.kill();
     copy(place.path("a.log"), place.path("c.log"));
-    // Without the NVRAM and without an export, the message says what is missing.
+    // Without the NVRAM and without an export, the message names the missing part.
     let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, KEEPS)));
     assert!(
         error.contains("acknowledged writes from its NVRAM, which is not configured"),
@@ -125,7 +125,7 @@ async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
     assert!(error.contains("there is no log at"), "nothing is made: {error}");
     assert!(!place.path("b.log").exists());
     copy(place.path("a.log"), place.path("b.log"));
-    // Another volume.
+    // A log over another volume is refused.
     let other = Place::new();
     let stranger = node(other.folder.path(), 0)
         .replace("[[target.unit]]\n", "[[target.unit]]\nserial = 'OTHER'\n");
@@ -133,12 +133,12 @@ async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
     let elsewhere = other_gateway(&place, "b", stranger.address, "");
     let error = refused(&adopt(&place, "b", &elsewhere));
     assert_eq!(error.matches("naa.").count(), 2, "both are named: {error}");
-    // Truncated.
+    // A truncated log is refused.
     let whole = std::fs::read(place.path("b.log")).expect("read");
     std::fs::write(place.path("b.log"), &whole[..whole.len() / 2]).expect("written");
     let error = refused(&adopt(&place, "b", &text.replace("log_size = \"32MiB\"", "")));
     assert!(error.contains("has 8192 blocks"), "{error}");
-    // Zeroed.
+    // A log of zeros is refused.
     std::fs::write(place.path("b.log"), vec![0; whole.len()]).expect("written");
     let error = refused(&adopt(&place, "b", &text));
     assert!(error.contains("is blank"), "{error}");
@@ -147,8 +147,8 @@ async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
     succeeded(&adopt(&place, "b", &text.replace("32MiB", "16MiB")));
 }
 
-/// The settings there determine how it continues, and what does not fit the log is refused. In both cases the log
-/// keeps its data.
+/// The settings of the new gateway decide how it continues. A setting that does not fit the log is refused. In both
+/// cases the log keeps its data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_comes_to_other_settings_loses_nothing() {
     let place = Place::new();
@@ -190,7 +190,7 @@ async fn a_log_that_comes_to_other_settings_loses_nothing() {
     let (mut later, volume) = taken_up(&place, &larger, 0..50).await;
     write_all(&*volume, 50..60, 1).await;
     later.kill();
-    // To others again, with data that may be only in its NVRAM.
+    // Adopt it with other settings again, with data that may be in the NVRAM only.
     let relaxed = b(&format!("order = 'relaxed'\non_log_error = 'write-through'\n{nvram}"))
         .replace("nvram_size = \"1MiB\"", "nvram_size = \"2MiB\"");
     let (later, _volume) = taken_up(&place, &relaxed, 0..60).await;

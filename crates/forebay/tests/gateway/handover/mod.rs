@@ -22,12 +22,12 @@ use crate::support;
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 
-/// A node that supports claims.
+/// Settings of a node that supports claims.
 fn keeping(place: &Place, port: u16) -> String {
     format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
 }
 
-/// Settings of a gateway on another host: with another name, and a log and a state folder with that name.
+/// Settings of a gateway on another host, which has its own initiator name, log and state folder.
 fn other_gateway(place: &Place, name: &str, node: SocketAddr, more: &str) -> String {
     let text = gateway(place.folder.path(), node, more)
         .replace("gateway.log", &format!("{name}.log"))
@@ -41,7 +41,7 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     (far, near)
 }
 
-/// A node with a gateway, and a host at the gateway that has written these blocks.
+/// Starts a node with a gateway, and connects a host that writes these blocks.
 async fn pair_with(
     place: &Place,
     more: &str,
@@ -53,7 +53,7 @@ async fn pair_with(
     (far, near, volume)
 }
 
-/// The gateway that uses the log now, and a host at it that reads these blocks.
+/// Starts the gateway that now uses the log, and connects a host that reads these blocks.
 async fn taken_up(place: &Place, text: &str, blocks: Range<u64>) -> (Serving, Arc<RemoteVolume>) {
     let later = place.serve("b", text);
     let volume = connect(later.address, GATEWAY).await;
@@ -121,7 +121,7 @@ fn refused(output: &Output) -> String {
     stderr(output)
 }
 
-/// Data is not destaged with these settings.
+/// Settings of a cache that does not destage during a test.
 const KEEPS: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +138,7 @@ async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
     let raw = connect(far.address, NODE).await;
     let refused = write(&*raw, 1, 7).await.expect_err("refused");
     assert!(matches!(refused, volume::Error::ReadOnly), "{refused}");
-    // An older image, but a consistent one.
+    // Other initiators read an older, but consistent image.
     assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 0));
     let shown = tell(&far.control, &["claim", "show", NODE]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
@@ -189,13 +189,13 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
     near.kill();
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
-    // The node keeps the session of the killed gateway for a while, and does not know that it is gone.
+    // The node keeps the session of the killed gateway for a while, because it cannot know that the gateway has ended.
     succeeded(&adopt(&place, "b", &text));
     let (later, volume) = taken_up(&place, &text, 0..200).await;
     write(&*volume, 0, 99).await.expect("and written");
     drain(&later);
 
-    // The old one starts again, more often than the new one did, but is never admitted.
+    // The former gateway starts again, more often than the new one did, and is never admitted.
     for more in ["", "accept_loss = true", ""] {
         let old = other_gateway(&place, "a", far.address, more);
         let error = place.try_serve("a", &old).err().expect("shut out");
@@ -214,12 +214,12 @@ async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_d
     let address = far.address;
     assert!(near.terminate().0.success(), "its claim is given back");
     far.kill();
-    // It starts without a link, with a clean log, and accepts writes.
+    // The gateway starts without a link, with a clean log, and accepts writes.
     near = place.serve("a", &other_gateway(&place, "a", address, KEEPS));
     assert_eq!(cache_figure(&near, "claim"), "waiting");
     let volume = connect(near.address, GATEWAY).await;
     write(&*volume, 1, 1).await.expect("written");
-    // Meanwhile another one reaches the node, and releases its claim.
+    // Meanwhile another gateway connects to the node and releases its claim.
     far = place.serve("node", &keeping(&place, 0));
     let other = place.serve("b", &other_gateway(&place, "b", far.address, ""));
     let elsewhere = connect(other.address, GATEWAY).await;
@@ -246,7 +246,7 @@ async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
     write(&*volume, 1, 1).await.expect("written");
     near.kill();
     far.kill();
-    // The backup has only the first opening.
+    // The backup contains only the first opening of the log.
     let state: Vec<_> = std::fs::read_dir(place.path("state"))
         .expect("state")
         .map(|entry| entry.expect("an entry").path())
@@ -264,14 +264,14 @@ async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
     let error = place.try_serve("a", &other_gateway(&place, "a", address, KEEPS));
     let error = error.err().expect("refused");
     assert!(error.contains("as generation 2") && error.contains("was generation 4"), "{error}");
-    // The operator decides.
+    // The operator may decide to serve it nevertheless.
     let near = place.serve("a", &other_gateway(&place, "a", address, "accept_loss = true"));
     let volume = connect(near.address, GATEWAY).await;
     assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
     drop(far);
 }
 
-/// It uses the volume with knowledge of its later state.
+/// The gateway keeps using the volume, and has recorded a later state of it than the restored node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_restored_under_a_gateway_that_goes_on_is_told_with_both_generations() {
     let place = Place::new();
@@ -312,7 +312,7 @@ async fn an_operator_who_drops_a_claim_is_warned_and_the_gateway_told() {
     assert!(output.status.success(), "{}", stderr(&output));
     let raw = connect(far.address, NODE).await;
     write(&*raw, 1, 7).await.expect("anybody may");
-    // It notices it although it has nothing to send.
+    // The gateway notices the dropped claim even without data to send.
     eventually("the fence", || cache_figure(&near, "claim").contains("dropped")).await;
     eventually("an error", || {
         let runtime = tokio::runtime::Handle::current();

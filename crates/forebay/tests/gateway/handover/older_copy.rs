@@ -1,4 +1,4 @@
-//! Logs and NVRAM files that were put back from an older copy: they are refused, and write over nothing.
+//! Logs and NVRAM files that were restored from an older copy: they are refused and overwrite nothing.
 
 use support::{Place, Serving, connect, eventually, node, run};
 use volume::Volume;
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::support;
 
-/// Returns the confirmed writes of the log at the node, as CLAIM OUT has reported them.
+/// Returns the number of confirmed writes that the node has recorded of the log (CLAIM OUT).
 fn confirmed(far: &Serving) -> u64 {
     claim(far)["confirmed"].as_u64().unwrap_or(0)
 }
@@ -32,7 +32,7 @@ async fn put_back(
     write_all(&*volume, 0..20, 2).await;
     volume.flush().await.expect("flushed");
     if let Some(far) = far {
-        // Two rounds of twenty writes; each write has a number.
+        // Wait for both rounds of twenty writes; each write has a number.
         eventually("the confirmed number", || confirmed(far) >= 40).await;
     }
     serving.kill();
@@ -57,7 +57,7 @@ async fn put_back(
 
 const IMMEDIATE: &str = "report = 'immediate'\nnvram = 'a.nvram'";
 
-/// K3: log and NVRAM of one opening are restored together. Nothing in them shows that they are old.
+/// Log and NVRAM of one opening are restored together, so nothing in them shows that they are old.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_log_and_nvram_is_refused_by_the_claim_at_the_node() {
     for (more, files) in [
@@ -73,7 +73,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_claim_at_the_node() {
     }
 }
 
-/// K3 without claims: the newest number is in the state folder of the process that has the log.
+/// Without claims, the newest number is in the state folder of the process that has the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
     for (more, files) in [
@@ -87,7 +87,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
         assert!(error.contains("log and NVRAM are an older copy: they end at write"), "{error}");
         assert!(error.contains("accept_loss") && error.contains("claim drop"), "{error}");
     }
-    // The log of a node whose writes become stable with the next flush.
+    // The log belongs to a node whose writes become stable with the next flush.
     let place = Place::new();
     let cache = "}, { cache = { log = 'a.log', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', \
                  report = 'at-flush', destage_idle = '30s', dirty_age = '1h' } } ]";
@@ -97,7 +97,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
     assert!(error.contains("log and NVRAM are an older copy: they end at write"), "{error}");
 }
 
-/// The other remedy of the refusal: newer data of the node stays.
+/// The other remedy of the refusal discards the old log, and newer data of the node stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_that_is_given_up_writes_over_nothing() {
     let place = Place::new();
@@ -125,8 +125,8 @@ async fn an_older_copy_that_is_given_up_writes_over_nothing() {
     check_all(&*raw, 0..20, 2).await;
 }
 
-/// The state folder of a host has older numbers than a log that was used elsewhere meanwhile, and none of a log
-/// that it has never seen.
+/// The state folder of a host may have older numbers than a log that was used elsewhere meanwhile, and has none for a
+/// log that it has never seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_goes_to_another_host_and_back_is_no_older_copy() {
     let place = Place::new();
