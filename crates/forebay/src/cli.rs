@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line: the commands of the program and their options. Doc comments here are the texts of `--help`.
 
 mod control_call;
 mod gateway;
@@ -22,17 +22,15 @@ pub use volume::{NamesArgs, VolumeAct, VolumeArgs};
 
 use crate::lab::Lab;
 
-/// Storage over IP that makes far volumes feel near.
+/// Storage over IP that makes far volumes feel near
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, about, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong settings or command line.")]
 pub struct Cli {
-    /// The command.
     #[command(subcommand)]
     pub command: ForebayCommand,
 
-    /// Events to show on stderr: off, error, warn, info, debug, trace, or a filter such as
-    /// `info,cache=debug`
+    /// Events to show on stderr: off, error, warn, info, debug, trace, or a filter such as `info,cache=debug`
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
 
@@ -46,153 +44,146 @@ pub struct Cli {
 pub enum ForebayCommand {
     /// Serve the targets of a settings file until SIGTERM or SIGINT
     Serve(Serve),
-    /// Check settings and everything they refer to, without changing anything
+    /// Check settings, and everything that they refer to, without changing anything
     ///
-    /// Reads the settings; opens files, devices and logs for reading and reports their content; checks NVRAM files;
-    /// opens the portals for a moment to see whether they are available; logs in to far sides and reports whether the
-    /// volume there is the one that the log belongs to. If a process serves with the control socket of these
-    /// settings, reports what `forebay reload` would change.
+    /// Parses the settings. Opens volume files, devices and logs for reading and reports their content. Checks NVRAM
+    /// files, opens the portals for a moment to see whether their addresses are free, logs in to far targets, and
+    /// compares the volume there with the one that the log belongs to. If a process serves with the control socket of
+    /// these settings, the command also reports what `forebay reload` would change.
     Check(CheckArgs),
     /// Show the health of a serving process and of its volumes
     Status(StatusArgs),
-    /// Let a serving process read its settings again and apply the changes
+    /// Make a serving process read its settings again and apply the changes
     ///
-    /// All or nothing: if something cannot be changed during operation, it is named, and the present settings stay in
-    /// force. `forebay check` shows the changes without applying them. SIGHUP does the same.
+    /// Applies either all changes or none. If a key cannot be changed during operation, the command names it, and the
+    /// present settings stay in force. `forebay check` shows the changes without applying them. SIGHUP to the process
+    /// has the same effect.
     Reload(Reload),
-    /// Let a unit on a file or block device grow during operation
+    /// Grow the file or block device of a unit during operation
     ///
-    /// Initiators are told that the capacity has changed. If the settings have the file's `size`, change it there and
-    /// reload instead: a start with another size is refused.
+    /// Initiators are notified of the new capacity. If the settings contain the `size` of the file, change it there and
+    /// use `forebay reload` instead, because a start with a different size is refused.
     Resize(Resize),
-    /// Control the cache of a gateway: destage its data, pause destage, or limit its rate
+    /// Control the cache of a gateway: destage its data, pause destage, limit its rate, move its log
     Gateway(GatewayArgs),
-    /// Show or end the claim of a gateway's cache on a unit of this node
+    /// Show or drop the claim of a gateway's cache on a unit of this node
     ///
-    /// While a cache has acknowledged writes that the unit does not have yet, nobody else may change the unit.
+    /// While a gateway has claimed a unit, no other initiator may write to it, because the log of the gateway may hold
+    /// acknowledged writes that the unit does not have yet.
     Claim(ClaimArgs),
-    /// Forget which volume or log was used at a path, so that another may replace it
+    /// Remove the record of the volume or log that was used at a path, so that another may be used there
     ///
-    /// A volume file or log that is missing, blank or replaced is not served, because its record says that there was
-    /// another one. Without the record, the next start uses what is at the path, or creates a new one. The file
-    /// itself is not changed.
+    /// A volume file or log that is missing, blank or replaced is not served, because a record says that another one
+    /// belongs there. Without the record, the next start uses the file that is at the path, or creates a new one. The
+    /// file itself is not changed.
     Forget(Forget),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
-    /// Show the known volumes by name, with their nodes
+    /// List the volumes of the naming service, and the nodes that serve them
     Names(NamesArgs),
-    /// Move a volume to another node during operation, or show moves
+    /// Move a volume to another node during operation, or list moves
     Volume(VolumeArgs),
-    /// Make a block device of this host from a volume, without the kernel's initiator
+    /// Attach a volume to this host as a block device, without the kernel's initiator
     ///
-    /// Serves until SIGTERM, SIGINT or `forebay detach`, and then waits for the last write. Prints `ready` and the
-    /// device when it exists. Needs root, FUSE and the loop driver.
+    /// Serves the device until SIGTERM, SIGINT or `forebay detach`, and then waits until the last write is stable.
+    /// Prints `ready` and the device once it exists. Needs root, FUSE and the loop driver.
     Attach(Attach),
-    /// Remove a device of `forebay attach`, after everything on it is written and stable
+    /// Detach a device of `forebay attach` once everything written to it is stable
     Detach(Detach),
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets without TLS
     Tunnel(Tunnel),
     /// Create a random CHAP secret in a new file that only its owner can read
     Secret(SecretArgs),
-    /// Create the key of an encrypted volume in a new file, encrypted with a secret
+    /// Create the key of an encrypted volume in a new file, wrapped by a secret
     Key(KeyArgs),
-    /// Try everything on this machine: a node, a slow link, a gateway, a crash
+    /// Demonstrate everything on this machine: a node, a slow link, a gateway, a crash
     Quickstart(Quickstart),
-    /// The laboratory: distance, loss and load between programs of this host
+    /// Use the laboratory: emulated long links, workloads, and the experiments of three papers
     Lab(Box<Lab>),
     /// Print a completion script for a shell
     Completions {
-        /// The shell
+        /// Shell for which to print the script
         shell: Shell,
     },
-    /// Print the manual page (roff)
+    /// Print the manual page in roff format
     Man,
-    /// Relay TCP connections over an emulated line
+    /// Relay TCP connections over an emulated link
     #[command(hide = true)]
     Link(LinkArgs),
 }
 
-/// Arguments of `serve`.
 #[derive(Args, Debug)]
 pub struct Serve {
-    /// The settings (TOML); forebay.example.toml shows every key
+    /// Settings file (TOML); forebay.example.toml shows every key
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// Write the line `ready ADDRESS…` to this open descriptor instead of stdout, when listening
+    /// Write the line `ready ADDRESS…` to this open file descriptor instead of stdout, once it listens
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
 }
 
-/// Arguments of `check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// The settings (TOML)
+    /// Settings file (TOML) to check
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
 }
 
-/// Arguments of `status`.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 
-    /// Print every figure of every layer, session and connection
+    /// Print all figures of all layers, sessions and connections
     #[arg(long)]
     pub all: bool,
 
-    /// Print JSON
+    /// Print the status as JSON
     #[arg(long, conflicts_with = "all")]
     pub json: bool,
 
-    /// Print one line, and exit as a monitoring plug-in does: 0 ok, 1 warning, 2 critical, 3 unknown
+    /// Print one line and exit like a monitoring plug-in: 0 ok, 1 warning, 2 critical, 3 unknown
     #[arg(long, conflicts_with_all = ["all", "json", "watch"])]
     pub check: bool,
 
-    /// Print again and again, with this time between, such as `2s`
+    /// Print the status repeatedly, at this interval, such as `2s`
     #[arg(long, value_name = "TIME")]
     pub watch: Option<TimeSpan>,
 }
 
-/// Arguments of `reload`.
 #[derive(Args, Debug)]
 pub struct Reload {
-    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 }
 
-/// Arguments of `resize`.
 #[derive(Args, Debug)]
 pub struct Resize {
-    /// The target's iSCSI name
+    /// iSCSI name of the target
     pub target: String,
 
-    /// The LUN
+    /// LUN of the unit in the target
     pub lun: u16,
 
-    /// The new size, such as 20GiB; leave it out for a block device
+    /// New size, such as 20GiB; leave it out for a block device that has grown
     pub size: Option<Size>,
 
-    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 }
 
-/// Arguments of `forget`.
 #[derive(Args, Debug)]
 pub struct Forget {
-    /// The volume file, device or log, as the message shows it
+    /// Path of the volume file, device or log, as the message shows it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
-    /// The settings (TOML) that refer to it
+    /// Settings file (TOML) that refers to this path
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// Proceed although acknowledged writes may be lost with it
+    /// Remove the record even though acknowledged writes may be lost
     #[arg(long)]
     pub lose_data: bool,
 }

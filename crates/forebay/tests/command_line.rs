@@ -40,7 +40,7 @@ fn the_manual_page_names_the_commands() {
 fn help_hides_what_is_not_for_people() {
     let help = text(&["--help"]);
     assert!(help.contains("quickstart"));
-    assert!(!help.contains("emulated line"));
+    assert!(!help.contains("emulated link"));
     assert!(!text(&["quickstart", "--help"]).contains("--seconds"));
 }
 

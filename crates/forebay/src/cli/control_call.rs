@@ -1,4 +1,4 @@
-//! The serving process that a command addresses, and the format of its answer.
+//! Options that select the serving process to call, and the format of its response.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use control::Failure;
 
 use crate::control_socket;
 
-/// The serving process that a command addresses.
+/// The serving process that a command calls.
 #[derive(Args, Debug)]
 pub struct Whom {
-    /// The control socket of the process
+    /// Control socket of the process
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     pub control: Option<PathBuf>,
 
-    /// Use the control socket that these settings configure
+    /// Settings file whose control socket to use [default: the default control socket of this user]
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -31,14 +31,13 @@ impl Whom {
     }
 }
 
-/// The process that a command addresses, and the output format.
+/// The process that a command calls, and the output format.
 #[derive(Args, Debug)]
 pub struct ControlCallArgs {
-    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 
-    /// Print JSON
+    /// Print the response as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -1,14 +1,12 @@
-//! Commands without volumes: `forebay tunnel`, `secret`, `key`, `quickstart` and the relay.
+//! The command line of commands without volumes: `forebay tunnel`, `secret`, `key`, `quickstart`, and the relay.
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
 use config::quantity::TimeSpan;
 
-/// Arguments of `tunnel`.
 #[derive(Args, Debug)]
 pub struct Tunnel {
-    /// The end
     #[command(subcommand)]
     pub end: TunnelEnd,
 }
@@ -16,27 +14,25 @@ pub struct Tunnel {
 /// The two ends of a tunnel.
 #[derive(Debug, Subcommand)]
 pub enum TunnelEnd {
-    /// The initiator's end: listen without TLS, connect with TLS
+    /// Run the initiator's end: accept connections without TLS, connect with TLS
     Connect {
-        /// Arguments of both ends.
         #[command(flatten)]
         relay: Relay,
 
-        /// The certificate authority (PEM) of the other end's certificate
+        /// PEM file with the authorities that issue the certificate of the other end
         #[arg(long, value_name = "FILE")]
         ca: PathBuf,
 
-        /// The name in the other end's certificate [default: the host in --to]
+        /// Host name in the other end's certificate [default: the host in --to]
         #[arg(long, value_name = "NAME")]
         server_name: Option<String>,
     },
-    /// The target's end: listen with TLS, connect without TLS
+    /// Run the target's end: accept connections with TLS, connect without TLS
     Accept {
-        /// Arguments of both ends.
         #[command(flatten)]
         relay: Relay,
 
-        /// The certificate authority (PEM) of the clients' certificates
+        /// PEM file with the authorities that issue the certificates of clients
         #[arg(long, value_name = "FILE")]
         client_ca: PathBuf,
     },
@@ -45,45 +41,43 @@ pub enum TunnelEnd {
 /// Arguments of both ends of a tunnel.
 #[derive(Args, Debug)]
 pub struct Relay {
-    /// Address to listen on
+    /// IP address and port on which to listen
     #[arg(long, value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
-    /// HOST:PORT to relay to
+    /// HOST:PORT to which connections are relayed
     #[arg(long, value_name = "HOST:PORT")]
     pub to: String,
 
-    /// Our certificate, with intermediate certificates (PEM)
+    /// PEM file with our certificate and its intermediate certificates
     #[arg(long, value_name = "FILE")]
     pub certificate: PathBuf,
 
-    /// Its private key (PEM), readable by its owner only
+    /// PEM file with the private key of our certificate, readable only by its owner
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
 
-    /// Maximum number of connections, without those in the handshake; further ones are closed
+    /// Maximum number of connections, not counting handshakes; further ones are closed
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_connections: u16,
 }
 
-/// Arguments of `secret`.
 #[derive(Args, Debug)]
 pub struct SecretArgs {
-    /// The file to create
+    /// File to create; an existing file is never overwritten
     pub file: PathBuf,
 
-    /// Number of characters, each with six random bits; Windows accepts 16 at most
+    /// Number of characters with six random bits each; Windows accepts at most 16
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u8).range(16..=255))]
     pub characters: u8,
 }
 
-/// Arguments of `key`.
 #[derive(Args, Debug)]
 pub struct KeyArgs {
-    /// The file to create
+    /// File to create; an existing file is never overwritten
     pub file: PathBuf,
 
-    /// The file with the secret that encrypts the key, at least 32 characters
+    /// File with the secret that wraps the key, at least 32 characters
     #[arg(
         long,
         value_name = "FILE",
@@ -92,15 +86,14 @@ pub struct KeyArgs {
     )]
     pub secret_file: Option<PathBuf>,
 
-    /// The environment variable with that secret
+    /// Environment variable with this secret
     #[arg(long, value_name = "NAME")]
     pub secret_env: Option<String>,
 }
 
-/// Arguments of `quickstart`.
 #[derive(Args, Debug)]
 pub struct Quickstart {
-    /// Keep everything running at the end, until Ctrl-C, and print how to connect
+    /// Keep everything running at the end until Ctrl-C, and print how to connect
     #[arg(long)]
     pub keep: bool,
 
@@ -112,27 +105,26 @@ pub struct Quickstart {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Duration in seconds of each timed part
+    /// Duration of each timed part in seconds
     #[arg(long, value_name = "N", default_value_t = 4.0, hide = true)]
     pub seconds: f64,
 }
 
-/// Arguments of `link`.
 #[derive(Args, Debug)]
 pub struct LinkArgs {
-    /// Address to listen on
+    /// Address on which to listen
     #[arg(long, default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
 
-    /// Address to relay to
+    /// Address to which connections are relayed
     #[arg(long)]
     pub to: SocketAddr,
 
-    /// One-way delay
+    /// One-way propagation delay of the link
     #[arg(long, default_value = "4ms")]
     pub delay: TimeSpan,
 
-    /// Megabits per second
+    /// Rate of the link in megabits per second
     #[arg(long, default_value_t = 1000)]
     pub rate: u64,
 }

@@ -1,48 +1,44 @@
-//! `forebay volume` and `forebay names`.
+//! The command line of `forebay volume` and `forebay names`.
 
 use clap::{Args, Subcommand};
 use config::quantity::{Size, TimeSpan};
 
 use super::control_call::{ControlCallArgs, Whom};
 
-/// Arguments of `names`.
 #[derive(Args, Debug)]
 pub struct NamesArgs {
-    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 
-    /// Print JSON
+    /// Print the nodes and volumes as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Arguments of `volume`.
 #[derive(Args, Debug)]
 pub struct VolumeArgs {
-    /// The command.
     #[command(subcommand)]
     pub act: VolumeAct,
 }
 
-/// Commands for volumes of nodes.
+/// The commands that move volumes between nodes.
 #[derive(Debug, Subcommand)]
 pub enum VolumeAct {
-    /// Move a volume to another node
+    /// Move a volume to another node while hosts use it
     ///
-    /// Give this command to the node that has the volume. Its blocks are copied while hosts use it. Then hosts wait
-    /// for a moment, and find it at the other node: gateways by its name, others by a redirection from here. Target
-    /// name, LUN and serial number stay the same. The other node has to accept volumes (`[accept]` in its settings).
-    /// The move continues when this command is ended; the same command shows its progress then.
+    /// Run this command at the node that has the volume. Its blocks are copied while hosts use it. Then hosts wait for
+    /// a moment and find the volume at the other node: gateways by its name, other initiators through a redirect from
+    /// here. Target name, LUN and serial number stay the same. The other node must accept volumes (`[accept]` in its
+    /// settings). If this command is interrupted, the move continues; run it again to see the progress.
     Move {
-        /// gln:NAME, NAME, or the name of its target
+        /// Volume: gln:NAME, NAME, or the iSCSI name of its target
         volume: String,
 
-        /// The other node: its number (GLN), or its name if it is unique
+        /// Destination node: its number (GLN), or its name if that is unique
         #[arg(long, value_name = "NODE")]
         to: String,
 
-        /// Maximum bytes per second, such as 20MiB; the last part of the copy is not limited
+        /// Maximum rate in bytes per second, such as 20MiB; the last part of the copy is not limited
         #[arg(long, value_name = "RATE")]
         rate: Option<Size>,
 
@@ -51,19 +47,17 @@ pub enum VolumeAct {
         #[arg(long, value_name = "TIME")]
         pause: Option<TimeSpan>,
 
-        /// The addressed process and the output format.
         #[command(flatten)]
         told: ControlCallArgs,
     },
-    /// Cancel a move: the volume stays where it is
+    /// Cancel a move, so that the volume stays at its node
     Cancel {
-        /// gln:NAME or NAME
+        /// Volume: gln:NAME or NAME
         volume: String,
 
-        /// The addressed process and the output format.
         #[command(flatten)]
         told: ControlCallArgs,
     },
-    /// Show volumes that are being moved from or to a node, or have been
+    /// List volumes that are moving from or to a node, or have moved
     List(ControlCallArgs),
 }

@@ -1,4 +1,4 @@
-//! The command line of the laboratory.
+//! The command line of `forebay lab`. Doc comments here are the texts of `--help`.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -10,10 +10,8 @@ use workload::{WorkloadLocation, WorkloadTask};
 
 use super::link_settings::LabLinkSetting;
 
-/// Arguments of `lab`.
 #[derive(Args, Debug)]
 pub struct Lab {
-    /// The command.
     #[command(subcommand)]
     pub part: LabSubcommand,
 }
@@ -21,68 +19,66 @@ pub struct Lab {
 /// The commands of the laboratory.
 #[derive(Debug, Subcommand)]
 pub enum LabSubcommand {
-    /// Emulate a long line between two network namespaces of this host: delay, rate, loss, background traffic
+    /// Emulate a long link between two network namespaces of this host: delay, rate, loss, background traffic
     ///
-    /// Creates the namespaces NAME-near and NAME-far, connected by a link that treats packets like a long line, and
-    /// removes them at the end. Needs root and /dev/net/tun.
+    /// Creates the namespaces NAME-near and NAME-far with a link between them, and removes them at the end. Needs root
+    /// and /dev/net/tun.
     Wan(Box<LabWanArgs>),
-    /// Run a workload on a folder, device or volume: it verifies what it reads and prints figures
+    /// Run a workload on a folder, device or volume; it verifies the data that it reads and prints figures
     Workload(LabWorkloadArgs),
-    /// Fetch the source that `lab workload build` builds, which no package installs
+    /// Fetch the source that `lab workload build` compiles and that no package installs
     ///
-    /// It is Dropbear's, some 2 MB, from the archives of Debian or Ubuntu that this machine's apt uses. It is not
-    /// fetched again if it is there already.
+    /// This is the source of Dropbear, some 2 MB, from the archives of Debian or Ubuntu that apt uses on this machine.
+    /// If it is present, it is not fetched again.
     Fetch(LabFetchArgs),
-    /// Measure the tables and figures of a paper on this machine, and write a page that compares them with the
-    /// paper's numbers
+    /// Measure the tables and figures of a paper on this machine, and write a page that compares them with the paper's
+    /// numbers
     ///
-    /// Prints first what it will measure, what it leaves out and why, and how long it takes. Results are stored
-    /// immediately: the same command continues a run that was stopped. Needs root, /dev/net/tun and FUSE for most of
-    /// it.
+    /// First prints which points it will measure, which it leaves out and why, and how long the run takes. Each result
+    /// is stored at once, so the same command continues a run that was stopped. Most points need root, /dev/net/tun and
+    /// FUSE.
     Run(Measure),
 }
 
-/// Arguments of `lab fetch`.
 #[derive(Args, Debug)]
 pub struct LabFetchArgs {
-    /// The folder for it [default: forebay-lab in the user's cache]
+    /// Folder for the source [default: forebay-lab in the user's cache folder]
     #[arg(long, value_name = "FOLDER")]
     pub into: Option<PathBuf>,
 }
 
-/// Arguments of `lab run`.
 #[derive(Args, Debug)]
 pub struct Measure {
-    /// The paper
+    /// Paper whose tables and figures are measured
     pub experiment: LabPaperChoice,
 
-    /// Smaller data sets and shorter runs: less than ten minutes in total
+    /// Use smaller data sets and shorter runs: less than ten minutes in total
     #[arg(long)]
     pub quick: bool,
 
-    /// The folder for results and report, and during a run for volumes and logs; a new or empty one, or one that has
-    /// results already [default: forebay-lab-EXPERIMENT here, followed by -quick]
+    /// Folder for results and report, and during a run for volumes and logs; either new, empty, or with earlier results
+    /// [default: forebay-lab-EXPERIMENT here, followed by -quick]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Only points with this in their name, such as table-1 or /8ms; may be given several times
+    /// Measure only points with this text in their name, such as table-1 or /8ms; may be repeated
     #[arg(long, value_name = "WORD")]
     pub only: Vec<String>,
 
-    /// Install Debian's packages of missing programs (apt-get). Debian starts their services permanently: a web
+    /// Install Debian's packages of missing programs with apt-get. Debian then starts their services permanently: a web
     /// server, a database, an iSCSI target
     #[arg(long)]
     pub install: bool,
 
-    /// Measure again what has been measured already
+    /// Measure points again that have results already
     #[arg(long)]
     pub again: bool,
 
-    /// Add figures from this file as a section of the report: the output of `cargo xtask vm-test --figures FILE`
+    /// Add the figures in this file to the report as a section: the output of `cargo xtask vm-test --figures FILE`
     #[arg(long, value_name = "FILE")]
     pub beside: Option<PathBuf>,
 
-    /// The name of the link's namespaces (NAME-near, NAME-far), for concurrent runs
+    /// Name of the link's namespaces (NAME-near, NAME-far); use different names for concurrent runs
     #[arg(long, default_value = "lab")]
     pub name: String,
 }
@@ -115,50 +111,46 @@ impl From<LabPaperChoice> for Experiment {
     }
 }
 
-/// Arguments of `lab workload`.
 #[derive(Args, Debug)]
 #[command(arg_required_else_help = true)]
 pub struct LabWorkloadArgs {
-    /// The place: a folder of a mounted file system, a block device (its content is lost), or iscsi://HOST/TARGET/LUN
-    /// (its content is lost)
+    /// Where to run: a folder of a mounted file system, a block device (its content is lost), or
+    /// iscsi://HOST/TARGET/LUN (its content is lost)
     #[arg(long, value_name = "PLACE")]
     pub on: WorkloadLocation,
 
-    /// The seed of all random choices
+    /// Seed of all random choices: the same seed gives the same requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Proceed although the content of the device or unit is lost
+    /// Run even though the content of the device or unit is lost
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Print JSON
+    /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
 
-    /// Take the workload and its settings as JSON from standard input
+    /// Read the workload and its settings as JSON from standard input
     #[arg(long, hide = true)]
     pub given: bool,
 
-    /// The workload and its settings.
     #[command(subcommand)]
     pub task: Option<WorkloadTask>,
 }
 
-/// Arguments of `lab wan`.
 #[derive(Args, Debug)]
 pub struct LabWanArgs {
-    /// The command.
     #[command(subcommand)]
     pub act: Act,
 }
 
-/// Commands for links.
+/// The commands that concern one link.
 #[derive(Debug, Subcommand)]
 pub enum Act {
     /// Create a link and carry its packets until SIGTERM or SIGINT
     ///
-    /// Prints `ready` with the namespaces and addresses when the link is up, and counters at the end.
+    /// Prints `ready` with the namespaces and addresses once the link is up, and counters at the end.
     Run(LabWanRunArgs),
     /// Change a running link, for packets that are sent from now on
     Change(LabWanChangeArgs),
@@ -170,78 +162,68 @@ pub enum Act {
     Remove(WanLinkNameArgs),
 }
 
-/// A link.
+/// The name that identifies a link.
 #[derive(Args, Debug)]
 pub struct WanLinkNameArgs {
-    /// The link: 1 to 32 letters, digits, `-` and `_`
+    /// Name of the link: 1 to 32 letters, digits, `-` and `_`
     #[arg(long, default_value = "wan")]
     pub name: String,
 }
 
-/// Arguments of `lab wan run`.
 #[derive(Args, Debug)]
 pub struct LabWanRunArgs {
-    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
-    /// Its settings.
     #[command(flatten)]
     pub ways: Ways,
 
-    /// Let the kernel's netem carry packets if the kernel has it: less work for the processors, but no background
-    /// traffic, no capture, no --seed, and a change drops packets in flight
+    /// Let the kernel's netem carry the packets, if the kernel has it: less CPU load, but no background traffic, no
+    /// capture, no --seed, and a change drops packets in flight
     #[arg(long)]
     pub netem: bool,
 
-    /// The seed of loss and other random effects: with the same seed the same packets of a sequence are lost
+    /// Seed of loss and other random effects: the same seed loses the same packets of a sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Write packets that arrive at either end to this file, 256 bytes of each
+    /// Write the packets that arrive at either end to this file, at most 256 bytes of each
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
-    /// Print JSON at the end
+    /// Print the counters at the end as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Arguments of `lab wan change`.
 #[derive(Args, Debug)]
 pub struct LabWanChangeArgs {
-    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
-    /// Its settings.
     #[command(flatten)]
     pub ways: Ways,
 }
 
-/// Arguments of `lab wan status`.
 #[derive(Args, Debug)]
 pub struct LabWanStatusArgs {
-    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
-    /// Print JSON
+    /// Print settings and counters as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Arguments of `lab wan exec`.
 #[derive(Args, Debug)]
 pub struct Exec {
-    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
-    /// The end
+    /// End of the link at which to run the program
     pub end: Where,
 
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }
@@ -249,9 +231,9 @@ pub struct Exec {
 /// An end of a link.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Where {
-    /// 10.99.0.1
+    /// The near end, with the address 10.99.0.1
     Near,
-    /// 10.99.0.2
+    /// The far end, with the address 10.99.0.2
     Far,
 }
 
@@ -279,11 +261,11 @@ pub struct Ways {
     #[arg(long, value_name = "TIME", value_parser = word!("delay"))]
     delay: Option<LabLinkSetting>,
 
-    /// Add a random time up to this to the delay of each packet
+    /// Maximum of a random time that is added to the delay of each packet
     #[arg(long, value_name = "TIME", value_parser = word!("jitter"))]
     jitter: Option<LabLinkSetting>,
 
-    /// Whether packets may overtake each other because of the jitter: yes or no [default: no]
+    /// Allow packets to overtake each other because of the jitter: yes or no [default: no]
     #[arg(long, value_name = "YES", value_parser = word!("jitter-reorders"))]
     jitter_reorders: Option<LabLinkSetting>,
 
@@ -291,24 +273,24 @@ pub struct Ways {
     #[arg(long, value_name = "RATE", value_parser = word!("rate"))]
     rate: Option<LabLinkSetting>,
 
-    /// Bytes in the queue when there is a rate; packets for a full queue are dropped [default: 256KiB]
+    /// Maximum number of bytes that wait for a limited rate; further packets are dropped [default: 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = word!("queue"))]
     queue: Option<LabLinkSetting>,
 
-    /// Packets in the queue [default: 10000]
+    /// Maximum number of packets that wait [default: 10000]
     #[arg(long, value_name = "N", value_parser = word!("queue-packets"))]
     queue_packets: Option<LabLinkSetting>,
 
-    /// Bytes on the wire in addition to each IP packet [default: 38B, those of Ethernet]
+    /// Bytes on the wire in addition to each IP packet [default: 38B, as on Ethernet]
     #[arg(long, value_name = "SIZE", value_parser = word!("overhead"))]
     overhead: Option<LabLinkSetting>,
 
-    /// The share of packets that are lost, independently of each other, such as 2.7%
+    /// Share of packets that are lost, independently of each other, such as 2.7%
     #[arg(long, value_name = "SHARE", value_parser = word!("loss"), conflicts_with = "bursts")]
     loss: Option<LabLinkSetting>,
 
-    /// Loss in bursts (Gilbert and Elliott): the probabilities that a burst begins before a packet and that it ends,
-    /// and optionally of loss in a burst [100%] and between bursts [0%], such as 0.5%,20%
+    /// Loss in bursts (Gilbert and Elliott): the probability that a burst begins before a packet, that it ends, and
+    /// optionally of a loss within [100%] and between bursts [0%], such as 0.5%,20%
     #[arg(long, value_name = "BEGIN,END[,LOSS[,LOSS]]", value_parser = word!("bursts"))]
     bursts: Option<LabLinkSetting>,
 
@@ -316,41 +298,41 @@ pub struct Ways {
     #[arg(long, value_name = "N", value_parser = word!("mtu"))]
     mtu: Option<LabLinkSetting>,
 
-    /// The share of packets that are held back, so that later ones overtake them
+    /// Share of packets that are held back, so that later ones overtake them
     #[arg(long, value_name = "SHARE", value_parser = word!("reorder"))]
     reorder: Option<LabLinkSetting>,
 
-    /// How long they are held back [default: 1ms]
+    /// Time for which these packets are held back [default: 1ms]
     #[arg(long, value_name = "TIME", value_parser = word!("reorder-by"))]
     reorder_by: Option<LabLinkSetting>,
 
-    /// The share of packets that arrive twice
+    /// Share of packets that arrive twice
     #[arg(long, value_name = "SHARE", value_parser = word!("duplicate"))]
     duplicate: Option<LabLinkSetting>,
 
-    /// The share of packets in which one bit is changed, after the IP header
+    /// Share of packets in which one bit is changed, after the IP header
     #[arg(long, value_name = "SHARE", value_parser = word!("corrupt"))]
     corrupt: Option<LabLinkSetting>,
 
-    /// Background traffic, as a share of the rate, up to 75%: TCP, and UDP that does not yield
+    /// Background traffic as a share of the rate, up to 75%: TCP, and UDP that does not yield
     #[arg(long, value_name = "SHARE", value_parser = word!("background"))]
     background: Option<LabLinkSetting>,
 
-    /// Whether the link drops everything: yes or no
+    /// Drop every packet: yes or no
     #[arg(long, value_name = "YES", value_parser = word!("outage"))]
     outage: Option<LabLinkSetting>,
 
-    /// A setting from near to far only, such as loss=2.7%; may be given several times
+    /// Setting for the direction from near to far only, such as loss=2.7%; may be repeated
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Settings of one direction")]
     forth: Vec<LabLinkSetting>,
 
-    /// A setting from far to near only
+    /// Setting for the direction from far to near only; may be repeated
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Settings of one direction")]
     back: Vec<LabLinkSetting>,
 }
 
 impl Ways {
-    /// Returns the settings with these options: those for one direction are applied after those for both.
+    /// Applies these options to the settings; those for one direction are applied after those for both.
     pub fn set(&self, [forth, back]: &mut [DirectionSettings; 2]) -> Result<(), Failure> {
         let [forth_words, back_words] = self.words();
         for (settings, words) in [(forth, forth_words), (back, back_words)] {
@@ -359,7 +341,7 @@ impl Ways {
         Ok(())
     }
 
-    /// The options for each direction.
+    /// Returns the options of each direction.
     pub fn words(&self) -> [Vec<LabLinkSetting>; 2] {
         let both = [
             &self.delay,
