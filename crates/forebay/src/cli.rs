@@ -43,6 +43,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum ForebayCommand {
     /// Serve the targets of a settings file until SIGTERM or SIGINT
+    #[command(after_help = "Example:\n  forebay serve --config forebay.toml")]
     Serve(Serve),
     /// Check settings, and everything that they refer to, without changing anything
     ///
@@ -50,62 +51,86 @@ pub enum ForebayCommand {
     /// files, opens the portals for a moment to see whether their addresses are free, logs in to far targets, and
     /// compares the volume there with the one that the log belongs to. If a process serves with the control socket of
     /// these settings, the command also reports what `forebay reload` would change.
+    #[command(after_help = "Example:\n  forebay check --config forebay.toml")]
     Check(CheckArgs),
     /// Show the health of a serving process and of its volumes
+    #[command(after_help = "Example:\n  forebay status --watch 2s")]
     Status(StatusArgs),
     /// Make a serving process read its settings again and apply the changes
     ///
     /// Applies either all changes or none. If a key cannot be changed during operation, the command names it, and the
     /// present settings stay in force. `forebay check` shows the changes without applying them. SIGHUP to the process
     /// has the same effect.
+    #[command(after_help = "Example:\n  forebay reload --config forebay.toml")]
     Reload(Reload),
     /// Grow the file or block device of a unit during operation
     ///
     /// Initiators are notified of the new capacity. If the settings contain the `size` of the file, change it there and
     /// use `forebay reload` instead, because a start with a different size is refused.
+    #[command(after_help = "Example:\n  forebay resize iqn.2026-11.com.example:vol0 0 20GiB")]
     Resize(Resize),
     /// Control the cache of a gateway: destage its data, pause destage, limit its rate, move its log
+    #[command(after_help = "Example:\n  forebay gateway drain iqn.2026-11.com.example:vol0")]
     Gateway(GatewayArgs),
     /// Show or drop the claim of a gateway's cache on a unit of this node
     ///
     /// While a gateway has claimed a unit, no other initiator may write to it, because the log of the gateway may hold
     /// acknowledged writes that the unit does not have yet.
+    #[command(after_help = "Example:\n  forebay claim show iqn.2026-11.com.example:vol0")]
     Claim(ClaimArgs),
     /// Remove the record of the volume or log that was used at a path, so that another may be used there
     ///
     /// A volume file or log that is missing, blank or replaced is not served, because a record says that another one
     /// belongs there. Without the record, the next start uses the file that is at the path, or creates a new one. The
     /// file itself is not changed.
+    #[command(after_help = "Example:\n  forebay forget /srv/vol0.img --config forebay.toml")]
     Forget(Forget),
     /// List the targets of a portal, or the units of a target
+    #[command(after_help = "Example:\n  forebay ls iscsi://10.0.0.2")]
     Ls(Ls),
     /// List the volumes of the naming service, and the nodes that serve them
+    #[command(after_help = "Example:\n  forebay names --json")]
     Names(NamesArgs),
     /// Move a volume to another node during operation, or list moves
+    #[command(after_help = "Example:\n  forebay volume move payroll --to cellar")]
     Volume(VolumeArgs),
     /// Attach a volume to this host as a block device, without the kernel's initiator
     ///
     /// Serves the device until SIGTERM, SIGINT or `forebay detach`, and then waits until the last write is stable.
     /// Prints `ready` and the device once it exists. Needs root, FUSE and the loop driver.
+    #[command(
+        after_help = "Example:\n  forebay attach iscsi://10.0.0.2/iqn.2026-11.com.example:vol0/0 --mount /mnt"
+    )]
     Attach(Attach),
     /// Detach a device of `forebay attach` once everything written to it is stable
+    #[command(after_help = "Example:\n  forebay detach /mnt")]
     Detach(Detach),
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets without TLS
+    #[command(
+        after_help = "Example:\n  forebay tunnel connect --listen 127.0.0.1:3260 --to node.example:3263 \\\n    \
+                            --certificate host.pem --key host.key --ca ca.pem"
+    )]
     Tunnel(Tunnel),
     /// Create a random CHAP secret in a new file that only its owner can read
+    #[command(after_help = "Example:\n  forebay secret alice.secret")]
     Secret(SecretArgs),
     /// Create the key of an encrypted volume in a new file, wrapped by a secret
+    #[command(after_help = "Example:\n  forebay key volume.key --secret-file volume.secret")]
     Key(KeyArgs),
     /// Demonstrate everything on this machine: a node, a slow link, a gateway, a crash
+    #[command(after_help = "Example:\n  forebay quickstart --keep")]
     Quickstart(Quickstart),
     /// Use the laboratory: emulated long links, workloads, and the experiments of three papers
+    #[command(after_help = "Example:\n  forebay lab wan run --delay 8ms --rate 1Gbit")]
     Lab(Box<Lab>),
     /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  forebay completions bash > /etc/bash_completion.d/forebay")]
     Completions {
         /// Shell for which to print the script
         shell: Shell,
     },
     /// Print the manual page in roff format
+    #[command(after_help = "Example:\n  forebay man > /usr/local/share/man/man1/forebay.1")]
     Man,
     /// Relay TCP connections over an emulated link
     #[command(hide = true)]

@@ -18,28 +18,42 @@ pub struct GatewayArgs {
 #[derive(Debug, Subcommand)]
 pub enum GatewayAct {
     /// Destage all data that is acknowledged now, and wait until it is stable on the far volume
+    #[command(
+        after_help = "Example:\n  forebay gateway flush iqn.2026-11.com.example:vol0 --timeout 10min"
+    )]
     Flush(SendDown),
     /// Destage all dirty data, and wait until the far volume has everything
     ///
     /// While hosts continue to write, this may never be the case: use `flush` then.
+    #[command(
+        after_help = "Example:\n  forebay gateway drain iqn.2026-11.com.example:vol0 --timeout 10min"
+    )]
     Drain(SendDown),
     /// Pause destage until `resume`
     ///
     /// Writes in flight complete. Hosts can write until the log is full; then they get BUSY, or with `order =
     /// "relaxed"` their writes bypass the log. A pause survives a reload, and ends with the process.
+    #[command(after_help = "Example:\n  forebay gateway pause iqn.2026-11.com.example:vol0")]
     Pause(OfCache),
     /// End a pause, so that destage continues
+    #[command(after_help = "Example:\n  forebay gateway resume iqn.2026-11.com.example:vol0")]
     Resume(OfCache),
     /// Close the log of a unit, so that it can be moved to another host
     ///
     /// From then on the unit refuses writes from its hosts. All acknowledged data that the far volume lacks is in the
     /// log, including that of the NVRAM. Prints the settings that the other host needs. If a process serves with these
     /// settings, it closes the log; otherwise this command does. The volume stays claimed.
+    #[command(
+        after_help = "Example:\n  forebay gateway export iqn.2026-11.com.example:vol0 --config a.toml --to b.toml"
+    )]
     Export(Export),
     /// Adopt a log that was moved here from another host
     ///
     /// Checks that the log is complete and belongs to the volume, takes over the volume's claim at the node, which
     /// fences the former owner of the log, and prepares the log for `forebay serve`.
+    #[command(
+        after_help = "Example:\n  forebay gateway adopt iqn.2026-11.com.example:vol0 --config b.toml"
+    )]
     Adopt(Adopt),
     /// Remove a permanently lost volume from the log of a common cache
     ///
@@ -47,16 +61,25 @@ pub enum GatewayAct {
     /// The gateway must be stopped. The other volumes lose nothing, and the order of their writes is kept. The command
     /// first prints what this volume loses, and discards it only with `--lose-dirty-data`. Remove its unit from the
     /// settings afterwards.
+    #[command(
+        after_help = "Example:\n  forebay gateway give-up iqn.2026-11.com.example:vol0/1 --config forebay.toml"
+    )]
     GiveUp(GiveUp),
     /// Add a volume that was removed with `give-up` to its common cache again, with its present content
     ///
     /// The volume is added at the next start of a gateway whose settings contain it. Discarded data stays lost.
+    #[command(
+        after_help = "Example:\n  forebay gateway take-in iqn.2026-11.com.example:vol0/1 --config forebay.toml"
+    )]
     TakeIn(OfLog),
     /// Resize the log of a cache during operation
     ///
     /// A log file grows at once if its file system has the space. Before the log shrinks, the data beyond the new end
     /// is destaged, and the command waits for that; if it times out, repeat it. The new size is kept from then on,
     /// regardless of `log_size`.
+    #[command(
+        after_help = "Example:\n  forebay gateway log-resize iqn.2026-11.com.example:vol0 8GiB"
+    )]
     LogResize {
         /// Unit with the cache: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]
@@ -77,11 +100,13 @@ pub enum GatewayAct {
     /// If the called gateway is active, it hands the unit over to its partner, provided that the partner has all data.
     /// Nothing is drained, and hosts reconnect to the same unit through the partner's portal. If the called gateway is
     /// the standby, it takes over the unit at once, provided that the partner does not answer.
+    #[command(after_help = "Example:\n  forebay gateway takeover iqn.2026-11.com.example:vol0")]
     Takeover(OfCache),
     /// Replace one leg of a mirrored log, and fill it from the other leg
     ///
     /// For a device that was lost or is to be replaced: configure or insert the new one, then run this command. It
     /// overwrites the content of the new device. `forebay status` shows the progress.
+    #[command(after_help = "Example:\n  forebay gateway renew iqn.2026-11.com.example:vol0 2")]
     Renew {
         /// Unit with the cache: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]
@@ -98,6 +123,7 @@ pub enum GatewayAct {
     ///
     /// The limit overrides `destage_rate` and `destage_rates` of the settings until the rate `settings` is given, or
     /// until the process ends.
+    #[command(after_help = "Example:\n  forebay gateway rate iqn.2026-11.com.example:vol0 20MiB")]
     Rate {
         /// Unit with the cache: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]
@@ -195,11 +221,13 @@ pub struct ClaimArgs {
 #[derive(Debug, Subcommand)]
 pub enum ClaimAct {
     /// Show the last claim on a unit: its owner, its log, and whether it is in force
+    #[command(after_help = "Example:\n  forebay claim show iqn.2026-11.com.example:vol0")]
     Show(OfCache),
     /// Drop the claim on a unit, so that other initiators may write to it
     ///
     /// From then on, the node refuses the data that the owner's log still holds. If there may be such data, the command
     /// needs --lose-dirty-data. Dropping the claim of a cache that only reads loses nothing.
+    #[command(after_help = "Example:\n  forebay claim drop iqn.2026-11.com.example:vol0")]
     Drop {
         /// Unit: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]

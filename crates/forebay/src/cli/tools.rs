@@ -15,6 +15,10 @@ pub struct Tunnel {
 #[derive(Debug, Subcommand)]
 pub enum TunnelEnd {
     /// Run the initiator's end: accept connections without TLS, connect with TLS
+    #[command(
+        after_help = "Example:\n  forebay tunnel connect --listen 127.0.0.1:3260 --to node.example:3263 \\\n    \
+                            --certificate host.pem --key host.key --ca ca.pem"
+    )]
     Connect {
         #[command(flatten)]
         relay: Relay,
@@ -28,6 +32,10 @@ pub enum TunnelEnd {
         server_name: Option<String>,
     },
     /// Run the target's end: accept connections with TLS, connect without TLS
+    #[command(
+        after_help = "Example:\n  forebay tunnel accept --listen 0.0.0.0:3263 --to 127.0.0.1:3260 \\\n    \
+                            --certificate node.pem --key node.key --client-ca ca.pem"
+    )]
     Accept {
         #[command(flatten)]
         relay: Relay,

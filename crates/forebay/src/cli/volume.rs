@@ -30,6 +30,7 @@ pub enum VolumeAct {
     /// a moment and find the volume at the other node: gateways by its name, other initiators through a redirect from
     /// here. Target name, LUN and serial number stay the same. The other node must accept volumes (`[accept]` in its
     /// settings). If this command is interrupted, the move continues; run it again to see the progress.
+    #[command(after_help = "Example:\n  forebay volume move payroll --to cellar --rate 100MiB")]
     Move {
         /// Volume: gln:NAME, NAME, or the iSCSI name of its target
         volume: String,
@@ -51,6 +52,7 @@ pub enum VolumeAct {
         told: ControlCallArgs,
     },
     /// Cancel a move, so that the volume stays at its node
+    #[command(after_help = "Example:\n  forebay volume cancel payroll")]
     Cancel {
         /// Volume: gln:NAME or NAME
         volume: String,
@@ -59,5 +61,6 @@ pub enum VolumeAct {
         told: ControlCallArgs,
     },
     /// List volumes that are moving from or to a node, or have moved
+    #[command(after_help = "Example:\n  forebay volume list")]
     List(ControlCallArgs),
 }

@@ -23,13 +23,16 @@ pub enum LabSubcommand {
     ///
     /// Creates the namespaces NAME-near and NAME-far with a link between them, and removes them at the end. Needs root
     /// and /dev/net/tun.
+    #[command(after_help = "Example:\n  forebay lab wan run --delay 8ms --rate 1Gbit")]
     Wan(Box<LabWanArgs>),
     /// Run a workload on a folder, device or volume; it verifies the data that it reads and prints figures
+    #[command(after_help = "Example:\n  forebay lab workload --on /mnt postmark")]
     Workload(LabWorkloadArgs),
     /// Fetch the source that `lab workload build` compiles and that no package installs
     ///
     /// This is the source of Dropbear, some 2 MB, from the archives of Debian or Ubuntu that apt uses on this machine.
     /// If it is present, it is not fetched again.
+    #[command(after_help = "Example:\n  forebay lab fetch")]
     Fetch(LabFetchArgs),
     /// Measure the tables and figures of a paper on this machine, and write a page that compares them with the paper's
     /// numbers
@@ -37,6 +40,7 @@ pub enum LabSubcommand {
     /// First prints which points it will measure, which it leaves out and why, and how long the run takes. Each result
     /// is stored at once, so the same command continues a run that was stopped. Most points need root, /dev/net/tun and
     /// FUSE.
+    #[command(after_help = "Example:\n  forebay lab run outsourcing --quick")]
     Run(Measure),
 }
 
@@ -151,14 +155,19 @@ pub enum Act {
     /// Create a link and carry its packets until SIGTERM or SIGINT
     ///
     /// Prints `ready` with the namespaces and addresses once the link is up, and counters at the end.
+    #[command(after_help = "Example:\n  forebay lab wan run --delay 8ms --rate 1Gbit")]
     Run(LabWanRunArgs),
     /// Change a running link, for packets that are sent from now on
+    #[command(after_help = "Example:\n  forebay lab wan change --loss 1%")]
     Change(LabWanChangeArgs),
     /// Show the settings and counters of a link
+    #[command(after_help = "Example:\n  forebay lab wan status")]
     Status(LabWanStatusArgs),
     /// Run a program at one end of a link
+    #[command(after_help = "Example:\n  forebay lab wan exec near -- ping -c 3 10.99.0.2")]
     Exec(Exec),
     /// Remove the remains of a link that was killed (the next link with its name does so as well)
+    #[command(after_help = "Example:\n  forebay lab wan remove")]
     Remove(WanLinkNameArgs),
 }
 
