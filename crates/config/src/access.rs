@@ -70,8 +70,8 @@ impl<'de> Deserialize<'de> for InitiatorNamePattern {
             let is_name = !text.is_empty() && text.len() <= 224 && name.chars().all(known);
             is_name.then(|| Self(text.to_owned())).ok_or_else(|| {
                 format!(
-                    "`{text}` is no initiator name{REMEDY}write one such as \
-                     \"iqn.2026-11.com.example:host\", or the beginning of some and `*`"
+                    "`{text}` is not an initiator name{REMEDY}write a name such as \
+                     \"iqn.2026-11.com.example:host\", or the beginning of names followed by `*`"
                 )
             })
         };

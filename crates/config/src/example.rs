@@ -141,7 +141,10 @@ fn a_problem_names_line_column_key_and_remedy() {
         ),
         (unit("[{memory={size=513}}]"), "513B is not a whole number of 512B blocks"),
         (unit("[{memori={size=512}}]"), "did you mean `memory`?"),
-        (unit("[{memory={size=4096}},{file={path='x'}}]"), "stack[1]: this layer is a bottom"),
+        (
+            unit("[{memory={size=4096}},{file={path='x'}}]"),
+            "stack[1]: this layer must be the bottom layer",
+        ),
         (unit("['read-only']"), "stack[0]: this layer needs another below it"),
         (unit("[{remote={url='iscsi://h'}}]"), "names no target"),
         (unit("[{remote={url='nbd://h/x'}}]"), "write iscsi://HOST"),
@@ -163,7 +166,7 @@ fn a_problem_names_line_column_key_and_remedy() {
         (cache("destage_threshold=2.0"), "not between 0.05 and 0.9"),
         (
             unit("[{memory={size=4096}}]") + "[[target.unit]]\nlun=0\nstack=[]",
-            "f.toml:6:5: target[0].unit[1].lun: LUN 0 is already that of unit[0]",
+            "f.toml:6:5: target[0].unit[1].lun: LUN 0 is already used by unit[0]",
         ),
         (unit("[{memory={size=4096}}]") + "[iscsi]\nfirst_burst_length='2MiB'", "RFC 7143, 13.14"),
         (
@@ -191,9 +194,9 @@ fn a_problem_of_users_access_and_limits_names_its_key_and_remedy() {
             "[[discovery.allow]]\nuser='bob'",
             "f.toml:2:6: discovery.allow[0].user: there is no user \"bob\" | add a [[user]]",
         ),
-        ("[[discovery.allow]]", "discovery.allow[0]: this lets everybody in"),
+        ("[[discovery.allow]]", "discovery.allow[0]: an entry without conditions"),
         ("[[discovery.allow]]\nnetwork='10.0.0.1/8'", "bits are set after the prefix | write one"),
-        ("[[discovery.allow]]\ninitiator='iqn.*:x'", "`iqn.*:x` is no initiator name"),
+        ("[[discovery.allow]]\ninitiator='iqn.*:x'", "`iqn.*:x` is not an initiator name"),
         ("[iscsi]\nchap=[]", "iscsi.chap: no hash, or one of them twice"),
         ("[iscsi]\nchap=['sha1']", "iscsi.chap[0]: unknown variant `sha1`"),
         ("[iscsi]\nmax_logins=8", "max_logins_per_address: 64 is not between 1 and 8"),
@@ -229,7 +232,7 @@ fn portals_groups_and_targets_fit_together() {
             "target[0].listen[0]: 127.0.0.1:3260 is already used at listen[0]",
         ),
         (own("a", "'127.0.0.1:0','127.0.0.1:0'"), "nothing"),
-        (own("a", ""), "target[0]: nobody can reach this target"),
+        (own("a", ""), "target[0]: no initiator can reach this target"),
         (
             own("a", "'127.0.0.1:1'") + &own("a", "'127.0.0.1:1'"),
             "target name iqn.a:a is already used at target[0].name",
@@ -260,7 +263,7 @@ fn portals_groups_and_targets_fit_together() {
         ),
         (
             target("a", "listen=['127.0.0.1']\ngroups=[1]"),
-            "target[0].listen: a target with `listen` has these portals only",
+            "target[0].listen: a target with `listen` has only these portals",
         ),
         (
             target("a", "redirect_permanently=true"),
@@ -269,7 +272,7 @@ fn portals_groups_and_targets_fit_together() {
         ("[[target]]\nname='iqn.a:moved'\nredirect='10.0.0.1'".to_owned(), "nothing"),
         (
             "log_level='='\n".to_owned() + &target("a", ""),
-            "f.toml:1:11: log_level: `=` says of no event",
+            "f.toml:1:11: log_level: `=` is not a filter of events",
         ),
     ] {
         let found = problem(&text);
@@ -322,7 +325,7 @@ fn a_node_that_takes_moved_volumes_needs_no_target() {
     for (text, expected) in [
         (accept.to_owned(), "nothing"),
         (format!("{accept}{portal}"), "nothing"),
-        (format!("listen=[]\n{accept}"), "nobody can reach the volumes: there is no portal"),
+        (format!("listen=[]\n{accept}"), "no initiator can reach the volumes: there is no portal"),
     ] {
         let found = problem(&text);
         assert!(found.contains(expected), "{text}\n{found}");
@@ -381,14 +384,20 @@ fn what_several_units_have_in_common_is_checked() {
         (cache("") + &both("").replace("'l'", "'m'"), "common cache db is already used at"),
         (both(", log_mirror='l'"), "file l is already used"),
         (cache("") + &unit("db", "{cache={log='m'}}, "), "the unit has another cache, too"),
-        (both(", share=true"), "common_cache[0].cache.share: the tokens of a node"),
-        (both(", report='at-flush'"), "cache.report: the order of all volumes is that of the log"),
-        (both(", report='through'"), "cache.report: the order of all volumes is that of the log"),
+        (both(", share=true"), "common_cache[0].cache.share: coherence tokens exist"),
+        (
+            both(", report='at-flush'"),
+            "cache.report: all writes of a common cache must go to its log",
+        ),
+        (
+            both(", report='through'"),
+            "cache.report: all writes of a common cache must go to its log",
+        ),
         (both(", order='relaxed'"), "cache.order: writes that overtake the log"),
         (both(", on_log_error='write-through'"), "cache.on_log_error: writes that bypass the log"),
         (
             both(", pair={partner={url='iscsi://h/iqn.2026-11.a:p/0'}}"),
-            "cache.pair: a pair hands over the log of one target alone | leave `pair` out",
+            "cache.pair: a pair can hand over the log of one target only | leave `pair` out",
         ),
         (both(", dram='1KiB'"), "common_cache[0].cache.dram: 1KiB is not between"),
         (unit("", ""), "common-cache.name: `name` is missing"),

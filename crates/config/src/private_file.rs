@@ -49,7 +49,7 @@ pub fn read(
     let mut file = opened.file;
     let found = file.metadata().map_err(PrivateFileError::Unreadable)?;
     if !found.is_file() {
-        return Err(unfit("is no plain file".into(), "name a plain file".into()));
+        return Err(unfit("is not a plain file".into(), "name a plain file".into()));
     }
     if guard != PrivateFileRule::Public && !is_ours(&found) {
         let us = rustix::process::geteuid().as_raw();
@@ -98,8 +98,8 @@ mod tests {
         let pipe = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
         for guard in [PrivateFileRule::Public, PrivateFileRule::Owned, PrivateFileRule::Secret] {
-            assert!(why(&pipe, guard).unwrap().contains("is no plain file"));
-            assert!(why(folder.path(), guard).unwrap().contains("is no plain file"));
+            assert!(why(&pipe, guard).unwrap().contains("is not a plain file"));
+            assert!(why(folder.path(), guard).unwrap().contains("is not a plain file"));
         }
     }
 

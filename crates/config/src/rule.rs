@@ -35,7 +35,11 @@ pub(super) fn whole(
 pub(super) fn block_size(at: &KeyPath, size: Size) -> SettingsRuleResult {
     match size.0 {
         512 | 4096 => Ok(()),
-        _ => wrong(at.key("block_size"), format!("{size} is no block size"), "write 512 or 4096"),
+        _ => wrong(
+            at.key("block_size"),
+            format!("{size} is not a supported block size"),
+            "write 512 or 4096",
+        ),
     }
 }
 

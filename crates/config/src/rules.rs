@@ -35,7 +35,8 @@ fn check(settings: &Settings) -> SettingsRuleResult {
     naming(settings, &top)?;
     accepting(settings, &top)?;
     if settings.target.is_empty() && settings.accept.is_none() {
-        let remedy = "add a [[target]] table with a name and a unit, or [accept] to take volumes that other nodes move here";
+        let remedy = "add a [[target]] table with a name and a unit, or [accept] to accept \
+                      volumes that other nodes move here";
         return wrong(top, "there is no target", remedy);
     }
     each_portal(settings)?;
@@ -127,7 +128,7 @@ fn halves(settings: &Settings) -> SettingsRuleResult {
         for (index, unit) in target.unit.iter().enumerate() {
             let at = at.key("unit").index(index).key("stack");
             if unit.pair().is_some() && !matches!(unit.stack.first(), Some(Layer::Remote(_))) {
-                let message = "a pair needs a node that both reach, and there is no remote layer";
+                let message = "a pair needs a volume of a node, but there is no remote layer";
                 return wrong(at, message, "put `remote` first in the stack");
             }
             if let Some(Layer::Half(half)) = unit.stack.first() {
@@ -200,7 +201,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
         let at = top.key("target").index(index).key("listen");
         if target.groups.is_some() {
             let message =
-                "a target with `listen` has these portals only, and `groups` means others";
+                "a target with `listen` has only these portals, but `groups` names others";
             return wrong(at, message, "remove one of the two");
         }
         if settings.target[..index].iter().any(|earlier| earlier.listen.as_ref() == Some(own)) {
@@ -237,7 +238,7 @@ fn listen(settings: &Settings, target: &IscsiTargetSettings, at: &KeyPath) -> Se
     }
     wrong(
         at.clone(),
-        "nobody can reach this target: it listens on no address",
+        "no initiator can reach this target: it listens on no address",
         "add an address to `listen`, as in [\"127.0.0.1:3260\"]",
     )
 }
@@ -306,7 +307,7 @@ fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let Some(names) = &settings.names else { return unnamed(settings, top) };
     let at = top.key("names");
     if settings.state.is_none() {
-        let message = "there is no folder to keep this node's number in";
+        let message = "there is no `state` folder for the number of this node";
         return wrong(at, message, "add `state = \"FOLDER\"` at the top");
     }
     if names.listen.is_empty() && names.seeds.is_empty() {
@@ -322,7 +323,11 @@ fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     for (key, count) in [("seeds", names.seeds.len()), ("listen", names.listen.len())] {
         if count > names::MOST_ADDRESSES {
             let message = format!("more than {}", names::MOST_ADDRESSES);
-            return wrong(at.key(key), message, "name fewer: each tells of all it knows");
+            return wrong(
+                at.key(key),
+                message,
+                "name fewer: each node passes on all entries that it has received",
+            );
         }
     }
     let mut seen = UniqueSettingValues::default();
@@ -349,12 +354,12 @@ fn accepting(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     required(&at, "folder", accept.folder.as_os_str().is_empty(), "\"moved\"")?;
     required(&at, "size", accept.size.0 == 0, "\"1TiB\"")?;
     if settings.names.as_ref().is_none_or(|names| names.listen.is_empty()) {
-        let remedy = "add a [names] table with `listen`, by which other nodes come here";
-        return wrong(at, "nobody can move a volume here", remedy);
+        let remedy = "add a [names] table with `listen`, so that other nodes can connect";
+        return wrong(at, "no node can move a volume here", remedy);
     }
     if settings.target.is_empty() && settings.groups().is_empty() {
         let remedy = "add an address to `listen`, as in [\"127.0.0.1:3260\"]";
-        return wrong(at, "nobody can reach the volumes: there is no portal", remedy);
+        return wrong(at, "no initiator can reach the volumes: there is no portal", remedy);
     }
     allowed(settings, accept.allow.as_deref(), &at.key("allow"))
 }
@@ -367,13 +372,21 @@ fn unnamed(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
         for (index, unit) in target.unit.iter().enumerate() {
             let at = at.index(index);
             if unit.volume.is_some() {
-                return wrong(at.key("volume"), "it is not announced to anybody", remedy);
+                return wrong(
+                    at.key("volume"),
+                    "the name is not announced: there is no [names] table",
+                    remedy,
+                );
             }
             for (index, layer) in unit.stack.iter().enumerate() {
                 let Layer::Remote(remote) = layer else { continue };
                 if let Ok(FarVolumeAddress::Named(volume)) = remote.url.parse() {
                     let at = at.key("stack").index(index).key("remote").key("url");
-                    return wrong(at, format!("nobody is asked where {volume} is"), remedy);
+                    return wrong(
+                        at,
+                        format!("{volume} cannot be found: there is no [names] table"),
+                        remedy,
+                    );
                 }
             }
         }
@@ -385,8 +398,8 @@ fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Settin
     for (index, allow) in allow.into_iter().flatten().enumerate() {
         let at = at.index(index);
         if *allow == Allow::default() {
-            let message = "this lets everybody in";
-            let remedy = "say which `initiator`, `network` or `user`, or leave `allow` out";
+            let message = "an entry without conditions admits every initiator";
+            let remedy = "set `initiator`, `network` or `user`, or leave `allow` out";
             return wrong(at, message, remedy);
         }
         let is_user = |name: &String| settings.user.iter().any(|user| user.name == *name);
@@ -408,7 +421,7 @@ fn units<'a>(
     }
     let alone = target.unit.len() == 1;
     if target.unit.iter().any(|unit| unit.pair().is_some()) && !alone {
-        let message = "a pair hands over a whole target, and this one has other units";
+        let message = "a pair hands over a whole target, but this one has other units";
         return wrong(at.key("unit"), message, "give the unit of a pair a target of its own");
     }
     let mut luns = HashMap::new();
@@ -417,7 +430,7 @@ fn units<'a>(
         range(&at, "lun", unit.lun, 0, 16_383)?;
         range(&at, "generation", unit.generation, 0, names::MOST_COUNT - 1)?;
         if let Some(first) = luns.insert(unit.lun, index) {
-            let message = format!("LUN {} is already that of unit[{first}]", unit.lun);
+            let message = format!("LUN {} is already used by unit[{first}]", unit.lun);
             return wrong(at.key("lun"), message, "give each unit of a target its own `lun`");
         }
         names_of(unit, &at)?;
@@ -447,8 +460,9 @@ fn share(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
         whole(at, "share_grain", Some(grain), Size(4096))?;
         let by_flush = |layer: &Layer| matches!(layer, Layer::Cache(cache) if cache.report == WriteMode::AtFlush);
         if unit.stack.iter().any(by_flush) {
-            let message = "a flush of one gateway would end the epoch of another in the middle";
-            let remedy = "leave that cache out, or `share_grain`";
+            let message = "the cache with report at flush cannot be shared: a flush of one \
+                           gateway would end the epoch of another";
+            let remedy = "leave out the cache, or `share_grain`";
             return wrong(at.key("share_grain"), message, remedy);
         }
     }
@@ -494,7 +508,7 @@ fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut LayerFiles<'a>) -> Settin
                 if index == 0 {
                     "this layer needs another below it"
                 } else {
-                    "this layer is a bottom"
+                    "this layer must be the bottom layer"
                 },
                 "put exactly one of memory, file and remote first in the stack",
             );

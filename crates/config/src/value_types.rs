@@ -107,8 +107,8 @@ impl<'de> Deserialize<'de> for LogLevel {
         let parse = |text: &str| match tracing_subscriber::EnvFilter::try_new(text) {
             Ok(_) => Ok(Self(text.to_owned())),
             Err(error) => Err(format!(
-                "`{text}` says of no event whether it is shown: {error}{REMEDY}write off, error, \
-                 warn, info, debug or trace, or a filter such as \"info,cache=debug\""
+                "`{text}` is not a filter of events: {error}{REMEDY}write off, error, warn, info, \
+                 debug or trace, or a filter such as \"info,cache=debug\""
             )),
         };
         deserializer.deserialize_str(ParsedTextVisitor("a level such as \"info\"", parse))

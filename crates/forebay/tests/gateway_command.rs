@@ -51,7 +51,7 @@ async fn a_pause_lasts_over_a_reload_and_a_drain_ends_with_nothing_dirty() {
     std::fs::write(&config, text + "destage_rate = \"1GiB\"\n").expect("written");
     let reloaded = forebay().args(["reload", "--config"]).arg(&config).output();
     let reloaded = String::from_utf8(reloaded.expect("it runs").stdout).expect("text");
-    assert!(reloaded.contains("the rate of its destage"), "{reloaded}");
+    assert!(reloaded.contains("its destage rate"), "{reloaded}");
     assert_eq!(near.figure("cache", "destage_rate_limit_bytes"), 1 << 30);
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(near.figure("cache", "dirty_bytes"), 100 * 4096);

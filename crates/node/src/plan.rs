@@ -351,7 +351,7 @@ mod tests {
         };
         let rates = ", destage_rates = [ { from = '08:00', to = '18:00', rate = '1MiB' } ]";
         for rate in [", destage_rate = '1MiB'", rates] {
-            let text = "changed: iqn.a:a LUN 0: the rate of its destage\n";
+            let text = "changed: iqn.a:a LUN 0: its destage rate\n";
             check(&cached(""), &cached(rate), text);
             check(&cached(rate), &cached(""), text);
             let more = format!("{rate}, dirty_age = '1s'");

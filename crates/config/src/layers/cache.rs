@@ -248,7 +248,7 @@ impl CacheLayerSettings {
         }
         self.destage_rate = new.destage_rate;
         self.destage_rates.clone_from(&new.destage_rates);
-        LayerChange::Other("the rate of its destage".to_owned())
+        LayerChange::Other("its destage rate".to_owned())
     }
 
     /// Checks the keys at `at`.
@@ -279,10 +279,14 @@ impl CacheLayerSettings {
             let remedy =
                 "add log_secret_file = \"FILE\", made with `forebay secret FILE --characters 64`";
             if self.log_secret_file.is_none() {
-                return wrong(at.key("log_key"), "there is no secret that unlocks it", remedy);
+                return wrong(
+                    at.key("log_key"),
+                    "there is no secret that unwraps this key",
+                    remedy,
+                );
             }
         } else if self.log_secret_file.is_some() {
-            let message = "a secret, and no key that it unlocks";
+            let message = "there is a secret, but no key that it unwraps";
             return wrong(
                 at.key("log_secret_file"),
                 message,
@@ -298,13 +302,13 @@ impl CacheLayerSettings {
         } else if self.report == WriteMode::Immediate {
             return wrong(
                 at.key("report"),
-                "immediate report needs NVRAM, and there is none",
-                "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \
-                 \"after-complete\"",
+                "immediate report needs NVRAM, but `nvram` is missing",
+                "add `nvram = \"FILE\"` on storage that survives the failures you plan for, or \
+                 use \"after-complete\"",
             );
         }
         if self.nvram_survives == NvramSurvival::PowerLoss && self.nvram.is_none() {
-            let message = "there is no NVRAM that could survive a loss of power";
+            let message = "there is no NVRAM that could survive a power loss";
             return wrong(at.key("nvram_survives"), message, "add `nvram = \"FILE\"`");
         }
         Ok(())
@@ -318,7 +322,7 @@ impl CacheLayerSettings {
         if let Some(tier) = &self.read_tier {
             path(at, "read_tier", tier, files)?;
         } else if self.read_tier_size.is_some() {
-            let message = "the size of a read tier, and there is none";
+            let message = "there is a size of a read tier, but no `read_tier`";
             return wrong(at.key("read_tier_size"), message, "add read_tier = \"FILE\"");
         }
         whole(at, "read_tier_size", self.read_tier_size, Size(4096))?;
@@ -364,14 +368,16 @@ impl CacheLayerSettings {
         if self.order != DestageOrder::Strict {
             return wrong(
                 at.key("order"),
-                "what overtakes the log breaks what is between two flushes",
+                "writes that overtake the log would not become stable together with the others of \
+                 their flush",
                 "leave `order` out, or use another `report`",
             );
         }
         if self.on_log_error != LogErrorPolicy::StopWrites {
             return wrong(
                 at.key("on_log_error"),
-                "what goes past the log breaks what is between two flushes",
+                "writes that bypass the log would not become stable together with the others of \
+                 their flush",
                 "leave `on_log_error` out, or use another `report`",
             );
         }
@@ -383,11 +389,11 @@ impl CacheLayerSettings {
         if !matches!(below.first(), Some(Layer::Remote(_)))
             || !below[1..].iter().all(Layer::keeps_size)
         {
-            let message = "only the volume of a node is shared, as a whole";
+            let message = "only a whole volume of a node can be shared";
             return wrong(at.key("share"), message, "put the cache right above `remote`");
         }
         if !matches!(self.report, WriteMode::AfterComplete | WriteMode::Immediate) {
-            let message = "there is nothing to share in this way of reporting";
+            let message = "a shared volume needs another `report`";
             return wrong(at.key("report"), message, "use \"after-complete\" or \"immediate\"");
         }
         if self.order != DestageOrder::Strict {
@@ -414,25 +420,29 @@ impl PairPartnerSettings {
         only(
             "report",
             matches!(cache.report, WriteMode::AfterComplete | WriteMode::Immediate),
-            "the partner has only what is in the log",
+            "the partner has only the data in the log",
         )?;
         only(
             "nvram",
             cache.report == WriteMode::Immediate || cache.nvram.is_none(),
-            "a pair uses it with report = \"immediate\" alone",
+            "a pair uses NVRAM only with report = \"immediate\"",
         )?;
         only(
             "order",
             cache.order == DestageOrder::Strict,
-            "what overtakes the log is not known to the partner",
+            "the partner does not get writes that overtake the log",
         )?;
         let stops = cache.on_log_error == LogErrorPolicy::StopWrites;
-        only("on_log_error", stops, "what goes past the log is not known to the partner")?;
-        only("share", !cache.share, "the partner does not know what others are granted")?;
+        only("on_log_error", stops, "the partner does not get writes that bypass the log")?;
+        only(
+            "share",
+            !cache.share,
+            "the partner does not have the coherence tokens of this gateway",
+        )?;
         only(
             "log_mirror",
             cache.log_mirror.is_none(),
-            "the other half of the log is with the partner",
+            "the partner has the other mirror leg of the log",
         )?;
         let at = at.key("pair");
         self.partner.check(&at.key("partner"))?;
@@ -456,7 +466,7 @@ fn rates(at: &KeyPath, rates: &[Hours]) -> SettingsRuleResult {
     for (index, hours) in rates.iter().enumerate() {
         let at = at.key("destage_rates").index(index);
         if hours.from == hours.to {
-            let message = format!("it ends when it begins, at {}", hours.to);
+            let message = format!("`to` equals `from`, {}", hours.to);
             return wrong(at.key("to"), message, "write \"00:00\" to \"24:00\" for a whole day");
         }
         if hours.rate.0 > 0 {

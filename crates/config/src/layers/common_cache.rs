@@ -49,7 +49,7 @@ impl CommonCache {
         only(
             "report",
             is_logged,
-            "the order of all volumes is that of the log, and all writes go there",
+            "all writes of a common cache must go to its log, which keeps their order",
         )?;
         let is_strict = cache.order == DestageOrder::Strict;
         only(
@@ -63,7 +63,7 @@ impl CommonCache {
             stops,
             "writes that bypass the log have no order with the other volumes",
         )?;
-        only("share", !cache.share, "the tokens of a node are for one volume alone")?;
-        only("pair", cache.pair.is_none(), "a pair hands over the log of one target alone")
+        only("share", !cache.share, "coherence tokens exist for single volumes only")?;
+        only("pair", cache.pair.is_none(), "a pair can hand over the log of one target only")
     }
 }

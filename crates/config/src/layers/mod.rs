@@ -90,11 +90,12 @@ impl Layer {
             Self::ReadOnly => Some(("it is read-only", "make it writable before the move")),
             Self::Encrypt(_) => Some((
                 "it is encrypted, and its key does not leave the node",
-                "copy it at a host to an encrypted volume of the other node",
+                "copy its data on a host to an encrypted volume of the other node",
             )),
-            Self::Cache(_) | Self::CommonCache(_) => {
-                Some(("it has a cache", "stop it, and serve it without; or move the volume below"))
-            }
+            Self::Cache(_) | Self::CommonCache(_) => Some((
+                "it has a cache",
+                "stop it, then serve the volume without it, or move the volume below it",
+            )),
             Self::Remote(_) | Self::Half(_) => {
                 Some(("its data is on another node", "move it from there"))
             }

@@ -125,7 +125,7 @@ impl RemoteLayerSettings {
                 return wrong(
                     at.key("url"),
                     format!("{} names no target", self.url),
-                    format!("add one; `forebay ls {}` shows which there are", self.url),
+                    format!("add one; `forebay ls {}` lists them", self.url),
                 );
             }
             Err(error) => {

@@ -232,7 +232,7 @@ fn a_pipe_in_the_place_of_a_secret_holds_up_no_check() {
     for text in [memory.replace("[[target]]", &format!("{user}[[target]]")), key] {
         let (code, said) = check(&place, &text);
         assert!(code.is_some_and(|code| code > 0), "{said}");
-        assert!(said.contains(&format!("{} is no plain file", pipe.display())), "{said}");
+        assert!(said.contains(&format!("{} is not a plain file", pipe.display())), "{said}");
     }
 }
 

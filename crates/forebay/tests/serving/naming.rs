@@ -222,13 +222,16 @@ fn names_that_nobody_tells_or_asks_for_are_refused_with_their_place() {
     let bare = |unit: &str| format!("[[target]]\nname = \"iqn.a:b\"\n[[target.unit]]\n{unit}\n");
     let memory = "stack = [ { memory = { size = \"1MiB\" } } ]";
     let text = check("volume", &bare(&format!("volume = \"a\"\n{memory}")));
-    assert!(text.contains("volume.toml:5:") && text.contains("not announced to anybody"), "{text}");
+    assert!(
+        text.contains("volume.toml:5:") && text.contains("the name is not announced"),
+        "{text}"
+    );
     let text = check("remote", &bare("stack = [ { remote = { url = \"gln:a\" } } ]"));
-    assert!(text.contains("nobody is asked where a is"), "{text}");
+    assert!(text.contains("a cannot be found: there is no [names] table"), "{text}");
     let text = check("url", &bare("stack = [ { remote = { url = \"gln:A\" } } ]"));
     assert!(text.contains("`A` is not the name of a volume"), "{text}");
     let text = check("state", &other("a", &[], "names").replace("state = ", "#"));
-    assert!(text.contains("keep this node's number"), "{text}");
+    assert!(text.contains("for the number of this node"), "{text}");
     let text = check(
         "alone",
         &other("a", &[], "names").replace("listen = [\"127.0.0.1:0\"]\nseeds", "seeds"),
