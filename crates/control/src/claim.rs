@@ -54,7 +54,7 @@ impl fmt::Display for ShareStatus {
             write!(f, ", and others wait for {recalled} of them")?;
         }
         if *awaited {
-            write!(f, "; nobody is granted anything before it has come back")?;
+            write!(f, "; no gateway is granted a range before it is back")?;
         } else if *silent {
             write!(f, "; it is silent")?;
         }
@@ -68,7 +68,7 @@ impl fmt::Display for ClaimStatus {
         let whose = format!("{owner}, log {log}, generation {generation}");
         match self {
             Self { dropped: true, .. } => write!(f, "claim dropped here: {whose}"),
-            Self { held: false, .. } => write!(f, "claim given back: {whose}"),
+            Self { held: false, .. } => write!(f, "claim released: {whose}"),
             Self { share: Some(share), present, .. } => {
                 let away = if *present { "" } else { ", which is away" };
                 write!(f, "shared by {whose}{away}: it {share}")
@@ -78,7 +78,8 @@ impl fmt::Display for ClaimStatus {
                 let away = if *present { "" } else { ", which is away" };
                 write!(
                     f,
-                    "{data} {whose}{away}; nobody else may write, and who reads sees an older image"
+                    "{data} {whose}{away}; no other initiator may write, and readers see an older \
+                     image"
                 )
             }
         }

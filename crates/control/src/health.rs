@@ -142,7 +142,7 @@ impl PairStatus {
         }
         if self.nvram.as_ref().is_some_and(|nvram| !nvram.is_used) {
             problems.push(HealthProblem::warning(
-                "its NVRAM or its half of the log has failed: every write waits for the log disks",
+                "its NVRAM or its leg of the log has failed: every write waits for the log disks",
             ));
         }
         problems
@@ -247,7 +247,7 @@ fn cache_problems(cache: &CacheFigures) -> Vec<HealthProblem> {
     });
     let halves = cache.mirror.iter().flat_map(|mirror| mirror.log_halves.iter().enumerate());
     let halves = halves.filter(|(_, state)| *state != HALF_IN_SYNC).map(|(index, state)| {
-        HealthProblem::warning(format_args!("half {} of the log is {state}", index + 1))
+        HealthProblem::warning(format_args!("leg {} of the log is {state}", index + 1))
     });
     let tier_error = cache.tier.as_ref().map(|tier| &tier.tier_error);
     let share_lost = cache.sharing.as_ref().map(|sharing| &sharing.share_lost);
@@ -257,7 +257,7 @@ fn cache_problems(cache: &CacheFigures) -> Vec<HealthProblem> {
         .chain(critical("the log disk fails: ", &log.log_error))
         .chain(refusal)
         .chain(fill_problem(cache))
-        .chain(share_lost.and_then(|error| critical("it has lost its tokens: ", error)))
+        .chain(share_lost.and_then(|error| critical("it has lost its coherence tokens: ", error)))
         .chain(away)
         .chain(warning(
             "the NVRAM has failed, and writes wait for the log disk: ",
@@ -368,7 +368,7 @@ mod tests {
         check(&cached(|cache| cache.claim = fenced), critical, "words");
         let halves = vec![HALF_IN_SYNC.to_owned(), "lost: words".to_owned()];
         let mirror = Some(LogMirrorFigures { log_halves: halves, log_zeroed_blocks: 0 });
-        check(&cached(|cache| cache.mirror = mirror), warning, "half 2");
+        check(&cached(|cache| cache.mirror = mirror), warning, "leg 2");
         let tier = Some(ReadTierFigures { tier_error: text(), ..ReadTierFigures::default() });
         check(&cached(|cache| cache.tier = tier), warning, "words");
     }

@@ -71,10 +71,8 @@ impl ControlResponse {
             | Self::Attachment(_)
             | Self::Detached(_)
             | Self::Link(_)
-            | Self::Resized { .. } => {
-                Failure::new("the process gives an answer to another question")
-                    .remedy("use the same version of forebay on both sides of the socket")
-            }
+            | Self::Resized { .. } => Failure::new("the response does not belong to the request")
+                .remedy("use the same version of forebay on both sides of the socket"),
         }
     }
 }
