@@ -42,8 +42,8 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     for target in &settings.target {
         if let Some(address) = open_to_all(&settings, target) {
             print_line(format_args!(
-                "{}: warning: every host that reaches {address} may log in, read and write; say who \
-                 may with `allow`",
+                "{}: warning: every host that reaches {address} may log in, read and write; \
+                 restrict access with `allow`",
                 target.name
             ))?;
         }
@@ -210,7 +210,7 @@ async fn look_at_cache(
 
 fn look_at_key(key: &config::EncryptLayerSettings) -> Result<String, Failure> {
     let unlocked = key_file::open(key);
-    unlocked.map(|_| format!("the key {} is unlocked by its secret", key.key.display()))
+    unlocked.map(|_| format!("the secret unwraps the key {}", key.key.display()))
 }
 
 fn look_at_file(file: &config::File, recorder: &Recorder) -> Result<String, Failure> {
@@ -262,19 +262,23 @@ async fn look_at_half(cache: &config::CacheLayerSettings) -> Result<String, Fail
     let Some(half) = open(&options)? else { return Ok(in_use(&cache.log)) };
     stack::check_half(cache, &half).await?;
     let label = Mirror::label_of(&half).await.map_err(|error| {
-        Failure::new(format!("{name} cannot be the half of a log: {error}"))
+        Failure::new(format!("{name} cannot be a mirror leg of a log: {error}"))
             .remedy("name the right file or device")
     })?;
     Ok(match label {
-        None => format!("{name} is blank, for the half of a new log"),
+        None => format!("{name} is blank, and can become the mirror leg of a new log"),
         Some(label) if label.epoch == 0 => {
-            format!("{name} is the half of a log, was being filled, and holds nothing yet")
+            format!(
+                "{name} is a mirror leg of a log whose filling had just begun, so it has no data \
+                 yet"
+            )
         }
         Some(label) => {
-            let alone = if label.alone { ", and went on without the partner's" } else { "" };
+            let alone =
+                if label.alone { ", which continued without the partner's leg" } else { "" };
             let lacks =
                 if label.has_lost { "; it lacks writes that its NVRAM has lost" } else { "" };
-            format!("{name} is the half of a log, of epoch {}{alone}{lacks}", label.epoch)
+            format!("{name} is a mirror leg of a log, of epoch {}{alone}{lacks}", label.epoch)
         }
     })
 }
@@ -352,7 +356,10 @@ async fn look_at_far_side(
     let (lun, units) = match list(&session).await {
         Ok(found) => found,
         Err(error) if known.is_some() && stack::may_pass(&error) => {
-            return Ok(format!("{} is away ({error}); a start goes on with the log", remote.url));
+            return Ok(format!(
+                "{} does not answer ({error}); a start continues with the log",
+                remote.url
+            ));
         }
         Err(error) => return Err(stack::refused_far_side(remote, &error)),
     };
@@ -362,7 +369,7 @@ async fn look_at_far_side(
         Some(Err(error)) => return Err(stack::refused_far_side(remote, &error)),
         None => {
             return Err(Failure::new(format!("{}: there is no such unit", remote.url))
-                .remedy("see which units there are: forebay ls iscsi://HOST"));
+                .remedy("list the units: forebay ls iscsi://HOST"));
         }
     };
     let what =
@@ -430,11 +437,11 @@ async fn look_at_claim(
     let claimed = format!("{} is claimed for log {log} (generation {generation})", remote.url);
     Some(match *owner == us.initiator_name.0 {
         true => Failure::new(format!("{claimed} of this gateway ({owner}), but {here}"))
-            .remedy(format!("put that log back under {path}; if it is gone for good, {drop}")),
-        false => Failure::new(format!("{claimed} of {owner}, and this gateway cannot write to it"))
+            .remedy(format!("put that log back under {path}; if it is permanently lost, {drop}")),
+        false => Failure::new(format!("{claimed} of {owner}, so this gateway cannot write to it"))
             .remedy(format!(
-                "let that gateway drain and stop, or bring its log here and take it up with `forebay \
-                 gateway adopt`; if it is gone for good, {drop}"
+                "let that gateway drain and stop, or bring its log here and adopt it with \
+                 `forebay gateway adopt`; if it is permanently lost, {drop}"
             )),
     })
 }
@@ -511,5 +518,5 @@ fn open(options: &FileVolumeOptions) -> Result<Option<Stack>, Failure> {
 }
 
 fn in_use(path: &Path) -> String {
-    format!("{} is in use: ask who serves it with `forebay status`", path.display())
+    format!("{} is in use: `forebay status` shows by which process", path.display())
 }

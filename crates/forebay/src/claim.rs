@@ -24,10 +24,14 @@ pub fn run(act: ClaimAct) -> Result<(), Failure> {
                 return print_line(format_args!("{unit}: never claimed"));
             }
             dropped.iter().try_for_each(|claim| {
-                let who = if claim.share.is_some() { "others that share it" } else { "anybody" };
+                let who = if claim.share.is_some() {
+                    "the gateways that share it"
+                } else {
+                    "any initiator"
+                };
                 print_line(format_args!(
-                    "{unit}: {who} may write there now. What log {} of {} still has is refused; \
-                     its gateway tells its hosts so",
+                    "{unit}: {who} may write to it now. Data that log {} of {} still has is \
+                     refused; its gateway reports this to its hosts",
                     claim.log, claim.owner
                 ))
             })

@@ -50,7 +50,7 @@ pub fn default_path() -> Result<PathBuf, Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok("/run/forebay/control.sock".into());
     }
-    Err(Failure::new("there is no place for the control socket: XDG_RUNTIME_DIR is not set")
+    Err(Failure::new("there is no folder for the control socket: XDG_RUNTIME_DIR is not set")
         .remedy("name one with `control = \"PATH\"` in the settings (or --control for status)"))
 }
 
@@ -129,7 +129,7 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!(%error, path = %self.path.display(), "the control socket stays");
+            tracing::debug!(%error, path = %self.path.display(), "cannot remove the control socket");
         }
     }
 }
@@ -184,7 +184,7 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     if let Some(above) = folders.into_iter().find(|above| above.exists()) {
         let access = Access::WRITE_OK | Access::EXEC_OK;
         if !above.is_dir() {
-            return refused(format!("{} is no folder", above.display()));
+            return refused(format!("{} is not a folder", above.display()));
         }
         if let Err(error) = rustix::fs::access(above, access) {
             return refused(format!("{}: {error}", above.display()));
@@ -244,7 +244,7 @@ async fn converse<F: Future<Output = ControlResponse>>(
 /// Sends a request to the process that listens on `path`.
 pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Failure> {
     ask_or(path, request, || {
-        Failure::new(format!("forebay is not running: nobody answers on {}", path.display()))
+        Failure::new(format!("forebay is not running: no process answers on {}", path.display()))
             .remedy(
                 "start it with `forebay serve --config FILE`, or name its socket with \
                 --control or --config",
@@ -260,8 +260,8 @@ pub fn ask_or(
 ) -> Result<ControlResponse, Failure> {
     let stream = StdStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(),
-        _ => Failure::new(format!("cannot ask on {}: {error}", path.display()))
-            .remedy("be the user who serves, or root"),
+        _ => Failure::new(format!("cannot connect to {}: {error}", path.display()))
+            .remedy("run this command as the user of the serving process, or as root"),
     })?;
     exchange(stream, request)
         .map_err(|error| Failure::new(format!("no answer on {}: {error}", path.display())))

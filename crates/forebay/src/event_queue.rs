@@ -122,7 +122,7 @@ impl EventQueue {
                 drop(inner);
                 tracing::warn!(
                     dropped,
-                    "events were dropped because the reader of stderr took no text"
+                    "events were dropped because the reader of stderr accepted no text"
                 );
                 inner = self.inner.lock();
             }

@@ -23,7 +23,7 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
     let path = absolute(&args.path)?;
     if is_served(&settings, &path)? {
         return Err(Failure::new(format!("{} is in use", path.display()))
-            .remedy("stop the process that serves it (`forebay status` shows it), and ask again"));
+            .remedy("stop the process that serves it (`forebay status` shows it), and try again"));
     }
     let record = match records.load(&path) {
         Ok(Some(record)) => Some(record),
@@ -40,13 +40,13 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
         && !args.lose_data
     {
         return Err(Failure::new(format!(
-            "{} of {}, last opened {}, may be the only place of acknowledged writes",
+            "{} of {}, last opened {}, may have the only copy of acknowledged writes",
             path.display(),
             record.used_by,
             record.opened
         ))
         .remedy(format!(
-            "mount its disk or put the file back; if it is gone for good: `{}`",
+            "mount its disk or put the file back; if it is permanently lost: `{}`",
             records.forget_command(&path, true)
         )));
     }
@@ -55,7 +55,8 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
         records.forget(mirror)?;
     }
     print_line(format_args!(
-        "{}: its record is removed; the next start uses what is there, or makes a new one",
+        "{}: its record is removed; the next start uses the file that is there, or makes a new \
+         one",
         path.display()
     ))
 }
@@ -67,7 +68,7 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
         if !found.is_file() && !found.file_type().is_block_device() {
             let message = format!("{} is neither a file nor a block device", path.display());
             return Err(Failure::new(message)
-                .remedy("see what was put there, and move it away; then ask again"));
+                .remedy("check what was put there, and move it away; then try again"));
         }
         // Without NONBLOCK, the open would block if someone replaced the file by a pipe meanwhile.
         let no_wait = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -93,7 +94,7 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
                 path.display(),
                 failure.message
             ))
-            .remedy("ask again when the process answers, or stop it first"));
+            .remedy("try again when the process answers, or stop it first"));
         }
     };
     let served = settings.target.iter().any(|target| {

@@ -161,7 +161,7 @@ fn unsent(standing: &CacheControlStatus) -> u64 {
 fn left(standing: &CacheControlStatus) -> String {
     let left = format!("{} left, {}/s", about(unsent(standing)), about(standing.rate));
     match &standing.lower_error {
-        Some(error) => format!("{left}; the far side: {error}"),
+        Some(error) => format!("{left}; the far volume: {error}"),
         None => left,
     }
 }
@@ -170,17 +170,15 @@ fn not_in_time(unit: &str, standing: &CacheControlStatus) -> Failure {
     let message = format!("{unit} is not done: {}", left(standing));
     let remedy = match (&standing.lower_error, standing.rate_limit) {
         (Some(error), _) if error.contains("refused the login") => {
-            "have the far side let this gateway in again (user, secret, certificate, `allow`); destage \
-             goes on by itself then"
+            "make the target admit this gateway again (user, secret, certificate, `allow`); \
+             destage then continues"
                 .to_owned()
         }
-        (Some(_), _) => {
-            "remove that cause at the far side; destage goes on by itself then".to_owned()
-        }
+        (Some(_), _) => "remove the cause at the target; destage then continues".to_owned(),
         (None, Some(_)) => {
             format!("give it more time, or a higher rate: `forebay gateway rate {unit} unlimited`")
         }
-        (None, None) => "give it more time; destage goes on by itself".to_owned(),
+        (None, None) => "give it more time; destage continues".to_owned(),
     };
     Failure::new(message).remedy(remedy)
 }
@@ -204,7 +202,7 @@ fn show(
     if told.json {
         return print_line(serde_json::to_string(standing).map_err(Failure::new)?);
     }
-    let mut text = format!("{unit}: {} not at the far side", about(standing.dirty_bytes));
+    let mut text = format!("{unit}: {} not on the far volume", about(standing.dirty_bytes));
     if let Some(since) = &standing.paused_since {
         text += &format!(", destage paused since {since}");
     }

@@ -21,17 +21,20 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
         let bytes = found.members.iter().filter_map(|member| member.given_up);
         let bytes = bytes.map(|given_up| given_up.slots * 4096).max().unwrap_or(0);
         let what = format!("{unit} was given up before, with {}", about(bytes));
-        return Err(Failure::new(what).remedy("take it out of the settings, and serve the others"));
+        return Err(Failure::new(what).remedy("remove it from the settings, and serve the others"));
     };
     let path = found.cache.log.display();
     let (name, bytes) = (&member.name, stack::dirty_of(found.cache, &found.log, member).await?);
     if bytes > 0 && !args.lose_dirty_data {
         return Err(Failure::new(format!(
-            "{unit}: the log {path} alone has {} ({bytes} bytes) that was written to volume \"{name}\" and \
-             acknowledged",
+            "{unit}: only the log {path} has {} ({bytes} bytes) of acknowledged writes to volume \
+             \"{name}\"",
             about(bytes)
         ))
-        .remedy("bring the volume back, and it gets that; if it is gone for good, --lose-dirty-data"));
+        .remedy(
+            "make the volume available again, and it gets this data; if it is permanently lost, \
+             use --lose-dirty-data",
+        ));
     }
     if bytes > 0 {
         let given_up = cache::give_up(&found.log.volume(), member, bytes / 4096).await;
@@ -45,11 +48,12 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     }
     match bytes {
         0 => print_line(format_args!(
-            "{unit}: the log {path} has nothing that volume \"{name}\" lacks; take the unit out of the settings"
+            "{unit}: the log {path} has no data that volume \"{name}\" lacks; remove the unit \
+             from the settings"
         )),
         _ => print_line(format_args!(
-            "{unit}: {} ({bytes} bytes) of volume \"{name}\" are given up for good; take the unit out of the \
-             settings and serve the others, which lose nothing",
+            "{unit}: {} ({bytes} bytes) of volume \"{name}\" are discarded; remove the unit from \
+             the settings and serve the others, which lose nothing",
             about(bytes)
         )),
     }
@@ -74,8 +78,8 @@ pub async fn take_in(args: OfLog) -> Result<(), Failure> {
         );
     }
     print_line(format_args!(
-        "{unit}: volume \"{name}\" is taken in with the next start, as it is at its far side: {} that was \
-         acknowledged is missing there. Check what is on it before it is used",
+        "{unit}: volume \"{name}\" is added at the next start, with its present content: {} of \
+         acknowledged writes are missing there. Check its content before you use it",
         about(bytes)
     ))
 }
@@ -114,7 +118,11 @@ impl<'a> OfflineCommonLog<'a> {
                 return Ok(Self { cache, log, members });
             }
         }
-        Err(Failure::new(format!("no log of a common cache in these settings knows {name}"))
-            .remedy("name a unit as it was served, TARGET or TARGET/LUN; `forebay check` shows the volumes"))
+        Err(Failure::new(format!(
+            "no log of a common cache in these settings has a record of {name}"
+        ))
+        .remedy(
+            "name a unit as it was served, TARGET or TARGET/LUN; `forebay check` shows the volumes",
+        ))
     }
 }

@@ -41,11 +41,12 @@ pub async fn export(args: Export) -> Result<(), Failure> {
         None => print(text),
         Some(to) => {
             std::fs::write(to, text).map_err(|error| {
-                Failure::new(format!("cannot write {}: {error}", to.display()))
-                    .remedy("name another file with --to; the log is exported, ask again")
+                Failure::new(format!("cannot write {}: {error}", to.display())).remedy(
+                    "name another file with --to, and export again; the log is exported already",
+                )
             })?;
             print_line(format_args!(
-                "{} is exported, {} of it not at the far side; move {} and take it up with {}",
+                "{} is exported with {} that the far volume lacks; move {} and adopt it with {}",
                 args.unit,
                 about(exported.dirty_bytes),
                 cache.log.display(),
@@ -80,8 +81,8 @@ pub async fn adopt(args: Adopt) -> Result<(), Failure> {
     adopted?;
     let (log, generation) = state.unwrap_or_default();
     print_line(format_args!(
-        "{}: log {log} is taken up as generation {generation}, with {} that the far side does not have; \
-         whoever had it is shut out. Serve it with `forebay serve --config {}`",
+        "{}: log {log} is adopted as generation {generation}, with {} that the far volume lacks; \
+         its former gateway is fenced. Serve it with `forebay serve --config {}`",
         args.unit,
         about(dirty),
         args.config.display()
@@ -98,14 +99,21 @@ fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     match holding {
         Holding::Held | Holding::Reserved => Ok(()),
         Holding::Waiting => Err(Failure::new(format!(
-            "{name}: its node is away, and nothing fences the former owner of the log"
+            "{name}: its node does not answer, so the former owner of the log is not fenced"
         ))
-        .remedy("bring the node back, and ask again; or, if the former owner is gone for sure, serve it")),
+        .remedy(
+            "make the node available, and try again; or, if the former owner has certainly \
+             stopped, serve it",
+        )),
         Holding::Refused(reason) => Err(Failure::new(format!("{name}: {reason}"))),
         Holding::Nothing | Holding::Unsupported => Err(Failure::new(format!(
-            "{name}: the volume below has no claims, and nothing fences the former owner of the log"
+            "{name}: the far volume does not support claims, so the former owner of the log is \
+             not fenced"
         ))
-        .remedy("give the node a `state` folder, or the remote layer `reserve`; or see that the former owner is stopped, and serve it")),
+        .remedy(
+            "give the node a `state` folder, or the remote layer `reserve`; or make sure that the \
+             former owner has stopped, and serve it",
+        )),
     }
 }
 
@@ -117,8 +125,8 @@ pub fn find<'a>(
     let target = settings.target.iter().find(|target| target.name.0 == name.target);
     let unit = target.and_then(|target| target.unit.iter().find(|unit| unit.lun == name.lun));
     target.zip(unit).ok_or_else(|| {
-        Failure::settings(format!("the settings have no {name}"))
-            .remedy("name a target of theirs, or TARGET/LUN")
+        Failure::settings(format!("the settings do not contain {name}"))
+            .remedy("name one of their targets, or TARGET/LUN")
     })
 }
 
@@ -221,7 +229,7 @@ fn fragment(
     }
     whole.insert("target".to_owned(), toml::Value::Array(kept));
     let mut out = format!(
-        "# {name}, exported from {}: log {}, generation {}, {} not at the far side.\n\
+        "# {name}, exported from {}: log {}, generation {}, with {} that the far volume lacks.\n\
          # Move {} to the other host, put this into its settings, correct paths and secrets, and\n\
          # there: forebay gateway adopt {name} --config FILE, then forebay serve --config FILE.\n",
         config::name_of_host(),
@@ -233,7 +241,7 @@ fn fragment(
     if cache.nvram.is_some() {
         let _ = writeln!(
             out,
-            "# What the NVRAM held is in the log: a new, empty NVRAM file will do there."
+            "# The content of the NVRAM is in the log: a new, empty NVRAM file suffices there."
         );
     }
     let body = toml::to_string(&whole).map_err(Failure::new)?;

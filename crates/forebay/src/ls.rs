@@ -117,15 +117,15 @@ fn refused(args: &Ls, error: &initiator::Error) -> Failure {
             certificates::remedy(distrust.cause, FarSettingsOrigin::Options)
         }
         initiator::Error::Closed if args.credentials.ca.is_some() => {
-            "see what the target's events say of this connection".to_owned()
+            "see the target's events about this connection".to_owned()
         }
-        initiator::Error::Closed => "see whether the portal wants TLS: --ca FILE".to_owned(),
+        initiator::Error::Closed => "check whether the portal requires TLS: --ca FILE".to_owned(),
         initiator::Error::Login(LoginFailure::Proof(_)) => {
             "correct the name in --mutual or the secret in --mutual-secret-file".to_owned()
         }
         initiator::Error::Login(LoginFailure::Refused(status)) => login_remedy(args, *status),
-        initiator::Error::Login(_) => "see what the target's events say of this login".to_owned(),
-        _ => "see whether an iSCSI target listens there".to_owned(),
+        initiator::Error::Login(_) => "see the target's events about this login".to_owned(),
+        _ => "check that an iSCSI target listens there".to_owned(),
     };
     Failure::new(format!("cannot list {}: {error}", args.url)).remedy(remedy)
 }
@@ -138,7 +138,7 @@ fn login_remedy(args: &Ls, status: LoginStatus) -> String {
     });
     match status {
         LoginStatus::ServiceUnavailable | LoginStatus::OutOfResources => {
-            "try again in a while: the target is not served there now, or has no place left"
+            "try again later: the target is not served there now, or accepts no more connections"
                 .to_owned()
         }
         LoginStatus::NotFound if !is_discovery => format!(
@@ -148,13 +148,13 @@ fn login_remedy(args: &Ls, status: LoginStatus) -> String {
         LoginStatus::AuthorizationFailure if is_discovery => {
             format!("have `allow` in [discovery] of the target's settings admit {us}")
         }
-        _ => format!("see what the target's events say of the login of {us}"),
+        _ => format!("see the target's events about the login of {us}"),
     }
 }
 
 fn authentication_remedy(credentials: &Credentials) -> String {
     let Some(user) = &credentials.user else {
-        return "prove who you are: --user NAME --secret-file FILE".to_owned();
+        return "authenticate: --user NAME --secret-file FILE".to_owned();
     };
     let secret = match (&credentials.secret_file, &credentials.secret_env) {
         (Some(file), _) => format!("the file {}", file.display()),

@@ -67,7 +67,7 @@ fn sign_of_life(node: &KnownNode, known: &NamingStatus) -> String {
         (false, false) => format!("{} s ago", node.heard_seconds),
         (false, true) => format!("{} s ago: stale", node.heard_seconds),
     };
-    if node.twins { format!("{age}; two have its number") } else { age }
+    if node.twins { format!("{age}; two processes have its number") } else { age }
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
         let text = for_people(&known);
         for expected in [
             "this node",
-            "70 s ago: stale; two have its number",
+            "70 s ago: stale; two processes have its number",
             "payroll",
             "n2 (former: the volume has moved)",
             "n3  ",

@@ -153,13 +153,13 @@ async fn relay(near: TcpStream, to: SocketAddr, [forth, back]: [Arc<RelayDirecti
     let far = match TcpStream::connect(to).await {
         Ok(far) => far,
         Err(error) => {
-            tracing::debug!(%error, %to, "the far end of the link is away");
+            tracing::debug!(%error, %to, "cannot connect to the far end of the link");
             return;
         }
     };
     for stream in [&near, &far] {
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "the link keeps Nagle's delay");
+            tracing::debug!(%error, "cannot disable Nagle's algorithm on the link");
         }
     }
     let (near_in, near_out) = near.into_split();

@@ -33,15 +33,13 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
         VolumeAct::Move { volume, to, rate, pause, told } => {
             let pause = pause.map_or(PAUSE, |pause| pause.0);
             if !(LEAST_PAUSE..=MOST_PAUSE).contains(&pause) {
-                let message = "hosts can wait for the last of the copy for 0.1 s to 20 s";
+                let message = "--pause is not between 100ms and 20s";
                 return Err(Failure::settings(message));
             }
             let rate = rate.map(|rate| rate.0);
             if rate.is_some_and(|rate| rate < LEAST_RATE) {
                 let least = about(LEAST_RATE);
-                return Err(Failure::settings(format!(
-                    "{least} in a second is the least that a move goes on with"
-                )));
+                return Err(Failure::settings(format!("--rate is less than {least} per second")));
             }
             let path = told.whom.path()?;
             let begun = ask(

@@ -154,7 +154,7 @@ fn what_is_wrong_is_said_before_anything_is_made() {
     for (arguments, words) in [
         (vec!["--loss", "120%"], "loss of 1.2 is out of range"),
         (vec!["--delay", "20"], "is not a length of time"),
-        (vec!["--forth", "speed=1"], "`speed` is no setting of a link"),
+        (vec!["--forth", "speed=1"], "`speed` is not a setting of a link"),
         (vec!["--background", "40%"], "it needs a rate"),
         (vec!["--background", "80%", "--rate", "155Mbit"], "0 to 0.75"),
         (vec!["--loss", "1%", "--bursts", "1%,20%"], "cannot be used with"),

@@ -100,7 +100,7 @@ fn a_workload_is_taken_as_json() {
         assert!(figure(&given(folder.path(), task), "transactions") > 0.0);
         let output = given(folder.path(), r#"{"workload": "none"}"#);
         assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains("standard input is no workload"), "{output:?}");
+        assert!(stderr(&output).contains("standard input is not a workload"), "{output:?}");
     }
 }
 

@@ -149,7 +149,7 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
         let path = device.path();
         if left.is_alive {
             return Err(Failure::new(format!(
-                "the volume is attached already, as {}, by process {} that cannot be asked",
+                "the volume is attached already as {}, by process {}, which does not answer",
                 path.display(),
                 left.process.id
             ))
@@ -160,15 +160,15 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
         for place in &left.mounts {
             tracing::warn!(
                 device = %path.display(), mount = %place.display(),
-                "unmounting what a process that was killed has left"
+                "unmounting the file system that a killed process has left"
             );
             if let Err(error) = attach::unmount(place, false) {
                 let users = attach::busy_with(place);
-                tracing::warn!(%error, users = list(&users), "it is unmounted when nobody uses it any more");
+                tracing::warn!(%error, users = list(&users), "the file system is unmounted once it is no longer used");
                 attach::unmount(place, true).map_err(|error| super::host::refusal(&error))?;
             }
         }
-        tracing::warn!(device = %path.display(), "clearing a loop device that a process that was killed has left");
+        tracing::warn!(device = %path.display(), "clearing the loop device that a killed process has left");
         match device.clear() {
             // The kernel has cleared the device already, when its last user closed it.
             Err(error) if error.error.raw_os_error() == Some(libc::ENXIO) => {}

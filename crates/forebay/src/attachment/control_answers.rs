@@ -137,7 +137,7 @@ impl AttachmentResponder {
         let attached = self.attached.lock().clone();
         attached.ok_or_else(|| {
             Failure::new(format!("{} is being attached, and has no device yet", self.unit))
-                .remedy("ask again when `forebay status` says that it is attached")
+                .remedy("try again when `forebay status` shows that it is attached")
         })
     }
 
@@ -145,12 +145,12 @@ impl AttachmentResponder {
     fn opened(&self, unit: &UnitName) -> Result<&Arc<OpenedStack>, Failure> {
         if *unit != self.unit {
             let message =
-                format!("{unit} is not in this process, which has attached {}", self.unit);
+                format!("this process does not serve {unit}: it has attached {}", self.unit);
             return Err(Failure::new(message).remedy("`forebay status` names the unit"));
         }
         self.opened.get().ok_or_else(|| {
             Failure::new(format!("{unit} is not open yet"))
-                .remedy("ask again when `forebay status` shows it")
+                .remedy("try again when `forebay status` shows it")
         })
     }
 
@@ -220,10 +220,11 @@ impl AttachmentResponder {
                 no("uses its log").remedy("detach it (`forebay detach`), and export the log then")
             }
             ControlRequest::Claim { .. } | ControlRequest::DropClaim { .. } => {
-                no("no gateway claims a unit of it").remedy("ask the node that has the volume")
+                no("has no units that a gateway could claim")
+                    .remedy("send the command to the node that has the volume")
             }
-            _ => no("serves nothing to hosts, names or pairs")
-                .remedy("ask a process that was started by `forebay serve`"),
+            _ => no("serves no hosts, names or pairs")
+                .remedy("send the command to a process of `forebay serve`"),
         }
     }
 

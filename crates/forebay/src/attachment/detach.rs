@@ -119,8 +119,8 @@ fn tell_little(args: &Detach, attached: &AttachedVolumeStatus) -> Result<(), Fai
         }));
     }
     print_line(format_args!(
-        "{} is detached; its process is of an older version of forebay, and does not say whether a log has data that the \
-         far side lacks",
+        "{} is detached; its process is an older version of forebay, which does not report \
+         whether a log has data that the far volume lacks",
         attached.device.display()
     ))
 }
@@ -164,15 +164,15 @@ fn where_data_is(
         return match by_force {
             true => format!("{device} is detached"),
             false => {
-                format!("{device} is detached; what was written to it is stable at the far side")
+                format!("{device} is detached; all data written to it is stable on the far volume")
             }
         };
     };
     let path = log.path.display();
-    let stable = if by_force { "" } else { "; what was written to it is stable" };
+    let stable = if by_force { "" } else { "; all data written to it is stable" };
     format!(
-        "{device} is detached{stable}\n{} are in the log {path} only, and not at the far side yet\n  \
-         to send them there: {}",
+        "{device} is detached{stable}\n{} are only in the log {path}, and not on the far volume \
+         yet\n  to destage them: {}",
         about(log.dirty_bytes),
         send_it_down(log, attached)
     )
@@ -190,7 +190,7 @@ fn send_it_down(log: &LogLeft, attached: &AttachedVolumeStatus) -> String {
 
 /// Describes the activity of an attaching process that has not answered yet.
 fn writing_back(attached: &AttachedVolumeStatus) -> String {
-    format!("writing back: {} requests under way", under_way(attached))
+    format!("writing back: {} requests in flight", under_way(attached))
 }
 
 /// Returns the number of requests that the device has not answered yet.
@@ -251,14 +251,14 @@ mod tests {
         };
         let text = where_data_is(&attached, false, Some(&log));
         assert!(
-            text.contains("what was written to it is stable\n72.0 MiB are in the log"),
+            text.contains("all data written to it is stable\n72.0 MiB are only in the log"),
             "{text}"
         );
         let command = "forebay attach --background --config '/my settings/gw.toml' iqn.a:b/0 && \
                        forebay detach --drain 'iqn.a:b/0 of /my settings/gw.toml'";
         assert!(text.ends_with(command), "{text}");
         let text = where_data_is(&attached, false, None);
-        assert!(text.ends_with("what was written to it is stable at the far side"), "{text}");
+        assert!(text.ends_with("all data written to it is stable on the far volume"), "{text}");
         assert!(!where_data_is(&attached, true, Some(&log)).contains("stable"));
     }
 

@@ -293,18 +293,18 @@ impl AttachedDevice {
         // The kernel reports only an I/O error; a flush of the volume reports the cause.
         let flushed = timeout(RUSH, self.volume.flush()).await;
         let cause = flushed.unwrap_or(Err(NO_ANSWER)).err();
-        let mut message = format!("what was written last is not stable: {error}");
+        let mut message = format!("the last writes are not stable: {error}");
         for more in cause.as_ref().map(ToString::to_string).into_iter().chain(self.lost()) {
             message.push_str("; ");
             message.push_str(&more);
         }
         let again = match self.served.lost() {
-            Some(_) => "let the application write it again, and ask again",
-            None => "ask again",
+            Some(_) => "let the application write the data again, and detach again",
+            None => "detach again",
         };
         let remedy = match way_out(cause.as_ref()) {
-            Some(first) => format!("{first}, {again}; --force gives it up"),
-            None => format!("{again}; --force gives it up"),
+            Some(first) => format!("{first}, {again}; --force discards the data"),
+            None => format!("{again}; --force discards the data"),
         };
         Failure::new(message).remedy(remedy)
     }
@@ -315,7 +315,8 @@ impl AttachedDevice {
         let since = jiff::Timestamp::try_from(since).unwrap_or_default();
         let since = since.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S%:z");
         Some(format!(
-            "{writes} writes failed with I/O errors since {since}: what they held is not at the volume"
+            "{writes} writes failed with I/O errors since {since}: their data is not on the \
+             volume"
         ))
     }
 
@@ -327,7 +328,7 @@ impl AttachedDevice {
         }
         let device = self.attached.device.display();
         Err(Failure::new(format!("{device} is detached; {}", problems.join("; "))).remedy(
-            "check what is on the volume (a file system with its fsck), and write again what is missing",
+            "check the volume (a file system with its fsck), and write the missing data again",
         ))
     }
 
@@ -362,7 +363,7 @@ impl AttachedDevice {
 
     fn in_use(&self, users: &[DeviceUser]) -> Failure {
         let device = self.attached.device.display();
-        let named = if users.is_empty() { "by whom is not known".to_owned() } else { list(users) };
+        let named = if users.is_empty() { "its users are unknown".to_owned() } else { list(users) };
         Failure::new(format!("{device} is in use: {named}")).remedy(leave(users))
     }
 
@@ -396,16 +397,18 @@ impl AttachedDevice {
     pub async fn let_go(&self) {
         let device = self.device;
         let cleared = timeout(RUSH, apart(move || device.clear())).await;
-        tracing::debug!(?cleared, "the loop device is let go");
+        tracing::debug!(?cleared, "the loop device is released");
     }
 }
 
 /// Returns the remedy after which a volume that failed a flush with this error accepts one again.
 fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     match cause? {
-        volume::Error::NoSpace => Some("make room at the far side"),
-        volume::Error::Fenced(_) => Some("give this host the volume back, if it is to have it"),
-        error if error.may_pass() => Some("bring the far side back"),
+        volume::Error::NoSpace => Some("free space on the far volume"),
+        volume::Error::Fenced(_) => {
+            Some("give this host the claim on the volume again, if it is to use it")
+        }
+        error if error.may_pass() => Some("make the far volume available again"),
         _ => Some("remove the cause of that error"),
     }
 }
@@ -413,8 +416,8 @@ fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
 /// Returns instructions that make these users release the device.
 fn leave(users: &[DeviceUser]) -> String {
     if users.is_empty() {
-        return "look for mount namespaces that have it with `lsns -t mnt`, and end what holds them; then \
-                ask again; --force takes it away from them"
+        return "look for mount namespaces that have it with `lsns -t mnt`, and end the programs \
+                in them; then detach again; --force detaches it nevertheless"
             .to_owned();
     }
     let commands: Vec<String> = users.iter().filter_map(unmount_elsewhere).collect();
@@ -426,7 +429,7 @@ fn leave(users: &[DeviceUser]) -> String {
         let joint = if first.is_empty() { "" } else { "; " };
         first += &format!("{joint}unmount it, or end the programs that use it");
     }
-    format!("{first}, and ask again; --force takes it away from them")
+    format!("{first}, and detach again; --force detaches it nevertheless")
 }
 
 /// Returns the command that unmounts a file system in another mount namespace; `None` if the user is no such mount.
@@ -505,7 +508,9 @@ mod tests {
         let command = "nsenter --mount=/proc/7/ns/mnt --root=/proc/7/root umount";
         assert_eq!(
             leave(&[there("/srv/data", 7)]),
-            format!("run `{command} /srv/data`, and ask again; --force takes it away from them")
+            format!(
+                "run `{command} /srv/data`, and detach again; --force detaches it nevertheless"
+            )
         );
         // The folder name must be quoted, so that it cannot become part of the command.
         let odd = leave(&[there("/a b';reboot", 7), DeviceUser::Swap]);
@@ -515,7 +520,7 @@ mod tests {
         );
         assert!(
             leave(&[DeviceUser::Swap])
-                .starts_with("unmount it, or end the programs that use it, and ask again")
+                .starts_with("unmount it, or end the programs that use it, and detach again")
         );
         assert!(leave(&[]).contains("`lsns -t mnt`"), "a mount namespace without a process");
     }
@@ -524,9 +529,9 @@ mod tests {
     fn each_error_of_a_last_flush_has_a_remedy_of_its_own() {
         use volume::Error;
         let first = |error: Error| way_out(Some(&error)).expect("there is one");
-        assert!(first(Error::Away("link".into())).contains("bring the far side back"));
+        assert!(first(Error::Away("link".into())).contains("make the far volume available again"));
         for other in [Error::NoSpace, Error::Device("the log is lost".into()), Error::ReadOnly] {
-            assert!(!first(other).contains("bring the far side back"));
+            assert!(!first(other).contains("make the far volume available again"));
         }
         assert_eq!(way_out(None), None, "it takes flushes again");
     }

@@ -42,7 +42,7 @@ pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, 
         }
         (Some(_), VolumeContent::Other(what)) => Err(refusal(&format!("the volume holds {what}"))),
         (Some(_), VolumeContent::Unknown) => {
-            Err(refusal("the volume holds data, of a kind that is not known here"))
+            Err(refusal("the volume holds data of an unknown kind"))
         }
         (None, VolumeContent::Nothing) => Err(Failure::new("there is no file system on the volume")
             .remedy(
@@ -50,7 +50,7 @@ pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, 
                  `--mkfs ext4`, makes a file system",
             )),
         (None, VolumeContent::Other(what)) => {
-            Err(Failure::new(format!("what is on the volume cannot be mounted: {what}"))
+            Err(Failure::new(format!("the content of the volume cannot be mounted: {what}"))
                 .remedy("leave out --mount, and use the device"))
         }
         // The kernel may still be able to mount it.
@@ -60,7 +60,7 @@ pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, 
 
 fn refusal(what: &str) -> Failure {
     Failure::new(format!("{what}: no file system is made"))
-        .remedy("if nobody needs it any more, --force writes over it; else leave out --mkfs")
+        .remedy("if it is no longer needed, --force overwrites it; otherwise leave out --mkfs")
 }
 
 /// Returns true if the two types have the same magic number; ext2, ext3 and ext4 share one.
@@ -131,16 +131,16 @@ pub async fn mount(
 fn not_mounted(failure: Failure, found: VolumeContent) -> Failure {
     match found {
         VolumeContent::Unknown => Failure::new(format!(
-            "there is no file system on the volume that Forebay knows, but there is data: {}",
+            "the volume has no file system that Forebay knows, but it has data: {}",
             failure.message
         ))
         .remedy(
-            "if somebody needs the data, leave out --mount and use the device; if nobody does, `--mkfs TYPE --force`, \
-             such as `--mkfs ext4 --force`, writes over it and makes a file system",
+            "if the data is needed, leave out --mount and use the device; otherwise `--mkfs TYPE \
+             --force`, such as `--mkfs ext4 --force`, overwrites it and makes a file system",
         ),
         VolumeContent::FileSystem(there) => failure.remedy(format!(
-            "the volume holds a file system of type {there}: `dmesg` says why the kernel does not mount it; without \
-             --mount the device is there for its fsck"
+            "the volume holds a file system of type {there}: `dmesg` shows why the kernel does \
+             not mount it; without --mount its fsck can use the device"
         )),
         VolumeContent::Nothing | VolumeContent::Other(_) => failure,
     }
@@ -233,7 +233,7 @@ mod tests {
         let kept = plan(&args(&["--mount", "/mnt"]), &volume).await.unwrap();
         assert_eq!(kept, FileSystemPlan { make: None, found: VolumeContent::Unknown });
         let failure = not_mounted(Failure::new("wrong fs type"), kept.found);
-        assert!(failure.message.contains("but there is data: wrong fs type"), "{failure}");
+        assert!(failure.message.contains("but it has data: wrong fs type"), "{failure}");
         assert!(failure.remedy.unwrap().contains("`--mkfs TYPE --force`"));
         let failure = not_mounted(Failure::new("bad superblock"), VolumeContent::FileSystem("xfs"));
         assert!(!failure.remedy.unwrap().contains("--force"));

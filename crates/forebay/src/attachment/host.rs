@@ -31,8 +31,11 @@ pub fn check(args: &Attach) -> Result<(), Failure> {
                 .remedy(format!("make it: mkdir -p {}", folder.display()))
         })?;
         if !found.is_dir() {
-            return Err(Failure::new(format!("cannot mount on {}: no folder", folder.display()))
-                .remedy("name a folder with --mount"));
+            return Err(Failure::new(format!(
+                "cannot mount on {}: it is not a folder",
+                folder.display()
+            ))
+            .remedy("name a folder with --mount"));
         }
         find_program("mount", "mount")?;
     }
@@ -43,7 +46,7 @@ pub fn check(args: &Attach) -> Result<(), Failure> {
             "btrfs" => "btrfs-progs",
             "vfat" | "fat" => "dosfstools",
             "f2fs" => "f2fs-tools",
-            _ => "that package of your distribution which makes such file systems",
+            _ => "the package of your distribution that has this program",
         };
         find_program(&format!("mkfs.{kind}"), package)?;
     }
@@ -92,7 +95,7 @@ pub fn refusal(error: &attach::Error) -> Failure {
         AttachStep::LoopSetUp(_) => {
             "Linux 5.11 or newer is needed; where it cannot do direct I/O, try --no-direct-io"
         }
-        AttachStep::LoopFlush(_) => "see whether the far side is there",
+        AttachStep::LoopFlush(_) => "check that the target answers",
         _ => return Failure::new(error),
     };
     Failure::new(error).remedy(remedy)
@@ -121,6 +124,6 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// Tells the kernel to kill other processes first when memory is exhausted.
 pub fn end_last() {
     if let Err(error) = fs::write(Path::new("/proc/self/oom_score_adj"), "-1000") {
-        tracing::warn!(%error, "this process may be ended when memory is out (oom_score_adj)");
+        tracing::warn!(%error, "the kernel may kill this process when memory is exhausted (oom_score_adj)");
     }
 }

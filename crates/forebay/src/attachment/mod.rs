@@ -108,7 +108,8 @@ async fn open_control(
         Ok(control) => Some(control),
         Err(failure) => {
             tracing::warn!(
-                "{}; `forebay status` and `forebay gateway` ask this process with --control {} when the device is there",
+                "{}; use `forebay status` and `forebay gateway` with --control {} once the device \
+                 exists",
                 failure.message,
                 place.socket().display()
             );
@@ -212,7 +213,9 @@ async fn until_second<T>(
 fn end(is_ending: &mut bool) {
     *is_ending = true;
     notify("STOPPING=1");
-    tracing::info!("ending when nobody uses the device; a second signal removes it at once");
+    tracing::info!(
+        "ending once the device is no longer in use; a second signal detaches it at once"
+    );
 }
 
 /// Interval between two checks of the volume's size. It must be shorter than an administrator takes to grow first the

@@ -58,7 +58,7 @@ impl AttachmentSource {
         let mut settings = Settings::load(config)?;
         // A volume that has moved to another node must not be opened here.
         for (volume, failure) in Moves::open(&settings)?.apply(&mut settings) {
-            tracing::warn!(%volume, %failure, "a volume that has come cannot be used");
+            tracing::warn!(%volume, %failure, "a volume that was moved here cannot be used");
         }
         let naming = Naming::guest(&settings)?.map(Arc::new);
         let initiator_name = settings.initiator_name.clone().unwrap_or_else(config::name_of_host);

@@ -44,11 +44,12 @@ pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Res
     for (all, paths, free) in by_device.into_values() {
         if paths.len() > 1 && all > free {
             let message = format!(
-                "{} would be made, need {all} bytes together, and their file system has {free} free",
+                "{} would be made and need {all} bytes together, but their file system has {free} \
+                 free",
                 paths.join(" and ")
             );
-            let failure =
-                Failure::new(message).remedy("make room on their file system, or ask for less");
+            let failure = Failure::new(message)
+                .remedy("free space on their file system, or reduce the sizes");
             report.say("room", Err(failure))?;
         }
     }

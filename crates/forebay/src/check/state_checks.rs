@@ -33,7 +33,7 @@ pub(super) fn folders(
         None => return Ok(()),
     };
     let found = state_folder::check(folder).and_then(|()| state_folder::can_be_used(folder));
-    report.say(place, found.map(|()| format!("the folder {} is right", folder.display())))
+    report.say(place, found.map(|()| format!("the folder {} can be used", folder.display())))
 }
 
 /// Checks the node's number, and the addresses on which it answers naming requests.
@@ -67,7 +67,7 @@ pub(super) fn names(
                 Ok("it is free".to_owned())
             }
             Err(error) if error.kind() == ErrorKind::AddrInUse && is_open() => {
-                Ok("it is open in the process that serves".to_owned())
+                Ok("the serving process has it open".to_owned())
             }
             Err(error) => Err(naming::cannot_listen(address.0, &error)),
         };

@@ -250,7 +250,8 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
         "unlimited" => Ok(Rate::Unlimited),
         _ => match text.parse::<Size>()? {
             rate if rate < at_least => Err(format!(
-                "{rate} in a second is less than {at_least}{REMEDY}to send nothing at all, pause"
+                "{rate} per second is less than {at_least}{REMEDY}to send nothing at all, use \
+                 `forebay gateway pause`"
             )),
             rate => Ok(Rate::Bytes(rate.0)),
         },

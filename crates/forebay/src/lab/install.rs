@@ -53,7 +53,7 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
     if !services.is_empty() {
         let services = services.join("; ");
         print_line(format_args!(
-            "Debian starts what it installs, now and with the machine: {services}"
+            "Debian starts the installed services now and at every boot: {services}"
         ))?;
     }
     if installed(&packages, stop)?.is_ok() || stops() {
@@ -61,7 +61,7 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
     }
     // The machine may have no package lists, or old ones.
     if apt(&["update"], stop)?.is_err() && !stops() {
-        tell("apt-get update failed: packages are taken from the lists that are there");
+        tell("apt-get update failed: packages are taken from the present lists");
     }
     for package in packages {
         if stops() {
@@ -70,7 +70,9 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
         if let Err(why) = installed(&[package], stop)?
             && !stops()
         {
-            tell(format_args!("{package} cannot be installed ({why}); what needs it is left out"));
+            tell(format_args!(
+                "{package} cannot be installed ({why}); points that need it are left out"
+            ));
         }
     }
     Ok(())
@@ -90,7 +92,8 @@ pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failu
         Err(_) if stop.load(Ordering::Relaxed) => Ok(()),
         Err(error) => {
             tell(format_args!(
-                "the source to build cannot be fetched ({error}); what needs it is left out"
+                "the source to build cannot be fetched ({error}); points that need it are left \
+                 out"
             ));
             Ok(())
         }
@@ -107,8 +110,9 @@ fn installed(packages: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, F
 
 fn apt(words: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {
     let failed = |error| {
-        Failure::new(format!("cannot run apt-get: {error}"))
-            .remedy("install them by hand, or run without --install: what needs them is left out")
+        Failure::new(format!("cannot run apt-get: {error}")).remedy(
+            "install them by hand, or run without --install: points that need them are left out",
+        )
     };
     let mut command = Command::new("apt-get");
     // apt-get runs in a process group of its own, so it may not read from our terminal.

@@ -49,7 +49,7 @@ impl LabLinkSetting {
             "outage" => settings.is_up = !yes(value)?,
             other => {
                 return Err(format!(
-                    "`{other}` is no setting of a link{REMEDY}see `forebay lab wan run --help`"
+                    "`{other}` is not a setting of a link{REMEDY}see `forebay lab wan run --help`"
                 ));
             }
         }
@@ -62,7 +62,7 @@ impl FromStr for LabLinkSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no setting{REMEDY}write it as in \"delay=4ms\"");
+        let wrong = || format!("`{text}` is not a setting{REMEDY}write it as in \"delay=4ms\"");
         let (key, value) = text.split_once('=').ok_or_else(wrong)?;
         Self::new(key, value)
     }
@@ -163,8 +163,8 @@ fn burst(text: &str) -> Result<BurstLossModel, String> {
         [begin, end, bad, good] => (begin, end, bad, good),
         _ => {
             return Err(format!(
-                "`{text}` does not say how bursts come{REMEDY}write two to four shares: that one \
-                 begins before a packet, that it ends, loss in it (100%), loss between (0%)"
+                "`{text}` is not a description of bursts{REMEDY}write two to four shares: that \
+                 one begins before a packet, that it ends, loss in it (100%), loss between (0%)"
             ));
         }
     };
@@ -180,7 +180,8 @@ fn yes(text: &str) -> Result<bool, String> {
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
-    let wrong = |_| format!("`{text}` is no number that fits{REMEDY}write a whole number");
+    let wrong =
+        |_| format!("`{text}` is not a number in the allowed range{REMEDY}write a whole number");
     text.parse().map_err(wrong)
 }
 

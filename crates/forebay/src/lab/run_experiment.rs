@@ -96,7 +96,7 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     }
     print(describe(args, &planned, [there, others], &out))?;
     if planned.run.is_empty() && there == 0 {
-        let failure = Failure::new("nothing of it can be measured on this machine");
+        let failure = Failure::new("no point can be measured on this machine");
         return Err(match remedy(args, &planned) {
             None => failure,
             Some(remedy) => failure.remedy(remedy),
@@ -113,7 +113,7 @@ fn chosen(args: &Measure, all: &[ExperimentPoint]) -> Result<Vec<ExperimentPoint
     let parts = || format!("its parts are {}", sections(all).join(", "));
     for word in &args.only {
         if word.is_empty() {
-            return Err(Failure::settings("--only is given nothing").remedy(parts()));
+            return Err(Failure::settings("--only has an empty value").remedy(parts()));
         }
         if !all.iter().any(|point| point.name.contains(word.as_str())) {
             let failure = format!("no point of this experiment has `{word}` in its name");
@@ -234,7 +234,7 @@ fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<LabStage,
         .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
     if out.to_str().is_none() {
         // The path becomes part of node settings, which are UTF-8 text.
-        return Err(Failure::settings(format!("the path {} is no UTF-8", out.display()))
+        return Err(Failure::settings(format!("the path {} is not UTF-8", out.display()))
             .remedy("choose an --out with another name"));
     }
     let setting = Setting {
@@ -265,16 +265,17 @@ fn measure(
 fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> {
     let first = move || {
         stop.store(true, Ordering::Relaxed);
-        tell("stopping: what was started is ended in order; at a second signal it is left");
+        tell("stopping: started programs are ended in order; a second signal leaves them");
     };
-    signals::act(first, move || tell(format_args!("left as it is: {stays}")))
+    signals::act(first, move || tell(format_args!("these remain: {stays}")))
 }
 
 /// Describes the files that remain if a run ends at once, and how to remove them.
 fn what_stays(args: &Measure, out: &Path) -> String {
     let (name, disk, memory) = (&args.name, out.join(WORK), in_memory(&args.name));
     format!(
-        "the namespaces {name}-near and {name}-far, {} and {}; the same command removes them before it goes on",
+        "the namespaces {name}-near and {name}-far, {} and {}; the same command removes them \
+         before it continues",
         disk.display(),
         memory.display()
     )
@@ -366,7 +367,7 @@ fn write(
 }
 
 /// Remedy if results cannot be written.
-const ROOM: &str = "make room there; the same command goes on where it was";
+const ROOM: &str = "free space there; the same command continues";
 
 /// Reads figures that were measured elsewhere, for a section of the report.
 fn beside(file: &Path) -> Result<Section, Failure> {
@@ -407,7 +408,7 @@ fn finish(
     if ended.stopped {
         let there = ended.measured;
         return Err(Failure::new(format!("stopped; {there} points were measured"))
-            .remedy("the same command goes on where it was"));
+            .remedy("the same command continues"));
     }
     if ended.failed > 0 {
         return Err(Failure::new(format!("{} points failed", ended.failed))

@@ -23,8 +23,8 @@ const PARTS: u64 = 1000;
 pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     let task = task(args)?;
     if args.on.is_overwritten() && !args.overwrite {
-        let failure = Failure::settings(format!("what is on {} would be lost", args.on));
-        return Err(failure.remedy("add --overwrite if nobody needs it"));
+        let failure = Failure::settings(format!("the content of {} would be lost", args.on));
+        return Err(failure.remedy("add --overwrite if it is no longer needed"));
     }
     let scratch = Scratch::make()?;
     let bar = ProgressBar::hidden();
@@ -65,8 +65,9 @@ pub fn fetch(args: &LabFetchArgs) -> Result<(), Failure> {
 fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
     match (&args.task, args.given) {
         (Some(task), false) => Ok(task.clone()),
-        (None, true) => serde_json::from_reader(std::io::stdin())
-            .map_err(|error| Failure::settings(format!("standard input is no workload: {error}"))),
+        (None, true) => serde_json::from_reader(std::io::stdin()).map_err(|error| {
+            Failure::settings(format!("standard input is not a workload: {error}"))
+        }),
         (Some(_), true) => Err(Failure::settings("either a workload or --given")),
         (None, false) => {
             let all = WorkloadTask::augment_subcommands(clap::Command::new("all"));
@@ -136,7 +137,7 @@ fn failed(error: Error) -> Failure {
                 "`lsblk {device}` shows by whom; unmount it there, or take another"
             ))
         }
-        Error::Space { .. } => failure.remedy("make room, or choose smaller settings"),
+        Error::Space { .. } => failure.remedy("free space, or choose smaller settings"),
         Error::Wrong(_) => {
             failure.remedy("do not trust this storage: look at its log and its disks")
         }

@@ -194,7 +194,7 @@ pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
         words.collect::<Vec<_>>()
     });
     if near_to_far.is_empty() && far_to_near.is_empty() {
-        return Err(Failure::settings("nothing to change is named")
+        return Err(Failure::settings("no setting to change is named")
             .remedy("give a setting, as in --delay 4ms or --forth loss=2.7%"));
     }
     let linked = ask(&args.named, ControlRequest::Link { near_to_far, far_to_near })?;
@@ -211,7 +211,7 @@ pub fn remove(args: &WanLinkNameArgs) -> Result<(), Failure> {
     let there_was = wan::clear(&args.name).map_err(failed)?;
     let name = &args.name;
     print_line(if there_was {
-        format!("what was left of {name} is removed")
+        format!("the remains of {name} are removed")
     } else {
         format!("nothing is left of {name}")
     })

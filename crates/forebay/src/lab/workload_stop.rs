@@ -42,10 +42,10 @@ impl WorkloadStopSignal {
         let others = children();
         let first = move || {
             set.store(true, Ordering::Relaxed);
-            tell("stopping: what was made is removed; at a second signal it is left");
+            tell("stopping: created files are removed; a second signal leaves them");
             thread::spawn(move || end_programs(&others));
         };
-        signals::act(first, move || tell(format_args!("left as it is: {stays}")))?;
+        signals::act(first, move || tell(format_args!("these remain: {stays}")))?;
         Ok(Self(stop))
     }
 
@@ -65,7 +65,7 @@ impl WorkloadStopSignal {
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
         let done = catch_unwind(AssertUnwindSafe(work));
         if self.0.load(Ordering::Relaxed) {
-            return Err(Failure::new("stopped by a signal: there is no outcome"));
+            return Err(Failure::new("stopped by a signal: there is no result"));
         }
         done.map_err(|panic: Box<dyn Any + Send>| resume_unwind(panic))
     }

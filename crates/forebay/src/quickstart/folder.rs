@@ -18,7 +18,7 @@ impl QuickstartFolder {
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| {
             Failure::new(format!("cannot make the folder {}: {error}", path.display()))
-                .remedy("set TMPDIR to a folder with 1 GiB of room")
+                .remedy("set TMPDIR to a folder with 1 GiB of free space")
         })?;
         Ok(Self(path))
     }

@@ -111,7 +111,7 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
             "the node was not verified: destage was not done within {} s",
             DESTAGE_WITHIN.as_secs()
         ))
-        .remedy("try again when this machine has less to do"));
+        .remedy("try again when this machine is less busy"));
     }
     if args.keep {
         kept.set(true);

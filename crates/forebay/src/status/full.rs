@@ -116,7 +116,7 @@ pub fn pair_in_words(pair: &PairStatus) -> String {
     let partner = if pair.partner_is_there { "there" } else { "away" };
     let mut text = format!("{}, the partner is {partner}", pair.role);
     if let [_, theirs] = &pair.halves[..] {
-        let _ = write!(text, ", its half: {theirs}");
+        let _ = write!(text, ", its leg: {theirs}");
     }
     match &pair.nvram {
         Some(PairNvram { is_used: false, .. }) => {
@@ -277,7 +277,7 @@ fn in_short(times: &Map<String, Value>) -> String {
     match times.get("count").and_then(Value::as_u64) {
         None | Some(0) => "-".into(),
         Some(count) => format!(
-            "{count}: half below {}, 99 % {}, 99.9 % {}",
+            "{count}: median {}, 99 % {}, 99.9 % {}",
             time("p50_us"),
             time("p99_us"),
             time("p999_us")

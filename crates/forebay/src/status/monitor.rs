@@ -47,7 +47,7 @@ fn served(status: &ServingStatus) -> String {
     let dirty: Vec<_> = status.caches().map(|cache| cache.dirty.dirty_bytes).collect();
     let dirty = match dirty[..] {
         [] => String::new(),
-        _ => format!(", {} not at the far side yet", about(dirty.iter().sum())),
+        _ => format!(", {} not on the far volume yet", about(dirty.iter().sum())),
     };
     let noun = if volumes == 1 { "volume" } else { "volumes" };
     format!("{volumes} {noun} served{dirty}")
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_most_urgent_problem_decides_and_stands_first() {
-        check(&status(|_| ()), "OK: 1 volume served, 1.5 KiB not at the far side yet", 0);
+        check(&status(|_| ()), "OK: 1 volume served, 1.5 KiB not on the far volume yet", 0);
         let away = |cache: &mut CacheFigures| cache.lower.lower_away_since = Some("9:00".into());
         let line = "WARNING: iqn.x/0: the far volume has not answered since 9:00";
         check(&status(away), line, 1);

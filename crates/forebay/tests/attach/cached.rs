@@ -105,9 +105,9 @@ fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_la
     // A request that this process cannot perform is refused with a message of its own.
     for (words, why) in [
         (&["reload"][..], "reads its settings at the start only"),
-        (&["names"], "serves nothing to hosts"),
+        (&["names"], "serves no hosts"),
         (&["gateway", "export", GATEWAY], "detach it (`forebay detach`), and export the log then"),
-        (&["gateway", "drain", NODE], "is not in this process, which has attached"),
+        (&["gateway", "drain", NODE], "this process does not serve"),
     ] {
         let refused = scene.ask(words);
         let said = stderr(&refused);
@@ -128,20 +128,20 @@ fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_la
     let said = text(&output);
     assert!(output.status.success() && ends(&mut attached.program), "{said}");
     assert!(
-        said.contains("4.0 MiB are in the log") && said.contains("not at the far side yet"),
+        said.contains("4.0 MiB are only in the log") && said.contains("not on the far volume yet"),
         "{said}"
     );
     assert!(scene.image()[..BYTES].iter().all(|byte| *byte == 0), "it is in the log only");
 
     let _left = Left(&scene.config);
-    let (_, command) = said.split_once("to send them there: ").expect("a command");
+    let (_, command) = said.split_once("to destage them: ").expect("a command");
     let folder = Path::new(env!("CARGO_BIN_EXE_forebay")).parent().expect("a folder");
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     let sent =
         Command::new("sh").args(["-c", command]).env("PATH", path).output().expect("sh runs");
     assert!(sent.status.success(), "{command}: {}", stderr(&sent));
-    assert!(text(&sent).contains("is stable at the far side"), "{}", text(&sent));
-    assert!(scene.image()[..BYTES] == data(1), "it is at the far side");
+    assert!(text(&sent).contains("is stable on the far volume"), "{}", text(&sent));
+    assert!(scene.image()[..BYTES] == data(1), "it is on the far volume");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
     assert!(ends(&mut attached.program));
     let mut said = String::new();
     std::io::Read::read_to_string(&mut events, &mut said).expect("text");
-    let (_, own) = said.split_once("ask this process with --control ").expect("another socket");
+    let (_, own) = said.split_once("`forebay gateway` with --control ").expect("another socket");
     assert!(own.starts_with("/run/forebay-attach/"), "{said}");
 }
 

@@ -410,12 +410,12 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let refused = detach(&attached.ready);
     assert!(!refused.status.success(), "{refused:?}");
     let said = stderr(&refused);
-    assert!(said.contains(&format!("process {process} that cannot be asked")), "{said}");
+    assert!(said.contains(&format!("process {process}, which does not answer")), "{said}");
     assert!(has_device(&attached), "it is not cleared");
     let again = settings("64MiB").replace("127.0.0.1:0", &address.to_string());
     let _node = place.serve("node", &again);
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
-    assert!(twice.contains("that cannot be asked"), "{twice}");
+    assert!(twice.contains("which does not answer"), "{twice}");
     // The far volume has to be back before a detach, because some data may not be stable.
     let begun = Instant::now();
     while let Err(error) = fs::File::open(&attached.ready).and_then(|device| device.sync_all()) {
@@ -445,7 +445,7 @@ fn what_the_kernel_has_given_up_is_never_called_stable() {
     fs::write(mount.file("lost"), content(1, 4 << 20)).expect("in the page cache");
     node.kill();
     let first = detach(&folder);
-    assert!(!first.status.success() && stderr(&first).contains("is not stable"), "{first:?}");
+    assert!(!first.status.success() && stderr(&first).contains("are not stable"), "{first:?}");
     assert!(mount.is_mounted(), "what is not stable is not unmounted");
     let again = settings("64MiB").replace("127.0.0.1:0", &address.to_string());
     let mut node = place.serve("node", &again);

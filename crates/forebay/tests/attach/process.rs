@@ -34,7 +34,7 @@ fn a_target_that_does_not_believe_us_is_answered_in_the_words_of_the_command_lin
     assert!(error.contains("correct --user, or the secret"), "{error}");
     assert!(error.contains(&format!("is not the one in the file {wrong}")), "{error}");
     let error = refused(&[]);
-    assert!(error.contains("prove who you are: --user NAME --secret-file FILE"), "{error}");
+    assert!(error.contains("authenticate: --user NAME --secret-file FILE"), "{error}");
     detached(attach(&[&url, "--user", "alice", "--secret-file", &right]));
 }
 

@@ -321,7 +321,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     let taken = offline(&["take-in"]);
     assert!(taken.status.success(), "{}", stderr(&taken));
     let said = String::from_utf8_lossy(&taken.stdout).into_owned();
-    assert!(said.contains("8.0 KiB that was acknowledged is missing there"), "{said}");
+    assert!(said.contains("8.0 KiB of acknowledged writes are missing there"), "{said}");
     site.serve_gateway();
     let [counter, data] = site.hosts().await;
     assert_eq!(read(&*data, 7).await.expect("read"), content(0, 0));

@@ -168,7 +168,7 @@ async fn hosts_wait_for_the_last_of_the_copy_no_longer_than_is_said() {
     eventually("nothing is left", || !place.path("cellar.moved/payroll.img").exists()).await;
     for wrong in ["50ms", "30s"] {
         let text = stderr(&move_to(&attic, "cellar", &["--pause", wrong]));
-        assert!(text.contains("hosts can wait"), "{text}");
+        assert!(text.contains("--pause is not between"), "{text}");
     }
 }
 

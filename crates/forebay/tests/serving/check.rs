@@ -179,7 +179,7 @@ fn the_addresses_and_the_socket_of_a_process_are_taken_for_a_moment() {
     // The serving process has the port open, which is no problem.
     let serving = place.serve("gateway", &names(port));
     let (code, said) = check(&place, &names(port));
-    assert!(code == Some(0) && said.contains("open in the process that serves"), "{said}");
+    assert!(code == Some(0) && said.contains("the serving process has it open"), "{said}");
     drop(serving);
     // A process that does not answer has the socket.
     let lock = fs::File::create(place.path("gateway.sock.lock")).expect("made");
@@ -287,9 +287,9 @@ fn a_far_side_that_is_away_is_no_fault_where_a_log_knows_it() {
     let stopped = Stopped::new();
     let (code, text) = stopped.check();
     assert_eq!(code, Some(0), "{text}");
-    let expected = format!("iscsi://{}/iqn.2026-11.test:node/0 is away (", stopped.address);
+    let expected = format!("iscsi://{}/iqn.2026-11.test:node/0 does not answer (", stopped.address);
     assert!(text.contains(&expected), "{text}");
-    assert!(text.contains("a start goes on with the log"), "{text}");
+    assert!(text.contains("a start continues with the log"), "{text}");
     // Without the log the gateway could not serve.
     std::fs::remove_file(stopped.place.path("gateway.log")).expect("it was made");
     let (code, text) = stopped.check();

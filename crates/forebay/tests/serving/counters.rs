@@ -64,7 +64,7 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     let text =
         support::forebay().args(["status", "--all", "--control"]).arg(&near.control).output();
     let text = String::from_utf8(text.expect("it runs").stdout).expect("text");
-    assert!(text.contains("READ(10): 64") && text.contains("half below"), "{text}");
+    assert!(text.contains("READ(10): 64") && text.contains(": median "), "{text}");
 }
 
 /// Regression: the table of targets counted open sessions only.

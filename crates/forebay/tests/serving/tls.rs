@@ -102,7 +102,7 @@ fn a_portal_with_tls_is_listed_with_a_certificate_only() {
     assert!(listed.status.success(), "{}", stderr(&listed));
     assert!(String::from_utf8_lossy(&listed.stdout).contains(NODE));
     for (options, expected) in [
-        (&[][..], "whether the portal wants TLS: --ca FILE"),
+        (&[][..], "whether the portal requires TLS: --ca FILE"),
         (&["--ca", "ca.pem"], "does not take our certificate"),
         (&["--ca", "ca.pem"], "`client_ca`: --certificate FILE --key FILE"),
         (&["--ca", "theirs.pem"], "UnknownIssuer"),

@@ -86,7 +86,7 @@ async fn a_monitor_learns_that_all_is_well_and_that_the_far_side_is_away() {
     let (mut far, near) = site(&place, "");
     let (line, code) = check(&near);
     assert_eq!(code, Some(0), "{line}");
-    assert_eq!(line, "OK: 1 volume served, 0 B not at the far side yet\n");
+    assert_eq!(line, "OK: 1 volume served, 0 B not on the far volume yet\n");
     assert_eq!(check(&far), ("OK: 1 volume served\n".to_owned(), Some(0)));
     far.kill();
     eventually("a warning", || check(&near).1 == Some(1)).await;

@@ -81,7 +81,7 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     let before = std::fs::read(place.path("a.log")).expect("the log");
     assert!(near.terminate().0.success());
     assert!(before == std::fs::read(place.path("a.log")).expect("the log"), "it was written to");
-    assert!(moved.contains("400.0 KiB not at the far side"), "{moved}");
+    assert!(moved.contains("with 400.0 KiB that the far volume lacks"), "{moved}");
     assert!(moved.contains("serial = "), "{moved}");
     std::fs::rename(place.path("a.log"), place.path("b.log")).expect("moved");
 
