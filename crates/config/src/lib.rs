@@ -74,8 +74,8 @@ pub struct Settings {
     /// $XDG_RUNTIME_DIR, or in /run for root.
     pub control: Option<PathBuf>,
     /// Folder for persistent reservations, saved mode parameters, claims and records of storage, created with mode
-    /// 0700. Put it on a local disk and give each process its own. Losing it lets a stale log pass as current. If left
-    /// out: reservations and claims are not kept, and records lie in forebay-state next to this file.
+    /// 0700. Put it on a local disk and give each process its own. If it is lost, older copies of logs are no longer
+    /// detected. If left out: reservations and claims are not kept, and records lie in forebay-state next to this file.
     pub state: Option<PathBuf>,
     /// Events shown on stderr: off, error, warn, info, debug, trace, or a filter such as "info,cache=debug". The
     /// options --log-level and -v take precedence. If left out: info.
@@ -292,13 +292,12 @@ pub struct Unit {
     pub product: String,
     /// If true, hosts see a removable medium, which START STOP UNIT ejects and loads.
     pub removable: bool,
-    /// Share of the space below a thin volume, 0.01 to 1, above which initiators get a warning that space runs out
+    /// Used share of the space below a thin volume, 0.01 to 1, above which initiators get a warning that space runs out
     /// (sense 38/07). Only for a sparse file without a slice or cache above it. If left out: no warning before space
     /// has run out.
     pub soft_threshold: Option<f64>,
     /// Physical block size that initiators see: a power of two from the logical block size (4KiB over a remote layer)
-    /// to 4KiB. Some old systems need 512B, which makes unaligned writes slower. If left out: the value of the storage,
-    /// mostly 4KiB.
+    /// to 4KiB. Some old systems need 512B. If left out: the value of the storage, mostly 4KiB.
     pub physical_block_size: Option<Size>,
     /// If true, WRITE SAME with a block count of 0 extends to the end of the unit, up to 16 MiB. If false, it is
     /// refused (WSNZ).

@@ -77,9 +77,9 @@ pub struct CacheLayerSettings {
     /// the far volume), "around" (as "through", not cached) or "at-flush" (at once; stable at the next flush; only for
     /// a node's own disk, where writes between two flushes survive a crash all or not at all).
     pub report: WriteMode,
-    /// "strict": no write overtakes those in the log, so the far volume stays a consistent prefix; at a full log writes
-    /// wait. "relaxed": at a full log writes, and discards above 4 MiB at any time, bypass it; if the log is then lost,
-    /// the far volume is an inconsistent mixture.
+    /// "strict": no write overtakes those in the log, so the far volume is a consistent prefix between destage rounds,
+    /// and always if its node has report "at-flush"; at a full log writes wait. "relaxed": writes to a full log, and
+    /// discards above 4 MiB, bypass it; if the log is then lost, the far volume is an inconsistent mixture.
     pub order: DestageOrder,
     /// For `report = "at-flush"`: behavior when more data than about half the log arrives between two flushes.
     /// "refuse": writes fail until a flush. "split": the data so far becomes stable without the rest, and the status

@@ -8,8 +8,8 @@ use serde::Deserialize;
 pub struct FaultLayerSettings {
     /// Calls that fail: "any", "read", "write", "flush" or "discard".
     pub operation: FaultOperationSetting,
-    /// Error of these calls: "medium" (blocks unreadable), "no-space", "busy", "unreachable" (the storage does not
-    /// answer), "device", or "hang" (the call never returns).
+    /// Error of these calls: "medium" (blocks cannot be read or written), "no-space", "busy", "unreachable" (the
+    /// storage does not answer), "device", or "hang" (the call never returns).
     pub error: FaultError,
     /// Number of such calls that succeed before the first one fails.
     pub after: u64,
