@@ -1,18 +1,18 @@
-//! A command that a unit has checked before the data of the command is solicited.
+//! The result of the checks that a unit makes before a session requests the write data of a
+//! command.
 
 use std::{any::Any, sync::Arc};
 
 use crate::Command;
 
-/// The result of the checks that a unit makes before the data of a command is solicited. The session keeps it with the
-/// task and returns it together with the data, so that the unit neither parses the CDB again nor repeats checks whose
-/// outcome cannot have changed.
+/// A parsed command that passed the checks a unit makes before its write data is requested. The
+/// session keeps this value with the task and returns it together with the data. The unit then
+/// neither parses the CDB again nor repeats checks whose outcome cannot have changed.
 #[derive(Clone, Debug)]
 pub struct AdmittedCommand {
-    /// The parsed command.
     pub command: ParsedCommand,
-    /// The generation of the unit's state (reservations, claim, medium) when the checks were made. `None` if the unit
-    /// has to repeat the checks in any case.
+    /// The generation of the unit's state (reservations, claim, medium) when the checks were made.
+    /// `None` if the unit has to repeat the checks in any case.
     pub generation: Option<u64>,
 }
 

@@ -1,15 +1,16 @@
-//! Command descriptor blocks: the bytes of a command, and what they mean.
+//! The bytes of a command descriptor block (CDB). The parsers are in `command.rs` and in the
+//! command families.
 
 use std::ops::Deref;
 
 use smallvec::SmallVec;
 
-/// The bytes of a command descriptor block: 6 to 260 of them (SPC-4, 4.2).
+/// A command descriptor block of 6 to 260 bytes (SPC-4, 4.2).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Cdb(SmallVec<[u8; 16]>);
 
 impl Cdb {
-    /// Takes the bytes as they came. What they mean is for a parser to say.
+    /// Copies the bytes unchecked; [`crate::Command::parse`] interprets them.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(SmallVec::from_slice(bytes))

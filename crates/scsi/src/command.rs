@@ -1,4 +1,5 @@
-//! All commands that a block device of ours has, of whichever family.
+//! `Command`: any command that a block device of Forebay serves, and the merged table of all
+//! families.
 
 use crate::{
     BlockTransfer, Cdb, OperationCodeEntry, Sense,
@@ -8,45 +9,47 @@ use crate::{
     vendor::{self, VendorCommand},
 };
 
-/// A command of a block device: what its CDB says, nothing about its data.
+/// A command of a block device: the fields of its CDB, without its data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Command {
-    /// A command that units of every device type may have.
+    /// A command that units of every device type may have (SPC-4).
     Primary(PrimaryCommand),
-    /// A command about blocks.
+    /// A block command (SBC-3).
     Block(BlockCommand),
-    /// A command that only Forebay has.
+    /// A vendor specific command of Forebay.
     Vendor(VendorCommand),
 }
 
 impl Command {
-    /// READ of these blocks, in form 10 or 16.
+    /// Returns READ (10), or READ (16) if `lba` or `blocks` do not fit (10).
     #[must_use]
     pub fn read(lba: u64, blocks: u32) -> Self {
         Self::Block(BlockCommand::Read(BlockTransfer::new(lba, blocks)))
     }
 
-    /// WRITE of these blocks, in form 10 or 16.
+    /// Returns WRITE (10), or WRITE (16) if `lba` or `blocks` do not fit (10).
     #[must_use]
     pub fn write(lba: u64, blocks: u32, fua: bool) -> Self {
         let transfer = BlockTransfer::new(lba, blocks).with_fua(fua);
         Self::Block(BlockCommand::Write(transfer))
     }
 
-    /// SYNCHRONIZE CACHE (10) of everything.
+    /// Returns SYNCHRONIZE CACHE (10) of the whole unit, with IMMED=0.
     #[must_use]
     pub fn synchronize_cache() -> Self {
         let transfer = BlockTransfer::new(0, 0);
         Self::Block(BlockCommand::SynchronizeCache { transfer, immediate: false })
     }
 
-    /// What a CDB asks for. A CDB longer than the command's (iSCSI always sends 16 bytes) is fine.
+    /// Parses a CDB. It may be longer than its command requires, because iSCSI always sends 16
+    /// bytes.
     ///
     /// # Errors
-    /// 5/20/00 for an operation code that is not in [`OPERATIONS`], 5/24/00 for an unknown service action of one that is,
-    /// or a field that asks for something that is not supported: protection information, ACA, reserved values.
+    /// 5/20/00 for an operation code that is not in [`OPERATIONS`]; 5/24/00 for an unknown service
+    /// action of a known operation code, and for a field that requests something unsupported:
+    /// protection information, ACA, reserved values.
     pub fn parse(cdb: &[u8]) -> Result<Self, Sense> {
-        // READ and WRITE are by far the most frequent.
+        // Try READ and WRITE first: they are by far the most frequent.
         if let Some(parsed) = BlockCommand::parse_known(cdb) {
             return parsed.map(Self::Block);
         }
@@ -63,11 +66,11 @@ impl Command {
         }))
     }
 
-    /// The command's CDB, CONTROL byte zero.
+    /// Returns the CDB of the command, with a CONTROL byte of zero.
     ///
     /// # Panics
-    /// If a value does not fit its form, or the command has no such form: for what we build
-    /// ourselves. Whatever came out of `parse` fits.
+    /// If a value does not fit the form of the CDB, or the command has no such form. This is for
+    /// commands that our own code builds; every value that `parse` returned fits.
     #[must_use]
     pub fn encode(&self) -> Cdb {
         match self {
@@ -97,20 +100,21 @@ impl From<VendorCommand> for Command {
 }
 
 impl OperationCodeEntry {
-    /// The command of a block device that these two name.
+    /// Returns the table entry of a block device's command.
     #[must_use]
     pub fn find(opcode: u8, service_action: Option<u16>) -> Option<&'static Self> {
         OPERATIONS.iter().find(|o| o.opcode == opcode && o.service_action == service_action)
     }
 }
 
-/// Every command that [`Command::parse`] takes, ascending by operation code and service action.
+/// Every command that [`Command::parse`] accepts, ascending by operation code and service action.
 pub static OPERATIONS: &[OperationCodeEntry] = &MERGED;
 
 const PRIMARY_ROWS: usize = primary::ROWS.len();
 const BLOCK_ROWS: usize = block::ROWS.len();
 
-/// The rows of all families. SPC and SBC share operation codes: THIRD-PARTY COPY OUT has service actions of both.
+/// The rows of all families, merged. SPC and SBC share operation codes: THIRD-PARTY COPY OUT has
+/// service actions of both.
 const MERGED: [OperationCodeEntry; PRIMARY_ROWS + BLOCK_ROWS + vendor::ROWS.len()] = {
     let mut merged = [primary::ROWS[0].entry; PRIMARY_ROWS + BLOCK_ROWS + vendor::ROWS.len()];
     let (mut from_primary, mut from_block, mut at) = (0, 0, 0);
@@ -125,7 +129,7 @@ const MERGED: [OperationCodeEntry; PRIMARY_ROWS + BLOCK_ROWS + vendor::ROWS.len(
             from_block += 1;
             block::ROWS[from_block - 1].entry
         } else {
-            // Vendor specific operation codes are above all of the standards.
+            // Vendor specific operation codes are above all operation codes of the standards.
             vendor::ROWS[at - PRIMARY_ROWS - BLOCK_ROWS].entry
         };
         at += 1;

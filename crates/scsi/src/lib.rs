@@ -1,6 +1,7 @@
-//! SCSI as values: commands in, status and sense out. No storage, no network.
+//! SCSI commands, status and sense data as values: parsers and encoders, without storage and
+//! network.
 //!
-//! Words and numbers come from SAM-5, SPC-4 and SBC-3.
+//! Names and numbers come from SAM-5, SPC-4 and SBC-3.
 
 mod field;
 mod plain;

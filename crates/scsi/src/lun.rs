@@ -1,12 +1,12 @@
 //! Logical unit numbers in the eight-byte form of SAM-5, 4.7.
 
-/// The eight bytes as they stand on the wire, as one big-endian number.
+/// A LUN: its eight bytes on the wire as one big-endian number.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Lun(pub u64);
 
 impl Lun {
-    /// The usual form of a small number: peripheral device addressing below 256, flat space
-    /// addressing below 16,384. `None` above.
+    /// Returns the usual form of a small number: peripheral device addressing below 256, flat space
+    /// addressing below 16,384. `None` for 16,384 and above.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         match number {
@@ -16,8 +16,8 @@ impl Lun {
         }
     }
 
-    /// The number that this form names, whichever of the single-level forms an initiator chose.
-    /// `None` for a form with more than one level.
+    /// Returns the number in a single-level LUN, in peripheral device or flat space addressing.
+    /// `None` for other forms and for LUNs of more than one level.
     #[must_use]
     pub fn number(self) -> Option<u16> {
         let first = (self.0 >> 48) as u16;

@@ -5,79 +5,78 @@ use crate::{
     field::{body, u8_at, u16_at, u32_at, u64_at},
 };
 
-/// What MODE SENSE returns.
+/// The data that MODE SENSE returns, and the parameter list of MODE SELECT.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ModeParameters {
-    /// WP: writes are refused.
+    /// WP: the unit refuses writes.
     pub write_protected: bool,
-    /// DPOFUA: the unit knows DPO and FUA.
+    /// DPOFUA: the unit supports the bits DPO and FUA.
     pub dpo_fua: bool,
-    /// The block descriptor, where one was asked for.
+    /// `None` if the data has no block descriptor.
     pub block: Option<BlockDescriptor>,
-    /// The pages, ascending.
+    /// Ascending by page code and subpage code.
     pub pages: Vec<ModePage>,
 }
 
 /// A mode parameter block descriptor (SBC-3, 6.5.2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BlockDescriptor {
-    /// How many blocks; in the short form `u32::MAX` where it is more than that holds.
+    /// The number of blocks. The short form holds `u32::MAX` if the number is larger than that.
     pub blocks: u64,
-    /// Bytes in a block, below 2^24 in the short form.
+    /// Bytes per block; below 2^24 in the short form.
     pub block_size: u32,
-    /// The long form, of 16 bytes: only MODE SENSE (10) with LLBAA has it.
+    /// True for the long form of 16 bytes, which only MODE SENSE (10) with LLBAA returns.
     pub long: bool,
 }
 
-/// A mode page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ModePage {
     /// PAGE CODE, 0 to 62.
     pub code: u8,
-    /// SUBPAGE CODE; 0: the page has no subpage format.
+    /// SUBPAGE CODE; 0 for a page without subpage format.
     pub subpage: u8,
-    /// PS: the page can be saved. Means nothing where a page is selected.
+    /// PS: the page can be saved. Reserved in MODE SELECT.
     pub saveable: bool,
-    /// What stands behind the page's header.
+    /// The bytes after the page header.
     pub parameters: Vec<u8>,
 }
 
-/// Page 08h, Caching (SBC-3, 6.5.5), as far as it is used.
+/// The fields of page 08h, Caching (SBC-3, 6.5.5), that we use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CachingModePage {
-    /// WCE: writes may be answered before they are stable.
+    /// WCE: the unit may acknowledge writes before they are stable.
     pub write_cache: bool,
     /// RCD: reads do not come from a cache.
     pub read_cache_disabled: bool,
 }
 
-/// Page 0Ah, Control (SPC-4, 7.5.8), as far as it is used.
+/// The fields of page 0Ah, Control (SPC-4, 7.5.8), that we use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ControlModePage {
-    /// D_SENSE: sense data comes in descriptor format.
+    /// D_SENSE: the unit returns sense data in descriptor format.
     pub descriptor_sense: bool,
-    /// QUEUE ALGORITHM MODIFIER 1: simple tasks may be done in any order.
+    /// QUEUE ALGORITHM MODIFIER 1: simple tasks may be executed in any order.
     pub unrestricted_reordering: bool,
     /// SWP: software write protect.
     pub write_protect: bool,
-    /// BUSY TIMEOUT PERIOD in units of 100 ms; 0 not said, FFFFh without limit.
+    /// BUSY TIMEOUT PERIOD in units of 100 ms. 0: not specified; FFFFh: no limit.
     pub busy_timeout: u16,
 }
 
-/// Page 1Ch/02h, Logical Block Provisioning (SBC-3, 6.5.9), with one threshold that is told when
-/// what is used grows beyond it.
+/// Page 1Ch/02h, Logical Block Provisioning (SBC-3, 6.5.9), with one armed threshold: the unit
+/// reports a unit attention when the used space grows beyond it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProvisioningThreshold {
-    /// THRESHOLD COUNT: used threshold sets.
+    /// THRESHOLD COUNT: used space in threshold sets.
     pub used: u32,
 }
 
 impl ProvisioningThreshold {
-    /// The page.
     #[must_use]
     pub fn to_page(self) -> ModePage {
         let mut parameters = vec![0; 12];
-        // ENABLED, a soft threshold (type 000b), armed increasing (001b), of what is used (02h).
+        // ENABLED, soft threshold (type 000b), armed increasing (001b), for the used space
+        // (parameter 02h).
         parameters.extend_from_slice(&[0x81, 0x02, 0, 0]);
         parameters.extend_from_slice(&self.used.to_be_bytes());
         ModePage { code: 0x1c, subpage: 0x02, saveable: false, parameters }
@@ -85,10 +84,8 @@ impl ProvisioningThreshold {
 }
 
 impl CachingModePage {
-    /// PAGE CODE.
     pub const PAGE: u8 = 0x08;
 
-    /// The page.
     #[must_use]
     pub fn to_page(self) -> ModePage {
         let mut parameters = vec![0; 18];
@@ -96,7 +93,7 @@ impl CachingModePage {
         ModePage { code: Self::PAGE, subpage: 0, saveable: false, parameters }
     }
 
-    /// Reads the page. `None` if it is another one or empty.
+    /// Parses the page. Returns `None` for another page, or if the page has no parameters.
     #[must_use]
     pub fn from_page(page: &ModePage) -> Option<Self> {
         let flags = page.first_of(Self::PAGE)?;
@@ -105,14 +102,12 @@ impl CachingModePage {
 }
 
 impl ControlModePage {
-    /// PAGE CODE.
     pub const PAGE: u8 = 0x0a;
 
-    /// The page.
     #[must_use]
     pub fn to_page(self) -> ModePage {
         let mut parameters = vec![0; 10];
-        // GLTSD: log parameters are never saved by themselves, there are none.
+        // Byte 2 bit 1 is GLTSD: the unit does not save log parameters implicitly.
         parameters[0] = u8::from(self.descriptor_sense) << 2 | 0x02;
         parameters[1] = u8::from(self.unrestricted_reordering) << 4;
         parameters[2] = u8::from(self.write_protect) << 3;
@@ -120,7 +115,8 @@ impl ControlModePage {
         ModePage { code: Self::PAGE, subpage: 0, saveable: false, parameters }
     }
 
-    /// Reads the page. `None` if it is another one or empty.
+    /// Parses the page. Returns `None` for another page, or if the page has no parameters. Missing
+    /// fields become zero.
     #[must_use]
     pub fn from_page(page: &ModePage) -> Option<Self> {
         let flags = page.first_of(Self::PAGE)?;
@@ -135,14 +131,15 @@ impl ControlModePage {
 }
 
 impl ModePage {
-    /// Page 01h, Read-Write Error Recovery (SBC-3, 6.5.8): nothing is retried or reallocated in
-    /// a way that an initiator could set.
+    /// Page 01h, Read-Write Error Recovery (SBC-3, 6.5.8), all zero: the unit has no retries and no
+    /// reallocation that an initiator could configure.
     #[must_use]
     pub fn error_recovery() -> Self {
         Self { code: 0x01, subpage: 0, saveable: false, parameters: vec![0; 10] }
     }
 
-    /// Page 1Ch, Informational Exceptions Control (SPC-4, 7.5.11), with DEXCPT: none are reported.
+    /// Page 1Ch, Informational Exceptions Control (SPC-4, 7.5.11), with DEXCPT: the unit reports no
+    /// informational exceptions.
     #[must_use]
     pub fn no_informational_exceptions() -> Self {
         let mut parameters = vec![0; 10];
@@ -154,7 +151,7 @@ impl ModePage {
         if (self.code, self.subpage) == (code, 0) { self.parameters.first().copied() } else { None }
     }
 
-    /// Bytes of header and parameters.
+    /// Returns the length of header and parameters in bytes.
     fn length(&self) -> usize {
         self.parameters.len() + if self.subpage == 0 { 2 } else { 4 }
     }
@@ -174,10 +171,10 @@ impl ModePage {
 }
 
 impl ModeParameters {
-    /// What MODE SENSE (6) returns.
+    /// Encodes the data for MODE SENSE (6).
     ///
     /// # Panics
-    /// If it is more than 256 bytes, or has a long block descriptor.
+    /// If the data is longer than 256 bytes or a page is longer than its header can express.
     #[must_use]
     pub fn to_bytes_6(&self) -> Vec<u8> {
         let block = self.block.map(|b| b.to_bytes(false)).unwrap_or_default();
@@ -188,10 +185,10 @@ impl ModeParameters {
         bytes
     }
 
-    /// What MODE SENSE (10) returns.
+    /// Encodes the data for MODE SENSE (10).
     ///
     /// # Panics
-    /// If it is more than 65,537 bytes.
+    /// If the data is longer than 65,537 bytes or a page is longer than its header can express.
     #[must_use]
     pub fn to_bytes_10(&self) -> Vec<u8> {
         let long = self.block.is_some_and(|b| b.long);
@@ -204,7 +201,8 @@ impl ModeParameters {
         bytes
     }
 
-    /// Reads what MODE SENSE (6) returned, as far as it came. `None` for less than a header.
+    /// Parses MODE SENSE (6) data, which may be truncated. Returns `None` if the header is
+    /// incomplete.
     #[must_use]
     pub fn from_bytes_6(bytes: &[u8]) -> Option<Self> {
         let [length, _, flags, block_length, ..] = *bytes else { return None };
@@ -216,7 +214,8 @@ impl ModeParameters {
         ))
     }
 
-    /// Reads what MODE SENSE (10) returned, as far as it came. `None` for less than a header.
+    /// Parses MODE SENSE (10) data, which may be truncated. Returns `None` if the header is
+    /// incomplete.
     #[must_use]
     pub fn from_bytes_10(bytes: &[u8]) -> Option<Self> {
         let length = usize::from(u16_at(bytes, 0)?);
@@ -225,12 +224,12 @@ impl ModeParameters {
         Some(Self::read(body(bytes, 8, length.saturating_sub(6)), flags, long, block_length))
     }
 
-    /// Reads the parameter list of MODE SELECT, (10) if `ten`, which must be whole: a header, at
-    /// most one block descriptor, pages.
+    /// Parses the complete parameter list of MODE SELECT (6), or of MODE SELECT (10) if `ten`: a
+    /// header, at most one block descriptor, and pages.
     ///
     /// # Errors
-    /// 5/1A/00 for a list that ends inside one of them; 5/26/00 for a mode data length or block
-    /// descriptor length that cannot be.
+    /// 5/1A/00 for a list that ends inside one of these; 5/26/00 for an impossible block descriptor
+    /// length.
     pub fn from_select(bytes: &[u8], ten: bool) -> Result<Self, Sense> {
         let header = if ten { 8 } else { 4 };
         if bytes.len() < header {
@@ -253,7 +252,7 @@ impl ModeParameters {
         Ok(read)
     }
 
-    /// The page with this code and no subpage.
+    /// Returns the page with this page code and subpage 0.
     #[must_use]
     pub fn page(&self, code: u8) -> Option<&ModePage> {
         self.pages.iter().find(|page| (page.code, page.subpage) == (code, 0))
@@ -274,7 +273,7 @@ impl ModeParameters {
         }
     }
 
-    /// DEVICE-SPECIFIC PARAMETER of a block device (SBC-3, 6.5.1).
+    /// Returns DEVICE-SPECIFIC PARAMETER of a block device (SBC-3, 6.5.1).
     fn flags(&self) -> u8 {
         let write_protected = if self.write_protected { WRITE_PROTECTED } else { 0 };
         let dpo_fua = if self.dpo_fua { DPO_FUA } else { 0 };
@@ -282,7 +281,7 @@ impl ModeParameters {
     }
 }
 
-/// The page at the head of `bytes`, and what follows. `None` at the end, or where one is cut.
+/// Splits the first page off `bytes`. Returns `None` at the end, and if the page is truncated.
 fn next_page(bytes: &[u8]) -> Option<(ModePage, &[u8])> {
     let first = u8_at(bytes, 0)?;
     let (subpage, at, length) = if first & SUBPAGE_FORMAT == 0 {
@@ -326,12 +325,12 @@ impl BlockDescriptor {
     }
 }
 
-/// Bits of the device-specific parameter.
+/// Bits of DEVICE-SPECIFIC PARAMETER.
 const WRITE_PROTECTED: u8 = 0x80;
 const DPO_FUA: u8 = 0x10;
-/// PS.
+/// The PS bit in byte 0 of a page.
 const SAVEABLE: u8 = 0x80;
-/// SPF.
+/// The SPF bit in byte 0 of a page.
 const SUBPAGE_FORMAT: u8 = 0x40;
 
 #[cfg(test)]

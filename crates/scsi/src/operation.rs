@@ -1,20 +1,21 @@
-//! The table of a family of commands: it reads CDBs and answers REPORT SUPPORTED OPERATION CODES, so that what is
-//! reported is what is served.
+//! Tables of commands. A command family uses its table both to parse CDBs and to answer REPORT
+//! SUPPORTED OPERATION CODES. The report therefore always agrees with the commands that are served.
 
 use crate::Sense;
 
-/// The facts about one command that do not depend on its CDB.
+/// The facts about one command that do not depend on the contents of its CDB.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationCodeEntry {
     /// Byte 0 of the CDB.
     pub opcode: u8,
-    /// The service action in bits 4-0 of byte 1, for the opcodes that have some.
+    /// The service action in bits 4-0 of byte 1; `None` if the operation code has no service
+    /// actions.
     pub service_action: Option<u16>,
-    /// How long the command takes as a rule, in seconds.
+    /// NOMINAL COMMAND PROCESSING TIMEOUT in seconds: how long the command usually takes.
     pub nominal_s: u32,
-    /// How long to wait before giving up, in seconds: an initiator's time-out.
+    /// RECOMMENDED COMMAND TIMEOUT in seconds: how long an initiator should wait.
     pub recommended_s: u32,
-    /// Only the first `length` bytes count.
+    /// CDB usage data; only the first `length` bytes are valid.
     usage: [u8; 16],
     length: u8,
 }
@@ -23,27 +24,27 @@ pub struct OperationCodeEntry {
 #[derive(Debug)]
 pub struct OperationRow<C> {
     pub(crate) entry: OperationCodeEntry,
-    /// Gets a CDB of exactly the command's length.
+    /// Receives a CDB of exactly the command's length.
     parse: CdbParser<C>,
 }
 
-/// Reads a CDB of exactly its command's length.
+/// Parses a CDB of exactly its command's length.
 pub type CdbParser<C> = fn(&[u8]) -> Result<C, Sense>;
 
 /// All commands of one family, ascending by operation code and service action.
 #[derive(Debug)]
 pub struct OperationTable<C: 'static> {
     rows: &'static [OperationRow<C>],
-    /// For every operation code the index of its first row, or [`NO_ROW`].
+    /// The index of the first row of each operation code, or [`NO_ROW`].
     first: [u8; 256],
 }
 
 impl OperationCodeEntry {
-    /// A command whose CDB usage data (SPC-4, 6.35.3) is `bytes`, opcode first; `nominal_s` and `recommended_s` are
-    /// times in seconds.
+    /// Makes the entry of a command. `bytes` is its CDB usage data (SPC-4, 6.35.3) with the
+    /// operation code first; `nominal_s` and `recommended_s` are times in seconds.
     ///
     /// # Panics
-    /// If there are no bytes or more than 16.
+    /// If `bytes` is empty or longer than 16.
     #[must_use]
     pub const fn new(bytes: &[u8], nominal_s: u32, recommended_s: u32) -> Self {
         let mut usage = [0; 16];
@@ -56,14 +57,14 @@ impl OperationCodeEntry {
         Self { opcode: bytes[0], service_action: None, nominal_s, recommended_s, usage, length }
     }
 
-    /// CDB usage data (SPC-4, 6.35.3): the opcode, then a one for every bit that the parser looks at; as long as the
-    /// CDB.
+    /// Returns the CDB usage data (SPC-4, 6.35.3): the operation code, then a one for every bit
+    /// that the parser evaluates. The length is that of the CDB.
     #[must_use]
     pub fn usage(&self) -> &[u8] {
         &self.usage[..self.length as usize]
     }
 
-    /// The position of the command in a table.
+    /// Returns the sort key of the command in a table.
     pub(crate) const fn key(&self) -> u32 {
         let action = match self.service_action {
             Some(action) => action,
@@ -74,13 +75,13 @@ impl OperationCodeEntry {
 }
 
 impl<C> OperationRow<C> {
-    /// A command and the parser of its CDB, which gets exactly as many bytes as the usage data has.
+    /// Makes a row. `parse` receives exactly as many bytes as the usage data has.
     #[must_use]
     pub const fn new(entry: OperationCodeEntry, parse: CdbParser<C>) -> Self {
         Self { entry, parse }
     }
 
-    /// The same command with a service action in bits 4-0 of byte 1.
+    /// Adds a service action, which is in bits 4-0 of byte 1.
     #[must_use]
     pub const fn with_service_action(mut self, action: u16) -> Self {
         self.entry.service_action = Some(action);
@@ -92,7 +93,7 @@ impl<C> OperationRow<C> {
         let Some(cdb) = cdb.get(..length) else {
             return Err(Sense::invalid_field_in_cdb(cdb.len() as u16));
         };
-        // NACA: auto contingent allegiance, which standard INQUIRY data denies (NORMACA=0).
+        // Refuse NACA (auto contingent allegiance): standard INQUIRY data says NORMACA=0.
         if cdb[length - 1] & NACA != 0 {
             return Err(Sense::invalid_bit_in_cdb(length as u16 - 1, 2));
         }
@@ -101,7 +102,7 @@ impl<C> OperationRow<C> {
 }
 
 impl<C: 'static> OperationTable<C> {
-    /// The table of these rows, which ascend by operation code and service action.
+    /// Makes a table. `rows` must ascend by operation code and service action.
     ///
     /// # Panics
     /// If there are more than 254 rows.
@@ -117,12 +118,13 @@ impl<C: 'static> OperationTable<C> {
         Self { rows, first }
     }
 
-    /// Reads a CDB. A CDB longer than the command's (iSCSI always sends 16 bytes) is fine. Returns `None` if the
-    /// family has no command of this operation code and service action.
+    /// Parses a CDB. It may be longer than its command requires, because iSCSI always sends 16
+    /// bytes. Returns `None` if the family has no command of this operation code and service
+    /// action.
     ///
     /// # Errors
-    /// 5/24/00 for a CDB that is too short, and for a field that asks for something that is not supported: ACA,
-    /// protection information, reserved values.
+    /// 5/24/00 for a CDB that is too short, and for a field that requests something unsupported:
+    /// ACA, protection information, reserved values.
     #[must_use]
     pub fn parse(&self, cdb: &[u8]) -> Option<Result<C, Sense>> {
         let opcode = *cdb.first()?;
@@ -142,19 +144,21 @@ impl<C: 'static> OperationTable<C> {
         self.first[usize::from(opcode)] != NO_ROW
     }
 
-    /// All commands of the family, ascending by operation code and service action.
+    /// Returns all commands of the family, ascending by operation code and service action.
     pub fn entries(&self) -> impl Iterator<Item = &'static OperationCodeEntry> + use<C> {
         self.rows.iter().map(|row| &row.entry)
     }
 
-    /// The rows from the first one of `opcode` on; none if there is none.
+    /// Returns the rows from the first row of `opcode` to the end of the table; an empty slice for
+    /// an unknown operation code.
     fn rows_of(&self, opcode: u8) -> &'static [OperationRow<C>] {
         self.rows.get(usize::from(self.first[usize::from(opcode)])..).unwrap_or_default()
     }
 }
 
-/// Sense data for a CDB that no table of a device type knows: 5/24/00 if `has_opcode` says that the operation code is
-/// known and only its service action is not (SPC-4, 4.2.5.2), 5/20/00 otherwise.
+/// Returns the sense data for a CDB that no table of a device type contains: 5/24/00 if
+/// `has_opcode` returns true, so that only the service action is unknown (SPC-4, 4.2.5.2); 5/20/00
+/// otherwise.
 #[must_use]
 pub fn unknown_operation(cdb: &[u8], has_opcode: impl FnOnce(u8) -> bool) -> Sense {
     if cdb.first().is_some_and(|opcode| has_opcode(*opcode)) {
@@ -164,34 +168,38 @@ pub fn unknown_operation(cdb: &[u8], has_opcode: impl FnOnce(u8) -> bool) -> Sen
     }
 }
 
-/// A row whose command touches no block: nominally done at once; 10 s is what the Linux initiator
-/// gives its inquiries.
+/// Makes a row for a command that touches no blocks. The recommended 10 s are the time-out of the
+/// Linux initiator for INQUIRY.
 pub(crate) const fn quick<C>(usage: &[u8], parse: CdbParser<C>) -> OperationRow<C> {
     OperationRow::new(OperationCodeEntry::new(usage, 1, 10), parse)
 }
 
-/// A row whose command moves blocks: 30 s is the SCSI disk time-out of Linux.
+/// Makes a row for a command that transfers blocks. The recommended 30 s are the SCSI disk time-out
+/// of Linux.
 pub(crate) const fn moving<C>(usage: &[u8], parse: CdbParser<C>) -> OperationRow<C> {
     OperationRow::new(OperationCodeEntry::new(usage, 1, 30), parse)
 }
 
-/// A row whose command may have much to do below: 60 s is Linux's time-out for a flush.
+/// Makes a row for a command that may wait for the storage. The recommended 60 s are the time-out
+/// of Linux for a flush.
 pub(crate) const fn slow<C>(usage: &[u8], parse: CdbParser<C>) -> OperationRow<C> {
     OperationRow::new(OperationCodeEntry::new(usage, 5, 60), parse)
 }
 
-/// A row whose command goes through the whole unit when it does not answer at once (IMMED).
+/// Makes a row for a command that processes the whole unit before it answers, unless IMMED=1. A day
+/// is recommended.
 pub(crate) const fn long<C>(usage: &[u8], parse: CdbParser<C>) -> OperationRow<C> {
     OperationRow::new(OperationCodeEntry::new(usage, 60, 24 * 3600), parse)
 }
 
-/// Usage data of THIRD-PARTY COPY OUT; `list`: 0xff with a list identifier.
+/// Returns the usage data of THIRD-PARTY COPY OUT. `list` is 0xff if the CDB has a list identifier,
+/// otherwise 0.
 pub(crate) const fn copy_out(list: u8) -> [u8; 16] {
     let f = 0xff;
     [0x83, 0x1f, 0, 0, 0, 0, list, list, list, list, f, f, f, f, 0, NACA]
 }
 
-/// The bit of the CONTROL byte that asks for auto contingent allegiance (SAM-5, 5.2).
+/// The NACA bit of the CONTROL byte, which requests auto contingent allegiance (SAM-5, 5.2).
 pub(crate) const NACA: u8 = 0x04;
-/// No row has this index.
+/// Marks an operation code without a row.
 const NO_ROW: u8 = u8::MAX;

@@ -1,9 +1,10 @@
-//! Characters of a peer's text that are safe to show to people in one line.
+//! Decides which characters of text received from a peer are safe to display.
 
-/// Returns true if a character shows as itself in a line of text. Control characters and format characters do
-/// not. Format characters that change the direction of the following text (such as U+202E) make one name look
-/// like another; those without a width make two different names look the same. The list has the characters of
-/// Unicode 16 with general category Cf, and the two separators Zl and Zp.
+/// Returns true if a character displays as itself in a single line of text. False for control
+/// characters and format characters. Format characters that change the direction of the following
+/// text (such as U+202E) make one name look like another; format characters without a width make
+/// two different names look the same. The list holds the characters of Unicode 16 with general
+/// category Cf, and the separators Zl and Zp.
 #[must_use]
 pub fn is_plain(c: char) -> bool {
     !c.is_control()

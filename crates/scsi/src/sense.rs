@@ -1,38 +1,41 @@
-//! Why a command ended in CHECK CONDITION (SPC-4, 4.5): values, their names, their bytes.
+//! Sense data, which says why a command ended with CHECK CONDITION (SPC-4, 4.5): values, names,
+//! encoding in fixed and in descriptor format.
 
 use crate::field::{u16_at, u32_at, u64_at};
 
-/// Sense key, additional sense code and qualifier, and the INFORMATION field where one is valid.
+/// Sense key, additional sense code (ASC) and qualifier (ASCQ), with the optional fields that we
+/// use.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 #[error("{}{key:?}, asc/ascq {asc:02x}/{ascq:02x}", if *.deferred { "deferred " } else { "" })]
 pub struct Sense {
-    /// What kind of trouble.
     pub key: SenseKey,
-    /// Additional sense code.
     pub asc: u8,
-    /// Additional sense code qualifier.
     pub ascq: u8,
-    /// The INFORMATION field: for block commands the first LBA in error.
+    /// The INFORMATION field; block commands put the first LBA in error there.
     pub information: Option<u64>,
-    /// Which field of the request is meant, with ILLEGAL REQUEST.
+    /// The field of the CDB or of the parameter list that ILLEGAL REQUEST is about.
     pub field: Option<FieldPointer>,
-    /// PROGRESS INDICATION of what goes on, in parts of 65,536, with NO SENSE and NOT READY.
+    /// PROGRESS INDICATION of a running operation in units of 1/65,536, with NO SENSE and NOT
+    /// READY.
     pub progress: Option<u16>,
-    /// Whether it is told in descriptor format (D_SENSE) even where fixed format would do.
+    /// True if [`Sense::to_bytes`] uses descriptor format (D_SENSE=1) even where fixed format
+    /// suffices.
     pub descriptor_format: bool,
-    /// About an earlier command, which had ended with GOOD: a write from the cache failed, say. The
-    /// command that ended with it was not performed (SPC-4, 4.5.7).
+    /// True if the error is about an earlier command that had ended with GOOD, for example because
+    /// writing cached data failed. The command that ends with a deferred error was not executed
+    /// (SPC-4, 4.5.7).
     pub deferred: bool,
 }
 
-/// Sense key specific data for ILLEGAL REQUEST (SPC-4, 4.5.2.4.2): where the wrong field starts.
+/// Sense key specific data of ILLEGAL REQUEST (SPC-4, 4.5.2.4.2): the position of the invalid
+/// field.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FieldPointer {
-    /// In the CDB; otherwise in the parameter data.
+    /// True if the field is in the CDB, false if it is in the parameter data.
     pub in_cdb: bool,
     /// Offset of the first byte in error.
     pub byte: u16,
-    /// The most significant bit in error, 0 to 7, where that is worth telling.
+    /// The most significant bit in error, 0 to 7; `None` if only the byte is reported.
     pub bit: Option<u8>,
 }
 
@@ -58,7 +61,7 @@ pub enum SenseKey {
 }
 
 impl SenseKey {
-    /// The key for the low four bits of a byte from the wire. `None` for 0Ch, which is obsolete.
+    /// Returns the key in the low four bits of a byte; `None` for 0Ch, which is obsolete.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte & 0x0f {
@@ -82,79 +85,74 @@ impl SenseKey {
     }
 }
 
-/// The sense data that we give, by the names of SPC-4, annex F.
+/// The sense data that Forebay returns, with the names of SPC-4, annex F.
 impl Sense {
-    /// Nothing to tell.
     pub const NO_SENSE: Self = Self::new(SenseKey::NoSense, 0x00, 0x00);
-    /// Somebody has to decide first: another gateway has taken over what was cached here.
+    /// The gateway is fenced: another gateway has taken over the data cached here, and an operator
+    /// must act.
     pub const MANUAL_INTERVENTION_REQUIRED: Self = Self::new(SenseKey::NotReady, 0x04, 0x03);
-    /// A sanitize goes on; see [`Sense::with_progress`].
+    /// A sanitize operation is running; see [`Sense::with_progress`].
     pub const SANITIZE_IN_PROGRESS: Self = Self::new(SenseKey::NotReady, 0x04, 0x1b);
-    /// A write to the medium failed.
     pub const WRITE_ERROR: Self = Self::new(SenseKey::MediumError, 0x0c, 0x00);
-    /// The medium cannot be read.
     pub const UNRECOVERED_READ_ERROR: Self = Self::new(SenseKey::MediumError, 0x11, 0x00);
-    /// A sanitize has failed: the blocks are neither what they were nor sanitized.
+    /// A sanitize operation failed: some blocks may hold neither their old data nor sanitized data.
     pub const SANITIZE_COMMAND_FAILED: Self = Self::new(SenseKey::MediumError, 0x31, 0x03);
-    /// The device failed as a whole.
+    /// The storage below the unit failed.
     pub const INTERNAL_TARGET_FAILURE: Self = Self::new(SenseKey::HardwareError, 0x44, 0x00);
-    /// A copy of this list identifier goes on.
+    /// A copy with the same list identifier is still running.
     pub const OPERATION_IN_PROGRESS: Self = Self::new(SenseKey::IllegalRequest, 0x00, 0x16);
-    /// The data that came is less than a block (INVALID FIELD IN COMMAND INFORMATION UNIT).
+    /// The write data is not a whole number of blocks, or not as long as the command requires.
     pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Self =
         Self::new(SenseKey::IllegalRequest, 0x0e, 0x03);
-    /// The parameter list is shorter than it says or must be.
+    /// The parameter list is shorter than its length fields say, or than the command requires.
     pub const PARAMETER_LIST_LENGTH_ERROR: Self = Self::new(SenseKey::IllegalRequest, 0x1a, 0x00);
-    /// The logical unit has no such command.
     pub const INVALID_COMMAND_OPERATION_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x20, 0x00);
-    /// Beyond the last block.
+    /// The command addresses blocks beyond the last block.
     pub const LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE: Self =
         Self::new(SenseKey::IllegalRequest, 0x21, 0x00);
-    /// A token that is none of ours.
+    /// The ROD token was not made by this target.
     pub const TOKEN_UNKNOWN: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x04);
-    /// What the token stood for was written since.
+    /// The data of the ROD token was overwritten after the token was made.
     pub const TOKEN_REVOKED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x06);
-    /// The token was not used for too long.
+    /// The ROD token was unused for longer than its inactivity timeout.
     pub const TOKEN_EXPIRED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x07);
-    /// A field of the CDB is wrong; see [`Sense::invalid_field_in_cdb`].
+    /// For a pointer to the field see [`Sense::invalid_field_in_cdb`].
     pub const INVALID_FIELD_IN_CDB: Self = Self::new(SenseKey::IllegalRequest, 0x24, 0x00);
-    /// No logical unit has this number.
     pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self::new(SenseKey::IllegalRequest, 0x25, 0x00);
-    /// A field of the parameter data is wrong; see [`Sense::invalid_field_in_parameter_list`].
+    /// For a pointer to the field see [`Sense::invalid_field_in_parameter_list`].
     pub const INVALID_FIELD_IN_PARAMETER_LIST: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x00);
-    /// More CSCD descriptors than an EXTENDED COPY may have.
+    /// EXTENDED COPY with more than [`limits::CSCDS`](crate::copy::limits::CSCDS) CSCD descriptors.
     pub const TOO_MANY_TARGET_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x06);
-    /// A CSCD descriptor of another type than E4h.
+    /// A CSCD descriptor of a type other than E4h.
     pub const UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x07);
-    /// More segment descriptors than an EXTENDED COPY may have.
+    /// EXTENDED COPY with more than [`limits::SEGMENTS`](crate::copy::limits::SEGMENTS) segment
+    /// descriptors.
     pub const TOO_MANY_SEGMENT_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x08);
-    /// A segment descriptor of another type than 02h.
+    /// A segment descriptor of a type other than 02h.
     pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x09);
-    /// RELEASE of a persistent reservation that has another type.
+    /// RELEASE named another type than that of the persistent reservation.
     pub const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x04);
-    /// The medium is not in the unit.
     pub const MEDIUM_NOT_PRESENT: Self = Self::new(SenseKey::NotReady, 0x3a, 0x00);
-    /// Somebody keeps the medium from being taken out.
+    /// An initiator has prevented the removal of the medium.
     pub const MEDIUM_REMOVAL_PREVENTED: Self = Self::new(SenseKey::IllegalRequest, 0x53, 0x02);
-    /// There is no room for another registration.
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Self =
         Self::new(SenseKey::IllegalRequest, 0x55, 0x04);
-    /// Mode pages are not saved.
+    /// The unit does not save mode pages.
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self =
         Self::new(SenseKey::IllegalRequest, 0x39, 0x00);
-    /// First contact: power on, reset or bus device reset occurred.
+    /// Reported with the first command of a nexus: power on, reset or bus device reset occurred.
     pub const POWER_ON_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x00);
     /// The target was reset.
     pub const SCSI_BUS_RESET_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x02);
     /// The logical unit was reset.
     pub const BUS_DEVICE_RESET_FUNCTION_OCCURRED: Self =
         Self::new(SenseKey::UnitAttention, 0x29, 0x03);
-    /// The medium was taken out and put in.
+    /// The medium was removed and inserted again.
     pub const MEDIUM_MAY_HAVE_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x28, 0x00);
     /// Another nexus changed mode parameters.
     pub const MODE_PARAMETERS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x01);
@@ -162,82 +160,88 @@ impl Sense {
     pub const TIMESTAMP_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x10);
     /// Another nexus changed the identifying information.
     pub const DEVICE_IDENTIFIER_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x3f, 0x05);
-    /// Another nexus took this one's registration and cleared the reservation.
+    /// Another nexus removed the registration of this nexus and cleared the reservation.
     pub const RESERVATIONS_PREEMPTED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x03);
-    /// Another nexus gave up the reservation, or changed its type.
+    /// Another nexus released the reservation or changed its type.
     pub const RESERVATIONS_RELEASED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x04);
-    /// Another nexus took this one's registration.
+    /// Another nexus removed the registration of this nexus.
     pub const REGISTRATIONS_PREEMPTED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x05);
     /// A thin volume uses more than its soft threshold.
     pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Self =
         Self::new(SenseKey::UnitAttention, 0x38, 0x07);
-    /// The target has other units than before.
+    /// Logical units were added to the target or removed from it.
     pub const REPORTED_LUNS_DATA_HAS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x3f, 0x0e);
-    /// The volume has another size than before.
+    /// The size of the volume changed.
     pub const CAPACITY_DATA_HAS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x09);
     /// Another nexus cleared the task set.
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self =
         Self::new(SenseKey::UnitAttention, 0x2f, 0x00);
-    /// Commands ended with the connection that they came on (RFC 7143, 11.14.5).
+    /// Commands were aborted because their iSCSI connection ended (RFC 7143, 11.14.5).
     pub const SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT: Self =
         Self::new(SenseKey::UnitAttention, 0x47, 0x7f);
     /// The volume is read-only.
     pub const WRITE_PROTECTED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x00);
-    /// The dirty data of the unit is with a cache that has claimed it: only that may change it.
+    /// Another nexus holds a claim on the unit: only its owner, the gateway with the unit's dirty
+    /// data, may write.
     pub const LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED: Self =
         Self::new(SenseKey::DataProtect, 0x27, 0x02);
-    /// Another opening of the same log has claimed the unit since: this one is shut out (ours).
+    /// Vendor specific: a later opening of the same log has claimed the unit, so this session is
+    /// fenced.
     pub const CLAIM_FENCED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x80);
-    /// Another log has claimed the unit (ours).
+    /// Vendor specific: another log holds the claim.
     pub const CLAIM_HELD_BY_ANOTHER_LOG: Self = Self::new(SenseKey::DataProtect, 0x27, 0x81);
-    /// The unit knows less of the log than the log of the unit: it is of an earlier day (ours).
+    /// Vendor specific: the claim on record at the unit is older than the claim that this log was
+    /// granted. The unit was probably restored from a backup.
     pub const CLAIM_WENT_BACK: Self = Self::new(SenseKey::DataProtect, 0x27, 0x82);
-    /// The operator of the unit has dropped the claim of this log (ours).
+    /// Vendor specific: the operator of the unit has dropped the claim of this log.
     pub const CLAIM_DROPPED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x83);
-    /// Others may have changed the unit since the log was filled (ours).
+    /// Vendor specific: other initiators may have changed the unit since this log collected its
+    /// dirty data.
     pub const CLAIM_OUT_OF_DATE: Self = Self::new(SenseKey::DataProtect, 0x27, 0x84);
-    /// A predecessor of this opening is at work, and is not to be shut out by accident (ours).
+    /// Vendor specific: the previous opening of the log still has a session. Fencing it needs an
+    /// explicit takeover, so that a log copy started by accident cannot do that.
     pub const CLAIM_OWNER_IS_PRESENT: Self = Self::new(SenseKey::DataProtect, 0x27, 0x85);
-    /// The unit is shared and the claim is not, or the other way round (ours).
+    /// Vendor specific: the claim is shared and the unit is not set up for that, or the reverse.
     pub const CLAIM_NOT_SHARED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x86);
-    /// The log ends before the newest write that it has confirmed to the unit: it is an older copy (ours).
-    /// INFORMATION has the confirmed number.
+    /// Vendor specific: the log ends before the newest write that it has confirmed to the unit, so
+    /// it is an older copy. INFORMATION holds the confirmed number.
     pub const CLAIM_BEHIND: Self = Self::new(SenseKey::DataProtect, 0x27, 0x87);
-    /// A read by another initiator while the claim's owner is away and has left half an epoch, so that the unit
-    /// holds no consistent prefix (ours).
+    /// Vendor specific: refuses a read by another initiator while the owner of the claim has no
+    /// session and has left half an epoch on the unit. The unit then holds no consistent prefix.
     pub const CLAIM_HALF_AN_EPOCH: Self = Self::new(SenseKey::DataProtect, 0x27, 0x88);
-    /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
+    /// A thin volume has no space left (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
-    /// A copy that cannot be done, or ended before it was.
+    /// A copy is impossible, or it ended before it was complete.
     pub const COPY_ABORTED: Self = Self::new(SenseKey::CopyAborted, 0x00, 0x00);
-    /// The storage below the unit did not answer in time. The command was done in part, up to the block in the
-    /// INFORMATION field, or it is not known whether it was done.
+    /// The storage below the unit did not answer in time. Either the command was executed in part,
+    /// up to the block in the INFORMATION field, or it is unknown if it was executed.
     pub const LOGICAL_UNIT_COMMUNICATION_TIME_OUT: Self =
         Self::new(SenseKey::AbortedCommand, 0x08, 0x01);
-    /// Units of a copy have blocks of other sizes than was said, or than each other.
+    /// The block size of a unit in a copy differs from the size that the list states, or from that
+    /// of the other unit.
     pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self =
         Self::new(SenseKey::CopyAborted, 0x0d, 0x03);
-    /// A copy names a unit that this nexus cannot reach.
+    /// A copy names a unit that is not accessible to this nexus.
     pub const UNREACHABLE_COPY_TARGET: Self = Self::new(SenseKey::CopyAborted, 0x08, 0x04);
-    /// A unit that takes part in a copy refused what the copy asked of it.
+    /// A unit that takes part in a copy refused a command of the copy.
     pub const THIRD_PARTY_DEVICE_FAILURE: Self = Self::new(SenseKey::CopyAborted, 0x0d, 0x01);
-    /// No more tokens can be kept for now.
+    /// The target has no space for another ROD token at present.
     pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Self =
         Self::new(SenseKey::CopyAborted, 0x55, 0x0d);
-    /// Data came unasked that was not agreed on.
+    /// Unsolicited data arrived although the login had not negotiated it.
     pub const UNEXPECTED_UNSOLICITED_DATA: Self = Self::new(SenseKey::AbortedCommand, 0x0c, 0x0c);
-    /// Too much or too little data came.
+    /// The amount of write data that arrived differs from the expected amount.
     pub const INCORRECT_AMOUNT_OF_DATA: Self = Self::new(SenseKey::AbortedCommand, 0x0c, 0x0d);
-    /// Data was to be sent again that is no longer kept.
+    /// An initiator requested the retransmission of data that is no longer kept.
     pub const SNACK_REJECTED: Self = Self::new(SenseKey::AbortedCommand, 0x11, 0x13);
-    /// Data came damaged and could not be asked for again.
+    /// Data arrived with a digest error, and its retransmission could not be requested.
     pub const PROTOCOL_SERVICE_CRC_ERROR: Self = Self::new(SenseKey::AbortedCommand, 0x47, 0x05);
-    /// VERIFY found other bytes.
+    /// VERIFY found data that differs from the data sent with it.
     pub const MISCOMPARE_DURING_VERIFY: Self = Self::new(SenseKey::Miscompare, 0x1d, 0x00);
 }
 
 impl Sense {
-    /// A sense value without an INFORMATION field.
+    /// Makes sense data without optional fields.
     #[must_use]
     pub const fn new(key: SenseKey, asc: u8, ascq: u8) -> Self {
         Self {
@@ -252,27 +256,27 @@ impl Sense {
         }
     }
 
-    /// Whether it tells of the same, whatever else it tells.
+    /// Returns true if key, ASC and ASCQ are equal; ignores the other fields.
     #[must_use]
     pub fn is_same_condition(self, other: Self) -> bool {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
     }
 
-    /// The same with this PROGRESS INDICATION.
+    /// Sets PROGRESS INDICATION, in units of 1/65,536.
     #[must_use]
     pub const fn with_progress(mut self, progress: u16) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// The same with this INFORMATION.
+    /// Sets the INFORMATION field.
     #[must_use]
     pub const fn with_information(mut self, information: u64) -> Self {
         self.information = Some(information);
         self
     }
 
-    /// 5/24/00, pointing at the byte of the CDB where the wrong field starts.
+    /// Returns 5/24/00 with a pointer to the first byte of the invalid field in the CDB.
     #[must_use]
     pub const fn invalid_field_in_cdb(byte: u16) -> Self {
         let mut sense = Self::INVALID_FIELD_IN_CDB;
@@ -280,7 +284,7 @@ impl Sense {
         sense
     }
 
-    /// 5/24/00, pointing at one bit of the CDB.
+    /// Returns 5/24/00 with a pointer to one bit of the CDB.
     #[must_use]
     pub const fn invalid_bit_in_cdb(byte: u16, bit: u8) -> Self {
         let mut sense = Self::INVALID_FIELD_IN_CDB;
@@ -288,7 +292,7 @@ impl Sense {
         sense
     }
 
-    /// 5/26/00, pointing at the byte of the parameter data where the wrong field starts.
+    /// Returns 5/26/00 with a pointer to the first byte of the invalid field in the parameter data.
     #[must_use]
     pub const fn invalid_field_in_parameter_list(byte: u16) -> Self {
         let mut sense = Self::INVALID_FIELD_IN_PARAMETER_LIST;
@@ -296,14 +300,14 @@ impl Sense {
         sense
     }
 
-    /// True if key, code and qualifier agree, whatever the rest says.
+    /// Returns true if key, ASC and ASCQ are equal; ignores the other fields.
     #[must_use]
     pub fn is(&self, other: Self) -> bool {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
     }
 
-    /// Sense data: in fixed format (SPC-4, 4.5.3), or in descriptor format where that is asked for
-    /// or the INFORMATION has more than the 32 bits that fixed format holds.
+    /// Encodes the sense data in fixed format (SPC-4, 4.5.3). Uses descriptor format if
+    /// `descriptor_format` is set, or if INFORMATION exceeds the 32 bits of fixed format.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match self.information {
@@ -313,7 +317,7 @@ impl Sense {
         }
     }
 
-    /// Sense data in fixed format, 18 bytes; INFORMATION above 32 bits is left out.
+    /// Encodes the sense data in fixed format, 18 bytes. INFORMATION above 32 bits is omitted.
     #[must_use]
     pub fn to_fixed_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 18];
@@ -332,7 +336,7 @@ impl Sense {
         bytes
     }
 
-    /// Sense data in descriptor format (SPC-4, 4.5.2): 8 to 28 bytes.
+    /// Encodes the sense data in descriptor format (SPC-4, 4.5.2), 8 to 28 bytes.
     #[must_use]
     pub fn to_descriptor_bytes(&self) -> Vec<u8> {
         let code = if self.deferred { DESCRIPTOR_DEFERRED } else { DESCRIPTOR_CURRENT };
@@ -350,7 +354,7 @@ impl Sense {
         bytes
     }
 
-    /// Sense key specific data, where there is some.
+    /// Returns the three bytes of sense key specific data: field pointer or progress indication.
     fn key_specific(&self) -> Option<[u8; 3]> {
         let progress = |progress: u16| {
             let [high, low] = progress.to_be_bytes();
@@ -359,8 +363,8 @@ impl Sense {
         self.field.map(FieldPointer::to_bytes).or(self.progress.map(progress))
     }
 
-    /// Reads sense data of either format, current or deferred. `None` if the bytes are neither, or
-    /// too few to hold a sense key. What a shorter form leaves out reads as zero.
+    /// Parses sense data of either format, current or deferred. Returns `None` for another response
+    /// code, and if the bytes end before the sense key. Missing fields become zero or `None`.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let code = bytes.first()? & 0x7f;
@@ -420,7 +424,8 @@ impl FieldPointer {
     }
 }
 
-/// The field pointer in three bytes of sense key specific data, if they are one.
+/// Reads a field pointer from the three bytes of sense key specific data. `None` if they hold
+/// something else.
 fn field_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<FieldPointer> {
     let bytes = bytes?;
     let flags = *bytes.first()?;
@@ -431,7 +436,8 @@ fn field_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<FieldPointer> {
     Some(FieldPointer { in_cdb: flags & 0x40 != 0, byte: u16_at(bytes, 1)?, bit })
 }
 
-/// The progress indication in three bytes of sense key specific data, if they are one.
+/// Reads a progress indication from the three bytes of sense key specific data. `None` if they hold
+/// something else.
 fn progress_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<u16> {
     let bytes = bytes?;
     let told = matches!(key, SenseKey::NoSense | SenseKey::NotReady)
@@ -444,12 +450,12 @@ const FIXED_CURRENT: u8 = 0x70;
 const FIXED_DEFERRED: u8 = 0x71;
 const DESCRIPTOR_CURRENT: u8 = 0x72;
 const DESCRIPTOR_DEFERRED: u8 = 0x73;
-/// The INFORMATION field means something.
+/// The INFORMATION field is valid.
 const VALID: u8 = 0x80;
 /// Sense data descriptor types (SPC-4, table 29).
 const INFORMATION_DESCRIPTOR: u8 = 0x00;
 const KEY_SPECIFIC_DESCRIPTOR: u8 = 0x02;
-/// SKSV.
+/// The SKSV bit: the sense key specific data is valid.
 const SENSE_KEY_SPECIFIC_VALID: u8 = 0x80;
 
 #[cfg(test)]

@@ -1,27 +1,26 @@
-//! How a command ended (SAM-5, 5.3).
+//! The SCSI status of a command (SAM-5, 5.3).
 
-/// The status byte.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum ScsiStatus {
-    /// Done as asked.
     Good = 0x00,
-    /// Something is to be told: sense data comes with it.
+    /// Sense data comes with this status.
     CheckCondition = 0x02,
-    /// COMPARE of some commands succeeded.
+    /// A command that compares found the condition that it asked for.
     ConditionMet = 0x04,
-    /// Try again: nothing was done.
+    /// The command was not executed; the initiator should retry it.
     Busy = 0x08,
-    /// Another nexus holds a reservation.
+    /// Another nexus holds a reservation that excludes this command.
     ReservationConflict = 0x18,
-    /// Too many tasks, or no room for this one: nothing was done, try again.
+    /// The task set has no space for the command. It was not executed; the initiator should retry
+    /// it.
     TaskSetFull = 0x28,
-    /// The task ended because another nexus cleared it (TAS=1).
+    /// Another nexus aborted the task (TAS=1).
     TaskAborted = 0x40,
 }
 
 impl ScsiStatus {
-    /// The status for a byte from the wire, if the byte is one SAM-5 names.
+    /// Returns the status of a byte; `None` if SAM-5 defines no such status.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {

@@ -1,8 +1,9 @@
-//! What REPORT SUPPORTED OPERATION CODES returns (SPC-4, 6.35).
+//! Parameter data of REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35).
 
 use crate::OperationCodeEntry;
 
-/// All commands of `operations`, header included; with command time-outs descriptors if `timeouts`.
+/// Encodes the list of all commands in `operations` with its header; with command timeouts
+/// descriptors if `timeouts`.
 #[must_use]
 pub fn supported_operations<'a>(
     operations: impl IntoIterator<Item = &'a OperationCodeEntry>,
@@ -33,7 +34,7 @@ pub fn supported_operations<'a>(
     bytes
 }
 
-/// One command, or that there is no such command.
+/// Encodes the data about one command. `None` reports that the command is not supported.
 #[must_use]
 pub fn supported_operation(operation: Option<&OperationCodeEntry>, timeouts: bool) -> Vec<u8> {
     let Some(operation) = operation else { return vec![0, NOT_SUPPORTED, 0, 0] };
@@ -47,7 +48,7 @@ pub fn supported_operation(operation: Option<&OperationCodeEntry>, timeouts: boo
     bytes
 }
 
-/// A command time-outs descriptor (SPC-4, 6.35.4).
+/// Encodes a command timeouts descriptor (SPC-4, 6.35.4).
 fn timeouts_descriptor(operation: &OperationCodeEntry) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[1] = 10;
@@ -56,7 +57,7 @@ fn timeouts_descriptor(operation: &OperationCodeEntry) -> [u8; 12] {
     bytes
 }
 
-/// SUPPORT (SPC-4, table 281).
+/// Values of SUPPORT (SPC-4, table 281).
 const NOT_SUPPORTED: u8 = 1;
 const SUPPORTED_AS_IN_THE_STANDARD: u8 = 3;
 

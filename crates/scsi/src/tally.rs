@@ -1,26 +1,26 @@
-//! How often each operation code occurred.
+//! Counts commands by operation code, and names operation codes for people.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter for each operation code. One owner counts; anybody may look.
+/// One counter per operation code. Only one task may count; any thread may read.
 #[derive(Debug)]
 pub struct OpcodeTally([AtomicU64; 256]);
 
 impl OpcodeTally {
-    /// One more. Not to be called by two at once: one of them would not count.
+    /// Adds one to the counter of `opcode`. Two concurrent calls would lose a count.
     pub fn count(&self, opcode: u8) {
         let counter = &self.0[usize::from(opcode)];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Those that occurred.
+    /// Returns the operation codes that occurred, with their counts.
     pub fn counted(&self) -> impl Iterator<Item = (u8, u64)> {
         let counts = (0..=u8::MAX)
             .map(|opcode| (opcode, self.0[usize::from(opcode)].load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0)
     }
 
-    /// Adds what another has counted. By the owner, as [`OpcodeTally::count`].
+    /// Adds the counts of `other`. Only the owner may call this, see [`OpcodeTally::count`].
     pub fn add(&self, other: &OpcodeTally) {
         for (opcode, count) in other.counted() {
             let counter = &self.0[usize::from(opcode)];
@@ -35,7 +35,8 @@ impl Default for OpcodeTally {
     }
 }
 
-/// What a person calls an operation code (SPC-4, SBC-3); its number where there is no name here.
+/// Returns the name of an operation code (SPC-4, SBC-3), or its number in hexadecimal if there is
+/// none here.
 pub fn name_of_opcode(opcode: u8) -> String {
     let name = match opcode {
         0x00 => "TEST UNIT READY",

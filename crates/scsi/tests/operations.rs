@@ -1,4 +1,5 @@
-//! The table of operations: it reads what is encoded, and its usage data says what it looks at.
+//! Tests the table of operations: every encoded command parses back, and the usage data names
+//! exactly the bits that the parser evaluates.
 
 use proptest::prelude::*;
 
@@ -17,12 +18,12 @@ fn the_table_is_sorted_and_has_no_row_twice() {
     assert!(keys.is_sorted_by(|a, b| a < b));
 }
 
-/// The row's CDB with as many zeros as it takes.
+/// Returns a CDB of the row in which every field is zero, if the parser accepts that.
 fn plain(operation: &OperationCodeEntry) -> [u8; 16] {
     let mut cdb = [0; 16];
     cdb[0] = operation.opcode;
     cdb[1] = operation.service_action.unwrap_or(0) as u8;
-    // Some service actions of PERSISTENT RESERVE OUT need a type, and 0 is none.
+    // Some service actions of PERSISTENT RESERVE OUT require a TYPE, and 0 is not a valid one.
     if operation.opcode == 0x5f && operation.usage()[2] != 0 {
         cdb[2] = 1;
     }
@@ -46,16 +47,17 @@ fn usage_data_names_exactly_the_bits_that_are_looked_at() {
         let cdb = plain(operation);
         for (byte, usage) in operation.usage().iter().enumerate().skip(1) {
             for bit in 0..8 {
-                // SANITIZE refuses what is in reserved fields, and so looks at them.
+                // Skip the reserved fields of SANITIZE: the parser evaluates them in order to
+                // refuse them.
                 if operation.opcode == 0x48 && ((byte, bit) == (1, 6) || (2..7).contains(&byte)) {
                     continue;
                 }
-                // Some fields are looked at only when another is set: the page code with
-                // EVPD, the opcode with a reporting option, ANCHOR with UNMAP.
+                // Some fields are evaluated only if another one is set: the page code with EVPD,
+                // the operation code with a reporting option, ANCHOR with UNMAP.
                 let companions: &[(usize, u8)] =
                     &[(1, 0), (1, 0x01), (1, 0x08), (2, 0x01), (2, 0x02)];
                 let matters = companions.iter().any(|&(at, with)| {
-                    // That would be another service action.
+                    // Skip this companion: it would turn the CDB into another service action.
                     if at == 1 && with != 0 && operation.service_action.is_some() {
                         return false;
                     }
@@ -143,7 +145,7 @@ fn reserve_actions() -> impl Strategy<Value = ReserveAction> {
     })
 }
 
-/// Commands that are about reservations, mode parameters and logs.
+/// Generates commands about reservations, mode parameters and logs.
 fn commands_about_settings() -> impl Strategy<Value = PrimaryCommand> {
     let reports = [
         ReserveReport::Keys,
@@ -215,7 +217,7 @@ fn commands_about_settings() -> impl Strategy<Value = PrimaryCommand> {
     ]
 }
 
-/// All other commands that units of every device type may have, without third-party copy.
+/// Generates all other commands that units of every device type have, except third-party copy.
 fn primary_commands() -> impl Strategy<Value = PrimaryCommand> {
     prop_oneof![
         any::<bool>().prop_map(|ten| PrimaryCommand::Release { ten }),
@@ -272,7 +274,7 @@ fn primary_commands() -> impl Strategy<Value = PrimaryCommand> {
     ]
 }
 
-/// Commands that are about a block unit and not about certain blocks of it.
+/// Generates commands about a block unit that name no block ranges.
 fn commands_about_the_volume() -> impl Strategy<Value = BlockCommand> {
     let flags = any::<[bool; 4]>;
     prop_oneof![
@@ -325,7 +327,7 @@ fn commands_about_the_volume() -> impl Strategy<Value = BlockCommand> {
     ]
 }
 
-/// Commands that name blocks.
+/// Generates commands with block ranges.
 fn block_commands() -> impl Strategy<Value = BlockCommand> {
     let plain = |t: BlockTransfer| BlockTransfer { dpo: false, fua: false, ..t };
     let no_fua = |t: BlockTransfer| BlockTransfer { fua: false, ..t };

@@ -1,41 +1,39 @@
-//! What READ CAPACITY (10) and (16) return (SBC-3, 5.15 and 5.16).
+//! Parameter data of READ CAPACITY (10) and (16) (SBC-3, 5.15 and 5.16).
 
 use crate::field::{u8_at, u16_at, u32_at, u64_at};
 
-/// READ CAPACITY (10) data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capacity10 {
-    /// The last block; `u32::MAX`: it does not fit here, ask for [`Capacity16`].
+    /// The last block. `u32::MAX` says that the number does not fit and the initiator must use READ
+    /// CAPACITY (16).
     pub last_lba: u32,
-    /// Bytes in a block.
+    /// Bytes per block.
     pub block_size: u32,
 }
 
-/// READ CAPACITY (16) data. There is no protection information.
+/// READ CAPACITY (16) data, always without protection information.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capacity16 {
-    /// The last block.
     pub last_lba: u64,
-    /// Bytes in a logical block.
+    /// Bytes per logical block.
     pub block_size: u32,
     /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT, 0 to 15.
     pub physical_exponent: u8,
     /// LOWEST ALIGNED LOGICAL BLOCK ADDRESS, 0 to 16383.
     pub lowest_aligned: u16,
-    /// LBPME: blocks can be given back.
+    /// LBPME: the unit can deallocate blocks.
     pub provisioning: bool,
-    /// LBPRZ: and then read as zeros.
+    /// LBPRZ: deallocated blocks read as zeros.
     pub reads_zeros: bool,
 }
 
 impl Capacity10 {
-    /// The eight bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         [self.last_lba.to_be_bytes(), self.block_size.to_be_bytes()].concat()
     }
 
-    /// Reads the data; `None` below eight bytes.
+    /// Parses the data. Returns `None` for fewer than eight bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self { last_lba: u32_at(bytes, 0)?, block_size: u32_at(bytes, 4)? })
@@ -43,7 +41,6 @@ impl Capacity10 {
 }
 
 impl Capacity16 {
-    /// The 32 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 32];
@@ -55,8 +52,8 @@ impl Capacity16 {
         bytes
     }
 
-    /// Reads the data; `None` below the twelve bytes that hold size and block size. What did not
-    /// come reads as zero.
+    /// Parses the data. Returns `None` for fewer than the twelve bytes that hold last block and
+    /// block size. Other missing fields become zero.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let flags = u16_at(bytes, 14).unwrap_or(0);

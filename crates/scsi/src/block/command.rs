@@ -1,4 +1,4 @@
-//! The commands of block devices.
+//! `BlockCommand`: the commands of block devices.
 
 use crate::{
     Cdb,
@@ -6,86 +6,80 @@ use crate::{
     copy::cdb::encode_out,
 };
 
-/// A command of SBC-3, or WRITE ATOMIC of SBC-4: what its CDB says, nothing about its data.
+/// A command of SBC-3, or WRITE ATOMIC of SBC-4: the fields of its CDB, without its data.
 ///
-/// Fields of several sizes in the standards have the largest here; [`BlockCommand::encode`] cuts no
-/// value short silently, it panics on what the form cannot hold.
+/// A field that has several sizes in the standards has the largest of them here.
+/// [`BlockCommand::encode`] never truncates a value; it panics if the form of the CDB cannot hold
+/// it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BlockCommand {
     /// READ (6), (10), (12), (16) (SBC-3, 5.7).
     Read(BlockTransfer),
     /// WRITE (6), (10), (12), (16) (SBC-3, 5.33).
     Write(BlockTransfer),
-    /// WRITE AND VERIFY (10), (12), (16) (SBC-3, 5.38). FUA stays false: it is always stable.
+    /// WRITE AND VERIFY (10), (12), (16) (SBC-3, 5.38). `fua` is false, since the command always
+    /// writes to stable storage.
     WriteAndVerify {
-        /// Which blocks.
         transfer: BlockTransfer,
-        /// What is compared after the write.
+        /// The comparison after the write.
         byte_check: ByteCheck,
     },
-    /// VERIFY (10), (12), (16) (SBC-3, 5.29). FUA stays false.
+    /// VERIFY (10), (12), (16) (SBC-3, 5.29). `fua` is false.
     Verify {
-        /// Which blocks.
         transfer: BlockTransfer,
-        /// What they are compared with.
+        /// The kind of comparison.
         byte_check: ByteCheck,
     },
-    /// SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). FUA and DPO stay false; zero blocks: all.
+    /// SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). `fua` and `dpo` are false. Zero blocks stand for
+    /// the whole unit.
     SynchronizeCache {
-        /// Which blocks.
         transfer: BlockTransfer,
-        /// IMMED: the status may come before the blocks are stable.
+        /// IMMED: the unit may answer before the blocks are stable.
         immediate: bool,
     },
     /// READ CAPACITY (10) (SBC-3, 5.15).
     ReadCapacity10,
     /// READ CAPACITY (16) (SBC-3, 5.16).
-    ReadCapacity16 {
-        /// At most this many bytes come back.
-        allocation_length: u32,
-    },
+    ReadCapacity16 { allocation_length: u32 },
     /// UNMAP (SBC-3, 5.28).
     Unmap {
-        /// ANCHOR: keep the space reserved.
+        /// ANCHOR: keep the space of the blocks reserved.
         anchor: bool,
-        /// Bytes of parameter list that come with it.
         parameter_list_length: u16,
     },
-    /// WRITE SAME (10) and (16) (SBC-3, 5.43). FUA and DPO stay false; zero blocks: to the end.
+    /// WRITE SAME (10) and (16) (SBC-3, 5.43). `fua` and `dpo` are false. Zero blocks stand for all
+    /// blocks up to the end of the unit.
     WriteSame {
-        /// Which blocks.
         transfer: BlockTransfer,
-        /// UNMAP: the blocks may be given back where they then read as the pattern.
+        /// UNMAP: the unit may deallocate the blocks if they then read as the pattern.
         unmap: bool,
-        /// ANCHOR: keep the space reserved.
+        /// ANCHOR: keep the space of the blocks reserved.
         anchor: bool,
-        /// NDOB: no data comes, the pattern is zeros. Form 16 only.
+        /// NDOB: the command has no data, and the pattern is zeros. Only in WRITE SAME (16).
         no_data_out: bool,
     },
-    /// COMPARE AND WRITE (SBC-3, 5.2): at most 255 blocks, form 16. As much data comes to compare
-    /// with as to write.
+    /// COMPARE AND WRITE (SBC-3, 5.2), at most 255 blocks, with a CDB of 16 bytes. Its data is the
+    /// blocks to compare followed by equally many blocks to write.
     CompareAndWrite(BlockTransfer),
     /// ORWRITE (16) (SBC-3, 5.9).
     OrWrite(BlockTransfer),
-    /// WRITE ATOMIC (16) (SBC-4, 5.51): at most 65,535 blocks, form 16.
+    /// WRITE ATOMIC (16) (SBC-4, 5.51), at most 65,535 blocks.
     WriteAtomic {
-        /// Which blocks.
         transfer: BlockTransfer,
-        /// ATOMIC BOUNDARY: so many blocks are atomic each; zero: all together.
+        /// ATOMIC BOUNDARY: each part of this many blocks is atomic; zero: all blocks together are.
         boundary: u16,
     },
-    /// PRE-FETCH (10), (16) (SBC-3, 5.10). FUA and DPO stay false; zero blocks: to the end.
+    /// PRE-FETCH (10), (16) (SBC-3, 5.10). `fua` and `dpo` are false. Zero blocks stand for all
+    /// blocks up to the end of the unit.
     PreFetch {
-        /// Which blocks.
         transfer: BlockTransfer,
-        /// IMMED: the status may come before the blocks are there.
+        /// IMMED: the unit may answer before the blocks are in the cache.
         immediate: bool,
     },
     /// GET LBA STATUS (16) (SBC-3, 5.6).
     GetLbaStatus {
-        /// The first block asked about.
+        /// The first block to report.
         lba: u64,
-        /// At most this many bytes come back.
         allocation_length: u32,
     },
     /// READ DEFECT DATA (10) and (12) (SBC-3, 5.18).
@@ -94,32 +88,31 @@ pub enum BlockCommand {
     Sanitize(Sanitize),
     /// POPULATE TOKEN (SBC-3, 5.11).
     PopulateToken {
-        /// LIST IDENTIFIER, under which the token is to be asked for.
+        /// LIST IDENTIFIER, which the initiator uses to query the token.
         list: u32,
-        /// Bytes of parameter list that come with it.
         parameter_list_length: u32,
     },
     /// WRITE USING TOKEN (SBC-3, 5.47).
     WriteUsingToken {
-        /// LIST IDENTIFIER, under which the outcome is to be asked for.
+        /// LIST IDENTIFIER, which the initiator uses to query the result.
         list: u32,
-        /// Bytes of parameter list that come with it.
         parameter_list_length: u32,
     },
     /// START STOP UNIT (SBC-3, 5.22).
     StartStop(StartStop),
     /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.12).
     PreventAllow {
-        /// PREVENT: the medium cannot be taken out as long as this nexus lasts.
+        /// PREVENT: the medium cannot be removed while this nexus exists.
         prevent: bool,
     },
 }
 
 impl BlockCommand {
-    /// The command's CDB, CONTROL byte zero.
+    /// Returns the CDB of the command, with a CONTROL byte of zero.
     ///
     /// # Panics
-    /// If a value does not fit its form, or the command has no such form: for what we build ourselves. Whatever came out of a parser fits.
+    /// If a value does not fit the form of the CDB, or the command has no such form. This is for
+    /// commands that our own code builds; every value that a parser returned fits.
     #[must_use]
     pub fn encode(&self) -> Cdb {
         match *self {

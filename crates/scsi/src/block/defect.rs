@@ -1,25 +1,25 @@
-//! READ DEFECT DATA (10) and (12) (SBC-3, 5.18 and 5.19): the CDB, and the list that never has an
-//! entry.
+//! READ DEFECT DATA (10) and (12) (SBC-3, 5.18 and 5.19): the CDB, and the parameter data, which
+//! never lists a defect.
 
 use crate::{
     Cdb,
     field::{be16, be32},
 };
 
-/// READ DEFECT DATA's fields.
+/// The CDB fields of READ DEFECT DATA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReadDefectData {
-    /// READ DEFECT DATA (12); otherwise (10).
+    /// True for READ DEFECT DATA (12), false for READ DEFECT DATA (10).
     pub twelve: bool,
-    /// REQ_PLIST: the defects that the disk was made with.
+    /// REQ_PLIST: list the defects known at manufacture.
     pub primary: bool,
-    /// REQ_GLIST: those that were found since.
+    /// REQ_GLIST: list the defects found in use.
     pub grown: bool,
     /// DEFECT LIST FORMAT, 0 to 7.
     pub format: u8,
-    /// ADDRESS DESCRIPTOR INDEX: how many entries to leave out. Zero in (10).
+    /// ADDRESS DESCRIPTOR INDEX: the number of entries to skip. Zero in READ DEFECT DATA (10).
     pub index: u32,
-    /// At most this many bytes come back; at most 65,535 in (10).
+    /// At most 65,535 in READ DEFECT DATA (10).
     pub allocation_length: u32,
 }
 
@@ -38,7 +38,7 @@ impl ReadDefectData {
         }
     }
 
-    /// Of a CDB of 10 or 12 bytes.
+    /// Parses a CDB of 10 or 12 bytes.
     pub(crate) fn parse(cdb: &[u8]) -> Self {
         let twelve = cdb.len() == 12;
         let flags = if twelve { cdb[1] } else { cdb[2] };
@@ -56,7 +56,7 @@ impl ReadDefectData {
         u8::from(self.primary) << 4 | u8::from(self.grown) << 3 | self.format & 0x07
     }
 
-    /// The lists that were asked for, in the format asked for, without an entry.
+    /// Encodes the requested lists in the requested format, without entries.
     #[must_use]
     pub fn no_defects(&self) -> Vec<u8> {
         let length = if self.twelve { 8 } else { 4 };

@@ -1,19 +1,17 @@
-//! What GET LBA STATUS returns (SBC-3, 5.6).
+//! Parameter data of GET LBA STATUS (SBC-3, 5.6).
 
 use crate::field::{body, u8_at, u32_at, u64_at};
 
-/// Some blocks, and whether space is kept for them.
+/// The provisioning status of a range of blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LbaStatus {
-    /// First block.
     pub lba: u64,
-    /// How many.
     pub blocks: u32,
-    /// Mapped, or of a state that is not known; otherwise deallocated.
+    /// True for mapped, anchored or unknown; false for deallocated.
     pub mapped: bool,
 }
 
-/// The list, header included; as many descriptors as are given.
+/// Encodes the list with its header and all given descriptors.
 #[must_use]
 pub fn lba_status_list(descriptors: impl IntoIterator<Item = LbaStatus>) -> Vec<u8> {
     let mut bytes = vec![0; 8];
@@ -23,21 +21,21 @@ pub fn lba_status_list(descriptors: impl IntoIterator<Item = LbaStatus>) -> Vec<
         let status = if descriptor.mapped { MAPPED } else { DEALLOCATED };
         bytes.extend_from_slice(&[status, 0, 0, 0]);
     }
-    // PARAMETER DATA LENGTH counts from behind itself.
+    // PARAMETER DATA LENGTH does not count its own four bytes.
     let length = (bytes.len() - 4) as u32;
     bytes[..4].copy_from_slice(&length.to_be_bytes());
     bytes
 }
 
-/// Reads the list that another target gave. Every field may lie: descriptors that did not come
-/// whole are left out, whatever the list's length says, and nothing is said of what their blocks
-/// have to do with those that were asked about.
+/// Parses a list from another target, which may have wrong values in every field. Skips truncated
+/// descriptors, whatever the length field of the list says. Does not check that the descriptors are
+/// about the blocks that were requested; the caller must.
 pub fn parse_lba_status_list(bytes: &[u8]) -> impl Iterator<Item = LbaStatus> + '_ {
     let length = u32_at(bytes, 0).map_or(0, |length| (length as usize).saturating_sub(4));
     body(bytes, 8, length).chunks_exact(16).map(|descriptor| LbaStatus {
         lba: u64_at(descriptor, 0).expect(WHOLE),
         blocks: u32_at(descriptor, 8).expect(WHOLE),
-        // An anchored block has its space too.
+        // The storage of an anchored block is reserved too, so it counts as mapped.
         mapped: u8_at(descriptor, 12).expect(WHOLE) & 0x0f != DEALLOCATED,
     })
 }
@@ -71,7 +69,7 @@ mod tests {
             prop_assert_eq!(parse_lba_status_list(&list).collect::<Vec<_>>(), all);
         }
 
-        // CVE-2020-1711 of QEMU: the count of a list was believed.
+        // CVE-2020-1711 of QEMU: the code trusted the count in a list.
         #[test]
         fn hostile_lists_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert!(parse_lba_status_list(&bytes).count() * 16 <= bytes.len());

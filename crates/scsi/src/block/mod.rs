@@ -1,4 +1,5 @@
-//! Commands of block devices (SBC-3, WRITE ATOMIC from SBC-4), and the data that comes with them.
+//! Commands of block devices (SBC-3, and WRITE ATOMIC of SBC-4) with their parameter lists and
+//! parameter data.
 
 mod transfer;
 mod capacity;

@@ -1,4 +1,4 @@
-//! How the CDBs of SBC commands are read, by operation code.
+//! Parses the CDBs of SBC commands, with one table row per operation code and service action.
 
 use super::{
     BlockTransfer, ByteCheck, Form, ReadDefectData, Sanitize, StartStop, command::BlockCommand,
@@ -14,12 +14,13 @@ use crate::{
 };
 
 impl BlockCommand {
-    /// Reads the CDB of a command of this family. A CDB longer than the command's (iSCSI always sends 16 bytes) is fine.
-    /// Returns `None` if the family has no command of this operation code and service action.
+    /// Parses the CDB of a command of this family. It may be longer than its command requires,
+    /// because iSCSI always sends 16 bytes. Returns `None` if the family has no command of this
+    /// operation code and service action.
     ///
     /// # Errors
-    /// 5/24/00 for a CDB that is too short, and for a field that asks for something that is not supported: ACA,
-    /// protection information, reserved values.
+    /// 5/24/00 for a CDB that is too short, and for a field that requests something unsupported:
+    /// ACA, protection information, reserved values.
     #[must_use]
     pub fn parse_known(cdb: &[u8]) -> Option<Result<Self, Sense>> {
         TABLE.parse(cdb)
@@ -31,7 +32,8 @@ impl BlockCommand {
         TABLE.has_opcode(opcode)
     }
 
-    /// The commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by operation code and service action.
+    /// Returns the commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by
+    /// operation code and service action.
     pub fn operations() -> impl Iterator<Item = &'static OperationCodeEntry> {
         TABLE.entries()
     }
@@ -104,40 +106,41 @@ pub(crate) const ROWS: &[OperationRow<BlockCommand>] = &[
     quick(&twelve(0xb7, 0x1f), read_defect_data),
 ];
 
-/// Usage data of a 10-byte CDB with LBA and transfer length.
+/// Returns the usage data of a 10-byte CDB with LBA and transfer length.
 const fn ten(opcode: u8, flags: u8) -> [u8; 10] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, NACA]
 }
 
-/// Usage data of a 12-byte CDB with LBA and transfer length.
+/// Returns the usage data of a 12-byte CDB with LBA and transfer length.
 const fn twelve(opcode: u8, flags: u8) -> [u8; 12] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, NACA]
 }
 
-/// Usage data of a 16-byte CDB with LBA and transfer length.
+/// Returns the usage data of a 16-byte CDB with LBA and transfer length.
 const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
     let f = 0xff;
     [opcode, flags, f, f, f, f, f, f, f, f, f, f, f, f, 0, NACA]
 }
 
-/// Usage data of COMPARE AND WRITE, whose length is one byte.
+/// Returns the usage data of COMPARE AND WRITE, whose length field is one byte.
 const fn compare_and_write() -> [u8; 16] {
     let mut usage = sixteen(0x89, 0xf8);
     (usage[10], usage[11], usage[12]) = (0, 0, 0);
     usage
 }
 
-/// Usage data of SANITIZE. Reserved bytes are looked at, but nothing may be in them.
+/// Returns the usage data of SANITIZE. Bits of reserved bytes are zero, although the parser checks
+/// that those bytes are zero.
 const fn sanitize(flags: u8) -> [u8; 10] {
     [0x48, flags, 0, 0, 0, 0, 0, 0xff, 0xff, NACA]
 }
 
-// The parsers below get a CDB of exactly its command's length.
+// The parsers below receive a CDB of exactly the command's length.
 
 fn prevent_allow(cdb: &[u8]) -> Result<BlockCommand, Sense> {
     match cdb[4] & 0x03 {
         prevent @ 0..=1 => Ok(BlockCommand::PreventAllow { prevent: prevent == 1 }),
-        // 10b and 11b are obsolete: a changer's.
+        // 10b and 11b are obsolete; they were for medium changers.
         _ => Err(Sense::invalid_bit_in_cdb(4, 1)),
     }
 }
@@ -181,7 +184,7 @@ fn read_defect_data(cdb: &[u8]) -> Result<BlockCommand, Sense> {
 
 fn write_same(cdb: &[u8]) -> Result<BlockCommand, Sense> {
     unprotected(cdb)?;
-    // PBDATA and LBDATA of older standards: blocks that differ in their first bytes.
+    // Refuse PBDATA and LBDATA of older standards, which number the blocks in their first bytes.
     if cdb[1] & 0x06 != 0 {
         return Err(Sense::invalid_bit_in_cdb(1, 2));
     }

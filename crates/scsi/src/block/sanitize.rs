@@ -1,21 +1,19 @@
-//! SANITIZE (SBC-3, 5.20): the CDB, and the parameter list of its OVERWRITE.
+//! SANITIZE (SBC-3, 5.20): the CDB, and the parameter list of OVERWRITE.
 
 use crate::{Cdb, Sense, field::be16};
 
-/// SANITIZE's fields.
+/// The CDB fields of SANITIZE.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Sanitize {
-    /// How what is there is to go.
     pub action: SanitizeAction,
-    /// IMMED: the status comes when the work begins; otherwise when it is done.
+    /// IMMED: the unit answers when the operation begins; otherwise when it is complete.
     pub immediate: bool,
-    /// AUSE: after a failure EXIT FAILURE MODE is allowed.
+    /// AUSE: after a failure, the initiator may use EXIT FAILURE MODE.
     pub unrestricted_exit: bool,
-    /// Bytes of parameter list that come with it; only OVERWRITE has one.
+    /// Zero unless the action is OVERWRITE.
     pub parameter_list_length: u16,
 }
 
-/// SERVICE ACTION.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum SanitizeAction {
@@ -25,14 +23,15 @@ pub enum SanitizeAction {
     ExitFailureMode = 0x1f,
 }
 
-/// What OVERWRITE writes.
+/// The parameter list of OVERWRITE.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Overwrite {
-    /// INVERT: the pattern's bits are turned round with every pass.
+    /// INVERT: invert the pattern in each pass after the first.
     pub invert: bool,
-    /// OVERWRITE COUNT, 1 to 31: how many times.
+    /// OVERWRITE COUNT, 1 to 31: the number of passes.
     pub passes: u8,
-    /// INITIALIZATION PATTERN, 1 byte to a block of them; a block begins with its first byte.
+    /// INITIALIZATION PATTERN, from one byte to one block long. Every block begins with its first
+    /// byte.
     pub pattern: Vec<u8>,
 }
 
@@ -43,8 +42,8 @@ impl Sanitize {
         Cdb::new(&[0x48, flags | self.action as u8, 0, 0, 0, 0, 0, high, low, 0])
     }
 
-    /// Of a CDB of 10 bytes. Reserved fields are looked at: what cannot be undone is not done by
-    /// what may mean something else.
+    /// Parses a CDB of 10 bytes. Reserved fields must be zero: SANITIZE destroys all data, so a CDB
+    /// that may have another meaning must not start it.
     pub(crate) fn parse(cdb: &[u8]) -> Result<Self, Sense> {
         let action = match cdb[1] & 0x1f {
             0x01 => SanitizeAction::Overwrite,
@@ -73,7 +72,7 @@ impl Sanitize {
 }
 
 impl Overwrite {
-    /// The parameter list.
+    /// Encodes the parameter list.
     ///
     /// # Panics
     /// If the pattern is longer than 65,535 bytes.
@@ -85,11 +84,11 @@ impl Overwrite {
         [&[first, 0, high, low], &self.pattern[..]].concat()
     }
 
-    /// Reads the parameter list for a unit with blocks of so many bytes. TEST is not looked at.
+    /// Parses the parameter list for a unit; `block_size` is in bytes. TEST is ignored.
     ///
     /// # Errors
-    /// 5/26/00 for no pass, or a pattern of no bytes, of more than a block, or that did not come
-    /// whole; 5/1A/00 for less than four bytes.
+    /// 5/26/00 for zero passes, and for a pattern that is empty, longer than a block, or truncated;
+    /// 5/1A/00 for fewer than four bytes.
     pub fn parse(bytes: &[u8], block_size: u32) -> Result<Self, Sense> {
         let Some((&[first, _, high, low], rest)) = bytes.split_first_chunk() else {
             return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);

@@ -1,19 +1,18 @@
-//! START STOP UNIT and PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.22 and 5.12).
+//! The CDB of START STOP UNIT (SBC-3, 5.22).
 
 use crate::Cdb;
 
-/// START STOP UNIT.
+/// The CDB fields of START STOP UNIT.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StartStop {
-    /// IMMED: the status may come before it is done.
+    /// IMMED: the unit may answer before the operation is complete.
     pub immediate: bool,
-    /// POWER CONDITION, 0 to 15; other than 0, START and LOEJ mean nothing.
+    /// POWER CONDITION, 0 to 15. START and LOEJ are valid only if it is 0.
     pub power_condition: u8,
-    /// NO_FLUSH: what is cached need not be made stable before a stop.
+    /// NO_FLUSH: the unit need not make cached data stable before it stops.
     pub no_flush: bool,
-    /// LOEJ: START loads the medium, otherwise it is ejected.
+    /// LOEJ: load the medium if START=1, eject it if START=0.
     pub load_eject: bool,
-    /// START.
     pub start: bool,
 }
 

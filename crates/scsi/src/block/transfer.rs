@@ -1,35 +1,33 @@
-//! The blocks of a command: where LBA, length and flags stand in CDBs of four lengths.
+//! The block range of a command: LBA, transfer length and flags in CDBs of four lengths.
 
 use crate::{
     Cdb, Sense,
     field::{be16, be32, be64},
 };
 
-/// The blocks that a command moves or looks at.
+/// The blocks that a command transfers, verifies or synchronizes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BlockTransfer {
-    /// First block.
     pub lba: u64,
-    /// How many.
+    /// The number of blocks. Some commands give zero a special meaning.
     pub blocks: u32,
-    /// Disable page out: a hint that nobody will read this soon.
+    /// Disable page out: a hint that these blocks will not be read soon.
     pub dpo: bool,
-    /// Force unit access: from, or on, stable storage.
+    /// Force unit access: read from stable storage, or write to it.
     pub fua: bool,
-    /// The CDB's form.
     pub form: Form,
 }
 
-/// The length of a CDB, the number in brackets after a command's name.
+/// The form of a CDB: the number in brackets after the name of the command.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Form {
-    /// 21 bits of LBA, 1 to 256 blocks.
+    /// LBA of 21 bits, 1 to 256 blocks.
     Six,
-    /// 32 bits of LBA, 16 bits of length.
+    /// LBA of 32 bits, length of 16 bits.
     Ten,
-    /// 32 bits of LBA, 32 bits of length.
+    /// LBA of 32 bits, length of 32 bits.
     Twelve,
-    /// 64 bits of LBA, 32 bits of length.
+    /// LBA of 64 bits, length of 32 bits.
     Sixteen,
 }
 
@@ -37,16 +35,16 @@ pub enum Form {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ByteCheck {
-    /// 00b: the medium is to be readable; no data comes.
+    /// 00b: check that the medium is readable; the command has no data.
     Medium = 0,
-    /// 01b: every block is compared with the data that comes.
+    /// 01b: compare the blocks with equally many blocks of data.
     Data = 1,
-    /// 11b: every block is compared with the one block that comes.
+    /// 11b: compare every block with one block of data.
     Block = 3,
 }
 
 impl BlockTransfer {
-    /// These blocks in the smallest form from 10 up that can say so, without FUA.
+    /// Returns a transfer without DPO and FUA, in form 10 if the values fit, otherwise in form 16.
     #[must_use]
     pub fn new(lba: u64, blocks: u32) -> Self {
         let form = if lba <= u64::from(u32::MAX) && blocks <= u32::from(u16::MAX) {
@@ -57,7 +55,6 @@ impl BlockTransfer {
         Self { lba, blocks, dpo: false, fua: false, form }
     }
 
-    /// The same with FUA as given.
     #[must_use]
     pub const fn with_fua(mut self, fua: bool) -> Self {
         self.fua = fua;
@@ -66,12 +63,13 @@ impl BlockTransfer {
 }
 
 impl BlockTransfer {
-    /// DPO and FUA where byte 1 has them.
+    /// Returns DPO and FUA at their bits of byte 1.
     pub(crate) const fn flags(self) -> u8 {
         (self.dpo as u8) << 4 | (self.fua as u8) << 3
     }
 
-    /// Opcodes of the four forms (zero: there is none), byte 1 of the longer three.
+    /// Encodes the CDB. `opcodes` are those of the four forms, with zero for a form that the
+    /// command does not have; `flags` is byte 1 of the longer three forms.
     pub(crate) fn encode(self, opcodes: [u8; 4], flags: u8) -> Cdb {
         let opcode = opcodes[self.form as usize];
         assert!(opcode != 0, "the command has no form {:?}", self.form);
@@ -106,15 +104,14 @@ impl BlockTransfer {
         }
     }
 
-    /// Of a CDB of 6 bytes.
+    /// Parses a CDB of 6 bytes. A transfer length of zero stands for 256 blocks.
     pub(crate) fn parse_6(cdb: &[u8]) -> Self {
         let lba = u64::from(be32(cdb, 0) & 0x1f_ffff);
         let blocks = if cdb[4] == 0 { 256 } else { u32::from(cdb[4]) };
         Self { lba, blocks, dpo: false, fua: false, form: Form::Six }
     }
 
-    /// LBA and transfer length where they stand in CDBs of 10, 12 and 16 bytes; DPO and FUA left
-    /// out.
+    /// Parses LBA and transfer length of a CDB of 10, 12 or 16 bytes. DPO and FUA are ignored.
     pub(crate) fn parse_plain(cdb: &[u8]) -> Self {
         let (lba, blocks, form) = match cdb.len() {
             10 => (u64::from(be32(cdb, 2)), u32::from(be16(cdb, 7)), Form::Ten),
@@ -124,13 +121,13 @@ impl BlockTransfer {
         Self { lba, blocks, dpo: false, fua: false, form }
     }
 
-    /// A transfer with DPO and FUA, and with RDPROTECT, WRPROTECT or VRPROTECT zero.
+    /// Parses a transfer with DPO and FUA. RDPROTECT, WRPROTECT or VRPROTECT must be zero.
     pub(crate) fn parse(cdb: &[u8]) -> Result<Self, Sense> {
         unprotected(cdb)?;
         Ok(Self { dpo: cdb[1] & 0x10 != 0, fua: cdb[1] & 0x08 != 0, ..Self::parse_plain(cdb) })
     }
 
-    /// A transfer with DPO and BYTCHK.
+    /// Parses a transfer with DPO and BYTCHK.
     pub(crate) fn parse_checked(cdb: &[u8]) -> Result<(Self, ByteCheck), Sense> {
         unprotected(cdb)?;
         let byte_check = match cdb[1] >> 1 & 0x03 {
@@ -143,8 +140,8 @@ impl BlockTransfer {
     }
 }
 
-/// That bits 7-5 of byte 1 are zero: there is no protection information (PROTECT=0), so nothing
-/// else may be asked for.
+/// Fails unless bits 7-5 of byte 1 are zero. The unit has no protection information (PROTECT=0), so
+/// an initiator may not request any.
 pub(crate) fn unprotected(cdb: &[u8]) -> Result<(), Sense> {
     if cdb[1] & 0xe0 == 0 { Ok(()) } else { Err(Sense::invalid_bit_in_cdb(1, 7)) }
 }

@@ -5,19 +5,18 @@ use crate::{
     field::{body, u16_at, u32_at, u64_at},
 };
 
-/// A run of blocks to give back; none if `blocks` is zero.
+/// A range of blocks to deallocate; empty if `blocks` is zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct UnmapDescriptor {
-    /// First block.
     pub lba: u64,
-    /// How many.
     pub blocks: u32,
 }
 
-/// The parameter list that asks for these runs.
+/// Encodes the parameter list.
 ///
 /// # Panics
-/// If there are more than 4,094, the most that the list's own lengths can count.
+/// If there are more than 4,094 descriptors, the most that the length fields of the list can
+/// express.
 #[must_use]
 pub fn unmap_list(descriptors: &[UnmapDescriptor]) -> Vec<u8> {
     let length = u16::try_from(descriptors.len() * 16).ok().filter(|n| *n <= u16::MAX - 15);
@@ -34,11 +33,11 @@ pub fn unmap_list(descriptors: &[UnmapDescriptor]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a parameter list of at least eight bytes. Descriptors that did not come whole are ignored,
-/// as the standard says; so are those beyond either of the list's two lengths.
+/// Parses a parameter list. Ignores truncated descriptors, as the standard requires, and
+/// descriptors beyond one of the two length fields of the list.
 ///
 /// # Errors
-/// 5/1A/00 for less than the list's header.
+/// 5/1A/00 for fewer than the eight bytes of the header.
 pub fn parse_unmap_list(
     bytes: &[u8],
 ) -> Result<impl ExactSizeIterator<Item = UnmapDescriptor> + Clone + '_, Sense> {
@@ -47,7 +46,7 @@ pub fn parse_unmap_list(
     if bytes.len() < 8 {
         return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
     }
-    // UNMAP DATA LENGTH counts from behind itself, two bytes in: six more of header.
+    // UNMAP DATA LENGTH counts the bytes after itself, which include six bytes of the header.
     let length = usize::from(descriptors).min(usize::from(data).saturating_sub(6));
     Ok(body(bytes, 8, length).chunks_exact(16).map(|descriptor| UnmapDescriptor {
         lba: u64_at(descriptor, 0).expect("chunks are 16 bytes"),

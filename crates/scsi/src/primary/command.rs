@@ -1,4 +1,4 @@
-//! The commands that units of every device type may have.
+//! `PrimaryCommand`: the commands that units of every device type may have.
 
 use crate::{
     Cdb,
@@ -13,66 +13,56 @@ use crate::{
     },
 };
 
-/// A command of SPC-4, or RESERVE or RELEASE of SPC-2: what its CDB says, nothing about its data.
+/// A command of SPC-4, or RESERVE or RELEASE of SPC-2: the fields of its CDB, without its data.
 ///
-/// Fields of several sizes in the standards have the largest here; [`PrimaryCommand::encode`] cuts no
-/// value short silently, it panics on what the form cannot hold.
+/// A field that has several sizes in the standards has the largest of them here.
+/// [`PrimaryCommand::encode`] never truncates a value; it panics if the form of the CDB cannot hold
+/// it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PrimaryCommand {
     /// TEST UNIT READY (SPC-4, 6.47).
     TestUnitReady,
     /// REQUEST SENSE (SPC-4, 6.39).
     RequestSense {
-        /// DESC: descriptor format is asked for.
+        /// DESC: the initiator requests descriptor format.
         descriptor_format: bool,
-        /// At most this many bytes come back.
         allocation_length: u8,
     },
     /// INQUIRY (SPC-4, 6.6).
     Inquiry {
-        /// The vital product data page that is asked for; `None`: standard INQUIRY data.
+        /// The requested vital product data page; `None` requests standard INQUIRY data.
         page: Option<u8>,
-        /// At most this many bytes come back.
         allocation_length: u16,
     },
     /// MODE SENSE (6) and (10) (SPC-4, 6.13).
     ModeSense(ModeSense),
     /// REPORT LUNS (SPC-4, 6.33).
     ReportLuns {
-        /// SELECT REPORT: 00h without well-known units, 01h those only, 02h all.
+        /// SELECT REPORT: 00h all units but well-known ones, 01h well-known units only, 02h all
+        /// units.
         select_report: u8,
-        /// At most this many bytes come back.
         allocation_length: u32,
     },
     /// EXTENDED COPY (SPC-4, 6.4).
     ExtendedCopy {
-        /// LID4: list identifiers of four bytes; otherwise LID1, the older list.
+        /// True for LID4 (list identifiers of four bytes), false for LID1 of older standards.
         long: bool,
-        /// Bytes of parameter list that come with it.
         parameter_list_length: u32,
     },
     /// COPY OPERATION ABORT (SPC-4, 6.3).
-    CopyOperationAbort {
-        /// LIST IDENTIFIER of the copy.
-        list: u32,
-    },
+    CopyOperationAbort { list: u32 },
     /// RECEIVE COPY RESULTS (SPC-4, 6.22) and RECEIVE ROD TOKEN INFORMATION (6.28).
-    ReceiveCopyResults {
-        /// What is asked.
-        results: CopyResults,
-        /// At most this many bytes come back.
-        allocation_length: u32,
-    },
+    ReceiveCopyResults { results: CopyResults, allocation_length: u32 },
     /// MODE SELECT (6) and (10) (SPC-4, 6.11).
     ModeSelect(ModeSelect),
     /// RESERVE (6) and (10) of SPC-2, of the whole unit.
     Reserve {
-        /// RESERVE (10); otherwise (6).
+        /// True for RESERVE (10), false for RESERVE (6).
         ten: bool,
     },
     /// RELEASE (6) and (10) of SPC-2, of the whole unit.
     Release {
-        /// RELEASE (10); otherwise (6).
+        /// True for RELEASE (10), false for RELEASE (6).
         ten: bool,
     },
     /// PERSISTENT RESERVE IN (SPC-4, 6.15).
@@ -86,57 +76,45 @@ pub enum PrimaryCommand {
     /// REPORT TARGET PORT GROUPS (SPC-4, 6.37).
     ReportTargetPortGroups(ReportTargetPortGroups),
     /// SET TARGET PORT GROUPS (SPC-4, 6.45).
-    SetTargetPortGroups {
-        /// Bytes of parameter list that come with it.
-        parameter_list_length: u32,
-    },
+    SetTargetPortGroups { parameter_list_length: u32 },
     /// REPORT IDENTIFYING INFORMATION (SPC-4, 6.32).
     ReportIdentifying {
-        /// Which information; `None`: which there can be.
+        /// The requested type; `None` requests the list of supported types.
         kind: Option<IdentifyingType>,
-        /// At most this many bytes come back.
         allocation_length: u32,
     },
     /// SET IDENTIFYING INFORMATION (SPC-4, 6.43).
     SetIdentifying {
-        /// Which information.
         kind: IdentifyingType,
-        /// Bytes of it, at most as many as there may be.
+        /// Length of the new information in bytes; at most [`IdentifyingType::most`].
         parameter_list_length: u32,
     },
     /// REPORT TIMESTAMP (SPC-4, 6.38).
-    ReportTimestamp {
-        /// At most this many bytes come back.
-        allocation_length: u32,
-    },
+    ReportTimestamp { allocation_length: u32 },
     /// SET TIMESTAMP (SPC-4, 6.46).
-    SetTimestamp {
-        /// Bytes of parameter list that come with it.
-        parameter_list_length: u32,
-    },
+    SetTimestamp { parameter_list_length: u32 },
     /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.36).
     ReportTaskFunctions {
-        /// REPD: with time-outs.
+        /// REPD: return the extended parameter data.
         extended: bool,
-        /// At most this many bytes come back.
         allocation_length: u32,
     },
     /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35).
     ReportSupportedOperationCodes {
-        /// Which commands are asked about.
+        /// The commands to report.
         reporting: Reporting,
-        /// RCTD: with command time-outs descriptors.
+        /// RCTD: return command timeouts descriptors.
         timeouts: bool,
-        /// At most this many bytes come back.
         allocation_length: u32,
     },
 }
 
 impl PrimaryCommand {
-    /// The command's CDB, CONTROL byte zero.
+    /// Returns the CDB of the command, with a CONTROL byte of zero.
     ///
     /// # Panics
-    /// If a value does not fit its form: for what we build ourselves. Whatever came out of a parser fits.
+    /// If a value does not fit the form of the CDB. This is for commands that our own code builds;
+    /// every value that a parser returned fits.
     #[must_use]
     pub fn encode(&self) -> Cdb {
         match *self {
@@ -203,7 +181,7 @@ impl PrimaryCommand {
     }
 }
 
-/// A CDB of MAINTENANCE IN or OUT: service action, byte 2, length.
+/// Returns a CDB of MAINTENANCE IN or OUT; `flags` is byte 2.
 fn maintenance(opcode: u8, action: u8, flags: u8, length: u32) -> Cdb {
     let mut cdb = [0; 12];
     cdb[..3].copy_from_slice(&[opcode, action, flags]);
@@ -211,7 +189,7 @@ fn maintenance(opcode: u8, action: u8, flags: u8, length: u32) -> Cdb {
     Cdb::new(&cdb)
 }
 
-/// The same with an identifying information type.
+/// Returns a CDB of MAINTENANCE IN or OUT with an identifying information type.
 fn identifying(opcode: u8, action: u8, kind: u8, length: u32) -> Cdb {
     let mut cdb = [0; 12];
     (cdb[0], cdb[1], cdb[10]) = (opcode, action, kind << 1);

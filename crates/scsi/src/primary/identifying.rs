@@ -1,22 +1,23 @@
-//! REPORT and SET IDENTIFYING INFORMATION (SPC-4, 6.32 and 6.43): what an operator calls a unit.
+//! REPORT and SET IDENTIFYING INFORMATION (SPC-4, 6.32 and 6.43), with which an operator labels a
+//! unit.
 
 use crate::Sense;
 
-/// Which information.
+/// IDENTIFYING INFORMATION TYPE (SPC-4, 6.32).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum IdentifyingType {
-    /// Bytes that mean what who set them wants.
+    /// Bytes whose meaning is up to the initiator that set them.
     Unit = 0x00,
-    /// UTF-8 that ends with a zero.
+    /// UTF-8 text that ends with a zero.
     Text = 0x02,
 }
 
 impl IdentifyingType {
-    /// All of them, ascending.
+    /// All types, ascending by number.
     pub const ALL: [Self; 2] = [Self::Unit, Self::Text];
 
-    /// Most bytes there may be.
+    /// The maximum length in bytes.
     #[must_use]
     pub const fn most(self) -> u16 {
         match self {
@@ -25,17 +26,17 @@ impl IdentifyingType {
         }
     }
 
-    /// Of byte 10 of a CDB.
+    /// Reads the type in byte 10 of a CDB.
     pub(crate) fn parse(cdb: &[u8]) -> Result<Self, Sense> {
         let unknown = Sense::invalid_bit_in_cdb(10, 7);
         Self::ALL.into_iter().find(|kind| *kind as u8 == cdb[10] >> 1).ok_or(unknown)
     }
 }
 
-/// IDENTIFYING INFORMATION TYPE 1111111b: which types there are.
+/// IDENTIFYING INFORMATION TYPE 1111111b requests the list of supported types.
 pub(crate) const SUPPORTED: u8 = 0x7f;
 
-/// What REPORT IDENTIFYING INFORMATION returns of one type.
+/// Encodes the parameter data of REPORT IDENTIFYING INFORMATION for one type.
 #[must_use]
 pub fn identifying_information(information: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
@@ -44,7 +45,7 @@ pub fn identifying_information(information: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What it returns of which types there are.
+/// Encodes the list of supported types for REPORT IDENTIFYING INFORMATION.
 #[must_use]
 pub fn identifying_types() -> Vec<u8> {
     let descriptors = IdentifyingType::ALL.iter().flat_map(|kind| {

@@ -2,32 +2,35 @@
 
 use crate::field::{array_at, u16_at};
 
-/// What a logical unit says of itself first.
+/// Standard INQUIRY data of a logical unit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StandardInquiry {
-    /// PERIPHERAL QUALIFIER, 0 to 7: 0 there is a unit, 1 there could be, 3 there cannot be.
+    /// PERIPHERAL QUALIFIER, 0 to 7. 0: a unit is accessible; 1: the LUN could have a unit, but has
+    /// none; 3: the LUN cannot have a unit.
     pub qualifier: u8,
-    /// PERIPHERAL DEVICE TYPE, 0 to 31: 0 direct access block device, 31 unknown or none.
+    /// PERIPHERAL DEVICE TYPE, 0 to 31. 0: direct access block device; 31: unknown or no device
+    /// type.
     pub device_type: u8,
-    /// RMB: the medium can be taken out.
+    /// RMB: the medium can be removed.
     pub removable: bool,
-    /// VERSION: 5 SPC-3, 6 SPC-4.
+    /// VERSION. 5: SPC-3; 6: SPC-4.
     pub version: u8,
     /// HISUP: LUNs are assigned in the hierarchical form of REPORT LUNS.
     pub hierarchical_luns: bool,
-    /// CMDQUE: more than one command at a time.
+    /// CMDQUE: the unit accepts more than one command at a time.
     pub command_queueing: bool,
-    /// TPGS, 0 to 3: asymmetric access is managed 1 implicitly, 2 explicitly.
+    /// TPGS, 0 to 3: asymmetric logical unit access is managed implicitly (bit 0), explicitly (bit
+    /// 1).
     pub target_port_groups: u8,
-    /// PROTECT: protection information is possible.
+    /// PROTECT: the unit supports protection information.
     pub protect: bool,
-    /// T10 VENDOR IDENTIFICATION: eight ASCII characters, filled with spaces.
+    /// T10 VENDOR IDENTIFICATION: ASCII, padded with spaces.
     pub vendor: [u8; 8],
-    /// PRODUCT IDENTIFICATION: likewise.
+    /// PRODUCT IDENTIFICATION: ASCII, padded with spaces.
     pub product: [u8; 16],
-    /// PRODUCT REVISION LEVEL: likewise.
+    /// PRODUCT REVISION LEVEL: ASCII, padded with spaces.
     pub revision: [u8; 4],
-    /// VERSION DESCRIPTORS: the standards claimed; zero: none.
+    /// VERSION DESCRIPTORS: the standards that the unit claims to follow; zero for an unused entry.
     pub version_descriptors: [u16; 8],
 }
 
@@ -43,20 +46,22 @@ pub const SPC_3: u16 = 0x0300;
 pub const SBC_3: u16 = 0x04c0;
 
 impl StandardInquiry {
-    /// The answer for a LUN that has no unit: 3Fh in the first byte (SPC-4, 6.6.2).
+    /// Returns the data for a LUN without a unit: 7Fh in byte 0 (SPC-4, 6.6.2).
     #[must_use]
     pub fn no_unit(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         Self { qualifier: 3, device_type: 31, ..Self::disk(vendor, product, revision) }
     }
 
-    /// A block device of SBC-3, SPC-4 and SAM-5 behind iSCSI that queues commands.
+    /// Returns the data of an iSCSI block device with command queueing, after SBC-3, SPC-4 and
+    /// SAM-5.
     #[must_use]
     pub fn disk(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         let version_descriptors = [SAM_5, ISCSI, SPC_4, SBC_3, 0, 0, 0, 0];
         Self { version_descriptors, ..Self::device(0, vendor, product, revision) }
     }
 
-    /// A device of this type, 0 to 31, of SPC-4 and SAM-5 behind iSCSI that queues commands.
+    /// Returns the data of an iSCSI device with command queueing, after SPC-4 and SAM-5.
+    /// `device_type` is 0 to 31.
     #[must_use]
     pub fn device(device_type: u8, vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         Self {
@@ -75,7 +80,7 @@ impl StandardInquiry {
         }
     }
 
-    /// The same, claiming SPC-3 in place of SPC-4 if `older`.
+    /// Replaces SPC-4 by SPC-3 if `older`.
     #[must_use]
     pub fn with_spc_3(mut self, older: bool) -> Self {
         if older {
@@ -87,13 +92,13 @@ impl StandardInquiry {
         self
     }
 
-    /// Byte 0, with which standard INQUIRY data and every VPD page begin: qualifier and device type.
+    /// Returns byte 0 of standard INQUIRY data and of every VPD page: qualifier and device type.
     #[must_use]
     pub const fn peripheral(&self) -> u8 {
         self.qualifier << 5 | self.device_type & 0x1f
     }
 
-    /// All 96 bytes.
+    /// Encodes all 96 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; LENGTH];
@@ -113,8 +118,8 @@ impl StandardInquiry {
         bytes
     }
 
-    /// Reads what a unit answered. `None` below the 36 bytes that every standard asks for; version
-    /// descriptors that did not come read as zero.
+    /// Parses the data that a unit returned. `None` if it has fewer than the 36 bytes that every
+    /// standard requires. Missing version descriptors become zero.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut version_descriptors = [0; 8];
@@ -139,8 +144,8 @@ impl StandardInquiry {
     }
 }
 
-/// `text` as SPC-4, 4.4.1 wants it in `N` bytes: printable ASCII, cut or filled with spaces; what
-/// is not printable becomes a question mark.
+/// Converts text to `N` bytes as SPC-4, 4.4.1 requires: printable ASCII, truncated or padded with
+/// spaces. A character that is not printable ASCII becomes a question mark.
 #[must_use]
 pub fn ascii<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [b' '; N];
@@ -150,9 +155,9 @@ pub fn ascii<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// RESPONSE DATA FORMAT: the only one there is.
+/// RESPONSE DATA FORMAT: the standards define no other value.
 const RESPONSE_DATA_FORMAT: u8 = 2;
-/// Standard INQUIRY data up to the vendor specific part.
+/// Length in bytes of standard INQUIRY data without the vendor specific part.
 const LENGTH: usize = 96;
 
 #[cfg(test)]

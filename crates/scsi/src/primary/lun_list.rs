@@ -1,15 +1,15 @@
-//! What REPORT LUNS returns (SPC-4, 6.33).
+//! Parameter data of REPORT LUNS (SPC-4, 6.33).
 
 use crate::{
     Lun,
     field::{body, u32_at, u64_at},
 };
 
-/// The list, header included. The target cuts it to the allocation length; the length in the header
-/// stays that of the whole list.
+/// Encodes the list with its header. The target truncates it to the allocation length; the length
+/// in the header remains that of the whole list.
 ///
 /// # Panics
-/// If there are more than 2^29 of them.
+/// If there are 2^29 LUNs or more.
 #[must_use]
 pub fn lun_list(luns: &[Lun]) -> Vec<u8> {
     let length = u32::try_from(luns.len() * 8).expect("fewer than 2^29 logical units");
@@ -22,7 +22,8 @@ pub fn lun_list(luns: &[Lun]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a list: the LUNs that came, and how many there are in all. `None` for less than a header.
+/// Parses a list. Returns the LUNs that were received, and the number of LUNs that the header
+/// states. `None` if the header is incomplete.
 #[must_use]
 pub fn parse_lun_list(bytes: &[u8]) -> Option<(Vec<Lun>, usize)> {
     let length = u32_at(bytes, 0)? as usize;

@@ -1,4 +1,5 @@
-//! Commands that units of every device type may have: those of SPC-4, and RESERVE and RELEASE of SPC-2.
+//! Commands that units of every device type may have: those of SPC-4, and RESERVE and RELEASE of
+//! SPC-2.
 
 pub mod inquiry;
 mod lun_list;

@@ -1,19 +1,19 @@
-//! The CDB of MODE SELECT (SPC-4, 6.11 and 6.12). What comes with it is `mode`'s.
+//! The CDB of MODE SELECT (SPC-4, 6.11 and 6.12). The module `mode` parses its parameter list.
 
 use crate::{Cdb, field::be16};
 
-/// MODE SELECT's fields.
+/// The CDB fields of MODE SELECT.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ModeSelect {
-    /// MODE SELECT (10); otherwise (6).
+    /// True for MODE SELECT (10), false for MODE SELECT (6).
     pub ten: bool,
-    /// PF: what follows header and block descriptor are pages of the standard.
+    /// PF: pages of the standard follow the header and the block descriptor.
     pub page_format: bool,
-    /// RTD: everything back to its default; nothing comes.
+    /// RTD: restore all default values; the command then has no parameter list.
     pub revert: bool,
-    /// SP: the values are saved, too.
+    /// SP: save the values.
     pub save: bool,
-    /// Bytes of parameter list that come with it; at most 255 in (6).
+    /// At most 255 in MODE SELECT (6).
     pub parameter_list_length: u16,
 }
 
@@ -30,7 +30,7 @@ impl ModeSelect {
         }
     }
 
-    /// Of a CDB of 6 or 10 bytes.
+    /// Parses a CDB of 6 or 10 bytes.
     pub(crate) fn parse(cdb: &[u8]) -> Self {
         let ten = cdb.len() == 10;
         Self {

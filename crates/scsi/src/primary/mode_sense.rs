@@ -2,22 +2,21 @@
 
 use crate::{Cdb, field::be16};
 
-/// MODE SENSE's fields.
+/// The CDB fields of MODE SENSE.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ModeSense {
-    /// MODE SENSE (10); otherwise (6).
+    /// True for MODE SENSE (10), false for MODE SENSE (6).
     pub ten: bool,
-    /// LLBAA: a long block descriptor may come back. Only in (10).
+    /// LLBAA: the unit may return a long block descriptor. Only in MODE SENSE (10).
     pub long_lba: bool,
-    /// DBD: no block descriptor.
+    /// DBD: the unit must not return a block descriptor.
     pub no_block_descriptors: bool,
-    /// Which values of the pages.
     pub control: PageControl,
-    /// PAGE CODE; 3Fh: all.
+    /// PAGE CODE; 3Fh stands for all pages.
     pub page: u8,
-    /// SUBPAGE CODE; FFh: all.
+    /// SUBPAGE CODE; FFh stands for all subpages.
     pub subpage: u8,
-    /// At most this many bytes come back; at most 255 in (6).
+    /// At most 255 in MODE SENSE (6).
     pub allocation_length: u16,
 }
 
@@ -44,7 +43,7 @@ impl ModeSense {
         }
     }
 
-    /// Of a CDB of 6 or 10 bytes.
+    /// Parses a CDB of 6 or 10 bytes.
     pub(crate) fn parse(cdb: &[u8]) -> Self {
         let ten = cdb.len() == 10;
         Self {
@@ -60,7 +59,7 @@ impl ModeSense {
 }
 
 impl PageControl {
-    /// The meaning of the low two bits.
+    /// Decodes the low two bits.
     pub(crate) const fn from_bits(bits: u8) -> Self {
         match bits & 0x03 {
             0 => Self::Current,

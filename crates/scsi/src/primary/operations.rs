@@ -1,4 +1,4 @@
-//! How the CDBs of SPC commands are read, by operation code.
+//! Parses the CDBs of SPC commands, with one table row per operation code and service action.
 
 use super::{
     IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense, PersistentReserveIn,
@@ -18,20 +18,23 @@ use crate::{
 };
 
 impl PrimaryCommand {
-    /// What a CDB asks a unit for that has these commands only.
+    /// Parses a CDB for a unit that serves the commands of this family only.
     ///
     /// # Errors
-    /// As [`Self::parse_known`]; 5/20/00 for an unknown operation code, 5/24/00 for an unknown service action.
+    /// The errors of [`Self::parse_known`]; 5/20/00 for an unknown operation code, 5/24/00 for an
+    /// unknown service action.
     pub fn parse(cdb: &[u8]) -> Result<Self, Sense> {
         let unknown = || unknown_operation(cdb, Self::has_opcode);
         Self::parse_known(cdb).unwrap_or_else(|| Err(unknown()))
     }
 
-    /// Reads the CDB of a command of this family. A CDB longer than the command's (iSCSI always sends 16 bytes) is fine.
-    /// Returns `None` if the family has no command of this operation code and service action.
+    /// Parses the CDB of a command of this family. It may be longer than its command requires,
+    /// because iSCSI always sends 16 bytes. Returns `None` if the family has no command of this
+    /// operation code and service action.
     ///
     /// # Errors
-    /// 5/24/00 for a CDB that is too short, and for a field that asks for something that is not supported: ACA, reserved values.
+    /// 5/24/00 for a CDB that is too short, and for a field that requests something unsupported:
+    /// ACA, reserved values.
     #[must_use]
     pub fn parse_known(cdb: &[u8]) -> Option<Result<Self, Sense>> {
         TABLE.parse(cdb)
@@ -43,7 +46,8 @@ impl PrimaryCommand {
         TABLE.has_opcode(opcode)
     }
 
-    /// The commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by operation code and service action.
+    /// Returns the commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by
+    /// operation code and service action.
     pub fn operations() -> impl Iterator<Item = &'static OperationCodeEntry> {
         TABLE.entries()
     }
@@ -164,29 +168,31 @@ pub(crate) const ROWS: &[OperationRow<PrimaryCommand>] = &[
 
 type Parse = CdbParser<PrimaryCommand>;
 
-/// A row of PERSISTENT RESERVE IN.
+/// Makes a row of PERSISTENT RESERVE IN.
 const fn reserve_in(action: u16, parse: Parse) -> OperationRow<PrimaryCommand> {
     quick(&[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
-/// A row of PERSISTENT RESERVE OUT; `kind`: the bits of scope and type, if they are looked at. It
-/// may have to wait for tasks that are aborted, and for what is saved.
+/// Makes a row of PERSISTENT RESERVE OUT. `kind` holds the bits of SCOPE and TYPE that are
+/// evaluated. The command may take long: it waits for aborted tasks and for state that is saved.
 const fn reserve_out(action: u16, kind: u8, parse: Parse) -> OperationRow<PrimaryCommand> {
     slow(&[0x5f, 0x1f, kind, 0, 0, 0xff, 0xff, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
-/// Usage data of THIRD-PARTY COPY IN; a list identifier of one byte, and of three more.
+/// Returns the usage data of THIRD-PARTY COPY IN. `first` is the first byte of the list identifier,
+/// `more` the other three; 0xff if the command has them.
 const fn copy_in(first: u8, more: u8) -> [u8; 16] {
     let f = 0xff;
     [0x84, 0x1f, first, more, more, more, 0, 0, 0, 0, f, f, f, f, 0, NACA]
 }
 
-/// Usage data of MAINTENANCE IN and OUT with a length; `kind`: the bits of byte 10.
+/// Returns the usage data of MAINTENANCE IN and OUT with a length. `kind` holds the evaluated bits
+/// of byte 10.
 const fn maintenance(opcode: u8, kind: u8) -> [u8; 12] {
     [opcode, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, kind, NACA]
 }
 
-// The parsers below get a CDB of exactly its command's length.
+// The parsers below receive a CDB of exactly the command's length.
 
 fn reported(report: ReserveReport, cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
     Ok(PrimaryCommand::PersistentReserveIn(PersistentReserveIn::parse(report, cdb)))
@@ -203,7 +209,8 @@ fn typed(
     Ok(PrimaryCommand::PersistentReserveOut(PersistentReserveOut::parse_typed(action, cdb)?))
 }
 
-/// RESERVE or RELEASE without what SPC-2 made obsolete: extents, reservations for third parties.
+/// Refuses what SPC-2 declared obsolete in RESERVE and RELEASE: extents, and reservations for third
+/// parties.
 fn whole_unit(cdb: &[u8], command: PrimaryCommand) -> Result<PrimaryCommand, Sense> {
     let asked = cdb[1] & if cdb.len() == 10 { 0x13 } else { 0x11 };
     if asked == 0 { Ok(command) } else { Err(Sense::invalid_field_in_cdb(1)) }
@@ -230,7 +237,7 @@ fn request_sense(cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
 
 fn inquiry(cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
     let vital_product_data = cdb[1] & 0x01 != 0;
-    // CMDDT of SPC-2.
+    // Refuse CMDDT of SPC-2.
     if cdb[1] & 0x02 != 0 {
         return Err(Sense::invalid_bit_in_cdb(1, 1));
     }

@@ -1,22 +1,22 @@
-//! What REPORT SUPPORTED OPERATION CODES asks about (SPC-4, 6.35).
+//! The commands that REPORT SUPPORTED OPERATION CODES asks about (SPC-4, 6.35).
 
 use crate::{Sense, field::be16};
 
-/// REPORTING OPTIONS with what they ask for (SPC-4, table 277).
+/// REPORTING OPTIONS with their arguments (SPC-4, table 277).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reporting {
-    /// 000b: all commands.
+    /// 000b: all commands of the unit.
     All,
-    /// 001b: one that has no service actions.
+    /// 001b: a command without service actions.
     OperationCode(u8),
-    /// 010b: one that has service actions.
+    /// 010b: a command with service actions.
     ServiceAction(u8, u16),
-    /// 011b: one of either kind; service action 0 where there are none.
+    /// 011b: a command of either kind; the service action is 0 if the command has none.
     Either(u8, u16),
 }
 
 impl Reporting {
-    /// REPORTING OPTIONS, then the operation code and service action that stand in a CDB for it.
+    /// Returns REPORTING OPTIONS, operation code and service action for the CDB.
     pub(crate) const fn fields(self) -> (u8, u8, u16) {
         match self {
             Self::All => (0, 0, 0),

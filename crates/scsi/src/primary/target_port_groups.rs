@@ -1,34 +1,32 @@
-//! REPORT and SET TARGET PORT GROUPS (SPC-4, 6.37 and 6.45): CDBs, answer, parameter list.
+//! REPORT and SET TARGET PORT GROUPS (SPC-4, 6.37 and 6.45): CDBs, parameter data and parameter
+//! list.
 
 use crate::{
     Cdb, Sense,
     field::{be32, u16_at},
 };
 
-/// REPORT TARGET PORT GROUPS.
+/// The CDB fields of REPORT TARGET PORT GROUPS.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReportTargetPortGroups {
-    /// PARAMETER DATA FORMAT 001b: with the extended header.
+    /// PARAMETER DATA FORMAT 001b: return the extended header.
     pub extended: bool,
-    /// At most this many bytes come back.
     pub allocation_length: u32,
 }
 
-/// A target port group that is active, optimized, and knows no other state.
+/// A target port group that is active/optimized and supports no other state.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TargetPortGroup {
-    /// TARGET PORT GROUP.
     pub group: u16,
     /// RELATIVE TARGET PORT IDENTIFIERs, at most 255.
     pub ports: Vec<u16>,
 }
 
-/// One line of SET TARGET PORT GROUPS' parameter list.
+/// One descriptor in the parameter list of SET TARGET PORT GROUPS.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WantedState {
     /// ASYMMETRIC ACCESS STATE, 0 to 15; 0 is active/optimized.
     pub state: u8,
-    /// TARGET PORT GROUP.
     pub group: u16,
 }
 
@@ -49,12 +47,12 @@ impl ReportTargetPortGroups {
         Ok(Self { extended, allocation_length: be32(cdb, 6) })
     }
 
-    /// The answer.
+    /// Encodes the parameter data.
     #[must_use]
     pub fn answer(self, groups: &[TargetPortGroup]) -> Vec<u8> {
         let mut bytes = vec![0; 4];
         if self.extended {
-            // No implicit transition takes time: there is none.
+            // The IMPLICIT TRANSITION TIME is 0: no transition ever takes place.
             bytes.extend_from_slice(&[0x10, 0, 0, 0]);
         }
         for group in groups {
@@ -74,10 +72,10 @@ impl ReportTargetPortGroups {
 }
 
 impl WantedState {
-    /// Reads the parameter list.
+    /// Parses the parameter list.
     ///
     /// # Errors
-    /// 5/1A/00 if it is no header and whole descriptors.
+    /// 5/1A/00 if the list is not a header followed by whole descriptors.
     pub fn list(bytes: &[u8]) -> Result<Vec<Self>, Sense> {
         let descriptors = bytes.get(4..).filter(|rest| rest.len() % 4 == 0);
         let descriptors = descriptors.ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
@@ -89,7 +87,7 @@ impl WantedState {
     }
 }
 
-/// AO_SUP.
+/// The AO_SUP bit: active/optimized is a supported state.
 const ACTIVE_OPTIMIZED_SUPPORTED: u8 = 0x01;
 
 #[cfg(test)]

@@ -1,22 +1,19 @@
 //! REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.36).
 
-/// Which functions there are; QUERY TASK and its like and I_T NEXUS RESET are not among them.
+/// The supported task management functions. Forebay never supports QUERY TASK, QUERY TASK SET,
+/// QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET, so they have no field.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TaskFunctions {
-    /// ATS: ABORT TASK.
     pub abort_task: bool,
-    /// ATSS: ABORT TASK SET.
     pub abort_task_set: bool,
-    /// CTSS: CLEAR TASK SET.
     pub clear_task_set: bool,
-    /// LURS: LOGICAL UNIT RESET.
     pub logical_unit_reset: bool,
-    /// TRS: TARGET RESET.
     pub target_reset: bool,
 }
 
 impl TaskFunctions {
-    /// The answer; `extended` (REPD) with time-outs, which are not said.
+    /// Encodes the parameter data. With `extended` (REPD) it has the timeouts, which are zero: not
+    /// specified.
     #[must_use]
     pub fn to_bytes(self, extended: bool) -> Vec<u8> {
         let flags = u8::from(self.abort_task) << 7

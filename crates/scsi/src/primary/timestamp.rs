@@ -1,28 +1,27 @@
-//! REPORT TIMESTAMP and SET TIMESTAMP (SPC-4, 6.38 and 6.46): what they return and bring.
+//! Parameter data of REPORT TIMESTAMP and parameter list of SET TIMESTAMP (SPC-4, 6.38 and 6.46).
 
 use crate::Sense;
 
-/// A device's clock, as REPORT TIMESTAMP tells it.
+/// The clock of a device, as REPORT TIMESTAMP returns it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Timestamp {
-    /// TIMESTAMP ORIGIN.
     pub origin: TimestampOrigin,
-    /// Milliseconds since 1970 began, UTC; 48 bits.
+    /// Milliseconds since the start of 1970 in UTC; 48 bits.
     pub milliseconds: u64,
 }
 
-/// Who set a clock (SPC-4, table 49).
+/// TIMESTAMP ORIGIN: how the clock was set (SPC-4, table 49).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum TimestampOrigin {
-    /// SET TIMESTAMP.
+    /// An initiator set the clock with SET TIMESTAMP.
     Initiator = 0b010,
-    /// Something else, as the machine's own clock.
+    /// The clock was set in another way, for example from the clock of the machine.
     Elsewhere = 0b011,
 }
 
 impl Timestamp {
-    /// What REPORT TIMESTAMP returns.
+    /// Encodes the parameter data of REPORT TIMESTAMP.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 12] {
         let mut bytes = [0; 12];
@@ -31,16 +30,16 @@ impl Timestamp {
         bytes
     }
 
-    /// The milliseconds in the parameter list of SET TIMESTAMP.
+    /// Returns the milliseconds in the parameter list of SET TIMESTAMP.
     ///
     /// # Errors
-    /// 5/1A/00 for less than twelve bytes.
+    /// 5/1A/00 for fewer than twelve bytes.
     pub fn parse_list(bytes: &[u8]) -> Result<u64, Sense> {
         let list: &[u8; 12] = bytes.first_chunk().ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         Ok(list[4..10].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     }
 
-    /// That list.
+    /// Encodes the parameter list of SET TIMESTAMP.
     #[must_use]
     pub fn list(milliseconds: u64) -> [u8; 12] {
         let mut bytes = [0; 12];

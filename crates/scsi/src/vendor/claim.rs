@@ -1,83 +1,84 @@
-//! CLAIM OUT and CLAIM IN (operation codes C1h and C0h), by which the cache of a gateway becomes the exclusive writer
-//! of a unit. `docs/protocols.md` has their bytes.
+//! CLAIM OUT and CLAIM IN (operation codes C1h and C0h), with which the cache of a gateway becomes
+//! the exclusive writer of a unit. `docs/protocols.md` describes their bytes.
 
 use crc_fast::{CrcAlgorithm, checksum};
 
 use crate::Sense;
 
-/// What CLAIM OUT does.
+/// The service actions of CLAIM OUT.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ClaimAction {
-    /// Become the only one that changes the unit.
+    /// Become the exclusive writer of the unit.
     Claim = 0x00,
-    /// Give that back: the unit has all.
+    /// Give the claim back: the log holds no data that the unit lacks.
     Release = 0x01,
-    /// Tell the unit the newest confirmed write of the log whose claim is in force.
+    /// Report the newest confirmed write of the log that holds the claim.
     Advance = 0x02,
 }
 
-/// The parameter list of CLAIM OUT. A log may be copied: `opening` and `predecessors` tell the
-/// copies apart.
+/// The parameter list of CLAIM OUT. A log can be copied; `opening` and `predecessors` distinguish
+/// the copies.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClaimParameters {
-    /// Who claims: printable ASCII, 1 to 223 bytes.
+    /// The name of the claiming initiator: printable ASCII, 1 to 223 bytes.
     pub owner: String,
-    /// The instance id of its log.
+    /// The instance id of the owner's log.
     pub instance: [u8; 16],
-    /// How often the log was opened; at least 1.
+    /// The log generation: how often the log was opened. At least 1.
     pub generation: u64,
-    /// The number that this opening has drawn; not 0.
+    /// The random number that identifies this opening of the log; not 0.
     pub opening: u64,
-    /// The generation that was granted last, as the log knows; 0: none; its own when the claim comes again.
+    /// The generation that was granted last, as the log has recorded it. 0 if none was; equal to
+    /// `generation` if this opening presents its claim again.
     pub granted: u64,
-    /// The openings that this one succeeds: at most 8.
+    /// The earlier openings that this one succeeds, at most 8.
     pub predecessors: Vec<u64>,
-    /// There may be dirty data in the log from now on.
+    /// The log may hold dirty data from now on.
     pub writes_back: bool,
-    /// There is dirty data in the log now.
+    /// The log holds dirty data now.
     pub is_dirty: bool,
-    /// Though the unit may not have all that it had.
+    /// Grant the claim even if the unit may have lost writes.
     pub accept_loss: bool,
-    /// Though the session of a predecessor is there.
+    /// Grant the claim even if the session of a predecessor exists; that session is then fenced.
     pub takes_over: bool,
-    /// Beside others, with tokens.
+    /// Share the unit with other gateways by coherence tokens.
     pub shares: bool,
-    /// Number of the newest write that the log promises to hold; `None` in a list of version 1, which
-    /// older gateways send.
+    /// The number of the newest write that the log guarantees to hold. `None` in a list of version
+    /// 1, which older gateways send.
     pub confirmed: Option<u64>,
 }
 
-/// What CLAIM IN returns: how the unit's claim stands.
+/// The parameter data of CLAIM IN: the state of the unit's claim.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClaimReport {
-    /// Who claimed last; empty: nobody ever did.
+    /// The initiator that claimed last; empty if the unit was never claimed.
     pub owner: String,
-    /// The log.
+    /// The instance id of the owner's log.
     pub instance: [u8; 16],
     /// The generation that was granted last.
     pub generation: u64,
-    /// It is in force.
+    /// The claim is in force.
     pub is_held: bool,
-    /// There may be dirty data in the log.
+    /// The log may hold dirty data.
     pub is_dirty: bool,
-    /// The unit's operator has dropped it.
+    /// The operator of the unit has dropped the claim.
     pub is_dropped: bool,
-    /// A session that has presented it is there.
+    /// A session that has presented the claim exists.
     pub is_present: bool,
-    /// Number of the newest write that the log has confirmed. Only the node itself knows it: the bytes of CLAIM IN
-    /// do not carry it, and a report that was parsed from them has 0.
+    /// The number of the newest write that the log has confirmed. Only the node itself has it: the
+    /// bytes of CLAIM IN do not contain it, so it is 0 in a parsed report.
     pub confirmed: u64,
 }
 
 impl ClaimParameters {
-    /// The longest list.
+    /// The length of the longest list.
     pub const MOST_BYTES: usize = FIXED + 8 + MOST_PREDECESSORS * 8 + MOST_OWNER + CHECKSUM;
 
-    /// Returns the list with its checksum: version 2 if there is a confirmed number, else version 1.
+    /// Encodes the list with its checksum. The version is 2 if `confirmed` is set, otherwise 1.
     ///
     /// # Panics
-    /// If owner or predecessors are too long: for what we build ourselves.
+    /// If owner or predecessors are too long. Our own code builds this list.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         assert!(self.owner.len() <= MOST_OWNER && self.predecessors.len() <= MOST_PREDECESSORS);
@@ -106,11 +107,11 @@ impl ClaimParameters {
         sealed(bytes)
     }
 
-    /// Reads a list, believing nothing.
+    /// Parses and checks a list from an initiator.
     ///
     /// # Errors
-    /// 5/1A/00 for a list that is cut or has another length than it says; 5/26/00 that points at
-    /// what is wrong.
+    /// 5/1A/00 for a list that is truncated or disagrees with its length field; 5/26/00 with a
+    /// pointer to the wrong field.
     pub fn from_bytes(list: &[u8]) -> Result<Self, Sense> {
         let wrong = Sense::invalid_field_in_parameter_list;
         let (fixed, rest) =
@@ -166,13 +167,13 @@ impl ClaimParameters {
 }
 
 impl ClaimReport {
-    /// The longest report.
+    /// The length of the longest report.
     pub const MOST_BYTES: usize = REPORT_FIXED + MOST_OWNER + CHECKSUM;
 
-    /// What is returned, checksum included.
+    /// Encodes the report with its checksum.
     ///
     /// # Panics
-    /// If the owner is too long: it was checked when it came.
+    /// If the owner is too long; the unit checked the length when it accepted the claim.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         assert!(self.owner.len() <= MOST_OWNER);
@@ -192,7 +193,7 @@ impl ClaimReport {
         sealed(bytes)
     }
 
-    /// Reads a report of a target, which may lie. `None` if it is none.
+    /// Parses and checks a report from a target. Returns `None` if it is not a valid report.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<REPORT_FIXED>()?;
@@ -251,11 +252,11 @@ const MAGIC: &[u8; 8] = b"FBYCLAIM";
 const VERSION: u8 = 1;
 /// Version of a CLAIM OUT list with a confirmed number.
 const WITH_CONFIRMED: u8 = 2;
-/// An iSCSI name (RFC 7143, 4.2.7.1).
+/// The longest iSCSI name in bytes (RFC 7143, 4.2.7.1).
 const MOST_OWNER: usize = 223;
-/// As many as a log keeps.
+/// The number of predecessors that a log keeps.
 const MOST_PREDECESSORS: usize = 8;
-/// What comes before the predecessors, and before the owner of a report.
+/// The length of the fields before the predecessors of a list, and before the owner of a report.
 const FIXED: usize = 56;
 const REPORT_FIXED: usize = 40;
 const CHECKSUM: usize = 4;

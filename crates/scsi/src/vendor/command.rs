@@ -1,40 +1,31 @@
-//! The commands that only Forebay has. `docs/protocols.md` has their bytes.
+//! `VendorCommand`: the vendor specific commands of Forebay. `docs/protocols.md` describes their
+//! bytes.
 
 use crate::{Cdb, vendor::ClaimAction};
 
-/// A vendor specific command of Forebay: what its CDB says, nothing about its data.
+/// A vendor specific command of Forebay: the fields of its CDB, without its data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VendorCommand {
     /// CLAIM IN: reports the claim of the exclusive writer of the unit.
-    ClaimIn {
-        /// At most this many bytes come back.
-        allocation_length: u16,
-    },
-    /// CLAIM OUT: claims the unit for an exclusive writer, gives the claim back, or saves how far its log is confirmed.
-    ClaimOut {
-        /// What becomes of the claim.
-        action: ClaimAction,
-        /// Bytes of parameter list that come with it.
-        parameter_list_length: u16,
-    },
-    /// TOKEN IN: returns messages of the unit for a gateway that shares it with others.
+    ClaimIn { allocation_length: u16 },
+    /// CLAIM OUT: claims the unit for an exclusive writer, gives the claim back, or saves the
+    /// newest confirmed write of the owner's log.
+    ClaimOut { action: ClaimAction, parameter_list_length: u16 },
+    /// TOKEN IN: returns messages from a unit to a gateway that shares the unit with other
+    /// gateways.
     TokenIn {
-        /// How long to wait for a message, in milliseconds.
+        /// The longest wait for a message, in milliseconds.
         wait_ms: u16,
-        /// At most this many bytes come back.
         allocation_length: u32,
     },
-    /// TOKEN OUT: requests of a gateway to a unit that it shares with others.
-    TokenOut {
-        /// Bytes of parameter list that come with it.
-        parameter_list_length: u32,
-    },
-    /// ROLL BACK: gives up all writes that no SYNCHRONIZE CACHE has followed.
+    /// TOKEN OUT: sends requests from a gateway to a unit that it shares with other gateways.
+    TokenOut { parameter_list_length: u32 },
+    /// ROLL BACK: discards all writes since the last SYNCHRONIZE CACHE.
     RollBack,
 }
 
 impl VendorCommand {
-    /// The command's CDB, CONTROL byte zero.
+    /// Returns the CDB of the command, with a CONTROL byte of zero.
     #[must_use]
     pub fn encode(&self) -> Cdb {
         match *self {
@@ -53,7 +44,7 @@ impl VendorCommand {
     }
 }
 
-/// TOKEN IN and TOKEN OUT.
+/// Encodes TOKEN IN or TOKEN OUT.
 fn token(opcode: u8, wait_ms: u16, length: u32) -> Cdb {
     let [high, low] = wait_ms.to_be_bytes();
     let [a, b, c, d] = length.to_be_bytes();

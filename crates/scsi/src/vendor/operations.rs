@@ -1,4 +1,5 @@
-//! How the CDBs of our vendor specific commands are read, by operation code.
+//! Parses the CDBs of the vendor specific commands, with one table row per operation code and
+//! service action.
 
 use super::{ClaimAction, command::VendorCommand};
 use crate::{
@@ -8,11 +9,13 @@ use crate::{
 };
 
 impl VendorCommand {
-    /// Reads the CDB of a command of this family. A CDB longer than the command's (iSCSI always sends 16 bytes) is fine.
-    /// Returns `None` if the family has no command of this operation code and service action.
+    /// Parses the CDB of a command of this family. It may be longer than its command requires,
+    /// because iSCSI always sends 16 bytes. Returns `None` if the family has no command of this
+    /// operation code and service action.
     ///
     /// # Errors
-    /// 5/24/00 for a CDB that is too short, and for a field that asks for something that is not supported: ACA.
+    /// 5/24/00 for a CDB that is too short, and for a field that requests something unsupported:
+    /// ACA.
     #[must_use]
     pub fn parse_known(cdb: &[u8]) -> Option<Result<Self, Sense>> {
         TABLE.parse(cdb)
@@ -24,7 +27,8 @@ impl VendorCommand {
         TABLE.has_opcode(opcode)
     }
 
-    /// The commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by operation code and service action.
+    /// Returns the commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by
+    /// operation code and service action.
     pub fn operations() -> impl Iterator<Item = &'static OperationCodeEntry> {
         TABLE.entries()
     }
@@ -48,7 +52,8 @@ pub(crate) const ROWS: &[OperationRow<VendorCommand>] = &[
     }),
 ];
 
-/// A row of CLAIM OUT, which waits for tasks of others and for what is saved.
+/// Makes a row of CLAIM OUT. The command may take long: it waits for tasks of other sessions and
+/// for state that is saved.
 const fn claim_out(action: u16, parse: CdbParser<VendorCommand>) -> OperationRow<VendorCommand> {
     slow(&[0xc1, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }

@@ -3,23 +3,24 @@
 use super::page::{framed, unframed};
 use crate::field::{u8_at, u16_at};
 
-/// What the medium is like. The form factor is not said.
+/// Properties of the medium. The page reports no form factor.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct BlockDeviceCharacteristics {
-    /// MEDIUM ROTATION RATE: 0 not said, 1 it does not rotate, 0401h to FFFEh rotations a minute.
+    /// MEDIUM ROTATION RATE. 0: not reported; 1: non-rotating medium; 0401h to FFFEh: rotations per
+    /// minute.
     pub rotation_rate: u16,
-    /// WABEREQ is 01b: after a BLOCK ERASE blocks can be read without being written first.
-    /// Otherwise 00b: not said.
+    /// True if WABEREQ is 01b: after a BLOCK ERASE, blocks can be read without a write first. False
+    /// stands for 00b: not reported.
     pub reads_after_block_erase: bool,
-    /// WACEREQ, the same of a CRYPTOGRAPHIC ERASE.
+    /// True if WACEREQ is 01b: after a CRYPTOGRAPHIC ERASE, blocks can be read without a write
+    /// first. False stands for 00b: not reported.
     pub reads_after_key_erase: bool,
 }
 
 impl BlockDeviceCharacteristics {
-    /// The page's code.
     pub const PAGE: u8 = 0xb1;
 
-    /// The page, header included: 64 bytes.
+    /// Encodes the page with its header, 64 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
@@ -29,7 +30,7 @@ impl BlockDeviceCharacteristics {
         framed(Self::PAGE, &rest)
     }
 
-    /// Reads the page.
+    /// Parses the page. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;

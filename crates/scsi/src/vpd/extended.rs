@@ -3,24 +3,23 @@
 use super::page::{framed, unframed};
 use crate::field::u8_at;
 
-/// Which optional features the unit has. Everything else on the page is zero.
+/// Optional features of the unit. All other fields of the page are zero.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ExtendedInquiry {
-    /// HEADSUP: head of queue tasks.
+    /// HEADSUP: the unit supports head of queue tasks.
     pub head_of_queue: bool,
-    /// ORDSUP: ordered tasks.
+    /// ORDSUP: the unit supports ordered tasks.
     pub ordered: bool,
-    /// SIMPSUP: simple tasks.
+    /// SIMPSUP: the unit supports simple tasks.
     pub simple: bool,
-    /// V_SUP: a volatile cache.
+    /// V_SUP: the unit has a volatile cache.
     pub volatile_cache: bool,
 }
 
 impl ExtendedInquiry {
-    /// The page's code.
     pub const PAGE: u8 = 0x86;
 
-    /// The page, header included: 64 bytes.
+    /// Encodes the page with its header, 64 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
@@ -30,7 +29,7 @@ impl ExtendedInquiry {
         framed(Self::PAGE, &rest)
     }
 
-    /// Reads the page.
+    /// Parses the page. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;

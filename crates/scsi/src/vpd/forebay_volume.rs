@@ -1,24 +1,24 @@
-//! Page C0h: what a unit is that no standard has words for. `docs/protocols.md` has its bytes.
+//! Page C0h: properties of a Forebay volume for which the standards have no fields.
+//! `docs/protocols.md` describes its bytes.
 
 use super::page::{framed, unframed};
 
-/// Facts about the volume of a Forebay node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ForebayVolume {
-    /// All that is written between two SYNCHRONIZE CACHEs is there after a crash, or nothing of it,
-    /// while it is at most so many blocks, counted for each write in whole units of 4096 bytes. 0:
-    /// the unit has no epochs, and no ROLL BACK.
+    /// The capacity of an epoch in blocks, with each write rounded up to units of 4096 bytes. Up to
+    /// this size, all writes between two SYNCHRONIZE CACHEs are atomic: after a crash, the unit
+    /// holds all of them or none. 0 if the unit has no epochs and no ROLL BACK.
     pub epoch_blocks: u64,
-    /// The unit performs changes by the claim's owner after a SYNCHRONIZE CACHE that the owner has sent before them, even if
-    /// the owner did not wait for its status.
+    /// The unit executes a write of the claim's owner after every SYNCHRONIZE CACHE that the owner
+    /// sent before it, even if the owner did not wait for the status of the SYNCHRONIZE CACHE.
     pub orders_flushes: bool,
 }
 
 impl ForebayVolume {
-    /// The page's code, the first of those that vendors define.
+    /// The first page code that vendors may define.
     pub const PAGE: u8 = 0xc0;
 
-    /// The page, header included.
+    /// Encodes the page with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 24];
@@ -29,7 +29,8 @@ impl ForebayVolume {
         framed(Self::PAGE, &rest)
     }
 
-    /// Reads the page. `None` if it is another one, or another vendor's.
+    /// Parses the page. Returns `None` for another page, and for a page C0h of another vendor or
+    /// version.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest: &[u8; 24] = unframed(Self::PAGE, bytes)?.first_chunk()?;
@@ -40,10 +41,10 @@ impl ForebayVolume {
     }
 }
 
-/// Others use the same code for pages of their own.
+/// Distinguishes this page from page C0h of other vendors.
 const MAGIC: &[u8] = b"FBYVOLUM";
 const VERSION: u8 = 1;
-/// The bit of the flags in byte 14 of the page.
+/// A bit of the flags, which are byte 14 of the page.
 const ORDERS_FLUSHES: u8 = 1;
 
 #[cfg(test)]

@@ -2,26 +2,24 @@
 
 use super::page::{framed, unframed};
 
-/// Names of the logical unit, its target and the port that was asked.
+/// Names of the logical unit, of its target, and of the target port that received the INQUIRY.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DeviceIdentification(pub Vec<Designator>);
 
-/// One name.
+/// One name of a logical unit, a target or a target port.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Designator {
-    /// What is named.
     pub association: Association,
-    /// How the bytes are to be read.
     pub kind: DesignatorKind,
-    /// The bytes are ASCII or UTF-8 text; otherwise binary.
+    /// True for ASCII or UTF-8 text, false for a binary name.
     pub text: bool,
-    /// PROTOCOL IDENTIFIER for names of ports and targets: 5 is iSCSI.
+    /// PROTOCOL IDENTIFIER for names of ports and targets; 5 is iSCSI.
     pub protocol: Option<u8>,
-    /// The name, at most 255 bytes.
+    /// At most 255 bytes.
     pub name: Vec<u8>,
 }
 
-/// ASSOCIATION (SPC-4, table 502); other values do not occur in what we keep.
+/// ASSOCIATION (SPC-4, table 502). The parser skips designators with the reserved value 3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Association {
@@ -42,18 +40,17 @@ pub enum DesignatorKind {
     LogicalUnitGroup,
     Md5,
     ScsiNameString,
-    /// A type that SPC-4 does not name: 9 to 15.
+    /// A type that SPC-4 does not define: 9 to 15.
     Other(u8),
 }
 
 impl DeviceIdentification {
-    /// The page's code.
     pub const PAGE: u8 = 0x83;
 
-    /// The page, header included.
+    /// Encodes the page with its header.
     ///
     /// # Panics
-    /// If a name has more than 255 bytes, or the page more than 65,535.
+    /// If a name is longer than 255 bytes, or the page longer than 65,535.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -63,7 +60,8 @@ impl DeviceIdentification {
         framed(Self::PAGE, &rest)
     }
 
-    /// Reads the page. A designator that is cut short or names something unknown is left out.
+    /// Parses the page, up to the first truncated designator. Skips designators with an unknown
+    /// association. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = unframed(Self::PAGE, bytes)?;
@@ -90,8 +88,8 @@ impl DeviceIdentification {
         Some(Self(designators))
     }
 
-    /// The name that identifies the logical unit best: NAA, EUI-64, SCSI name string or T10 vendor
-    /// identification, in this order. Names of no bytes do not count.
+    /// Returns the best name of the logical unit: NAA, EUI-64, SCSI name string or T10 vendor
+    /// identification, in this order. Skips empty names.
     #[must_use]
     pub fn logical_unit(&self) -> Option<&Designator> {
         use DesignatorKind::{Eui64, Naa, ScsiNameString, T10VendorId};
@@ -104,7 +102,7 @@ impl DeviceIdentification {
 }
 
 impl Designator {
-    /// A binary name of the logical unit.
+    /// Returns an NAA designator of the logical unit.
     #[must_use]
     pub fn naa(name: &[u8]) -> Self {
         Self {
@@ -116,8 +114,9 @@ impl Designator {
         }
     }
 
-    /// T10 vendor identification of the logical unit: the vendor's eight characters, then what the
-    /// vendor keeps unique.
+    /// Returns a T10 vendor identification designator of the logical unit: the eight characters of
+    /// the vendor, followed by an identifier that the vendor keeps unique. Truncates it to 255
+    /// bytes.
     #[must_use]
     pub fn t10(vendor: [u8; 8], unique: &str) -> Self {
         let mut name = vendor.to_vec();
@@ -132,8 +131,8 @@ impl Designator {
         }
     }
 
-    /// An iSCSI name of a target, or a target port (SPC-4, 7.8.6.10): NUL-ended and filled with
-    /// NULs to a multiple of four bytes.
+    /// Returns the iSCSI name of a target or a target port (SPC-4, 7.8.6.10), padded with one to
+    /// four NULs to a multiple of four bytes. Truncates `text` to 251 bytes.
     #[must_use]
     pub fn iscsi_name(association: Association, text: &str) -> Self {
         let mut name: Vec<u8> = text.bytes().take(251).collect();
@@ -148,7 +147,7 @@ impl Designator {
         }
     }
 
-    /// The number of the target port that was asked (SPC-4, 7.8.6.6).
+    /// Returns the number of the target port that received the INQUIRY (SPC-4, 7.8.6.6).
     #[must_use]
     pub fn relative_target_port(port: u16) -> Self {
         let [high, low] = port.to_be_bytes();
@@ -161,7 +160,8 @@ impl Designator {
         }
     }
 
-    /// The number of the target portal group that was asked (SPC-4, 7.8.6.7).
+    /// Returns the number of the target port group of the port that received the INQUIRY (SPC-4,
+    /// 7.8.6.7).
     #[must_use]
     pub fn target_port_group(group: u16) -> Self {
         let [high, low] = group.to_be_bytes();
@@ -173,7 +173,7 @@ impl Designator {
     }
 
     pub(super) fn append_to(&self, bytes: &mut Vec<u8>) {
-        // Code set 3 is UTF-8, which SCSI name strings use; 2 is ASCII; 1 is binary.
+        // Code sets: 3 is UTF-8, which SCSI name strings use; 2 is ASCII; 1 is binary.
         let set = match (self.text, self.kind) {
             (true, DesignatorKind::ScsiNameString) => 3,
             (true, _) => 2,

@@ -3,41 +3,43 @@
 use super::page::{framed, unframed};
 use crate::field::{u8_at, u16_at, u32_at, u64_at};
 
-/// How much one command may ask for. Zero in a field: the unit does not say.
+/// Limits of one command. Zero in a field means that the unit reports no limit, unless the field
+/// says otherwise.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct BlockLimitsPage {
-    /// WSNZ: WRITE SAME of zero blocks, which means "to the end", is refused.
+    /// WSNZ: the unit refuses WRITE SAME of zero blocks, which would mean all blocks up to the end.
     pub write_same_nonzero: bool,
-    /// MAXIMUM COMPARE AND WRITE LENGTH, blocks; zero: no such command.
+    /// MAXIMUM COMPARE AND WRITE LENGTH in blocks; zero: the unit does not support the command.
     pub compare_and_write_blocks: u8,
-    /// OPTIMAL TRANSFER LENGTH GRANULARITY, blocks.
+    /// OPTIMAL TRANSFER LENGTH GRANULARITY in blocks.
     pub granularity_blocks: u16,
-    /// MAXIMUM TRANSFER LENGTH, blocks.
+    /// MAXIMUM TRANSFER LENGTH in blocks.
     pub maximum_blocks: u32,
-    /// OPTIMAL TRANSFER LENGTH, blocks.
+    /// OPTIMAL TRANSFER LENGTH in blocks.
     pub optimal_blocks: u32,
-    /// MAXIMUM UNMAP LBA COUNT, blocks in one command; zero: no UNMAP; all ones: no limit.
+    /// MAXIMUM UNMAP LBA COUNT in blocks. Zero: the unit does not support UNMAP; all ones: no
+    /// limit.
     pub unmap_blocks: u32,
-    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT, in one command.
+    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
     pub unmap_descriptors: u32,
-    /// OPTIMAL UNMAP GRANULARITY, blocks.
+    /// OPTIMAL UNMAP GRANULARITY in blocks.
     pub unmap_granularity_blocks: u32,
-    /// UNMAP GRANULARITY ALIGNMENT: the first block of a granule, where that is known.
+    /// UNMAP GRANULARITY ALIGNMENT: the first block of a granule; `None` if it is unknown.
     pub unmap_alignment: Option<u32>,
-    /// MAXIMUM WRITE SAME LENGTH, blocks.
+    /// MAXIMUM WRITE SAME LENGTH in blocks.
     pub write_same_blocks: u64,
-    /// MAXIMUM ATOMIC TRANSFER LENGTH, blocks; zero: no WRITE ATOMIC. There are no atomic
-    /// boundaries.
+    /// MAXIMUM ATOMIC TRANSFER LENGTH in blocks; zero: the unit does not support WRITE ATOMIC. The
+    /// page reports no atomic boundaries.
     pub atomic_blocks: u32,
-    /// ATOMIC ALIGNMENT and ATOMIC TRANSFER LENGTH GRANULARITY, blocks: the same number in both.
+    /// ATOMIC ALIGNMENT and ATOMIC TRANSFER LENGTH GRANULARITY in blocks; both fields have the same
+    /// value.
     pub atomic_granularity_blocks: u32,
 }
 
 impl BlockLimitsPage {
-    /// The page's code.
     pub const PAGE: u8 = 0xb0;
 
-    /// The page, header included: 64 bytes.
+    /// Encodes the page with its header, 64 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
@@ -59,7 +61,8 @@ impl BlockLimitsPage {
         framed(Self::PAGE, &rest)
     }
 
-    /// Reads the page.
+    /// Parses the page. Returns `None` for another page. If alignment and granularity of atomic
+    /// writes differ, the larger is returned.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;
@@ -83,7 +86,7 @@ impl BlockLimitsPage {
     }
 }
 
-/// UGAVALID.
+/// UGAVALID: the alignment field is valid.
 const ALIGNMENT_VALID: u32 = 1 << 31;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Vital product data pages (SPC-4, 7.8; SBC-3, 6.6), one a file.
+//! Vital product data pages (SPC-4, 7.8; SBC-3, 6.6), one per file.
 //!
-//! `from_bytes` reads what another target answered: every length in it may lie. Fields of pages
-//! shorter than today's read as zero, which the standards define as "not said".
+//! The `from_bytes` functions parse data from another target, so every length may be wrong. If a
+//! page is shorter than its current definition, the missing fields become zero, which the standards
+//! define as "not reported".
 
 mod page;
 mod serial_number;

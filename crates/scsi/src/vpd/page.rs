@@ -1,11 +1,11 @@
-//! The frame of a VPD page, and page 00h, which lists the others.
+//! The header of VPD pages, and page 00h, which lists the supported pages.
 
 use crate::field::{body, u8_at, u16_at};
 
-/// A page of a block device: header of four bytes, then `rest`.
+/// Encodes a page of a block device: a header of four bytes, followed by `rest`.
 ///
 /// # Panics
-/// If `rest` is longer than a page can say, 65,535 bytes.
+/// If `rest` is longer than 65,535 bytes.
 pub(super) fn framed(page: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).expect("a page is shorter than 64 KiB");
     let [high, low] = length.to_be_bytes();
@@ -15,33 +15,32 @@ pub(super) fn framed(page: u8, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What stands behind the header of this page, as far as it came. `None` if it is another page.
+/// Returns the bytes after the header, which may be truncated. `None` for another page.
 pub(super) fn unframed(page: u8, bytes: &[u8]) -> Option<&[u8]> {
     let length = usize::from(u16_at(bytes, 2)?);
     (u8_at(bytes, 1)? == page).then(|| body(bytes, 4, length))
 }
 
-/// Page 00h: which pages there are, ascending.
+/// Page 00h: the supported pages, ascending.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SupportedPages(pub Vec<u8>);
 
 impl SupportedPages {
-    /// The page's code.
     pub const PAGE: u8 = 0x00;
 
-    /// The page, header included.
+    /// Encodes the page with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         framed(Self::PAGE, &self.0)
     }
 
-    /// Reads the page. `None` if this is another one, or less than a header.
+    /// Parses the page. Returns `None` for another page, and if the header is incomplete.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(unframed(Self::PAGE, bytes)?.to_vec()))
     }
 
-    /// True if the list has this page.
+    /// Returns true if the list contains `page`.
     #[must_use]
     pub fn has(&self, page: u8) -> bool {
         self.0.contains(&page)

@@ -2,27 +2,24 @@
 
 use super::{identification::Designator, page::framed};
 
-/// The target ports through which the unit is reached.
+/// The target ports with access to the unit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ScsiPorts(pub Vec<TargetPort>);
 
-/// A target port.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TargetPort {
     /// RELATIVE PORT IDENTIFIER, 1 to 65,535.
     pub number: u16,
-    /// Its names.
     pub names: Vec<Designator>,
 }
 
 impl ScsiPorts {
-    /// The page's code.
     pub const PAGE: u8 = 0x88;
 
-    /// The page, header included.
+    /// Encodes the page with its header.
     ///
     /// # Panics
-    /// If the page has more than 65,535 bytes.
+    /// If the page is longer than 65,535 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -30,7 +27,7 @@ impl ScsiPorts {
             let mut names = Vec::new();
             port.names.iter().for_each(|name| name.append_to(&mut names));
             let [high, low] = port.number.to_be_bytes();
-            // No TransportID of an initiator port: none of ours is one.
+            // The TransportID of an initiator port is empty: our ports are target ports only.
             rest.extend_from_slice(&[0, 0, high, low, 0, 0, 0, 0, 0, 0]);
             rest.extend_from_slice(&(names.len() as u16).to_be_bytes());
             rest.extend_from_slice(&names);

@@ -3,22 +3,22 @@
 use super::page::{framed, unframed};
 use crate::field::u8_at;
 
-/// How blocks are given back.
+/// How initiators can deallocate blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogicalBlockProvisioning {
-    /// LBPU: by UNMAP.
+    /// LBPU: the unit supports UNMAP.
     pub unmap: bool,
-    /// LBPWS: by WRITE SAME (16) with UNMAP.
+    /// LBPWS: WRITE SAME (16) with UNMAP=1 deallocates.
     pub write_same_16: bool,
-    /// LBPWS10: by WRITE SAME (10) with UNMAP.
+    /// LBPWS10: WRITE SAME (10) with UNMAP=1 deallocates.
     pub write_same_10: bool,
-    /// LBPRZ: what was given back reads as zeros.
+    /// LBPRZ: deallocated blocks read as zeros.
     pub reads_zeros: bool,
     /// ANC_SUP: blocks can be anchored.
     pub anchor: bool,
-    /// PROVISIONING TYPE.
     pub provisioning: ProvisioningType,
-    /// THRESHOLD EXPONENT: a threshold set is 2 to this many blocks; 0: there are no thresholds.
+    /// THRESHOLD EXPONENT: a threshold set has 2 to this power blocks. 0: the unit has no
+    /// thresholds.
     pub threshold_exponent: u8,
 }
 
@@ -26,17 +26,16 @@ pub struct LogicalBlockProvisioning {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ProvisioningType {
-    /// Full, or not said.
+    /// Fully provisioned, or not reported.
     Full = 0,
     Resource = 1,
     Thin = 2,
 }
 
 impl LogicalBlockProvisioning {
-    /// The page's code.
     pub const PAGE: u8 = 0xb2;
 
-    /// The page, header included: 8 bytes, no provisioning group.
+    /// Encodes the page with its header and no provisioning group, 8 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let flags = u8::from(self.unmap) << 7
@@ -47,7 +46,7 @@ impl LogicalBlockProvisioning {
         framed(Self::PAGE, &[self.threshold_exponent, flags, self.provisioning as u8, 0])
     }
 
-    /// Reads the page.
+    /// Parses the page. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;
@@ -56,7 +55,7 @@ impl LogicalBlockProvisioning {
             unmap: flags & 0x80 != 0,
             write_same_16: flags & 0x40 != 0,
             write_same_10: flags & 0x20 != 0,
-            // LBPRZ grew to three bits in SBC-4: 001b is zeros, the rest is not.
+            // SBC-4 extended LBPRZ to three bits: only 001b stands for zeros.
             reads_zeros: flags & 0x1c == 0x04,
             anchor: flags & 0x02 != 0,
             provisioning: match u8_at(rest, 2).unwrap_or(0) & 0x07 {

@@ -2,21 +2,21 @@
 
 use super::page::{framed, unframed};
 
-/// The serial number: printable ASCII. Initiators compare it after a reconnect.
+/// The serial number: printable ASCII. Initiators compare it after they have reconnected.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnitSerialNumber(pub String);
 
 impl UnitSerialNumber {
-    /// The page's code.
     pub const PAGE: u8 = 0x80;
 
-    /// The page, header included.
+    /// Encodes the page with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         framed(Self::PAGE, self.0.as_bytes())
     }
 
-    /// Reads the page; spaces around the number are dropped, other bytes than ASCII replaced.
+    /// Parses the page. Strips spaces and NULs around the number, and replaces bytes that are not
+    /// UTF-8. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(unframed(Self::PAGE, bytes)?);

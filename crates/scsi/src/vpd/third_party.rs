@@ -6,26 +6,25 @@ use crate::{
     copy::{CONCURRENT, RANGES, ROD_TYPE, limits},
 };
 
-/// What can be copied without the initiator moving the data.
+/// Limits of copies that the storage makes itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ThirdPartyCopy {
-    /// Bytes in a block.
+    /// Bytes per block.
     pub block_size: u32,
-    /// Most blocks that a token may stand for.
+    /// The most blocks that one token can represent.
     pub token_blocks: u64,
-    /// Best number of blocks of one token.
+    /// The optimal number of blocks of one token.
     pub optimal_blocks: u64,
-    /// INACTIVITY TIMEOUT if none is asked for, seconds.
+    /// INACTIVITY TIMEOUT in seconds if the initiator requests none.
     pub default_timeout_s: u32,
-    /// The longest that may be asked for, seconds.
+    /// The longest INACTIVITY TIMEOUT in seconds that an initiator may request.
     pub maximum_timeout_s: u32,
 }
 
 impl ThirdPartyCopy {
-    /// The page's code.
     pub const PAGE: u8 = 0x8f;
 
-    /// The page, header included.
+    /// Encodes the page with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -39,7 +38,7 @@ impl ThirdPartyCopy {
         framed(Self::PAGE, &rest)
     }
 
-    /// Block device ROD token limits.
+    /// Encodes the descriptor "block device ROD token limits".
     fn token_limits(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[6..8].copy_from_slice(&(RANGES as u16).to_be_bytes());
@@ -50,7 +49,7 @@ impl ThirdPartyCopy {
         bytes
     }
 
-    /// General copy operations.
+    /// Encodes the descriptor "general copy operations".
     fn general(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&(CONCURRENT as u32).to_be_bytes());
@@ -61,7 +60,7 @@ impl ThirdPartyCopy {
     }
 }
 
-/// Supported commands, from the table of operations.
+/// Encodes the descriptor "supported commands" from the table of operations.
 fn commands() -> Vec<u8> {
     let mut bytes = vec![0];
     for opcode in [0x83, 0x84] {
@@ -77,7 +76,7 @@ fn commands() -> Vec<u8> {
     bytes
 }
 
-/// Parameter data.
+/// Encodes the descriptor "parameter data".
 fn parameters() -> [u8; 28] {
     let mut bytes = [0; 28];
     bytes[4..6].copy_from_slice(&limits::CSCDS.to_be_bytes());
@@ -86,7 +85,8 @@ fn parameters() -> [u8; 28] {
     bytes
 }
 
-/// Supported ROD token and ROD types: one, in tokens that come and go.
+/// Encodes the descriptor "ROD token features and supported ROD types": one type, which the unit
+/// accepts and returns in tokens.
 fn rod_types() -> Vec<u8> {
     let mut bytes = vec![0; 4 + 64];
     bytes[2..4].copy_from_slice(&64u16.to_be_bytes());
@@ -96,7 +96,8 @@ fn rod_types() -> Vec<u8> {
     bytes
 }
 
-/// A third-party copy descriptor: type, length, and as many zeros as make whole words.
+/// Appends a third-party copy descriptor: type, length, and the contents padded with zeros to whole
+/// words.
 fn append(rest: &mut Vec<u8>, kind: u16, descriptor: &[u8]) {
     let length = descriptor.len().next_multiple_of(4);
     rest.extend_from_slice(&kind.to_be_bytes());
@@ -129,7 +130,7 @@ mod tests {
             rest = &rest[4 + length..];
         }
         assert_eq!(kinds, [0x0000, 0x0001, 0x0004, 0x0008, 0x0108, 0x8001]);
-        // Where Windows reads them: SBC-3, table 195.
+        // The offsets at which Windows reads them: SBC-3, table 195.
         assert_eq!(bytes[14..16], [0, 64]);
         assert_eq!((bytes[19], bytes[23]), (0x58, 60));
         assert_eq!(bytes[30..32], [1, 2]);

@@ -1,25 +1,25 @@
-//! CDBs of third-party copy: THIRD-PARTY COPY OUT (83h) and IN (84h) (SPC-4, 6.4, 6.24 and on;
+//! CDBs of third-party copy: THIRD-PARTY COPY OUT (83h) and IN (84h) (SPC-4, 6.4 and from 6.24;
 //! SBC-3, 5.13 and 5.45 for tokens).
 
 use crate::{Cdb, field::be32};
 
-/// What RECEIVE COPY RESULTS and its like ask about; in brackets the service action.
+/// The question that RECEIVE COPY RESULTS or a related command asks, with the list identifier of
+/// the copy. The service action is in brackets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyResults {
-    /// COPY STATUS (LID1) of this list identifier (00h).
+    /// COPY STATUS (LID1) (00h).
     Status1(u8),
     /// OPERATING PARAMETERS (03h).
     OperatingParameters,
-    /// FAILED SEGMENT DETAILS (LID1) of this list identifier (04h).
+    /// FAILED SEGMENT DETAILS (LID1) (04h).
     FailedSegment1(u8),
-    /// COPY STATUS (LID4) of this list identifier (05h).
+    /// COPY STATUS (LID4) (05h).
     Status4(u32),
-    /// RECEIVE ROD TOKEN INFORMATION of this list identifier (07h).
+    /// RECEIVE ROD TOKEN INFORMATION (07h).
     RodTokens(u32),
 }
 
 impl CopyResults {
-    /// The service action of the command.
     #[must_use]
     pub const fn service_action(self) -> u8 {
         match self {
@@ -46,7 +46,8 @@ impl CopyResults {
     }
 }
 
-/// A THIRD-PARTY COPY OUT of this service action. `list`: the list identifier of a token command.
+/// Encodes THIRD-PARTY COPY OUT with this service action. `list` is the list identifier of a token
+/// command, and zero for EXTENDED COPY.
 pub(crate) fn encode_out(action: u8, list: u32, parameter_list_length: u32) -> Cdb {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x83, action);
@@ -55,7 +56,7 @@ pub(crate) fn encode_out(action: u8, list: u32, parameter_list_length: u32) -> C
     Cdb::new(&cdb)
 }
 
-/// COPY OPERATION ABORT of the copy with this list identifier.
+/// Encodes COPY OPERATION ABORT for the copy with this list identifier.
 pub(crate) fn encode_abort(list: u32) -> Cdb {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x83, 0x1c);
@@ -63,7 +64,7 @@ pub(crate) fn encode_abort(list: u32) -> Cdb {
     Cdb::new(&cdb)
 }
 
-/// The two numbers of a THIRD-PARTY COPY OUT: list identifier and parameter list length.
+/// Returns list identifier and parameter list length of THIRD-PARTY COPY OUT.
 pub(crate) fn parse_out(cdb: &[u8]) -> (u32, u32) {
     (be32(cdb, 6), be32(cdb, 10))
 }

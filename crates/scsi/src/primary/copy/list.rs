@@ -1,69 +1,70 @@
-//! The parameter list of EXTENDED COPY, LID1 and LID4 (SPC-4, 6.4.3 and 6.4.5): which units, which
-//! of their blocks.
+//! The parameter list of EXTENDED COPY, LID1 and LID4 (SPC-4, 6.4.3 and 6.4.5): the units that take
+//! part and the blocks to copy.
 
 use crate::{
     Sense,
     field::{array_at, u8_at, u16_at, u32_at, u64_at},
 };
 
-/// A whole list.
+/// The parameter list of one EXTENDED COPY.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CopyList {
-    /// LIST IDENTIFIER; up to 255 with LID1.
+    /// LIST IDENTIFIER; at most 255 with LID1.
     pub list: u32,
-    /// LIST ID USAGE is not 11b: the outcome may be asked for under `list`.
+    /// True if LIST ID USAGE is not 11b: the initiator may query the result under `list`.
     pub identified: bool,
-    /// CSCD descriptors: the units that take part, by index.
+    /// CSCD descriptors: the units that take part. Segments refer to them by index.
     pub cscds: Vec<Cscd>,
-    /// Segment descriptors, in order.
+    /// Segment descriptors, in the order of execution.
     pub segments: Vec<CopySegment>,
 }
 
 /// An identification CSCD descriptor (E4h; SPC-4, 6.4.5.2).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Cscd {
-    /// The NAA designator of the unit. `None`: it is named otherwise, in a way nobody here is.
+    /// The NAA designator of the unit. `None` if the descriptor has another kind of name; no unit
+    /// of Forebay has one.
     pub naa: Option<[u8; 16]>,
-    /// DISK BLOCK LENGTH, 24 bits: bytes in a block as the initiator believes.
+    /// DISK BLOCK LENGTH, 24 bits: the block size in bytes that the initiator assumes.
     pub block_size: u32,
-    /// LU ID TYPE, two bits: reserved in SPC-3, ignored since.
+    /// LU ID TYPE, two bits; reserved in SPC-3, ignored since.
     pub lu_id_type: u8,
-    /// NUL of SPC-3: no unit is meant.
+    /// NUL of SPC-3: the descriptor stands for no unit.
     pub null: bool,
 }
 
 /// A block device to block device segment (02h; SPC-4, 6.4.6.5).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CopySegment {
-    /// Index of the CSCD descriptor that blocks are read from.
+    /// Index of the CSCD descriptor of the unit to read.
     pub source: u16,
-    /// Index of the one that they are written to.
+    /// Index of the CSCD descriptor of the unit to write.
     pub destination: u16,
-    /// How many blocks.
     pub blocks: u16,
-    /// The first block at the source.
+    /// The first block to read.
     pub source_lba: u64,
-    /// The first block at the destination.
+    /// The first block to write.
     pub destination_lba: u64,
 }
 
-/// What a list may have at most, also told by RECEIVE COPY RESULTS and VPD page 8Fh.
+/// Limits of a list. RECEIVE COPY RESULTS and VPD page 8Fh report them.
 pub mod limits {
-    /// CSCD descriptors: initiators use two.
+    /// The most CSCD descriptors; initiators use two.
     pub const CSCDS: u16 = 8;
-    /// Segment descriptors; 64 of 65,535 blocks are 2 GiB, some seconds of work.
+    /// The most segment descriptors. 64 segments of 65,535 blocks are 2 GiB, which is some seconds
+    /// of work.
     pub const SEGMENTS: u16 = 64;
-    /// Bytes of descriptors.
+    /// The most bytes of descriptors.
     pub const BYTES: u32 = CSCDS as u32 * 32 + SEGMENTS as u32 * 28;
-    /// Type codes that are served, ascending.
+    /// The supported descriptor type codes, ascending.
     pub const DESCRIPTORS: [u8; 2] = [super::BLOCK_TO_BLOCK, super::IDENTIFICATION];
 }
 
 impl CopyList {
-    /// The list; `long` for LID4.
+    /// Encodes the list; `long` for LID4.
     ///
     /// # Panics
-    /// If there are more descriptors than two bytes of length can count.
+    /// If the length of the descriptors does not fit two bytes.
     #[must_use]
     pub fn to_bytes(&self, long: bool) -> Vec<u8> {
         let length = |count: usize, each: usize| {
@@ -90,12 +91,13 @@ impl CopyList {
         bytes
     }
 
-    /// Reads a list; `long` for LID4. Every count in it may lie. Indexes are not looked at: that
-    /// is for who has the units.
+    /// Parses a list; `long` for LID4. All counts and lengths are checked. Indexes of CSCD
+    /// descriptors are not; the caller, which has the units, checks them.
     ///
     /// # Errors
-    /// 5/1A/00 for less than the list says, or more descriptors than there may be bytes of;
-    /// 5/26/06 to 09 for too many, or those of unknown types; 5/26/00 for inline data.
+    /// 5/1A/00 for a list that is shorter than its length fields say, or longer than the limits;
+    /// 5/26/06 to 5/26/09 for too many descriptors, or descriptors of an unknown type; 5/26/00 for
+    /// inline data.
     pub fn parse(bytes: &[u8], long: bool) -> Result<Self, Sense> {
         let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
         let (header, list, cscd_bytes, segment_bytes, inline) = if long {
@@ -134,7 +136,7 @@ impl CopyList {
     }
 }
 
-/// One after the other; of the last one a part is an error.
+/// Parses consecutive descriptors of `each` bytes. A truncated last one is an error.
 fn descriptors<T>(
     mut bytes: &[u8],
     each: usize,
@@ -142,7 +144,8 @@ fn descriptors<T>(
 ) -> Result<Vec<T>, Sense> {
     let mut all = Vec::with_capacity(bytes.len() / each);
     while let Some(first) = bytes.first() {
-        // A descriptor of another type may have another length: its type is what is wrong.
+        // Parse before checking the length: a descriptor of an unknown type may have another
+        // length, and the error must then name the type.
         all.push(parse(&bytes[..each.min(bytes.len())])?);
         let _ = first;
         bytes = bytes.get(each..).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
@@ -151,13 +154,12 @@ fn descriptors<T>(
 }
 
 impl Cscd {
-    /// A unit by its NAA designator.
+    /// Returns the descriptor of a unit with this NAA designator.
     #[must_use]
     pub const fn naa(naa: [u8; 16], block_size: u32) -> Self {
         Self { naa: Some(naa), block_size, lu_id_type: 0, null: false }
     }
 
-    /// The 32 bytes of the descriptor.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CSCD_BYTES] {
         let mut bytes = [0; CSCD_BYTES];
@@ -219,18 +221,19 @@ impl CopySegment {
     }
 }
 
-/// Descriptor type codes.
+/// Descriptor type codes of EXTENDED COPY.
 const IDENTIFICATION: u8 = 0xe4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
-/// Bytes of a descriptor.
+/// Descriptor lengths in bytes.
 const CSCD_BYTES: usize = 32;
 const SEGMENT_BYTES: usize = 28;
-/// Bytes before the descriptors.
+/// Length in bytes of the list header, before the descriptors.
 const SHORT_HEADER: usize = 16;
 const LONG_HEADER: usize = 48;
-/// LIST ID USAGE 11b.
+/// LIST ID USAGE 11b: the list has no identifier.
 const NOT_IDENTIFIED: u8 = 0x18;
-/// How an NAA designator of 16 bytes of a unit begins: binary, of a unit, NAA, its length.
+/// The head of a 16-byte NAA designator of a logical unit: code set binary, type NAA, reserved,
+/// length.
 const NAA: [u8; 4] = [1, 3, 0, 16];
 
 #[cfg(test)]
@@ -297,7 +300,7 @@ mod tests {
         fn hostile_lists_do_no_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
                                     long in any::<bool>(), small in any::<bool>()) {
             if small {
-                // Most counts are too large by chance.
+                // Random counts are usually too large, so that the parser would stop there.
                 for at in [2, 8, 9, 12, 13, 14, 15, 42, 44, 46, 47] {
                     if let Some(byte) = bytes.get_mut(at) {
                         *byte = 0;

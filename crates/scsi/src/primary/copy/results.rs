@@ -1,38 +1,34 @@
-//! What RECEIVE COPY RESULTS and RECEIVE ROD TOKEN INFORMATION return (SPC-4, 6.22 to 6.28).
+//! Parameter data of RECEIVE COPY RESULTS and RECEIVE ROD TOKEN INFORMATION (SPC-4, 6.22 to 6.28).
 
 use super::{list::limits, token::TOKEN_BYTES};
 use crate::Sense;
 
-/// How far a copy came.
+/// The progress or result of one copy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CopyStatus {
-    /// The service action of the command that asked for the copy.
+    /// The service action of the command that requested the copy.
     pub service_action: u8,
-    /// What became of it.
     pub state: CopyState,
-    /// Segments or ranges that were done.
+    /// The number of segments or ranges that were processed.
     pub segments: u16,
-    /// Blocks that were written, or that the token stands for.
+    /// The number of blocks that were written, or that the token represents.
     pub blocks: u64,
-    /// The token that was made.
+    /// The ROD token that the command created.
     pub token: Option<[u8; TOKEN_BYTES]>,
 }
 
-/// What became of a copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyState {
-    /// It goes on.
     Running,
-    /// All was done.
     Done,
-    /// It ended with this sense, a part may be done.
+    /// The copy ended with this sense data; a part of the blocks may have been copied.
     Failed(Sense),
-    /// It was aborted before its end.
+    /// The copy was aborted before its end.
     Aborted,
 }
 
 impl CopyStatus {
-    /// COPY STATUS (LID1) data.
+    /// Encodes COPY STATUS (LID1) data.
     #[must_use]
     pub fn to_short_bytes(&self) -> Vec<u8> {
         let status = match self.state {
@@ -47,7 +43,7 @@ impl CopyStatus {
         bytes
     }
 
-    /// COPY STATUS (LID4) data; with what RECEIVE ROD TOKEN INFORMATION adds if `tokens`.
+    /// Encodes COPY STATUS (LID4) data, or RECEIVE ROD TOKEN INFORMATION data if `tokens`.
     #[must_use]
     pub fn to_long_bytes(&self, tokens: bool) -> Vec<u8> {
         let sense = match self.state {
@@ -62,7 +58,7 @@ impl CopyStatus {
             CopyState::Failed(_) => 0x02,
             CopyState::Aborted => 0x60,
         };
-        // EXTENDED COPY COMPLETION STATUS: that of the command.
+        // Byte 12 is EXTENDED COPY COMPLETION STATUS, the SCSI status of the copy command.
         bytes[12] = if matches!(self.state, CopyState::Failed(_)) { 0x02 } else { 0 };
         (bytes[13], bytes[14]) = (SENSE_BYTES as u8, sense.len().min(SENSE_BYTES) as u8);
         bytes[15] = IN_BLOCKS;
@@ -78,13 +74,13 @@ impl CopyStatus {
                 bytes.extend_from_slice(token);
             }
         }
-        // AVAILABLE DATA counts from behind itself.
+        // AVAILABLE DATA does not count its own four bytes.
         let available = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&available.to_be_bytes());
         bytes
     }
 
-    /// FAILED SEGMENT DETAILS (LID1) data: the sense data of what failed, or nothing.
+    /// Encodes FAILED SEGMENT DETAILS (LID1) data: the sense data of the failed copy, or no data.
     #[must_use]
     pub fn to_failed_segment(&self) -> Vec<u8> {
         let CopyState::Failed(sense) = self.state else { return vec![0; 4] };
@@ -99,11 +95,11 @@ impl CopyStatus {
     }
 }
 
-/// OPERATING PARAMETERS data of a unit with blocks of so many bytes.
+/// Encodes OPERATING PARAMETERS data of a unit; `block_size` is in bytes.
 #[must_use]
 pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     let mut bytes = vec![0; 44];
-    // SNLID: a list may go without an identifier.
+    // SNLID: a list may be sent without an identifier.
     bytes[4] = 0x01;
     bytes[8..10].copy_from_slice(&limits::CSCDS.to_be_bytes());
     bytes[10..12].copy_from_slice(&limits::SEGMENTS.to_be_bytes());
@@ -119,11 +115,11 @@ pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     bytes
 }
 
-/// Copies of one nexus whose outcome is kept, and that may go on at a time.
+/// The most copies of one nexus that may run at a time, and the most whose results are kept.
 pub const CONCURRENT: usize = 16;
 /// TRANSFER COUNT UNITS: logical blocks.
 const IN_BLOCKS: u8 = 0xf1;
-/// Room for sense data: the longest we give, in whole words.
+/// Space for sense data in bytes: the longest that we return, in whole words.
 const SENSE_BYTES: usize = 28;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! ROD tokens of block devices: the lists of POPULATE TOKEN and WRITE USING TOKEN (SBC-3, 5.11 and
-//! 5.47), and the bytes of a token (SPC-4, 5.16.7.5).
+//! ROD tokens of block devices: the parameter lists of POPULATE TOKEN and WRITE USING TOKEN (SBC-3,
+//! 5.11 and 5.47), and the bytes of a token (SPC-4, 5.16.7.5).
 
 use super::list::Cscd;
 use crate::{
@@ -7,66 +7,65 @@ use crate::{
     field::{array_at, u8_at, u16_at, u32_at, u64_at},
 };
 
-/// Bytes of every token.
+/// The length of every ROD token.
 pub const TOKEN_BYTES: usize = 512;
 
-/// A run of blocks.
+/// A range of blocks in the parameter list of a token command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TokenRange {
-    /// First block.
     pub lba: u64,
-    /// How many; none is no error.
+    /// Zero blocks are no error.
     pub blocks: u32,
 }
 
-/// POPULATE TOKEN's list.
+/// The parameter list of POPULATE TOKEN.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PopulateToken {
-    /// INACTIVITY TIMEOUT, seconds; zero: the default.
+    /// INACTIVITY TIMEOUT in seconds; zero requests the default.
     pub timeout_s: u32,
-    /// ROD TYPE, if one is asked for (RTV).
+    /// ROD TYPE, if the initiator requests one (RTV=1).
     pub rod_type: Option<u32>,
-    /// What the token is to stand for.
+    /// The blocks that the token will represent.
     pub ranges: Vec<TokenRange>,
 }
 
-/// WRITE USING TOKEN's list.
+/// The parameter list of WRITE USING TOKEN.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WriteUsingToken {
-    /// DEL_TKN: the token is not needed any more.
+    /// DEL_TKN: the target may discard the token after this command.
     pub delete: bool,
     /// OFFSET INTO ROD, in blocks.
     pub offset: u64,
-    /// The token.
     pub token: [u8; TOKEN_BYTES],
-    /// Where what it stands for goes.
+    /// The blocks to write.
     pub ranges: Vec<TokenRange>,
 }
 
-/// What a token says. Only its secret counts; the rest is for who reads it on the wire.
+/// The contents of a ROD token. The target accepts only exact copies of tokens that it has made;
+/// the fields other than `identifier` and `secret` are for people who inspect a trace.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RodToken {
-    /// COPY MANAGER ROD TOKEN IDENTIFIER: another one for each token of a copy manager.
+    /// COPY MANAGER ROD TOKEN IDENTIFIER: unique among the tokens of a copy manager.
     pub identifier: u64,
-    /// Who made it.
+    /// The unit that made the token.
     pub creator: Cscd,
-    /// Bytes that it stands for.
+    /// The size of the represented data in bytes.
     pub bytes: u64,
-    /// What nobody can guess.
+    /// Random bytes, so that nobody can guess a valid token.
     pub secret: [u8; 32],
 }
 
-/// Point in time copy, change vulnerable (SPC-4, table 108): the token is void once what it
-/// stands for is written.
+/// Point in time copy, change vulnerable (SPC-4, table 108): a write to the represented blocks
+/// invalidates the token.
 pub const ROD_TYPE: u32 = 0x0080_0001;
-/// Ranges of one list.
+/// The most ranges in one list.
 pub const RANGES: usize = 64;
 
 impl PopulateToken {
-    /// The list.
+    /// Encodes the list.
     ///
     /// # Panics
-    /// If there are more ranges than two bytes of length can count.
+    /// If the length of the ranges does not fit two bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 16];
@@ -77,10 +76,11 @@ impl PopulateToken {
         bytes
     }
 
-    /// Reads the list. IMMED is not looked at: the status comes with the token.
+    /// Parses the list. IMMED is ignored: the status is always sent together with the token.
     ///
     /// # Errors
-    /// 5/1A/00 for less than it says, 5/26/00 for more ranges than there may be.
+    /// 5/1A/00 for a list that is shorter than its length fields say; 5/26/00 for more than
+    /// [`RANGES`] ranges.
     pub fn parse(bytes: &[u8]) -> Result<Self, Sense> {
         let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
         let ranges = parse_ranges(bytes, 14)?;
@@ -95,10 +95,10 @@ impl PopulateToken {
 }
 
 impl WriteUsingToken {
-    /// The list.
+    /// Encodes the list.
     ///
     /// # Panics
-    /// If there are more ranges than two bytes of length can count.
+    /// If the length of the ranges does not fit two bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 536];
@@ -109,10 +109,10 @@ impl WriteUsingToken {
         bytes
     }
 
-    /// Reads the list. IMMED is not looked at: the status comes when the work is done.
+    /// Parses the list. IMMED is ignored: the status is always sent when the blocks are written.
     ///
     /// # Errors
-    /// As of [`PopulateToken::parse`].
+    /// The errors of [`PopulateToken::parse`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Sense> {
         let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
         let ranges = parse_ranges(bytes, 534)?;
@@ -126,7 +126,6 @@ impl WriteUsingToken {
 }
 
 impl RodToken {
-    /// The 512 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; TOKEN_BYTES] {
         let mut bytes = [0; TOKEN_BYTES];
@@ -139,8 +138,8 @@ impl RodToken {
         bytes
     }
 
-    /// Identifier and creator's NAA designator of a token that came: where to look for it. `None`
-    /// if it is none that we made.
+    /// Returns the identifier and the creator's NAA designator in a received token, which say where
+    /// to look the token up. `None` if Forebay cannot have made the token.
     #[must_use]
     pub fn origin(bytes: &[u8; TOKEN_BYTES]) -> Option<(u64, [u8; 16])> {
         let is_ours = u32_at(bytes, 0)? == ROD_TYPE && u16_at(bytes, 6)? == TOKEN_BYTES as u16 - 8;
@@ -149,7 +148,7 @@ impl RodToken {
     }
 }
 
-/// Fills in both lengths.
+/// Appends the ranges and sets both length fields.
 fn append_ranges(bytes: &mut Vec<u8>, ranges: &[TokenRange]) {
     let length = u16::try_from(ranges.len() * 16).expect("a list has a few ranges");
     let at = bytes.len() - 2;
@@ -163,7 +162,7 @@ fn append_ranges(bytes: &mut Vec<u8>, ranges: &[TokenRange]) {
     bytes[..2].copy_from_slice(&all.to_be_bytes());
 }
 
-/// The ranges behind the length at `at`.
+/// Parses the ranges that follow the length field at offset `at`.
 fn parse_ranges(bytes: &[u8], at: usize) -> Result<Vec<TokenRange>, Sense> {
     let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
     let all = usize::from(u16_at(bytes, 0).ok_or_else(short_of)?) + 2;
@@ -180,7 +179,7 @@ fn parse_ranges(bytes: &[u8], at: usize) -> Result<Vec<TokenRange>, Sense> {
     Ok(bytes[at + 2..end].chunks_exact(16).filter_map(range).collect())
 }
 
-/// Where the secret stands, in the extended ROD token data.
+/// Offset of the secret, in the extended ROD token data.
 const SECRET_AT: usize = 256;
 
 #[cfg(test)]

@@ -2,38 +2,33 @@
 
 use crate::{Cdb, PageControl, field::be16};
 
-/// LOG SENSE's fields.
+/// The CDB fields of LOG SENSE.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogSense {
-    /// SP: the parameters are saved, too.
+    /// SP: save the log parameters.
     pub save: bool,
     /// PC: threshold or cumulative values, current or default (SPC-4, table 193). The bits are
-    /// those of a mode page's control: 01b, current cumulative, is what everybody asks for.
+    /// those of PAGE CONTROL of mode pages. Initiators usually request 01b, current cumulative
+    /// values.
     pub control: PageControl,
-    /// PAGE CODE.
     pub page: u8,
-    /// SUBPAGE CODE.
     pub subpage: u8,
-    /// PARAMETER POINTER: the first parameter that is wanted.
+    /// PARAMETER POINTER: the first parameter to return.
     pub first_parameter: u16,
-    /// At most this many bytes come back.
     pub allocation_length: u16,
 }
 
-/// LOG SELECT's fields.
+/// The CDB fields of LOG SELECT.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogSelect {
-    /// PCR: counters go back to zero.
+    /// PCR: reset the counters to zero.
     pub reset: bool,
-    /// SP: the parameters are saved, too.
+    /// SP: save the log parameters.
     pub save: bool,
-    /// PC.
     pub control: PageControl,
-    /// PAGE CODE; 0: all pages.
+    /// PAGE CODE; 0 stands for all pages.
     pub page: u8,
-    /// SUBPAGE CODE.
     pub subpage: u8,
-    /// Bytes of parameter list that come with it.
     pub parameter_list_length: u16,
 }
 

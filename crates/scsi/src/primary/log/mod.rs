@@ -1,4 +1,5 @@
-//! Log pages (SPC-4, 6.7, 6.8, 7.3; SBC-3, 6.4): what LOG SENSE asks for and returns.
+//! Log pages (SPC-4, 6.7, 6.8, 7.3; SBC-3, 6.4): CDBs of LOG SENSE and LOG SELECT, and the pages as
+//! bytes.
 
 mod command;
 mod page;

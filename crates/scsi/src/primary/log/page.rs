@@ -1,50 +1,47 @@
-//! Log pages as bytes.
+//! Encodes and parses log pages.
 
 use crate::field::{body, u8_at, u16_at};
 
-/// A log page: its parameters, ascending.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogPage {
     /// PAGE CODE, 0 to 3Fh.
     pub code: u8,
-    /// SUBPAGE CODE; 0: the page has no subpage format.
+    /// SUBPAGE CODE; 0 for a page without subpage format.
     pub subpage: u8,
-    /// What it tells.
+    /// Ascending by parameter code.
     pub parameters: Vec<LogParameter>,
 }
 
-/// A log parameter in binary format list form; nothing about it can be set or saved.
+/// A log parameter in binary list format. Initiators cannot set or save it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogParameter {
-    /// PARAMETER CODE.
     pub code: u16,
-    /// Its value, at most 255 bytes.
+    /// At most 255 bytes.
     pub value: Vec<u8>,
 }
 
-/// Page 0Ch, Logical Block Provisioning (SBC-3, 6.4.4), in threshold sets of blocks: see
-/// `vpd::LogicalBlockProvisioning`.
+/// Page 0Ch, Logical Block Provisioning (SBC-3, 6.4.4). The counts are in threshold sets of blocks,
+/// see [`crate::vpd::LogicalBlockProvisioning`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProvisioningCounts {
-    /// Parameter 0001h: what there is room for yet.
+    /// Parameter 0001h: the available space.
     pub available: u32,
-    /// Parameter 0002h: what is used.
+    /// Parameter 0002h: the used space.
     pub used: u32,
-    /// The room is shared with others.
+    /// True if other units share the available space.
     pub shared: bool,
 }
 
-/// Page 2Fh, Informational Exceptions (SPC-4, 7.3.9): the most recent one.
+/// Page 2Fh, Informational Exceptions (SPC-4, 7.3.9), with the most recent exception.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InformationalExceptions {
-    /// Additional sense code; 0: there was none.
+    /// Additional sense code; 0 if there was no exception.
     pub asc: u8,
-    /// Additional sense code qualifier.
     pub ascq: u8,
 }
 
 impl LogPage {
-    /// The page from the first parameter whose code is at least `first`.
+    /// Encodes the page, starting with the first parameter whose code is at least `first`.
     #[must_use]
     pub fn to_bytes(&self, first: u16) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -56,7 +53,8 @@ impl LogPage {
         framed(self.code, self.subpage, &rest)
     }
 
-    /// Reads a page; a parameter that is cut short ends it. `None` for less than a header.
+    /// Parses a page, up to the first truncated parameter. Returns `None` if the header is
+    /// incomplete.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (code, subpage) = (u8_at(bytes, 0)? & 0x3f, u8_at(bytes, 1)?);
@@ -75,13 +73,11 @@ impl LogPage {
 }
 
 impl ProvisioningCounts {
-    /// PAGE CODE.
     pub const PAGE: u8 = 0x0c;
 
-    /// The page.
     #[must_use]
     pub fn to_page(self) -> LogPage {
-        // SCOPE 01b: this unit's alone; 10b: of others, too.
+        // SCOPE 01b: the count is of this unit only; 10b: it includes other units.
         let scope = if self.shared { 2 } else { 1 };
         let count = |code: u16, count: u32| {
             let mut value = count.to_be_bytes().to_vec();
@@ -94,10 +90,9 @@ impl ProvisioningCounts {
 }
 
 impl InformationalExceptions {
-    /// PAGE CODE.
     pub const PAGE: u8 = 0x2f;
 
-    /// The page. There is no thermometer.
+    /// Returns the page, without a temperature: the device has no sensor.
     #[must_use]
     pub fn to_page(self) -> LogPage {
         let value = vec![self.asc, self.ascq, NO_TEMPERATURE, 0];
@@ -105,13 +100,15 @@ impl InformationalExceptions {
     }
 }
 
-/// Page 00h: which pages there are, ascending, itself included (SPC-4, 7.3.19).
+/// Encodes page 00h, the list of supported pages (SPC-4, 7.3.19). `pages` ascends and includes page
+/// 00h.
 #[must_use]
 pub fn supported_log_pages(pages: &[u8]) -> Vec<u8> {
     framed(0, 0, pages)
 }
 
-/// Page 00h, subpage FFh: which pages and subpages there are, ascending (SPC-4, 7.3.20).
+/// Encodes page 00h, subpage FFh: the list of supported pages and subpages, ascending (SPC-4,
+/// 7.3.20).
 #[must_use]
 pub fn supported_log_subpages(pages: &[(u8, u8)]) -> Vec<u8> {
     let rest: Vec<u8> = pages.iter().flat_map(|(page, subpage)| [*page, *subpage]).collect();
@@ -120,16 +117,16 @@ pub fn supported_log_subpages(pages: &[(u8, u8)]) -> Vec<u8> {
 
 fn framed(code: u8, subpage: u8, rest: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(rest.len()).expect("a page is below 64 KiB").to_be_bytes();
-    // DS: nothing of it is saved. SPF where there is a subpage.
+    // Bit 7 is DS: the page is not saved. Bit 6 is SPF: the page has a subpage.
     let format = if subpage == 0 { 0x80 } else { 0xc0 };
     let mut bytes = vec![format | code & 0x3f, subpage, high, low];
     bytes.extend_from_slice(rest);
     bytes
 }
 
-/// FORMAT AND LINKING 11b: a list in binary.
+/// FORMAT AND LINKING 11b: a binary list parameter.
 const FORMAT_LIST: u8 = 0x03;
-/// MOST RECENT TEMPERATURE READING: none.
+/// TEMPERATURE FFh: not available (SPC-4, 7.3.9).
 const NO_TEMPERATURE: u8 = 0xff;
 
 #[cfg(test)]

@@ -5,12 +5,10 @@ use crate::{
     field::{be16, be32},
 };
 
-/// PERSISTENT RESERVE IN.
+/// The CDB fields of PERSISTENT RESERVE IN.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PersistentReserveIn {
-    /// What is asked about.
     pub report: ReserveReport,
-    /// At most this many bytes come back.
     pub allocation_length: u16,
 }
 
@@ -24,17 +22,15 @@ pub enum ReserveReport {
     FullStatus = 3,
 }
 
-/// PERSISTENT RESERVE OUT.
+/// The CDB fields of PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PersistentReserveOut {
-    /// What is asked for.
     pub action: ReserveAction,
-    /// Bytes of parameter list that come with it.
     pub parameter_list_length: u32,
 }
 
-/// The service actions of PERSISTENT RESERVE OUT (SPC-4, table 214), those about a reservation
-/// with its type. The scope is always the logical unit.
+/// The service actions of PERSISTENT RESERVE OUT (SPC-4, table 214), with the TYPE of the
+/// reservation if the action has one. The scope is always the logical unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReserveAction {
     Register,
@@ -65,7 +61,7 @@ impl PersistentReserveIn {
         Cdb::new(&[0x5e, self.report as u8, 0, 0, 0, 0, 0, high, low, 0])
     }
 
-    /// Of a CDB with this service action.
+    /// Parses the CDB; the caller has read the service action.
     pub(crate) fn parse(report: ReserveReport, cdb: &[u8]) -> Self {
         Self { report, allocation_length: be16(cdb, 7) }
     }
@@ -80,17 +76,17 @@ impl PersistentReserveOut {
         Cdb::new(&cdb)
     }
 
-    /// Of a CDB whose service action needs no type.
+    /// Parses a CDB whose service action has no type. The caller has read the service action.
     pub(crate) fn parse(action: ReserveAction, cdb: &[u8]) -> Self {
         Self { action, parameter_list_length: be32(cdb, 5) }
     }
 
-    /// Of a CDB whose service action has a type.
+    /// Parses a CDB whose service action has a type.
     pub(crate) fn parse_typed(
         action: fn(ReservationType) -> ReserveAction,
         cdb: &[u8],
     ) -> Result<Self, Sense> {
-        // SCOPE: there is none but the logical unit.
+        // SCOPE: the only supported value is the logical unit.
         if cdb[2] >> 4 != 0 {
             return Err(Sense::invalid_bit_in_cdb(2, 7));
         }
@@ -101,7 +97,7 @@ impl PersistentReserveOut {
 }
 
 impl ReserveAction {
-    /// Service action and type as they stand in the CDB.
+    /// Returns service action and type as in the CDB.
     fn numbers(self) -> (u8, u8) {
         match self {
             Self::Register => (0, 0),
@@ -117,7 +113,7 @@ impl ReserveAction {
 }
 
 impl ReservationType {
-    /// All of them, by number.
+    /// All types, ascending by number.
     pub const ALL: [Self; 6] = [
         Self::WriteExclusive,
         Self::ExclusiveAccess,
@@ -127,25 +123,24 @@ impl ReservationType {
         Self::ExclusiveAccessAllRegistrants,
     ];
 
-    /// The type with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Every registered nexus holds the reservation.
+    /// Returns true if every registered nexus holds the reservation.
     #[must_use]
     pub fn all_registrants(self) -> bool {
         matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
     }
 
-    /// Every registered nexus may do what the holder may.
+    /// Returns true if every registered nexus has the access rights of the holder.
     #[must_use]
     pub fn admits_registrants(self) -> bool {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
-    /// Reading, too, is for those only who are admitted.
+    /// Returns true if other nexuses may not read either.
     #[must_use]
     pub fn excludes_reading(self) -> bool {
         matches!(

@@ -1,4 +1,5 @@
-//! Persistent reservations as values (SPC-4, 5.13, 6.15, 6.16): CDBs, parameter lists, answers.
+//! Persistent reservations (SPC-4, 5.13, 6.15, 6.16): CDBs, parameter lists and parameter data. The
+//! unit keeps the reservations themselves.
 
 mod command;
 mod report;

@@ -6,31 +6,31 @@ use crate::{
     field::{u8_at, u16_at, u32_at, u64_at},
 };
 
-/// The list of all service actions but REGISTER AND MOVE.
+/// The parameter list of every service action except REGISTER AND MOVE.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct OutParameters {
-    /// RESERVATION KEY: that under which the nexus is registered.
+    /// RESERVATION KEY: the key under which the nexus is registered.
     pub key: u64,
-    /// SERVICE ACTION RESERVATION KEY: the new one, or that of who is preempted.
+    /// SERVICE ACTION RESERVATION KEY: the new key of the nexus, or the key to preempt.
     pub action_key: u64,
-    /// APTPL: registrations and reservation outlast a loss of power.
+    /// APTPL: registrations and reservation survive a power loss.
     pub persist: bool,
-    /// ALL_TG_PT: the registration is for all target ports.
+    /// ALL_TG_PT: register on all target ports.
     pub all_target_ports: bool,
-    /// SPEC_I_PT: these initiator ports are registered, too.
+    /// SPEC_I_PT: register these initiator ports, too.
     pub ports: Option<Vec<TransportId>>,
 }
 
-/// The list of REGISTER AND MOVE.
+/// The parameter list of REGISTER AND MOVE.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MoveParameters {
-    /// RESERVATION KEY: that under which the nexus is registered.
+    /// RESERVATION KEY: the key under which the nexus is registered.
     pub key: u64,
-    /// SERVICE ACTION RESERVATION KEY: that under which the new holder is to be registered.
+    /// SERVICE ACTION RESERVATION KEY: the key under which the new holder will be registered.
     pub action_key: u64,
-    /// UNREG: the nexus itself is unregistered.
+    /// UNREG: remove the registration of this nexus.
     pub unregister: bool,
-    /// APTPL: registrations and reservation outlast a loss of power.
+    /// APTPL: registrations and reservation survive a power loss.
     pub persist: bool,
     /// RELATIVE TARGET PORT IDENTIFIER of the new holder's nexus.
     pub target_port: u16,
@@ -39,7 +39,6 @@ pub struct MoveParameters {
 }
 
 impl OutParameters {
-    /// The list.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let flags = u8::from(self.ports.is_some()) << 3
@@ -55,11 +54,11 @@ impl OutParameters {
         bytes
     }
 
-    /// Reads a list that came whole.
+    /// Parses a complete list.
     ///
     /// # Errors
-    /// 5/1A/00 for a length that does not agree with what it holds; 5/26/00 for a TransportID that
-    /// names no iSCSI initiator port, or for more than [`MOST_PORTS`] of them.
+    /// 5/1A/00 for a length that disagrees with the contents; 5/26/00 for a TransportID that is not
+    /// the name of an iSCSI initiator port, and for more than [`MOST_PORTS`] TransportIDs.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Sense> {
         let (key, action_key, flags) = head(bytes)?;
         let ports = if flags & SPEC_I_PT == 0 {
@@ -81,7 +80,6 @@ impl OutParameters {
 }
 
 impl MoveParameters {
-    /// The list.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let flags = u8::from(self.unregister) << 1 | u8::from(self.persist);
@@ -94,10 +92,10 @@ impl MoveParameters {
         bytes
     }
 
-    /// Reads a list that came whole.
+    /// Parses a complete list.
     ///
     /// # Errors
-    /// As [`OutParameters::from_bytes`].
+    /// The errors of [`OutParameters::from_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Sense> {
         let (key, action_key, _) = head(bytes)?;
         let length = u32_at(bytes, 20).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)? as usize;
@@ -119,7 +117,7 @@ impl MoveParameters {
     }
 }
 
-/// Both keys, and the flags of the basic list.
+/// Returns both keys, and the flags at the offset that they have in the basic list.
 fn head(bytes: &[u8]) -> Result<(u64, u64, u8), Sense> {
     let read = || {
         let flags = u8_at(bytes, 20)?;
@@ -147,7 +145,7 @@ fn ports(bytes: &[u8]) -> Result<Vec<TransportId>, Sense> {
     Ok(ports)
 }
 
-/// Bytes of a list without TransportIDs.
+/// Length in bytes of a list without TransportIDs.
 const BASIC: usize = 24;
 /// The most TransportIDs in one list: more initiator ports than a cluster has nodes.
 const MOST_PORTS: usize = 256;
@@ -199,7 +197,7 @@ mod tests {
         assert_eq!(sense, Sense::invalid_field_in_parameter_list(28));
     }
 
-    /// CVE-2025-57275 of another target: more registrants than its array had room for.
+    /// CVE-2025-57275 of another target: more registrants than its array had space for.
     #[test]
     fn no_list_names_more_ports_than_there_is_room_for() {
         let list = |count| {

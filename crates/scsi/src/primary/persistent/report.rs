@@ -1,46 +1,42 @@
-//! What PERSISTENT RESERVE IN returns (SPC-4, 6.15.2 to 6.15.5).
+//! Parameter data of PERSISTENT RESERVE IN (SPC-4, 6.15.2 to 6.15.5).
 
 use super::{command::ReservationType, transport_id::TransportId};
 
-/// The reservation that READ RESERVATION tells.
+/// The reservation that READ RESERVATION reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReservationHeld {
-    /// The key of its holder; 0 where all registrants hold it.
+    /// The key of the holder; 0 if all registrants hold the reservation.
     pub key: u64,
-    /// Its type.
     pub kind: ReservationType,
 }
 
-/// What a unit can do about reservations. It always takes SPEC_I_PT and ALL_TG_PT, handles
-/// RESERVE and RELEASE compatibly, and knows all six types.
+/// The reservation features that differ between units. Every unit supports SPEC_I_PT, ALL_TG_PT,
+/// all six types, and RESERVE and RELEASE in the compatible way (CRH).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capabilities {
-    /// PTPL_C: reservations can outlast a loss of power.
+    /// PTPL_C: reservations can survive a power loss.
     pub can_persist: bool,
-    /// PTPL_A: those that there are will.
+    /// PTPL_A: the present registrations and reservation survive a power loss.
     pub persists: bool,
 }
 
-/// One registration as READ FULL STATUS tells it.
+/// One registration in READ FULL STATUS.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FullStatus {
-    /// The key.
     pub key: u64,
     /// The type of the reservation, if this nexus holds it.
     pub held: Option<ReservationType>,
-    /// RELATIVE TARGET PORT IDENTIFIER.
     pub target_port: u16,
-    /// The initiator port.
     pub port: TransportId,
 }
 
-/// READ KEYS.
+/// Encodes READ KEYS data. `generation` is PRGENERATION.
 #[must_use]
 pub fn keys(generation: u32, keys: impl IntoIterator<Item = u64>) -> Vec<u8> {
     framed(generation, keys.into_iter().flat_map(u64::to_be_bytes).collect())
 }
 
-/// READ RESERVATION.
+/// Encodes READ RESERVATION data. `generation` is PRGENERATION.
 #[must_use]
 pub fn reservation(generation: u32, held: Option<ReservationHeld>) -> Vec<u8> {
     let mut rest = Vec::new();
@@ -51,7 +47,7 @@ pub fn reservation(generation: u32, held: Option<ReservationHeld>) -> Vec<u8> {
     framed(generation, rest)
 }
 
-/// READ FULL STATUS.
+/// Encodes READ FULL STATUS data. `generation` is PRGENERATION.
 #[must_use]
 pub fn full_status(generation: u32, all: impl IntoIterator<Item = FullStatus>) -> Vec<u8> {
     let mut rest = Vec::new();
@@ -68,15 +64,16 @@ pub fn full_status(generation: u32, all: impl IntoIterator<Item = FullStatus>) -
 }
 
 impl Capabilities {
-    /// REPORT CAPABILITIES: eight bytes.
+    /// Encodes REPORT CAPABILITIES data.
     #[must_use]
     pub fn to_bytes(self) -> Vec<u8> {
         let crh_sip_atp = 0x10 | 0x08 | 0x04;
-        // TMV: the mask of types below is valid. ALLOW COMMANDS 011b: TEST UNIT READY passes any
-        // reservation, MODE SENSE and its like (SPC-4, table 210) one that is write exclusive.
+        // TMV: the type mask below is valid. ALLOW COMMANDS 011b: TEST UNIT READY passes any
+        // reservation; MODE SENSE and similar commands (SPC-4, table 210) pass write exclusive
+        // ones.
         let tmv_allow = 0x80 | 0x30;
         let types = ReservationType::ALL.iter().fold(0u16, |mask, kind| {
-            // Bit n of the first byte is type n; type 8 is bit 0 of the second.
+            // Bit n of the first byte stands for type n; bit 0 of the second byte for type 8.
             let number = *kind as u16;
             mask | if number < 8 { 0x100 << number } else { 1 << (number - 8) }
         });

@@ -6,13 +6,14 @@ use crate::{
 };
 
 /// The name of an iSCSI initiator port (SPC-4, 7.6.4.6): iSCSI name, `,i,0x`, and the ISID in
-/// twelve hexadecimal digits (RFC 7143, 3.4.3). In the other form, without ISID, it names a device
-/// with any number of ports; that form is not read.
+/// twelve hexadecimal digits (RFC 7143, 3.4.3). The other format of a TransportID has no ISID and
+/// names a device with any number of ports; it is not supported.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct TransportId(pub String);
 
 impl TransportId {
-    /// The TransportID: a header of four bytes, the name, NULs to a multiple of four.
+    /// Encodes the TransportID: a header of four bytes, and the name padded with NULs to a multiple
+    /// of four.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let name = &self.0.as_bytes()[..self.0.len().min(LONGEST_NAME)];
@@ -24,8 +25,8 @@ impl TransportId {
         bytes
     }
 
-    /// Reads the one at the head of `bytes`, and what follows it. `None` if it is cut short, of
-    /// another protocol or form, or no port name.
+    /// Parses the TransportID at the start of `bytes`, and returns it with the bytes after it.
+    /// `None` if it is truncated, has another protocol or format, or is not the name of a port.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let length = usize::from(u16_at(bytes, 2)?);
@@ -47,11 +48,11 @@ impl TransportId {
     }
 }
 
-/// TPID FORMAT: the name of a port.
+/// TPID FORMAT 01b: the name of a port.
 const WITH_ISID: u8 = 0x40;
-/// PROTOCOL IDENTIFIER.
+/// PROTOCOL IDENTIFIER of iSCSI.
 const ISCSI: u8 = 0x05;
-/// ADDITIONAL LENGTH is at least this.
+/// The least ADDITIONAL LENGTH.
 const SHORTEST: usize = 20;
 /// An iSCSI name of 223 bytes, the separator and an ISID.
 const LONGEST_NAME: usize = 223 + 5 + 12;
