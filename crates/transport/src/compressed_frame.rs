@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! 0       2         4
-//! | raw   | packed  | packed bytes; if packed is 0, raw bytes as they are |
+//! | raw   | packed  | packed bytes; if packed is 0, raw uncompressed bytes |
 //! ```
 //!
-//! Both lengths are big-endian. `raw`, at least 1, is the length of the content of the frame. Content that does not
-//! shrink is stored, so `packed` is below `raw`. Each frame is compressed independently: neither length can make a
-//! receiver hold more than 64 KiB, and no state is carried from one frame to the next.
+//! Both lengths are big-endian. `raw`, at least 1, is the length of the frame's content. `packed`
+//! is the compressed length, which is below `raw`; content that does not shrink is stored with
+//! `packed` = 0. Each frame is compressed independently: neither length can make a receiver hold
+//! more than 64 KiB, and no state is carried from one frame to the next.
 
 use bytes::{Buf, BufMut, BytesMut};
 use iscsi::keys::Compression;
@@ -17,29 +18,30 @@ use zstd::bulk::{Compressor, Decompressor};
 /// Length of the header of a frame in bytes: two lengths.
 pub const HEAD: usize = 4;
 
-/// Maximum length of the content of a frame in bytes. A field of 16 bits could hold one more, but LZ4 would then need
-/// a table of twice the size.
+/// Maximum length of the content of a frame in bytes. The 16-bit field could express 65,535, but
+/// LZ4 would then need a table of twice the size.
 pub const RAW_MAX: usize = 65_534;
 
-/// Shorter content is stored without an attempt to compress it: the response to one command, which fits into one
-/// packet anyway.
+/// Content shorter than this is stored without an attempt to compress it: it is usually the
+/// response to one command, which fits into one packet anyway.
 const TRIED: usize = 256;
 
-/// After content that did not shrink enough, this many bytes are stored without an attempt. The number doubles each
-/// time, up to [`UNTRIED_MAX`]: data that is encrypted or compressed already then costs one attempt in a mebibyte.
+/// After content that did not shrink enough, this many bytes are stored without an attempt. The
+/// number doubles after each failed attempt, up to [`UNTRIED_MAX`]: encrypted or compressed data
+/// then costs one attempt per mebibyte.
 const UNTRIED: usize = 64 << 10;
 const UNTRIED_MAX: usize = 1 << 20;
 
-/// A frame is compressed only if this part of its length is saved.
+/// A frame is compressed only if that saves at least one part in `WORTH` of its length.
 const WORTH: usize = 16;
 
 /// The level of Zstandard: the fastest ordinary one, because every byte of a session passes here.
 const LEVEL: i32 = 1;
 
-/// Bytes that no valid sender produces.
+/// The error for received bytes that no correct sender produces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Damaged {
-    /// A frame without content, or one that is not shorter than its content.
+    /// The content is empty, or the compressed form is not shorter than it.
     #[error("a compressed frame of {raw} bytes packed into {packed}")]
     Lengths {
         /// The length of the content according to the header.
@@ -47,12 +49,12 @@ pub enum Damaged {
         /// The compressed length according to the header.
         packed: usize,
     },
-    /// The content cannot be decompressed, or has another length than the header says.
+    /// The content cannot be decompressed, or its length differs from the header.
     #[error("a compressed frame that does not unpack to its length")]
     Content,
 }
 
-/// How a frame was made.
+/// The result of [`Packer::pack`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Made {
     /// The header and this number of compressed bytes were appended.
@@ -61,18 +63,18 @@ pub enum Made {
     Stored,
 }
 
-/// Makes frames.
+/// Compresses the output of one connection into frames.
 pub struct Packer {
     squeezer: Squeezer,
-    /// The content of one frame, copied together.
+    /// The pieces of one frame's content, copied together.
     raw: Vec<u8>,
-    /// The number of bytes that are still to be stored without an attempt.
+    /// The number of bytes to store before the next attempt to compress.
     untried: usize,
     /// The last value to which `untried` was set; 0 after content that shrank.
     pause: usize,
 }
 
-/// A compressor with the memory that it reuses, which is allocated when it is first needed.
+/// A compressor with its working memory, which is allocated at its first use and then reused.
 enum Squeezer {
     Lz4(Option<CompressTable>),
     Zstd(Option<Compressor<'static>>),
@@ -89,10 +91,10 @@ impl Packer {
         Self { squeezer, raw: Vec::new(), untried: 0, pause: 0 }
     }
 
-    /// Makes a frame of the first `length` bytes of `pieces`: 1 to [`RAW_MAX`], and not more than `pieces` have.
+    /// Makes a frame of the first `length` bytes of `pieces` and appends it to `to`.
     ///
     /// # Panics
-    /// If `length` is out of this range.
+    /// If `length` is not in 1 to [`RAW_MAX`], or `pieces` are shorter than `length`.
     pub fn pack<'a>(
         &mut self,
         pieces: impl Iterator<Item = &'a [u8]>,
@@ -129,7 +131,7 @@ impl Packer {
         Made::Stored
     }
 
-    /// Releases the memory of an idle connection.
+    /// Releases memory that an idle connection does not need.
     pub fn rest(&mut self) {
         self.raw = Vec::new();
         match &mut self.squeezer {
@@ -145,8 +147,9 @@ fn head(raw: usize, packed: usize, to: &mut Vec<u8>) {
 }
 
 impl Squeezer {
-    /// Appends the compressed form of `raw`, and perhaps further bytes, and returns its length. `None` if it does not
-    /// become shorter than about its own length.
+    /// Appends the compressed form of `raw` to `to` and returns its length. Bytes after that length
+    /// are unspecified; the caller removes them. `None` if the compressed form would be longer than
+    /// the space reserved for it.
     fn squeeze(&mut self, raw: &[u8], to: &mut Vec<u8>) -> Option<usize> {
         let start = to.len();
         match self {
@@ -166,13 +169,13 @@ impl Squeezer {
     }
 }
 
-/// Decodes frames.
+/// Decompresses the frames of one connection.
 pub struct Unpacker {
     unsqueezer: Unsqueezer,
-    /// The content of the last compressed frame. The bytes before `at` have been taken.
+    /// The content of the last compressed frame. The bytes before `at` have been delivered.
     plain: Vec<u8>,
     at: usize,
-    /// The number of bytes of a stored frame that are still to come.
+    /// The number of bytes of a stored frame that have not been delivered yet.
     stored: usize,
 }
 
@@ -188,7 +191,7 @@ enum Head {
 }
 
 impl Head {
-    /// Returns `None` if `bytes` has less than a header.
+    /// Returns `None` if `input` is shorter than a header.
     fn parse(input: &[u8]) -> Result<Option<Self>, Damaged> {
         let Some(&[a, b, c, d]) = input.first_chunk::<HEAD>() else { return Ok(None) };
         let (raw, packed) = (u16::from_be_bytes([a, b]).into(), u16::from_be_bytes([c, d]).into());
@@ -211,11 +214,11 @@ impl Unpacker {
         Self { unsqueezer, plain: Vec::new(), at: 0, stored: 0 }
     }
 
-    /// Decodes frames from the front of `input` into `room` until it is full. Returns the number of decoded bytes; 0
-    /// means that `input` does not have a complete frame.
+    /// Decodes frames from the front of `input` into `room` until `room` is full. Returns the
+    /// number of decoded bytes; 0 means that `input` holds no complete frame.
     ///
     /// # Errors
-    /// If no valid sender produces these bytes. The connection is unusable then.
+    /// If no correct sender produces these bytes. The connection is unusable then.
     pub fn unpack(
         &mut self,
         input: &mut BytesMut,
@@ -259,7 +262,8 @@ impl Unpacker {
 
     fn open(&mut self, packed: &[u8], raw: usize) -> Result<(), Damaged> {
         self.at = 0;
-        // Decode at most as much as there is room for.
+        // Limit the output to the announced length, so that a decompression bomb cannot use more
+        // memory.
         self.plain.resize(raw, 0);
         let unpacked = match &mut self.unsqueezer {
             Unsqueezer::Lz4 => lz4_flex::block::decompress_into(packed, &mut self.plain).ok(),
@@ -292,7 +296,7 @@ impl Unpacker {
         }
     }
 
-    /// Releases the memory of an idle connection.
+    /// Releases memory that an idle connection does not need.
     pub fn rest(&mut self) {
         if self.at == self.plain.len() {
             (self.plain, self.at) = (Vec::new(), 0);
@@ -309,7 +313,7 @@ mod tests {
 
     const METHODS: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
 
-    /// Returns bytes that do not shrink, always the same ones.
+    /// Returns bytes that cannot be compressed. The result depends on `length` only.
     fn noise(length: usize) -> Vec<u8> {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let next = |_| {
@@ -325,11 +329,11 @@ mod tests {
         (0..length).map(|at| (at / 7 % 11) as u8).collect()
     }
 
-    /// Packs all bytes into frames of this length.
+    /// Packs all bytes into frames with content of this length.
     fn packed(packer: &mut Packer, bytes: &[u8], length: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for part in bytes.chunks(length) {
-            // Use two pieces, and let the second have more than is asked for.
+            // Use two pieces, the second of which is longer than the frame needs.
             let (a, b) = bytes[part.as_ptr() as usize - bytes.as_ptr() as usize..].split_at(1);
             if packer.pack([a, b].into_iter(), part.len(), &mut all) == Made::Stored {
                 all.extend_from_slice(part);

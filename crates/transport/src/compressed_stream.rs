@@ -1,8 +1,9 @@
-//! Compression over a stream: received frames are unpacked for the decoder, queued output is packed into frames.
+//! Compression over a stream: received frames are decompressed for the decoder, queued output is
+//! compressed into frames.
 //!
 //! ```text
 //! TCP or TLS ─▶ input ─▶ unpacker ─▶ decoder
-//! output ─▶ begun (frames of at most 132 KiB of it) ─▶ TCP or TLS
+//! output ─▶ begun (frames of at most 132 KiB of output) ─▶ TCP or TLS
 //! ```
 
 use std::{
@@ -24,18 +25,19 @@ use crate::{
     unsent_bytes::{UnsentBytes, write_all},
 };
 
-/// A stream that is compressed from the end of the login on.
+/// A stream whose bytes are compressed after the end of the login.
 ///
-/// - A frame never waits for more output: it has the output that is queued when the stream below accepts it.
-/// - Output stays in the caller's queue until the frame that contains it has been written, so the queue has all
-///   unsent bytes.
+/// - A frame never waits for more output: it contains the output that is queued when the lower
+///   stream accepts it.
+/// - Output stays in the caller's queue until the frame that contains it has been written, so the
+///   queue holds all unsent bytes.
 /// - The socket's readiness does not report bytes that are in `input` or already decoded.
 pub struct Compressed {
     lower: Lower,
     method: Compression,
     packer: Packer,
     unpacker: Unpacker,
-    /// Bytes received from below that are not decoded.
+    /// Bytes received from the lower stream that are not decoded yet.
     input: BytesMut,
     /// The number of bytes that one read requests.
     read_bytes: usize,
@@ -46,7 +48,6 @@ pub struct Compressed {
 /// Byte counts of a compressed connection: before and after compression, without TLS and TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LinkBytes {
-    /// The compression method.
     pub method: Compression,
     /// Bytes sent, before compression.
     pub out: u64,
@@ -58,18 +59,19 @@ pub struct LinkBytes {
     pub in_packed: u64,
 }
 
-/// The stream below.
+/// The stream that carries the frames.
 pub(crate) enum Lower {
     Tcp(Tcp),
     Tls(Box<Secured>),
 }
 
-/// How many bytes of the caller's output are packed ahead of the stream below. A write of 128 KiB with its header
-/// leaves in one system call; of longer output, the peer decodes the first part while we pack the next.
+/// The most output in bytes that is compressed ahead of the lower stream. A write of 128 KiB with
+/// its header then takes one system call; of longer output, the peer decodes the first part while
+/// we compress the next.
 const BEGUN_BYTES: usize = 132 << 10;
 
-/// Maximum number of reads in one call. A compressed frame arrives in two reads; a peer that sends less must not keep
-/// this thread busy.
+/// Maximum number of reads in one call. A compressed frame arrives in two reads; a peer that sends
+/// very short pieces must not keep this thread busy.
 const READS: usize = 8;
 
 impl Compressed {
@@ -143,8 +145,8 @@ impl Compressed {
         }
     }
 
-    /// Decodes what was received into the room. If nothing was, calls `read` first. Returns [`Received::Nothing`] if
-    /// many reads brought no complete frame.
+    /// Decodes received bytes into `room`. Calls `read` first if no complete frame was received.
+    /// Returns [`Received::Nothing`] if [`READS`] reads brought no complete frame.
     pub(crate) fn receive(
         &mut self,
         room: &mut impl BufMut,
@@ -157,7 +159,8 @@ impl Compressed {
                 self.bytes.in_ += count as u64;
                 return Poll::Ready(Ok(Received::Bytes(count)));
             }
-            // An incomplete frame is shorter than 64 KiB, so the buffer has at most 128 KiB with this read.
+            // An incomplete frame is shorter than 64 KiB, so the buffer holds at most 128 KiB after
+            // this read.
             self.input.reserve(self.read_bytes);
             let received = match &mut self.lower {
                 Lower::Tcp(tcp) => {
@@ -207,14 +210,14 @@ impl fmt::Debug for Compressed {
     }
 }
 
-/// Frames that were made and are not completely written.
+/// Frames that are not written completely.
 #[derive(Default)]
 struct UnwrittenFrames {
-    /// The headers and compressed bytes in the order of `parts`.
+    /// The frame headers and compressed bytes, in the order of `parts`.
     made: Vec<u8>,
-    /// The offset in `made` up to which it has been written.
+    /// The number of bytes of `made` that have been written.
     at: usize,
-    /// The runs that are to be written. None of them is empty.
+    /// The runs to write next. None of them is empty.
     parts: VecDeque<CompressedRun>,
 }
 
@@ -223,20 +226,21 @@ struct UnwrittenFrames {
 struct CompressedRun {
     /// Number of bytes of `made`.
     made: usize,
-    /// Number of bytes of the caller's queue that this run stands for. They are removed from the queue when the run
-    /// has been written. If `made` is 0, these bytes of the queue are written themselves.
+    /// Number of bytes of the caller's queue that this run represents. They are removed from the
+    /// queue when the run has been written. If `made` is 0, these bytes of the queue are written
+    /// uncompressed.
     raw: usize,
 }
 
 impl UnwrittenFrames {
-    /// Returns a run of uncompressed bytes only.
+    /// Returns a run of uncompressed bytes of this length.
     fn with_plain(length: usize) -> Self {
         let parts = (length > 0).then_some(CompressedRun { made: 0, raw: length });
         Self { parts: parts.into_iter().collect(), ..Self::default() }
     }
 
-    /// Makes frames of the queued output. All former frames must have been written. Returns the length of their
-    /// content and of the frames.
+    /// Compresses the queued output into frames. All earlier frames must have been written. Returns
+    /// the length of their content and the length of the frames.
     fn fill(&mut self, packer: &mut Packer, output: &PduOutput) -> (usize, usize) {
         debug_assert!(self.parts.is_empty(), "what was begun comes first");
         self.made.clear();
@@ -270,7 +274,7 @@ impl UnwrittenFrames {
     }
 }
 
-/// Returns the pieces of a queue from this offset on.
+/// Returns the pieces of the queue without its first `skipped` bytes.
 fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     output.pieces().filter_map(move |piece| {
         let skip = skipped.min(piece.len());
@@ -279,7 +283,7 @@ fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The frames to be written, together with the queue of which they were made.
+/// Frames to write, with the output queue that they were made from.
 struct QueuedFrames<'a> {
     begun: &'a mut UnwrittenFrames,
     output: &'a mut PduOutput,

@@ -1,4 +1,4 @@
-//! The congestion control of a session's connections, and the state that they share.
+//! The congestion control of the connections of a session, and the state that they share.
 
 use std::{
     fmt, io,
@@ -15,13 +15,13 @@ use socket2::SockRef;
 
 use crate::stream::ConnectionStream;
 
-/// The congestion control for new sessions. The default leaves the kernel's default.
+/// The congestion control that new sessions use. The default is the kernel's own default.
 #[derive(Clone, Debug, Default)]
 pub struct CongestionControl(Option<Arc<WantedCongestion>>);
 
 struct WantedCongestion {
     how: CongestionMethod,
-    /// It was reported that this congestion control is not available.
+    /// True if a warning was returned that this congestion control is unavailable.
     is_told: AtomicBool,
 }
 
@@ -42,13 +42,14 @@ impl fmt::Debug for WantedCongestion {
 }
 
 impl CongestionControl {
-    /// Uses the kernel's congestion control of this name, as listed in `tcp_available_congestion_control`.
+    /// Selects the kernel's congestion control of this name, as listed in
+    /// `tcp_available_congestion_control`.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self::wanted(CongestionMethod::Named(name.into()))
     }
 
-    /// Makes an ensemble for each session.
+    /// Selects one ensemble per session.
     #[must_use]
     pub fn ensemble(fair: Arc<Fair>) -> Self {
         Self::wanted(CongestionMethod::Ensemble(fair))
@@ -58,11 +59,13 @@ impl CongestionControl {
         Self(Some(Arc::new(WantedCongestion { how, is_told: AtomicBool::new(false) })))
     }
 
-    /// Selects the congestion control of a socket before it connects or listens; accepted connections inherit that of
-    /// the listening socket. A connection that began with BBR is paced for good, also if another congestion control is
-    /// selected later: with a small window the kernel then holds back the third packet of a response of 4 KiB for a
-    /// twentieth of the round trip time. Failures are not reported here, since [`SessionCongestion::take_in`] meets them
-    /// again. Connections of an ensemble begin with the kernel's default.
+    /// Selects the congestion control of a socket before it connects or listens; accepted
+    /// connections inherit it from the listening socket. Selecting it later is not enough: the
+    /// kernel goes on pacing a connection that began with BBR even if another congestion control is
+    /// selected, and with a small window it then delays the third packet of a response of 4 KiB by
+    /// a twentieth of the round trip time. Failures are ignored here, since
+    /// [`SessionCongestion::take_in`] reports them. Connections of an ensemble begin with the
+    /// kernel's default.
     pub fn prepare(&self, socket: impl AsFd) {
         if let Some(CongestionMethod::Named(name)) = self.0.as_ref().map(|wanted| &wanted.how) {
             let _ = SockRef::from(&socket).set_tcp_congestion(name.as_bytes());
@@ -87,7 +90,7 @@ pub struct SessionCongestion {
     newest: Mutex<Newest>,
 }
 
-/// Properties of the connection that was added last.
+/// Properties of the newest connection.
 #[derive(Default)]
 struct Newest {
     name: String,
@@ -99,16 +102,16 @@ struct Newest {
 pub struct CongestionStatistics {
     /// The kernel's name of the congestion control of the newest connection.
     pub name: String,
-    /// Payload of a full segment of the newest connection in bytes, as of its start: the factor that converts an
-    /// ensemble's segments into bytes. Zero if the kernel does not report it.
+    /// Payload of a full segment of the newest connection in bytes when it was added: the factor
+    /// that converts an ensemble's segments into bytes. Zero if the kernel does not report it.
     pub segment_bytes: u32,
     /// The state that the connections share; `None` if they share none.
     pub ensemble: Option<EnsembleControlBlock>,
 }
 
 impl SessionCongestion {
-    /// Sets the congestion control of a connection of this session. If that fails, the connection keeps the kernel's
-    /// default, and the reason is returned, once only for all sessions.
+    /// Sets the congestion control of a connection of this session. If that fails, the connection
+    /// keeps the kernel's default; the reason is returned once only for all sessions.
     pub fn take_in(&self, stream: &ConnectionStream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
@@ -212,7 +215,8 @@ mod tests {
         assert_eq!([name(SockRef::from(&near)), name(SockRef::from(&far))], ["reno", "reno"]);
     }
 
-    /// Needs the right to load BPF programs. Without it, the test says so and ends.
+    /// Needs the permission to load BPF programs. Without it, the test prints the reason and
+    /// passes.
     #[tokio::test]
     async fn connections_of_a_session_share_an_ensemble() {
         let options = fairtcp::EnsembleOptions { name: "fairtest_t".into(), ..Default::default() };

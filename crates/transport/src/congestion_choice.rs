@@ -1,4 +1,4 @@
-//! The names of congestion controls in settings.
+//! Names of congestion controls in the settings.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -17,7 +17,7 @@ pub enum CongestionChoice {
     KernelDefault,
     /// An ensemble that shares a congestion window or a model of the path.
     Ensemble {
-        /// What is shared by whom.
+        /// The connections that share state.
         sharing: WindowSharing,
         /// How the window grows.
         growth: Growth,
@@ -26,7 +26,7 @@ pub enum CongestionChoice {
     Named(String),
 }
 
-/// A text that does not name a congestion control.
+/// The error for a text that does not name a congestion control.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`{0}` is no congestion control")]
 pub struct NoCongestion(pub String);
@@ -35,13 +35,13 @@ impl CongestionChoice {
     /// The accepted texts, for messages.
     pub const WORDS: &str = "\"kernel default\", \"ensemble\", \"ensemble per connection\", \"ensemble per ack\", \"ensemble by model\" or a name such as \"cubic\"";
 
-    /// The default ensemble.
+    /// Returns the default ensemble.
     #[must_use]
     pub const fn ensemble() -> Self {
         Self::Ensemble { sharing: WindowSharing::Session, growth: Growth::PerSegment }
     }
 
-    /// Returns the options of the ensemble's program; `None` if no program is needed.
+    /// Returns the options of the ensemble's BPF program; `None` if no program is needed.
     #[must_use]
     pub fn options(&self) -> Option<EnsembleOptions> {
         match *self {
@@ -52,7 +52,7 @@ impl CongestionChoice {
         }
     }
 
-    /// Returns the congestion control for sessions. Loads the program of an ensemble.
+    /// Returns the congestion control for sessions. Loads the BPF program of an ensemble.
     ///
     /// # Errors
     /// If the program cannot be loaded.

@@ -1,4 +1,4 @@
-//! A bounded number of places for connections whose peers have not yet proved who they are.
+//! Limits the number of connections whose peers have not authenticated yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,12 +9,12 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Places for connections that hold resources before their peers have proved who they are.
+/// A limit on connections that hold resources before their peers have authenticated.
 ///
-/// Peers that keep their connections open and send nothing must not lock out others. So a newcomer gets a
-/// place even when all are taken: the party with the most places loses its oldest one. A peer that needs its
-/// place only for milliseconds has it for that long, whatever others do. Connections whose login has failed
-/// lose their places first.
+/// A peer that keeps connections open and sends nothing must not lock out other peers. A new
+/// connection therefore gets a permit even if none is free: the party with the most permits loses
+/// its oldest one. Honest peers need a permit for some milliseconds only, and keep it for that time
+/// even under such an attack. Connections whose login has failed lose their permits first.
 #[derive(Debug, Default)]
 pub struct ConnectionQuota {
     inner: Mutex<ConnectionQuotaState>,
@@ -22,9 +22,9 @@ pub struct ConnectionQuota {
 
 #[derive(Debug, Default)]
 struct ConnectionQuotaState {
-    /// The places that are taken, in order of arrival.
+    /// The permits in use, in order of arrival.
     taken: BTreeMap<u64, PermitHolder>,
-    /// The number of places in `taken` that each party holds. No entry is zero.
+    /// The number of permits that each party holds. No entry is zero.
     held: HashMap<IpAddr, usize>,
     next: u64,
 }
@@ -36,18 +36,18 @@ struct PermitHolder {
     rank: Rank,
 }
 
-/// Decides which connection loses its place first.
+/// The order in which connections lose their permits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Rank {
-    /// The peer has failed to log in and waits for that answer. It loses its place before all others.
+    /// The login has failed and the response is being sent. Loses its permit before all others.
     Failed,
-    /// The peer has proved nothing yet.
+    /// The peer has not authenticated yet.
     Stranger,
-    /// The peer has proved enough, so it keeps its place.
+    /// The peer has authenticated and keeps its permit.
     Kept,
 }
 
-/// One of the places. Dropping it makes it free.
+/// The permit of one connection, which is freed when this value is dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     places: Arc<ConnectionQuota>,
@@ -56,9 +56,9 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionQuota {
-    /// Takes a place for a connection from `address`. There are `limit` places in all, of which one party may
-    /// have `per_party`. If these are taken, another connection loses its place. Returns `None` if all places
-    /// that could be freed are kept.
+    /// Returns a permit for a connection from `address`. There are `limit` permits in all, and one
+    /// party may have `per_party`. If they are in use, another connection loses its permit. Returns
+    /// `None` if every connection that could lose its permit has called [`ConnectionPermit::keep`].
     pub fn enter(
         self: &Arc<Self>,
         address: IpAddr,
@@ -84,7 +84,7 @@ impl ConnectionQuota {
         Some(ConnectionPermit { places: Arc::clone(self), number, lost })
     }
 
-    /// Returns the number of places that are taken.
+    /// Returns the number of permits in use.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.inner.lock().taken.len()
@@ -92,13 +92,14 @@ impl ConnectionQuota {
 }
 
 impl ConnectionQuotaState {
-    /// Returns the oldest place of this rank that `is_meant` accepts.
+    /// Returns the oldest permit of this rank that `is_meant` accepts.
     fn oldest(&self, rank: Rank, is_meant: impl Fn(&PermitHolder) -> bool) -> Option<u64> {
         let found = self.taken.iter().find(|(_, taken)| taken.rank == rank && is_meant(taken));
         found.map(|(number, _)| *number)
     }
 
-    /// Returns the oldest place of the party with the most places. The newcomer counts as one place of its party.
+    /// Returns the oldest permit of the party with the most permits. The new connection counts as
+    /// one permit of its party.
     fn oldest_of_busiest(&self, newcomer: IpAddr) -> Option<u64> {
         let held = |party: &IpAddr| {
             self.held.get(party).copied().unwrap_or(0) + usize::from(*party == newcomer)
@@ -133,19 +134,21 @@ impl ConnectionQuotaState {
 }
 
 impl ConnectionPermit {
-    /// Returns when a newcomer has got this place: the caller must then close the connection.
+    /// Returns when a new connection has taken this permit: the caller must then close its
+    /// connection.
     pub async fn lost(&self) {
         self.lost.notified().await;
     }
 
-    /// The peer has proved enough: keeps the place until it is dropped. Returns false if a newcomer has got
-    /// the place already.
+    /// Marks the peer as authenticated, so that it keeps the permit until it is dropped. Returns
+    /// false if another connection has taken the permit already.
     #[must_use]
     pub fn keep(&self) -> bool {
         self.rank(Rank::Kept)
     }
 
-    /// Marks the peer as failed. A newcomer gets its place first, while the peer waits for the answer.
+    /// Marks the login as failed. A new connection then takes this permit first, while the response
+    /// is being sent.
     pub fn fail(&self) {
         self.rank(Rank::Failed);
     }
@@ -162,8 +165,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Returns the address that stands for the whole party behind `address`. One party usually has one IPv4
-/// address or one /64 network of IPv6.
+/// Returns the address that represents the party of `address`. A party usually has one IPv4 address
+/// or one /64 network of IPv6.
 #[must_use]
 pub fn party(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -200,7 +203,7 @@ mod tests {
             assert!(!is_lost(place).await);
         }
         assert_eq!(places.taken(), 6);
-        // The newcomer makes its own address the busiest one.
+        // The new connection makes its own address the busiest one.
         let _more = enter(3);
         assert!(is_lost(&other[0]).await && !is_lost(&busy[1]).await);
         drop((quiet, busy, other, newcomer));

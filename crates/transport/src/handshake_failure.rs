@@ -1,20 +1,20 @@
-//! Why the two ends of a TLS connection do not trust each other.
+//! The reasons for which a TLS handshake fails permanently.
 
 use std::{io, sync::Arc};
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-/// The reason of a failed handshake that a retry would not change.
+/// The reason of a failed handshake for which a retry is useless.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Distrust {
     /// The cause, which decides the remedy.
     pub cause: DistrustCause,
-    /// The reason as text for a message, from rustls or our own.
+    /// The reason as text for a message, from rustls or from this file.
     pub reason: Arc<str>,
 }
 
-/// The causes that need different remedies, as seen from this end.
+/// The causes with different remedies, as seen from this end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DistrustCause {
     /// No authority that we trust has signed the peer's certificate.
@@ -39,7 +39,8 @@ impl Distrust {
     }
 }
 
-/// Returns why the two ends do not trust or understand each other; `None` for an error that may pass.
+/// Returns the reason if the handshake failed because the two ends do not trust or understand each
+/// other; `None` for an error that may be temporary.
 #[must_use]
 pub fn distrust(error: &io::Error) -> Option<Distrust> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
@@ -79,7 +80,8 @@ fn cause_of(alert: AlertDescription) -> Option<DistrustCause> {
         | Is::CertificateExpired
         | Is::CertificateRevoked
         | Is::CertificateUnknown
-        // The signature is not of the certificate's key. Noise on the line causes BadRecordMac instead.
+        // The signature does not match the certificate's key. Bytes damaged on the link cause
+        // BadRecordMac instead.
         | Is::DecryptError
         | Is::UnknownCA
         | Is::UnsupportedCertificate => Some(DistrustCause::OursRefused),

@@ -3,9 +3,9 @@
 /// The result of one read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Received {
-    /// This number of bytes was read. There may be more.
+    /// This number of bytes was read. The socket may have more.
     Bytes(usize),
-    /// No input at present: wait for readiness.
+    /// The socket has no input at present: wait until it is readable.
     Nothing,
     /// The peer has closed its sending side.
     Closed,
@@ -20,6 +20,6 @@ pub enum SendProgress {
     Blocked,
 }
 
-/// Maximum number of slices in one system call: a batch of eight reads of 4 KiB needs 16, a read of 128 KiB from
-/// cache slots needs 33.
+/// Maximum number of slices in one system call: eight read responses of 4 KiB need 16, a read
+/// response of 128 KiB from cache slots needs 33.
 pub const MAX_SLICES: usize = 64;

@@ -1,10 +1,12 @@
-//! Socket I/O: bytes from a stream into a decoder, queued output into vectored writes. The stream is TCP, or TLS over
-//! TCP, and either may be compressed.
+//! Socket I/O: bytes from a stream into a decoder, queued output into vectored writes. The stream
+//! is TCP, or TLS over TCP, and either may be compressed.
 //!
-//! A driver that waits for readiness itself calls [`receive`] and [`send`]. A driver that is polled calls
-//! [`poll_receive`] and [`poll_send`], which arrange its wake-up. [`receive_now`] is for busy polling.
+//! A driver that waits for readiness itself calls [`receive`] and [`send`]. A driver that runs in a
+//! poll function calls [`poll_receive`] and [`poll_send`], which register its waker.
+//! [`receive_now`] is for busy polling.
 //!
-//! [`ConnectionQuota`] and [`ReportLimiter`] limit what peers can cause before they have authenticated.
+//! [`ConnectionQuota`] and [`ReportLimiter`] limit what peers can cause before they have
+//! authenticated.
 
 #[cfg(test)]
 #[path = "../tests/certificates/mod.rs"]

@@ -1,8 +1,10 @@
-//! The receive low-water mark of a socket (SO_RCVLOWAT): how many bytes have to arrive before the kernel wakes the reader.
+//! The receive low-water mark of a socket (SO_RCVLOWAT): the number of bytes that have to arrive
+//! before the kernel wakes the reader.
 //!
-//! A link delivers a PDU with 64 KiB of data in 46 packets, and one with 4 KiB in three. Waking the reader for each packet
-//! costs several times as much processor time as handling the data. If PDUs arrive in small pieces, the mark is raised,
-//! and the reader sleeps until the PDU, or a large part of it, is there. For all other input the mark is one byte.
+//! A link delivers a PDU with 64 KiB of data in 46 packets, and one with 4 KiB in three. Waking the
+//! reader for each packet costs several times as much processor time as handling the data. If PDUs
+//! arrive in small pieces, the mark is raised, and the reader sleeps until the PDU, or a large part
+//! of it, has arrived. For all other input the mark is one byte.
 
 use std::io;
 
@@ -13,7 +15,7 @@ use crate::socket_options;
 /// The low-water mark of one socket.
 #[derive(Debug)]
 pub(crate) struct LowWater {
-    /// The mark that is set in the kernel.
+    /// The mark that the kernel has.
     bytes: usize,
     /// The number of bytes in the last read that emptied the socket while the mark was one byte.
     piece: usize,
@@ -33,8 +35,8 @@ impl LowWater {
         }
     }
 
-    /// Sets the mark before the reader sleeps. `missing` is the number of bytes that the PDU that is arriving still
-    /// lacks; with 0, any byte wakes the reader.
+    /// Sets the mark before the reader sleeps. `missing` is the number of bytes that the incoming
+    /// PDU still lacks; with 0, any byte wakes the reader.
     ///
     /// # Errors
     /// The error of setsockopt().
@@ -58,10 +60,11 @@ impl LowWater {
     }
 }
 
-/// The mark stays at one byte if reads bring more than this: the network card or the kernel has joined packets.
+/// The mark stays at one byte if reads return more than this: the network card or the kernel has
+/// then joined packets.
 const SMALL_PIECE: usize = 8 << 10;
-/// The mark stays at one byte if no more bytes than this are missing. They arrive in one packet (1,500 bytes less 40 of
-/// headers), so raising the mark would save no wake-up.
+/// The mark stays at one byte if no more bytes than this are missing. They arrive in one packet
+/// (1,500 bytes less 40 of headers), so a higher mark would save no wake-up.
 const ONE_PACKET: usize = 1460;
 /// The highest mark. A link of 50 kbit/s fills it in 5 s, the time after which an idle peer is pinged.
 const MOST: usize = 32 << 10;
@@ -129,7 +132,7 @@ mod tests {
         reads
     }
 
-    /// Sends `bytes` packet by packet, and lets the reader run after each packet.
+    /// Sends `bytes` in pieces of one packet, and lets the reader run after each piece.
     async fn send(stream: &mut TcpStream, bytes: &[u8]) {
         for packet in bytes.chunks(PACKET) {
             stream.write_all(packet).await.expect("it takes them");
@@ -171,7 +174,8 @@ mod tests {
             let (reads, ()) =
                 tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &long));
             assert!(reads < packets / 4, "{reads} reads of {packets} packets");
-            // Short PDUs behind a long one wake the reader at once, and so does the last piece of a PDU.
+            // A short PDU after a long one wakes the reader immediately, and so does the last piece
+            // of a PDU.
             for length in [0, 512, 9000, 20_000, 0] {
                 let short = pdus(&[length]);
                 tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &short));

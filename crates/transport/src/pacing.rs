@@ -1,10 +1,11 @@
-//! How fast the kernel sends on a connection with a long round trip time.
+//! Limits the rate at which the kernel sends on a connection with a long round trip time.
 //!
-//! BBR begins with a start-up phase, in which it sends at almost three times the rate that it has measured. It ends this
-//! phase when the measured rate no longer grows, but it does not count a round in which the application had nothing to
-//! send for a moment (`bbr_check_full_bw_reached` in net/ipv4/tcp_bbr.c). A session that keeps only rate × round trip
-//! time in flight has such a moment in almost every round, so the phase lasts, and every burst overflows a short queue.
-//! [`PacingBound`] bounds the rate in this case.
+//! BBR begins with a start-up phase, in which it sends at almost three times the rate that it has
+//! measured. It ends this phase when the measured rate no longer grows. It does not count a round
+//! in which the application had nothing to send for a moment (`bbr_check_full_bw_reached` in
+//! net/ipv4/tcp_bbr.c). A session that keeps only rate × round trip time in flight has such a
+//! moment in almost every round. The phase then does not end, and every burst overflows a short
+//! queue. [`PacingBound`] bounds the rate in this case.
 
 use std::time::Duration;
 
@@ -12,55 +13,61 @@ use tokio::net::TcpStream;
 
 use crate::socket_options::{self, BbrInfo};
 
-/// The least round trip time of a connection that is paced. Connections within one site have less.
+/// The shortest round trip time of a connection that is paced. Connections within one site have
+/// less.
 const DISTANT: Duration = Duration::from_millis(1);
-/// A pacing rate in bytes per second that no link reaches. Setting any rate turns pacing on.
+/// A pacing rate in bytes per second that no link achieves. Setting any rate turns pacing on.
 const FASTEST: libc::c_uint = libc::c_uint::MAX - 1;
-/// BBR's gain in its start-up phase is 2.89, and at most 1.25 in the others.
+/// A pacing gain above this belongs to BBR's start-up phase, where it is 2.89. In the other phases
+/// it is at most 1.25.
 const START_UP_GAIN: f64 = 2.0;
-/// The part of the sent bytes that may be lost in start-up before it is bounded: `BBRLossThresh`, at which later
-/// versions of BBR end their start-up by themselves (draft-ietf-ccwg-bbr, 5.3.1.3).
+/// The fraction of the sent bytes that may be lost during start-up before the rate is bounded:
+/// `BBRLossThresh`, at which later versions of BBR end their start-up themselves
+/// (draft-ietf-ccwg-bbr, 5.3.1.3).
 const LOST: f64 = 0.02;
-/// The bound in relation to the rate that BBR has measured, in eight round trips in turn. These are BBR's own gains after
-/// its start-up phase: it looks for a higher rate, lets the queue of that drain, and then keeps the rate
-/// (`bbr_pacing_gain` in net/ipv4/tcp_bbr.c).
+/// The bound as a multiple of the rate that BBR has measured, for eight consecutive round trips.
+/// These are BBR's own gains after its start-up phase: it probes for a higher rate, drains the
+/// resulting queue, and then keeps the rate (`bbr_pacing_gain` in net/ipv4/tcp_bbr.c).
 const GAINS: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// The first gain that counts: start-up has filled the queue.
+/// The index of the first gain to use: start-up has filled the queue, so drain it first.
 const DRAIN: usize = 1;
-/// The start-up phase is useful while the measured rate grows by this factor in a round trip (`bbr_full_bw_thresh`).
+/// The start-up phase is useful while the measured rate grows by this factor per round trip
+/// (`bbr_full_bw_thresh`).
 const GROWTH: f64 = 1.25;
-/// The number of bytes that a connection may send at once in the beginning: ten segments (RFC 6928, 2).
+/// The number of bytes that a new connection may send at once: ten segments (RFC 6928, 2).
 const FIRST_WINDOW: usize = 10 * 1460;
-/// The number of bytes that a connection sends before its state is read for the first time, and the smallest number
-/// between two readings.
+/// The number of bytes that a connection sends before its state is read for the first time, and the
+/// minimum between two readings.
 const FIRST_LOOK: u64 = 64 << 10;
-/// The largest number of bytes between two readings of the state. A reading takes two system calls.
+/// The maximum number of bytes between two readings of the state. A reading takes two system calls.
 const LAST_LOOK: u64 = 16 << 20;
 
-/// The pacing of one connection. The kernel spreads a congestion window over the round trip when it paces. Without pacing
-/// it sends a whole response at once, and that burst overflows the queue of a link that is not full.
+/// The pacing of one connection. With pacing, the kernel spreads a congestion window over the round
+/// trip. Without it, the kernel sends a whole response at once, and this burst overflows the queue
+/// of a link that has capacity left.
 ///
-/// Pacing begins with the first output that is longer than a connection may send at once in the beginning. A connection
-/// that only carries shorter output is not paced: while its congestion window is small, the kernel would hold back the
-/// third packet of a response of 4 KiB for a twentieth of the round trip time.
+/// Pacing begins with the first output that is longer than [`FIRST_WINDOW`]. A connection with
+/// shorter output only is not paced: while its congestion window is small, pacing would delay the
+/// third packet of a response of 4 KiB by a twentieth of the round trip time.
 #[derive(Debug, Default)]
 pub(crate) enum Pacing {
-    /// All output so far was short.
+    /// All output was short until now.
     #[default]
     None,
-    /// The peer is near.
+    /// The round trip time is below [`DISTANT`], so the connection is not paced.
     Near,
-    /// The kernel paces.
+    /// The kernel paces the connection.
     Bounded(PacingBound),
 }
 
 impl Pacing {
-    /// Notes that `count` bytes were given to the kernel in one call, and `written` bytes since the connection was made.
+    /// Records that the kernel accepted `count` bytes in one call, and `written` bytes since the
+    /// connection was made.
     pub(crate) fn note_written(&mut self, socket: &TcpStream, count: usize, written: u64) {
         match self {
             Self::None if count <= FIRST_WINDOW => {}
             Self::None => {
-                // If the socket is broken, its next read or write reports that.
+                // Ignore errors: if the socket is broken, its next read or write reports that.
                 let trip = socket_options::least_round_trip(socket).unwrap_or_default();
                 *self = Self::begin(socket, trip, written);
             }
@@ -77,21 +84,21 @@ impl Pacing {
     }
 }
 
-/// Bounds the rate of a paced connection while BBR's start-up phase lasts although packets are lost. It reads the state of
-/// the connection about once in a round trip.
+/// Bounds the rate of a paced connection while BBR's start-up phase continues although packets are
+/// lost. Reads the state of the connection about once per round trip.
 #[derive(Debug)]
 pub(crate) struct PacingBound {
     /// The number of written bytes at which the state is read next.
     next_look: u64,
-    /// The number of written bytes when it was last read.
+    /// The number of written bytes at the last reading.
     last_look: u64,
-    /// The bytes that the kernel had sent again by then.
+    /// The number of bytes that the kernel had retransmitted at the last reading.
     sent_again: u64,
-    /// The rate that BBR had measured by then, in bytes per second.
+    /// The rate that BBR had measured at the last reading, in bytes per second.
     measured: u64,
-    /// The number of the next gain in [`GAINS`] if the rate is bounded.
+    /// The index of the next gain in [`GAINS`]; `None` if the rate is not bounded.
     gain: Option<usize>,
-    /// The rate that the kernel was last given, in bytes per second.
+    /// The bound that the kernel has, in bytes per second.
     rate: Option<u32>,
 }
 
@@ -124,7 +131,8 @@ impl PacingBound {
         }
     }
 
-    /// Decides on the highest rate from the state of the connection.
+    /// Returns the new bound in bytes per second from the state of the connection; `None` for no
+    /// bound.
     fn look(&mut self, bbr: BbrInfo, written: u64, sent_again: u64) -> Option<u32> {
         let lost = sent_again.saturating_sub(self.sent_again) as f64;
         let sent = written.saturating_sub(self.last_look) as f64;

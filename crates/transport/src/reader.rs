@@ -1,4 +1,4 @@
-//! Reading from a stream into the decoder's buffer.
+//! Reads from a stream into the buffer of a decoder.
 
 use std::{
     io,
@@ -16,10 +16,10 @@ use tokio::{
 
 use crate::{io_progress::Received, stream::ConnectionStream};
 
-/// Reads once, as much as the decoder has room for.
+/// Reads once, at most as much as the decoder has space for.
 ///
 /// # Errors
-/// Those of the socket, except that it would block, and those of TLS.
+/// The errors of the socket, except WouldBlock, and those of TLS.
 pub fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
         ConnectionStream::Plain(tcp) => tcp.read_pdus(decoder, try_read).map(received),
@@ -29,11 +29,11 @@ pub fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Resu
     or_nothing(received)
 }
 
-/// Reads once, as much as the decoder has room for. A read that returned less has emptied the socket, which saves the
-/// system call that would report this.
+/// Reads once, at most as much as the decoder has space for. A read that returned less has emptied
+/// the socket; the decision for the next wake-up then needs no further system call.
 ///
 /// # Errors
-/// As [`receive`].
+/// The errors of [`receive`].
 pub fn poll_receive(
     stream: &mut ConnectionStream,
     decoder: &mut Decoder,
@@ -57,7 +57,8 @@ pub fn poll_receive(
     }
 }
 
-/// Many reads brought nothing complete, so the socket has more input and will not wake the task: wake it here.
+/// Wakes the task after [`Received::Nothing`]. Several reads then brought nothing complete, so that
+/// the socket may still have input, for which it would not wake the task.
 fn looked_again(
     looked: Poll<io::Result<Received>>,
     context: &Context<'_>,
@@ -71,7 +72,7 @@ fn looked_again(
 /// Reads the socket directly, without waiting for the runtime to report input.
 ///
 /// # Errors
-/// As [`receive`].
+/// The errors of [`receive`].
 pub fn receive_now(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
         ConnectionStream::Plain(tcp) => tcp.read_pdus(decoder, recv).map(received),
@@ -90,24 +91,23 @@ fn poll_read(
     buffer: &mut impl BufMut,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    // SAFETY: `ReadBuf::uninit` takes memory that need not be initialised and never
-    // de-initialises any of it.
+    // SAFETY: `ReadBuf::uninit` accepts uninitialised memory and never de-initialises any of it.
     let mut room = ReadBuf::uninit(unsafe { buffer.chunk_mut().as_uninit_slice_mut() });
     std::task::ready!(Pin::new(stream).poll_read(context, &mut room))?;
     let count = room.filled().len();
-    // SAFETY: the read has filled, hence initialised, that many bytes of the buffer.
+    // SAFETY: the read has filled, and so initialised, this number of bytes of the buffer.
     unsafe { buffer.advance_mut(count) };
     Poll::Ready(Ok(count))
 }
 
 fn recv(stream: &mut TcpStream, buffer: &mut impl BufMut) -> Poll<io::Result<usize>> {
-    // SAFETY: `recv` only writes to the memory, it never de-initialises it.
+    // SAFETY: `recv` only writes to the memory; it never de-initialises it.
     let room = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
     let count = match SockRef::from(&*stream).recv(room) {
         Ok(count) => count,
         failed => return pending_if_nothing(failed),
     };
-    // SAFETY: `recv` has initialised that many bytes of the buffer.
+    // SAFETY: `recv` has initialised this number of bytes of the buffer.
     unsafe { buffer.advance_mut(count) };
     Poll::Ready(Ok(count))
 }

@@ -1,4 +1,4 @@
-//! A limit on the events that peers cause before they have proved who they are.
+//! Limits the events (log messages) that peers can cause before they have authenticated.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::connection_quota::party;
 
-/// Limits the number of events that peers cause, for each address and for all addresses together.
+/// Limits the number of events that peers cause, per address and for all addresses together.
 #[derive(Debug)]
 pub struct ReportLimiter {
     per_party: u32,
@@ -28,7 +28,7 @@ struct ReportLimiterState {
 #[derive(Debug, Default)]
 struct PeerReportCount {
     period: Period,
-    /// Events that were left out since the last one that was reported.
+    /// The number of events that were suppressed since the last reported one.
     unreported: u64,
 }
 
@@ -38,23 +38,22 @@ struct Period {
     reported: u32,
 }
 
-/// The length of a period.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Maximum number of addresses that are remembered: 4,096 records of some 60 bytes. Beyond it, the one whose
-/// period began first is forgotten with its count of unreported events.
+/// Maximum number of addresses that are remembered: 4,096 records of some 60 bytes. Beyond it, the
+/// record whose period began first is dropped with its count of suppressed events.
 const RECORDS: usize = 4096;
 
 impl ReportLimiter {
-    /// Allows `per_party` events of one address (one /64 network of IPv6) and `in_all` events of all addresses
-    /// in ten seconds.
+    /// Allows `per_party` events of one address (one /64 network of IPv6) and `in_all` events of
+    /// all addresses per period of ten seconds.
     #[must_use]
     pub fn new(per_party: u32, in_all: u32) -> Self {
         Self { per_party, in_all, inner: Mutex::default() }
     }
 
-    /// Returns `None` if an event of `address` must not be reported now. Otherwise returns how many events of
-    /// that address were left out since the last one that was reported.
+    /// Returns `None` if an event of `address` must not be reported now. Otherwise returns the
+    /// number of events of that address that were suppressed since the last reported one.
     pub fn report(&self, address: IpAddr, now: Instant) -> Option<u64> {
         let key = party(address);
         let mut inner = self.inner.lock();

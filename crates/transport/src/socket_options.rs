@@ -11,22 +11,23 @@ use rustix::net::sockopt;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
-/// The options of every connection. TCP_NODELAY is always set: a PDU must not wait for the acknowledgment of the one
-/// before it.
+/// The options of every connection. TCP_NODELAY is always set: a PDU must not wait for the TCP
+/// acknowledgment of the PDU before it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SocketOptions {
-    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which is usually better. The kernel allocates
-    /// twice as much, for its own records. A value above net.core.wmem_max needs CAP_NET_ADMIN; without it,
-    /// net.core.wmem_max is used.
+    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which is usually better.
+    /// The kernel allocates twice as much, for its own records. A value above net.core.wmem_max
+    /// needs CAP_NET_ADMIN; without this capability, the kernel uses net.core.wmem_max.
     pub send_buffer_bytes: Option<usize>,
-    /// SO_RCVBUF in bytes, with net.core.rmem_max as limit in the same way.
+    /// SO_RCVBUF in bytes; net.core.rmem_max limits it in the same way.
     pub receive_buffer_bytes: Option<usize>,
 }
 
-/// TCP keepalive: after this idle time the kernel probes a peer whose host may have vanished, even if iSCSI pings are
-/// off.
+/// TCP keepalive: after this idle time the kernel probes a peer whose host may have vanished, even
+/// if NOP-In and NOP-Out pings are off.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// The time between two probes. With the kernel's nine probes, a dead peer is noticed after two minutes.
+/// The time between two probes. With the kernel's nine probes, a dead peer is detected after two
+/// minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl SocketOptions {
@@ -36,12 +37,12 @@ impl SocketOptions {
         Self { send_buffer_bytes: bytes, receive_buffer_bytes: bytes }
     }
 
-    /// Applies the options to a socket before it connects or listens: the window scale is fixed by the first packet
-    /// (RFC 7323, 2.2), and depends on the receive buffer. Accepted sockets inherit the options of the listening
-    /// socket.
+    /// Applies the options to a socket before it connects or listens: the window scale is fixed by
+    /// the first packet (RFC 7323, 2.2), and depends on the receive buffer. Accepted sockets
+    /// inherit the options of the listening socket.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// The errors of the system calls.
     pub fn apply(&self, to: impl AsFd) -> io::Result<()> {
         let socket = SockRef::from(&to);
         socket.set_tcp_nodelay(true)?;
@@ -59,11 +60,12 @@ impl SocketOptions {
         Ok(())
     }
 
-    /// Connects to a host by name or address: to the first of its addresses that accepts. It takes as long as the
-    /// kernel tries, so the caller has to bound the time. Calls `prepare` with each socket before that connects.
+    /// Connects to the first address of a host that accepts. `host` is a name or an address. Has no
+    /// time limit of its own, so the caller must set one. Calls `prepare` with each socket before
+    /// it connects.
     ///
     /// # Errors
-    /// The system's error; for several addresses, that of the last one.
+    /// The error of the system; with several addresses, that of the last one.
     pub async fn connect(
         &self,
         host: &str,
@@ -94,7 +96,8 @@ pub(crate) fn least_round_trip(socket: &TcpStream) -> io::Result<Duration> {
     Ok(Duration::from_micros(tcp_info(socket)?.tcpi_min_rtt.into()))
 }
 
-/// Returns the number of bytes that the kernel has sent more than once, in full segments (TCP_INFO).
+/// Returns the number of retransmitted bytes, counting every retransmission as a full segment
+/// (TCP_INFO).
 pub(crate) fn bytes_sent_again(socket: &TcpStream) -> io::Result<u64> {
     let info = tcp_info(socket)?;
     Ok(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
@@ -112,7 +115,7 @@ fn tcp_info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
-/// BBR's state of a connection.
+/// The state of BBR for one connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BbrInfo {
     /// The highest recent delivery rate in bytes per second.
@@ -123,7 +126,8 @@ pub(crate) struct BbrInfo {
     pub pacing_gain: f64,
 }
 
-/// Returns BBR's state of a connection (TCP_CC_INFO); `None` if it uses another congestion control.
+/// Returns the state of BBR for a connection (TCP_CC_INFO); `None` if the connection uses another
+/// congestion control.
 pub(crate) fn bbr_info(socket: &TcpStream) -> io::Result<Option<BbrInfo>> {
     // `struct tcp_bbr_info` of linux/inet_diag.h: rate (low, high), least round trip time, pacing gain, window gain.
     let mut info = [0u32; 5];
@@ -142,7 +146,7 @@ pub(crate) fn bbr_info(socket: &TcpStream) -> io::Result<Option<BbrInfo>> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // The other congestion controls of Linux have shorter structs, or none.
+    // The other congestion controls of Linux return shorter structs, or none.
     if length as usize != size_of_val(&info) {
         return Ok(None);
     }
@@ -154,7 +158,8 @@ pub(crate) fn bbr_info(socket: &TcpStream) -> io::Result<Option<BbrInfo>> {
     }))
 }
 
-/// Bounds the rate at which the kernel sends on a connection, in bytes per second, and turns its pacing on.
+/// Bounds the rate at which the kernel sends on a connection, in bytes per second, and turns pacing
+/// on.
 pub(crate) fn set_max_pacing_rate(socket: &TcpStream, rate: libc::c_uint) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
@@ -195,8 +200,8 @@ pub(crate) fn get(
 mod tests {
     use super::*;
 
-    /// Returns the window scales of our end and of the peer: the seventh byte of tcp_info(7) has the peer's in its
-    /// lower and ours in its upper half.
+    /// Returns the window scales of our end and of the peer. The seventh byte of tcp_info(7) holds
+    /// the peer's scale in its lower four bits and ours in its upper four bits.
     fn shifts(stream: &TcpStream) -> (u8, u8) {
         let mut info = [0u8; 8];
         let mut length = info.len() as libc::socklen_t;
@@ -226,7 +231,8 @@ mod tests {
         socket.listen(8).unwrap()
     }
 
-    /// Makes a connection whose connecting and listening ends have these options.
+    /// Makes a connection. `near` are the options of the connecting end, `far` those of the
+    /// listening end.
     async fn pair(near: &SocketOptions, far: &SocketOptions) -> [TcpStream; 2] {
         let listener = listen(far);
         let port = listener.local_addr().unwrap().port();
@@ -234,8 +240,8 @@ mod tests {
         [near, listener.accept().await.unwrap().0]
     }
 
-    /// A regression test: the options were set after the window scale had been fixed, so that a larger window had no
-    /// effect.
+    /// A regression test: the options were set after the window scale had been fixed, so that a
+    /// larger receive buffer had no effect.
     #[tokio::test]
     async fn the_windows_scale_is_that_of_the_buffer_at_either_end() {
         let default = SocketOptions::default();
@@ -271,7 +277,8 @@ mod tests {
         assert_eq!(SockRef::from(&far).send_buffer_size().unwrap(), 2 * 65_536);
     }
 
-    /// Not every kernel has BBR, and not every user may choose it. Then the test says so and ends.
+    /// Some kernels lack BBR, and some users may not select it. The test then prints the reason and
+    /// passes.
     #[tokio::test]
     async fn what_bbr_knows_is_read_and_other_congestion_controls_have_nothing_like_it() {
         let [near, far] = pair(&SocketOptions::default(), &SocketOptions::default()).await;
@@ -293,13 +300,13 @@ mod tests {
     #[tokio::test]
     async fn the_address_that_lets_us_in_is_found() {
         let options = SocketOptions::default();
-        // Bind the port without listening, so that no other process gets it.
+        // Bind the port without listening, so that no other process can use it.
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let port = bound.local_addr().unwrap().port();
         let error = options.connect("127.0.0.1", port, |_| ()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        // The host name may resolve to ::1 as well, where nothing listens.
+        // The host name may resolve to ::1 as well, where no socket listens.
         let listener = listen(&options);
         let port = listener.local_addr().unwrap().port();
         assert!(options.connect("localhost", port, |_| ()).await.is_ok());

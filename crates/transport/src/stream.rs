@@ -17,10 +17,9 @@ use crate::{
     tls_stream::Secured,
 };
 
-/// The stream of one connection. Plain TCP costs one branch more than a bare socket.
+/// The stream of one connection. The enum costs plain TCP one branch more than a bare socket.
 #[derive(Debug)]
 pub enum ConnectionStream {
-    /// TCP.
     Plain(Tcp),
     /// TLS over TCP, after the handshake.
     Tls(Box<Secured>),
@@ -53,30 +52,33 @@ impl ConnectionStream {
         matches!(self, Self::Tls(_))
     }
 
-    /// Returns our address.
+    /// Returns the address of our end.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// The errors of the system calls.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp().local_addr()
     }
 
-    /// Returns the number of bytes that the kernel has accepted since the connection was made, as they cross the
-    /// link. Bytes that still have to be encrypted or compressed, or written, do not count.
+    /// Returns the number of bytes that the kernel has accepted since the connection was made, as
+    /// they cross the link. Does not count bytes that still have to be encrypted, compressed or
+    /// written.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.counted().written()
     }
 
-    /// Returns how many of these bytes the peer's host has acknowledged. The peer's process may not have read them.
+    /// Returns the number of these bytes that the peer's host has acknowledged. The peer's process
+    /// may not have read them.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn acknowledged(&self) -> io::Result<u64> {
         self.counted().acknowledged()
     }
 
-    /// Returns the number of bytes that have arrived from the peer, including those that still wait in the kernel.
+    /// Returns the number of bytes that have arrived from the peer, including those that the kernel
+    /// still holds.
     ///
     /// # Errors
     /// The error of the ioctl that asks the kernel.
@@ -84,11 +86,12 @@ impl ConnectionStream {
         self.counted().arrived()
     }
 
-    /// Limits the bytes that the kernel holds without having sent them (TCP_NOTSENT_LOWAT). One write may exceed the
-    /// limit. Bytes that were sent and not acknowledged do not count: the send buffer bounds them.
+    /// Limits the bytes that the kernel holds without having sent them (TCP_NOTSENT_LOWAT). One
+    /// write may exceed the limit. Bytes that were sent and not acknowledged do not count: the send
+    /// buffer bounds them.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
         SockRef::from(self.tcp()).set_tcp_notsent_lowat(bytes)
     }
@@ -96,7 +99,7 @@ impl ConnectionStream {
     /// Waits until there is input, or the input has ended.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tls(stream) if stream.has_input() => Ok(()),
@@ -108,12 +111,12 @@ impl ConnectionStream {
     /// Waits until the socket accepts output.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub async fn writable(&self) -> io::Result<()> {
         self.tcp().writable().await
     }
 
-    /// As [`ConnectionStream::readable`].
+    /// Polls for the condition of [`ConnectionStream::readable`].
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(tcp) => tcp.stream().poll_read_ready(context),
@@ -122,13 +125,14 @@ impl ConnectionStream {
         }
     }
 
-    /// As [`ConnectionStream::writable`].
+    /// Polls for the condition of [`ConnectionStream::writable`].
     pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.tcp().poll_write_ready(context)
     }
 
-    /// Sets the number of bytes that one read requests if the decoder's room does not decide it. Call this after the
-    /// login; before, it is 4 KiB.
+    /// Sets the number of bytes that one read of a TLS or compressed stream requests. Before this
+    /// call, made after the login, it is 4 KiB. Plain TCP ignores it, since the space in the
+    /// decoder decides.
     pub fn set_read_bytes(&mut self, bytes: usize) {
         match self {
             Self::Plain(_) => {}
@@ -146,8 +150,8 @@ impl ConnectionStream {
         }
     }
 
-    /// Compresses both directions after the login. `rest` was received after the last PDU of the login. The next
-    /// `login_bytes` of output are the end of the login, and are not compressed.
+    /// Compresses both directions after the login. `rest` was received after the last login PDU.
+    /// The next `login_bytes` bytes of output belong to the login and are not compressed.
     ///
     /// # Panics
     /// If the stream is compressed already.

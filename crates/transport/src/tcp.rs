@@ -1,4 +1,4 @@
-//! A TCP socket that counts its bytes.
+//! A TCP socket with byte counts, a low-water mark and pacing.
 
 use std::{
     io::{self, IoSlice},
@@ -12,11 +12,11 @@ use tokio::net::TcpStream;
 
 use crate::{low_water::LowWater, pacing::Pacing};
 
-/// The value in linux/sockios.h, which is the same as that of TIOCOUTQ.
+/// The value in linux/sockios.h, which equals that of TIOCOUTQ.
 const SIOCOUTQ: ioctl::Opcode = 0x5411;
 
-/// A connected socket and its byte counts. They count TLS records and compressed frames as they cross the link, from
-/// the first byte of a handshake on.
+/// A connected socket and its byte counts. They count TLS records and compressed frames as they
+/// cross the link, from the first byte of the TLS handshake on.
 #[derive(Debug)]
 pub struct Tcp {
     stream: TcpStream,
@@ -34,12 +34,11 @@ impl From<TcpStream> for Tcp {
 }
 
 impl Tcp {
-    /// Returns the socket.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Returns the socket for I/O that is not to be counted.
+    /// Returns the socket for I/O that bypasses the byte counts.
     pub fn stream_mut(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
@@ -49,12 +48,13 @@ impl Tcp {
         self.written
     }
 
-    /// Returns the number of bytes that have arrived, including those that still wait in the kernel.
+    /// Returns the number of bytes that have arrived, including those that the kernel still holds.
     pub(crate) fn arrived(&self) -> io::Result<u64> {
         Ok(self.read + system::ioctl_fionread(&self.stream)?)
     }
 
-    /// Reads into the buffer of a decoder. If no data is there, sets the low-water mark for the next wake-up.
+    /// Reads into the buffer of a decoder. If the socket has no data, sets the low-water mark for
+    /// the next wake-up.
     pub(crate) fn read_pdus<'a>(
         &mut self,
         decoder: &'a mut Decoder,
@@ -79,8 +79,8 @@ impl Tcp {
         }
     }
 
-    /// Returns the number of bytes that the peer's host has acknowledged: all that the kernel has accepted, without
-    /// those that it keeps for retransmission.
+    /// Returns the number of bytes that the peer's host has acknowledged: all bytes that the kernel
+    /// has accepted, without those that it still keeps for retransmission.
     pub(crate) fn acknowledged(&self) -> io::Result<u64> {
         // SAFETY: SIOCOUTQ (tcp(7)) writes one int.
         let kept = unsafe {
@@ -90,7 +90,7 @@ impl Tcp {
         Ok(self.written.saturating_sub(u64::try_from(kept).unwrap_or(0)))
     }
 
-    /// Performs one write with the caller's function, and counts it.
+    /// Performs one write with the caller's function and counts the bytes.
     pub(crate) fn write_by(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -104,7 +104,7 @@ impl Tcp {
         written
     }
 
-    /// Performs one read with the caller's function, and counts it.
+    /// Performs one read with the caller's function and counts the bytes.
     pub(crate) fn read_by<B>(
         &mut self,
         room: &mut B,
@@ -117,7 +117,7 @@ impl Tcp {
         came
     }
 
-    /// Performs one read that does not arrange a wake-up.
+    /// Performs one read that registers no waker, and counts the bytes.
     pub(crate) fn read_now(
         &mut self,
         read: impl FnOnce(&TcpStream) -> io::Result<usize>,
@@ -147,12 +147,12 @@ mod tests {
         certificates::Authority, receive, send,
     };
 
-    /// The length of one PDU and the number of PDUs: more than is encrypted or packed ahead.
+    /// The length of one PDU and the number of PDUs: more than is encrypted or compressed ahead.
     const LENGTH: usize = 16 << 10;
     const COUNT: u32 = 24;
 
     async fn pair(secured: bool, compression: Option<Compression>) -> [ConnectionStream; 2] {
-        // A small buffer, so that the kernel accepts a record or frame in parts.
+        // A small send buffer, so that the kernel accepts a TLS record or frame in parts.
         let options = SocketOptions::buffers(Some(16 << 10));
         let socket = TcpSocket::new_v4().unwrap();
         options.apply(&socket).unwrap();
@@ -179,7 +179,7 @@ mod tests {
         })
     }
 
-    /// Returns bytes that do not shrink when they are packed.
+    /// Returns bytes that cannot be compressed.
     fn noise(seed: u32) -> Bytes {
         let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
         let byte = |_| {
@@ -191,8 +191,9 @@ mod tests {
         (0..LENGTH).map(byte).collect::<Vec<_>>().into()
     }
 
-    /// A regression test: bytes that were encrypted or packed but not written counted as sent, and bytes that had
-    /// arrived did not count. A connection over a slow link seemed to stand still.
+    /// A regression test: bytes that were encrypted or compressed but not written counted as sent,
+    /// and bytes that had arrived did not count. A connection over a slow link seemed to be
+    /// stalled.
     #[tokio::test]
     async fn what_the_peers_host_has_is_counted_to_the_byte_whatever_lies_above() {
         let [lz4, zstd] = [Some(Compression::Lz4), Some(Compression::Zstd)];
@@ -223,7 +224,7 @@ mod tests {
                         if near.acknowledged().unwrap() == far.arrived().unwrap() {
                             return;
                         }
-                        // The kernel may delay its acknowledgment.
+                        // Wait, because the kernel may delay its acknowledgment.
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                 };

@@ -1,7 +1,7 @@
 //! The TLS 1.3 configuration of either end, made from PEM texts.
 //!
-//! No standard defines iSCSI over TLS; this way is our own. Both ends perform a handshake first, and then exchange
-//! the bytes of an ordinary iSCSI connection.
+//! No standard defines iSCSI over TLS; this scheme is Forebay's own. Both ends perform a handshake
+//! first, and then exchange the bytes of an ordinary iSCSI connection.
 
 use std::{
     io,
@@ -23,44 +23,44 @@ use crate::{stream::ConnectionStream, tls_stream::Secured};
 /// A certificate chain and its key as PEM texts.
 #[derive(Clone, Copy)]
 pub struct TlsIdentity<'a> {
-    /// The certificate of this end first, then those of its issuers.
+    /// The certificate of this end first, followed by the certificates of its issuers.
     pub certificate: &'a [u8],
     /// The private key: PKCS #8, PKCS #1 or SEC 1, not encrypted.
     pub key: &'a [u8],
 }
 
-/// The text that cannot be used.
+/// The text with the error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TlsMaterial {
-    /// The certificate of this end cannot be used, or does not belong to the key.
+    /// The certificate of this end is unusable, or does not belong to the key.
     Certificate,
-    /// The key of this end.
+    /// The private key of this end.
     Key,
     /// The trusted authorities.
     Authorities,
-    /// The name that the server has to prove.
+    /// The name that the server must prove.
     Name,
 }
 
-/// The reason why no TLS configuration can be made.
+/// The reason why a TLS configuration cannot be made.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct TlsMaterialError {
-    /// The text that is wrong.
     pub part: TlsMaterial,
-    /// What is wrong with it.
     pub reason: String,
 }
 
-/// The accepting end. It has a certificate, and requires one of the connecting end.
+/// The accepting end. It has a certificate, and requires one from the connecting end.
 #[derive(Clone, Debug)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
-    /// The certificate and authorities as they were given. Two servers with the same texts are equal.
+    /// The certificate and the authorities as they were given. Two servers with the same texts are
+    /// equal.
     texts: Arc<[Vec<u8>; 2]>,
 }
 
-/// The connecting end. Clones share the configuration that [`TlsClient::renew`] changes.
+/// The connecting end. Clones share the configuration, so that [`TlsClient::renew`] changes all of
+/// them.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
     /// Read once for each connection.
@@ -69,8 +69,8 @@ pub struct TlsClient {
 }
 
 impl TlsServer {
-    /// Makes a server that accepts clients whose certificates one of the `authorities` (PEM) has issued, directly or
-    /// through intermediate certificates that the client sends.
+    /// Makes a server. It accepts clients whose certificates were issued by one of the
+    /// `authorities` (PEM), directly or through intermediate certificates that the client sends.
     ///
     /// # Errors
     /// If a text cannot be used, or if certificate and key do not belong together.
@@ -85,8 +85,9 @@ impl TlsServer {
             .with_client_cert_verifier(verifier.map_err(|error| wrong(&error))?)
             .with_single_cert(chain, key)
             .map_err(|error| TlsMaterial::Certificate.unusable(&error))?;
-        // Disable session resumption: every client authenticates again, so that an authority which is no longer
-        // trusted admits nobody, and no state is kept for absent clients.
+        // Disable session resumption: every client authenticates again, so that certificates of an
+        // authority which is no longer trusted are refused, and no state is kept for absent
+        // clients.
         config.send_tls13_tickets = 0;
         let texts = Arc::new([own.certificate.to_vec(), authorities.to_vec()]);
         Ok(Self { config: Arc::new(config), texts })
@@ -98,12 +99,14 @@ impl TlsServer {
         self.config.clone()
     }
 
-    /// Performs the handshake of an accepted connection. It takes as long as the peer takes, so the caller has to
-    /// bound the time. A stranger can make us hold at most about 40 KiB.
+    /// Performs the handshake of an accepted connection. The peer determines how long this takes,
+    /// so the caller must set a time limit. An unauthenticated peer can make this end hold about 40
+    /// KiB at most.
     ///
     /// # Errors
-    /// Those of the socket; [`io::ErrorKind::UnexpectedEof`] if the peer closes; [`io::ErrorKind::InvalidData`] if
-    /// the handshake fails, after the peer was sent the reason.
+    /// The errors of the socket; [`io::ErrorKind::UnexpectedEof`] if the peer closes;
+    /// [`io::ErrorKind::InvalidData`] if the handshake fails, after the reason was sent to the
+    /// peer.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<ConnectionStream> {
         let session = ServerConnection::new(self.config.clone()).map_err(io::Error::other)?;
         Ok(ConnectionStream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
@@ -119,9 +122,10 @@ impl PartialEq for TlsServer {
 impl Eq for TlsServer {}
 
 impl TlsClient {
-    /// Makes a client that accepts servers whose certificates one of the `authorities` (PEM) has issued for `name`, a
-    /// host name or an IP address; without `name`, for the host to which it connects. `own` is sent to servers that
-    /// request a certificate, as our portals do.
+    /// Makes a client. It accepts servers whose certificates were issued by one of the
+    /// `authorities` (PEM) for `name`, a host name or an IP address; without `name`, for the host
+    /// to which it connects. `own` is sent to servers that request a certificate, as Forebay's
+    /// portals do.
     ///
     /// # Errors
     /// If a text cannot be used, or if certificate and key do not belong together.
@@ -154,12 +158,13 @@ impl TlsClient {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes this client and its clones use the configuration of `other` from the next connection on.
+    /// Makes this client and its clones use the configuration of `other` from the next connection
+    /// on.
     pub fn renew(&self, other: &Self) {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = other.config();
     }
 
-    /// Returns the name that a server at this host has to prove.
+    /// Returns the name that a server at this host must prove.
     ///
     /// # Errors
     /// If the host is neither a name nor an IP address.
@@ -171,12 +176,13 @@ impl TlsClient {
         }
     }
 
-    /// Performs the handshake of a connection to `host` (IPv6 without brackets). It takes as long as the peer takes,
-    /// so the caller has to bound the time. Whether the server accepts our certificate is known only with its answer
-    /// to the first data.
+    /// Performs the handshake of a connection to `host` (IPv6 without brackets). The peer
+    /// determines how long this takes, so the caller must set a time limit. The handshake returns
+    /// before the server has checked our certificate: a refusal arrives when the first response is
+    /// read.
     ///
     /// # Errors
-    /// As [`TlsServer::accept`].
+    /// The errors of [`TlsServer::accept`].
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<ConnectionStream> {
         let name = self.name(host).map_err(io::Error::other)?;
         let session = ClientConnection::new(self.config(), name).map_err(io::Error::other)?;
@@ -184,7 +190,8 @@ impl TlsClient {
     }
 }
 
-/// AES-128 is preferred: it is strong enough and costs a fifth less than AES-256.
+/// Returns the cryptography of ring, with AES-128 first: it is strong enough and needs a fifth less
+/// processor time than AES-256.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     let rank = |suite: CipherSuite| suite != CipherSuite::TLS13_AES_128_GCM_SHA256;

@@ -1,5 +1,5 @@
-//! TLS over a TCP stream: records from the socket are decrypted for the decoder, queued output is encrypted into
-//! records.
+//! TLS over a TCP stream: records from the socket are decrypted for the decoder, queued output is
+//! encrypted into records.
 //!
 //! ```text
 //! socket ─▶ input ─▶ session (one record, decrypted in place) ─▶ decoder
@@ -24,10 +24,11 @@ use crate::{
 
 /// A TCP stream after its TLS handshake.
 ///
-/// - The socket's readiness does not report bytes that are in `input` or decrypted in `session`: a caller that waits
-///   for input checks [`Secured::has_input`] first.
-/// - Output is encrypted only when the kernel has accepted all records before, and is removed from the caller's queue
-///   only when the kernel has accepted its record: so the queue has all unsent bytes.
+/// - The socket's readiness does not report bytes that are in `input` or decrypted in `session`: a
+///   caller that waits for input checks [`Secured::has_input`] first.
+/// - Output is encrypted only after the kernel has accepted all earlier records, and is removed
+///   from the caller's queue only after the kernel has accepted its record. The queue therefore
+///   holds all unsent bytes.
 #[derive(Debug)]
 pub struct Secured {
     tcp: Tcp,
@@ -36,31 +37,33 @@ pub struct Secured {
     input: BytesMut,
     /// The number of bytes that one read of the socket requests.
     read_bytes: usize,
-    /// Number of decrypted bytes that the decoder has not taken.
+    /// Number of decrypted bytes that the decoder has not read.
     plaintext: usize,
-    /// The first bytes of the caller's output, this number, are encrypted and not completely written.
+    /// Number of bytes at the front of the caller's output that are encrypted and not completely
+    /// written.
     sealed: usize,
-    /// The peer has ended its output in an orderly way (close_notify).
+    /// The peer has ended its output with close_notify, or the socket's input has ended.
     closed: bool,
 }
 
-/// The number of bytes that a read requests before the login: a login PDU, and in five reads a record of any size.
+/// The number of bytes that a read requests before the login. This suffices for a login PDU, and
+/// five reads for a record of any size.
 const READ_BYTES: usize = 4096;
 
-/// The most bytes that the handshake of one end may have. A chain of four certificates has 8 KiB;
-/// more could only be meant to make us hold it.
+/// The most bytes that one end may send in a handshake. A chain of four certificates has 8 KiB;
+/// more can only be an attempt to exhaust memory.
 const HANDSHAKE_BYTES: usize = 16 * 1024;
 
-/// Output that is encrypted ahead of the socket: four full records, so that a read of 128 KiB takes
-/// two system calls.
+/// The most output that is encrypted ahead of the socket: four full records, so that a read
+/// response of 128 KiB takes two system calls.
 const SEALED_BYTES: usize = 64 * 1024;
 
-/// Maximum number of reads of the socket in one call. A record of any size arrives in five reads; a peer that sends
-/// records without content must not keep this thread busy.
+/// Maximum number of reads of the socket in one call. A record of any size arrives in five reads; a
+/// peer that sends records without content must not keep this thread busy.
 const READS: usize = 8;
 
 impl Secured {
-    /// Performs the handshake. Bytes received after it stay for [`Secured::receive`].
+    /// Performs the handshake. Bytes received after it are kept for [`Secured::receive`].
     pub(crate) async fn handshake(tcp: TcpStream, mut session: Connection) -> io::Result<Self> {
         session.set_buffer_limit(Some(SEALED_BYTES));
         let mut stream = Self {
@@ -98,17 +101,15 @@ impl Secured {
         }
     }
 
-    /// Returns the socket below.
     pub(crate) fn tcp(&self) -> &Tcp {
         &self.tcp
     }
 
-    /// Sets the number of bytes that one read of the socket requests.
     pub(crate) fn set_read_bytes(&mut self, bytes: usize) {
         self.read_bytes = bytes;
     }
 
-    /// Releases the memory that an idle connection does not need.
+    /// Releases memory that an idle connection does not need.
     pub(crate) fn rest(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
@@ -120,8 +121,8 @@ impl Secured {
         self.plaintext > 0 || !self.input.is_empty() || self.closed
     }
 
-    /// Decrypts what was received into the room. If nothing was, calls `read` first. Returns [`Received::Nothing`] if
-    /// many reads brought no complete record.
+    /// Decrypts received bytes into `room`. Calls `read` first if no complete record was received.
+    /// Returns [`Received::Nothing`] if [`READS`] reads brought no complete record.
     pub(crate) fn receive(
         &mut self,
         room: &mut impl BufMut,
@@ -135,7 +136,7 @@ impl Secured {
             if self.closed {
                 return Poll::Ready(Ok(Received::Closed));
             }
-            // The buffer is empty, so all of it is room.
+            // The buffer is empty here, so the read uses all of this space.
             self.input.reserve(self.read_bytes);
             if std::task::ready!(self.tcp.read_by(&mut self.input, &mut read))? == 0 {
                 self.closed = true;
@@ -145,7 +146,7 @@ impl Secured {
         Poll::Ready(Ok(Received::Nothing))
     }
 
-    /// Moves bytes from `input` through the session into the room, until that is full or no input is left.
+    /// Decrypts bytes from `input` into `buffer`, until that is full or no input is left.
     fn decrypt(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
         let mut count = 0;
         loop {
@@ -173,8 +174,8 @@ impl Secured {
         }
     }
 
-    /// Lets the session process its input. If it reports an error, its alert is sent to the peer, if the socket
-    /// accepts it.
+    /// Processes the input of the session. After an error, sends its alert to the peer if the
+    /// socket accepts it.
     fn process(&mut self) -> io::Result<()> {
         match self.session.process_new_packets() {
             Ok(state) => {
@@ -213,7 +214,8 @@ impl Secured {
         }
     }
 
-    /// Writes the records that the session has made. Returns false if the socket does not accept all of them.
+    /// Writes the records that the session has made. Returns false if the socket does not accept
+    /// all of them.
     fn write_records(
         &mut self,
         write: &mut impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
@@ -230,7 +232,8 @@ impl Secured {
         Ok(true)
     }
 
-    /// Prefers the alert that the peer sent before it closed: it says more than the close.
+    /// Returns the error of an alert that the peer sent before it closed the connection. It is more
+    /// informative than the error of the write.
     fn alert(&mut self) -> Option<io::Error> {
         while self.plaintext == 0 {
             match self.session.read_tls(&mut Recv(&mut self.tcp)) {
@@ -255,7 +258,8 @@ impl Secured {
 }
 
 impl Drop for Secured {
-    /// Sends close_notify if the socket accepts it, so that the peer can distinguish the end from a cut connection.
+    /// Sends close_notify if the socket accepts it, so that the peer can distinguish an orderly end
+    /// from a broken connection.
     fn drop(&mut self) {
         self.session.send_close_notify();
         let _ = self.write_records(&mut try_write);

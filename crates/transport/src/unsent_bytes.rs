@@ -1,4 +1,4 @@
-//! Bytes that are to be written to a socket.
+//! The queue interface that TCP, TLS and compression write from.
 
 use std::{
     io::{self, IoSlice},
@@ -13,15 +13,17 @@ use crate::{
     tcp::Tcp,
 };
 
-/// A queue of bytes to be written.
+/// A queue of bytes to write.
 pub(crate) trait UnsentBytes {
     /// Returns true if everything was written.
     fn is_empty(&self) -> bool;
 
-    /// Fills `slices` from the front and returns how many were used: at least one, unless it is empty.
+    /// Fills `slices` from the front of the queue and returns the number used: at least one, unless
+    /// the queue is empty.
     fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize;
 
-    /// Removes the first `count` bytes, which were written. They are not more than the slices had.
+    /// Removes the first `count` bytes, which were written. `count` is at most the length of the
+    /// last `slices`.
     fn advance(&mut self, count: usize);
 }
 
@@ -59,7 +61,7 @@ pub(crate) fn write_all(
     Ok(SendProgress::All)
 }
 
-/// Writes as much as the socket accepts at once.
+/// Writes as much as the socket accepts now.
 pub(crate) fn try_write(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     match tcp.try_write_vectored(slices) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,

@@ -1,4 +1,4 @@
-//! Writing queued output with vectored writes.
+//! Writes queued output with vectored writes.
 
 use std::{
     io::{self, IoSlice},
@@ -18,7 +18,7 @@ use crate::{
 /// Writes until the queue is empty or the kernel accepts no more.
 ///
 /// # Errors
-/// Those of the socket, except that it would block, and the alerts of TLS.
+/// The errors of the socket, except WouldBlock, and the alerts of TLS.
 pub fn send(stream: &mut ConnectionStream, output: &mut PduOutput) -> io::Result<SendProgress> {
     match stream {
         ConnectionStream::Plain(tcp) => write_all(tcp, output, try_write),
@@ -27,10 +27,11 @@ pub fn send(stream: &mut ConnectionStream, output: &mut PduOutput) -> io::Result
     }
 }
 
-/// As [`send`]. If the result is [`SendProgress::Blocked`], the task is woken when the socket accepts more.
+/// Works like [`send`]. If the result is [`SendProgress::Blocked`], the task is woken when the
+/// socket accepts more.
 ///
 /// # Errors
-/// As [`send`].
+/// The errors of [`send`].
 pub fn poll_send(
     stream: &mut ConnectionStream,
     output: &mut PduOutput,
@@ -90,7 +91,7 @@ mod tests {
         let mut decoder = Decoder::new(65536, 65536);
         let mut frames = 0;
         while frames < 200 {
-            // If this write blocks, the other end has to read first, as it does below.
+            // If this write blocks, the other end must read first, as it does below.
             send(&mut near, &mut output).expect("sends");
             if receive(&mut far, &mut decoder).expect("receives") == Received::Nothing {
                 far.readable().await.expect("readable");

@@ -1,4 +1,5 @@
-//! Frames through a real socket: plain, through TLS and compressed, with every way of reading.
+//! Sends PDUs through real sockets, plain, through TLS and compressed, and receives them with every
+//! read function.
 
 mod certificates;
 
@@ -33,7 +34,7 @@ fn nop(itt: u32, length: usize) -> Pdu {
     })
 }
 
-/// The layers of a pair of streams over TCP: with or without TLS and compression.
+/// The layers of a pair of streams over TCP: with or without TLS, and the compression method.
 type Form = (bool, Option<Compression>);
 
 const FORMS: [Form; 5] = [
@@ -131,7 +132,8 @@ async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
     }
 }
 
-/// A regression test: a reader that reads a few times and then waits must be woken for what TLS has read ahead.
+/// A regression test: a reader that reads once per wake-up must be woken again for input that TLS
+/// has read ahead.
 #[tokio::test]
 async fn what_was_read_ahead_is_waited_for_in_vain_by_nobody() {
     for form in FORMS {
@@ -209,7 +211,8 @@ async fn reading_now_needs_no_readiness() {
     }
 }
 
-/// The end of a login is not compressed, although bytes that follow in the same packet are.
+/// The last bytes of the login are not compressed, although bytes that follow in the same packet
+/// are.
 #[tokio::test]
 async fn compression_begins_behind_the_login() {
     let (near, mut far) = connect(false).await;
@@ -262,7 +265,7 @@ async fn what_cannot_be_packed_ends_the_connection() {
     }
 }
 
-/// Returns the number of bytes that a socket accepts whose peer does not read.
+/// Returns the number of bytes that a socket accepts while its peer does not read.
 async fn taken(limit: Option<u32>) -> usize {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -282,7 +285,7 @@ async fn taken(limit: Option<u32>) -> usize {
     let mut taken = 0;
     loop {
         socket.writable().await.unwrap();
-        // Acknowledgments may make room for more, so write until there is none.
+        // Acknowledgments may make space for more, so write until there is none.
         match socket.try_write(&[0; 16 << 10]) {
             Ok(bytes) => taken += bytes,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
@@ -298,6 +301,7 @@ async fn a_limit_of_what_is_not_sent_yet_holds_for_a_large_buffer() {
         println!("not run: without CAP_NET_ADMIN the send buffer is small ({without})");
         return;
     }
-    // The peer's receive buffer, the limit, and one write that may exceed it.
+    // The limit covers the peer's receive buffer, the unsent bytes, and one write that may exceed
+    // it.
     assert!(with < 512 << 10, "{with} of {without}");
 }

@@ -1,4 +1,4 @@
-//! Handshakes that have to fail, and the errors that each end gets.
+//! Handshakes that must fail, and the errors that each end reports.
 
 mod certificates;
 
@@ -30,12 +30,13 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (near, listener.accept().await.unwrap().0)
 }
 
-/// Awaits an event that has to come soon.
+/// Awaits an event that must occur soon.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(20), future).await.expect("this hangs")
 }
 
-/// Performs the handshake and, at the client, reads the answer to a login. Returns the errors of both ends.
+/// Performs the handshake; the client then sends a login and reads the answer. Returns the errors
+/// of both ends.
 async fn meet(client: TlsClient, server: TlsServer) -> (Option<String>, Option<String>) {
     let (near, far) = sockets().await;
     let far = tokio::spawn(async move { server.accept(far).await.map(drop) });
@@ -84,7 +85,8 @@ async fn both_ends_say_why_they_do_not_trust_each_other() {
             }
         }
     }
-    // Nothing is wrong in this case: the server closes the accepted connection.
+    // This handshake succeeds: the server then drops the connection, which the client sees as
+    // closed.
     check(meet(client(Some(&host), None), server(&node)).await, (Some("Closed"), None));
     check(
         meet(client(Some(&stranger), None), server(&node)).await,
@@ -102,7 +104,7 @@ async fn both_ends_say_why_they_do_not_trust_each_other() {
         meet(client(Some(&host), None), server(&elsewhere)).await,
         (Some("not valid for name"), Some("does not take our certificate (BadCertificate)")),
     );
-    // The authority was replaced by a new one with the same name.
+    // A new authority with the same name has replaced the old one.
     let [old, new] = ["storage CA"; 2].map(Authority::named);
     let (old_node, new_host) = (old.issue("127.0.0.1"), new.issue("host"));
     let old_server = TlsServer::new(identity(&old_node), old.certificate.as_bytes()).unwrap();
@@ -127,7 +129,7 @@ async fn who_has_no_tls_is_told_from_who_is_away() {
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
     let client = TlsClient::new(Some(identity(&node)), ours.certificate.as_bytes(), None).unwrap();
 
-    // A login without a handshake, and random bytes.
+    // A login without a handshake, random bytes, and an HTTP request.
     for said in [&[0x43, 0x87, 0, 0, 0, 0, 1, 0][..], &[0xff; 300], b"GET / HTTP/1.1\r\n\r\n"] {
         let (mut near, far) = sockets().await;
         near.write_all(said).await.unwrap();

@@ -1,4 +1,4 @@
-//! Certificates for the tests of this crate and of the crates above.
+//! Makes certificates for the tests of this crate and of the crates that use it.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -9,18 +9,18 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 /// An issuer of certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// The authority's own certificate as PEM.
+    /// The certificate of the authority as PEM.
     pub certificate: String,
 }
 
-/// A certificate with its key as PEM.
+/// A certificate and its key as PEM.
 pub struct Issued {
     pub certificate: String,
     pub key: String,
 }
 
 impl Authority {
-    /// Makes an authority with this name.
+    /// Makes an authority with a unique name.
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         Self::named(&format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed)))
