@@ -1,7 +1,7 @@
-//! Bytes to PDUs and back, with digests (RFC 7143, 11.1, 13.1).
+//! Converts bytes to PDUs and back, with digests (RFC 7143, 11.1, 13.1). It does no I/O.
 //!
-//! [`Decoder`] owns the receive buffer, [`PduOutput`] the queue of what is to be sent; both are free
-//! of I/O. What a header means is for [`Pdu::parse`] to say, lengths and digests are judged here.
+//! [`Decoder`] owns the receive buffer; it checks lengths and digests, and cuts the byte stream
+//! into frames. [`Pdu::parse`] interprets their headers. [`PduOutput`] is the send queue.
 
 use std::{collections::VecDeque, io::IoSlice};
 
@@ -10,121 +10,123 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::{Bhs, DataSegment, Pdu};
 
-/// Which digests a connection uses, one setting for each direction.
+/// The digests that a connection uses, in both directions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Digests {
-    /// CRC32C over basic and additional headers.
+    /// CRC32C over basic header and additional header segments.
     pub header: bool,
     /// CRC32C over the data segment and its padding.
     pub data: bool,
 }
 
-/// What arrived, whole: header, additional header segments, data segment without padding.
+/// One complete PDU as received: headers and data segment, without padding and digests.
 #[derive(Clone, Debug)]
 pub struct PduFrame {
-    /// The header.
     pub bhs: Bhs,
     /// Additional header segments; usually empty.
     pub ahs: Bytes,
-    /// The data segment.
     pub data: Bytes,
-    /// The data is a piece of a much larger receive buffer, which stays in memory as long as the data does. Copy
-    /// the data before keeping it for long.
+    /// True if the data is a piece of a much larger receive buffer, which stays in memory as long
+    /// as the data does. Copy the data before keeping it for a long time.
     pub is_shared: bool,
-    /// The data digest did not fit the data: to be rejected, and recovered or not as the
-    /// recovery level says. (A wrong *header* digest is an [`CodecError`]: framing is lost.)
+    /// True if the data digest does not match. The receiver rejects such a PDU; the error recovery
+    /// level decides if the data is requested again. (A wrong *header* digest is a [`CodecError`],
+    /// since the start of the next PDU is then unknown.)
     pub data_digest_error: bool,
 }
 
 impl PduFrame {
-    /// Bytes of the PDU with its padding, without digests.
+    /// Returns the length of the PDU in bytes, with padding and without digests.
     #[must_use]
     pub fn length(&self) -> usize {
         self.bhs.len() + self.ahs.len() + self.data.len().next_multiple_of(4)
     }
 }
 
-/// The stream makes no sense any more: the connection must be dropped.
+/// An error after which the start of the next PDU is unknown. The connection must be closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CodecError {
-    /// The header digest is wrong.
     #[error("header digest error")]
     HeaderDigest,
-    /// The data segment is longer than what we declared that we take.
+    /// The data segment is longer than this end has declared that it accepts.
     #[error("a data segment of {length} bytes, where {limit} is the limit")]
     DataSegmentLength {
-        /// As in the header.
+        /// DataSegmentLength of the header.
         length: u32,
-        /// As declared (MaxRecvDataSegmentLength) or by RFC 7143 6.2 before that.
+        /// MaxRecvDataSegmentLength as declared; before that, the default of RFC 7143, 6.2.
         limit: u32,
     },
-    /// Additional headers longer than any that RFC 7143 defines.
+    /// The additional header segments are longer than any that RFC 7143 defines.
     #[error("additional headers of {0} bytes")]
     AhsLength(u32),
 }
 
-/// Takes a byte stream apart. It owns the receive buffer, so that a payload is copied from the
-/// kernel straight to where it stays: small PDUs are cut out of a shared 64 KiB buffer, a large
-/// data segment is read into a buffer of its own.
+/// Cuts a byte stream into PDUs. It owns the receive buffer, so that the kernel copies data to
+/// where it stays: small PDUs are cut out of a shared 64 KiB buffer, and a large data segment is
+/// read into a buffer of its own.
 ///
 /// ```text
 /// loop { read the socket into buffer(); while let Some(frame) = next()? { … } }
 /// ```
 pub struct Decoder {
-    /// What came and was not cut off yet. Frames share its memory.
+    /// Received bytes that are not part of a returned frame. Frames share this memory.
     small: BytesMut,
-    /// The data segment that is being read past `small`.
+    /// The large PDU whose data segment is being read into a buffer of its own.
     large: Option<Large>,
-    /// An empty handle on the memory of the last large data segment, to be used again as soon as
-    /// nobody else holds it.
+    /// An empty handle on the memory of the last large data segment, which is used again once the
+    /// frame of that segment is dropped.
     spare: BytesMut,
-    /// The size of the memory that `spare` is a handle on.
+    /// The size in bytes of the memory that `spare` refers to.
     spare_bytes: usize,
-    /// How long the PDU at the front of `small` is, as far as known.
+    /// The length in bytes of the PDU at the front of `small`, as far as it is known.
     wanted: usize,
-    /// The last PDU was a large one, so the next is likely to be: see [`AFTER_LARGE`].
+    /// True if the last PDU was a large one, so that the next is likely to be large as well: see
+    /// [`AFTER_LARGE`].
     streaming: bool,
     buffer_bytes: usize,
     max_data_segment_length: u32,
     digests: Digests,
 }
 
-/// A PDU whose data segment goes to a buffer of its own.
+/// A PDU whose data segment is read into a buffer of its own.
 struct Large {
     bhs: Bhs,
     ahs: Bytes,
     length: usize,
-    /// Data segment, padding, digest; and up to [`TAIL`] bytes of what follows.
+    /// Data segment, padding and digest, followed by up to [`TAIL`] bytes of the next PDU.
     body: BytesMut,
     body_length: usize,
-    /// The size of the memory that `body` is in. Its capacity may be less: it begins behind the data segment
-    /// that was in this memory before.
+    /// The size in bytes of the memory that `body` refers to. The capacity of `body` may be
+    /// smaller, since it begins after the previous data segment in this memory.
     buffer_bytes: usize,
 }
 
-/// The length of a basic header segment.
+/// The length of a basic header segment in bytes.
 const BHS: usize = 48;
-/// A digest is four bytes long.
+/// The length of a digest in bytes.
 const DIGEST: usize = 4;
-/// RFC 7143 defines an extended CDB (4 + 244 bytes) and a bidirectional read length (8).
+/// The limit for additional header segments. RFC 7143 defines an extended CDB (4 + 244 bytes) and a
+/// bidirectional read length (8).
 const AHS_LIMIT: usize = 256;
-/// From here on a data segment is read into its own buffer: below, a second system call costs
-/// more than keeping 64 KiB of shared buffer alive.
+/// From this length in bytes on, a data segment is read into its own buffer. Below, a second system
+/// call costs more than keeping 64 KiB of shared buffer in memory.
 pub(crate) const LARGE: usize = 16 * 1024;
-/// The next header is read together with the end of a large data segment: saves a system call.
+/// The number of bytes that are read beyond a large data segment. This reads the next header with
+/// it and saves a system call.
 const TAIL: usize = 512;
-/// What is read at most while large PDUs stream in, since a part of the next data segment that
-/// lands in the shared buffer has to be copied out of it.
+/// The most bytes of one read at a header while large PDUs stream in: a part of the next data
+/// segment that arrives in the shared buffer must be copied out of it.
 const AFTER_LARGE: usize = 4096;
-/// A read of the socket is offered at least this much, if the buffer is that large: with 16 KiB
-/// a target served half as many small writes as with 32 KiB or more.
+/// Every read offers the socket at least this many bytes, if the buffer is that large: with 16 KiB
+/// a target served half as many small writes per second as with 32 KiB or more.
 const MIN_READ: usize = 32 * 1024;
-/// Memory kept for the next large data segment: two of the default length.
+/// The most memory in bytes that is kept for the next large data segment: two of the default
+/// length.
 const MAX_SPARE: usize = 512 * 1024;
 
 impl Decoder {
-    /// A decoder that holds at most about `buffer_bytes` (at least 2 KiB) for small PDUs and
-    /// refuses data segments above `max_data_segment_length` bytes.
+    /// Makes a decoder that uses about `buffer_bytes` (at least 2 KiB) for small PDUs, and refuses
+    /// data segments longer than `max_data_segment_length` bytes.
     #[must_use]
     pub fn new(buffer_bytes: usize, max_data_segment_length: u32) -> Self {
         Self {
@@ -140,14 +142,14 @@ impl Decoder {
         }
     }
 
-    /// Both change when login ends.
+    /// Sets buffer size, limit and digests; all of them change when the login ends.
     pub fn configure(&mut self, buffer_bytes: usize, max: u32, digests: Digests) {
         self.buffer_bytes = buffer_bytes.max(2048);
         self.max_data_segment_length = max;
         self.digests = digests;
     }
 
-    /// Where the next bytes from the peer are appended; has room for at least one.
+    /// Returns the buffer to append received bytes to. It has space for at least one byte.
     pub fn buffer(&mut self) -> Limit<&mut BytesMut> {
         if self.large.is_none() {
             self.make_room();
@@ -165,8 +167,8 @@ impl Decoder {
         }
     }
 
-    /// Returns how many bytes are missing until the PDU that has begun to arrive is complete. Returns 0 between two PDUs,
-    /// and while the length of the PDU is not known.
+    /// Returns the number of bytes that are missing until the PDU that has begun to arrive is
+    /// complete. Returns 0 between two PDUs, and while the length of the PDU is unknown.
     #[must_use]
     pub fn missing(&self) -> usize {
         match &self.large {
@@ -176,8 +178,8 @@ impl Decoder {
         }
     }
 
-    /// Makes room in the shared buffer: at least for the PDU at its front, and for a read that is
-    /// worth its system call.
+    /// Makes space in the shared buffer: at least for the PDU at its front, and enough for a read
+    /// to be worth its system call.
     fn make_room(&mut self) {
         let length = self.small.len();
         let room = self.small.capacity() - length;
@@ -188,16 +190,16 @@ impl Decoder {
         }
         let least = self.wanted.saturating_sub(length).max(MIN_READ.min(self.buffer_bytes / 2));
         if room < least {
-            // Frames that somebody still holds keep the old buffer alive; only the piece of a PDU
-            // that is not complete moves to the new one.
+            // Frames in use keep the old buffer in memory; only the bytes of an incomplete PDU move
+            // to the new buffer.
             let mut fresh = BytesMut::with_capacity(self.buffer_bytes.max(self.wanted));
             fresh.extend_from_slice(&self.small);
             self.small = fresh;
         }
     }
 
-    /// The next PDU, if all of it is there.
-    #[allow(clippy::should_implement_trait)] // it fails, and more may come after `None`
+    /// Returns the next PDU, or `None` if it is incomplete.
+    #[allow(clippy::should_implement_trait)] // it is fallible, and `None` is not the end
     pub fn next(&mut self) -> Result<Option<PduFrame>, CodecError> {
         if self.large.is_some() {
             return Ok(self.next_large());
@@ -209,7 +211,8 @@ impl Decoder {
         let header_length = BHS + ahs_length;
         let header_end = header_length + if self.digests.header { DIGEST } else { 0 };
         if !self.digests.header {
-            // Garbage shows at once, not when all that it pretends to be has come.
+            // Without a header digest, check the lengths as soon as the basic header has arrived.
+            // Garbage is then refused before the decoder waits for the bytes that it announces.
             self.check_lengths(ahs_length, length)?;
         }
         if self.small.len() < header_end {
@@ -266,7 +269,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Moves what is there of a large PDU out of the shared buffer.
+    /// Moves the received part of a large PDU out of the shared buffer.
     fn begin_large(&mut self, header: usize, header_end: usize, length: usize, body_length: usize) {
         let bhs = *self.small.first_chunk::<BHS>().expect("next() has seen the header");
         let ahs = Bytes::copy_from_slice(&self.small[BHS..header]);
@@ -290,7 +293,7 @@ impl Decoder {
         }
         body.truncate(body_length);
         let data_digest_error = self.digests.data && length > 0 && !data_digest_fits(&body);
-        // The buffer may have been allocated for a longer data segment before this one.
+        // The buffer may have been allocated for an earlier, longer data segment.
         let is_shared = buffer_bytes > 2 * length + TAIL;
         body.truncate(length);
         let data = body.split().freeze();
@@ -301,16 +304,16 @@ impl Decoder {
         Some(PduFrame { bhs, ahs, data, is_shared, data_digest_error })
     }
 
-    /// Takes back what came after the last PDU: from there on it means something else, as where
-    /// compression begins. Nothing may have been begun with a data segment of 16 KiB or more, as in a
-    /// login.
+    /// Returns the bytes received after the last PDU, for when the byte stream changes its format,
+    /// as at the beginning of compression. No data segment of 16 KiB or more may be incomplete; a
+    /// login has none.
     pub fn take_rest(&mut self) -> BytesMut {
         debug_assert!(self.large.is_none(), "login PDUs are small");
         std::mem::take(&mut self.small)
     }
 
-    /// Frees memory that is only kept for the next PDUs. For a connection that is idle, or a session that may
-    /// hold nothing more.
+    /// Frees memory that is only kept for future PDUs. Use it for an idle connection, or for a
+    /// session that must not hold more memory.
     pub fn rest(&mut self) {
         self.spare = BytesMut::new();
         if self.small.len() < BHS {
@@ -319,7 +322,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes held now, for limits and counters.
+    /// Returns the memory in use in bytes, for limits and counters.
     #[must_use]
     pub fn held(&self) -> usize {
         let large = self.large.as_ref().map_or(0, |large| large.body.capacity());
@@ -327,22 +330,22 @@ impl Decoder {
     }
 }
 
-/// Data segment, padding and digest.
+/// Returns the length of data segment, padding and digest.
 fn body_length(length: usize, digests: Digests) -> usize {
     length.next_multiple_of(4) + if digests.data && length > 0 { DIGEST } else { 0 }
 }
 
-/// Does the digest at the end of `body` fit what stands before it?
+/// Returns true if the digest at the end of `body` matches the bytes before it.
 fn data_digest_fits(body: &[u8]) -> bool {
     body.split_last_chunk().is_some_and(|(data, told)| *told == crc32c(data).to_le_bytes())
 }
 
-/// CRC32C (RFC 7143, 13.1); on the wire its bytes stand in little-endian order.
+/// CRC32C (RFC 7143, 13.1); on the wire its bytes are in little-endian order.
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC32C of pieces and the padding after them.
+/// CRC32C of the pieces and `padding` zero bytes after them.
 fn crc32c_of_segment(data: &DataSegment, padding: usize) -> u32 {
     if let ([piece], 0) = (data.as_slice(), padding) {
         return crc32c(piece);
@@ -353,34 +356,37 @@ fn crc32c_of_segment(data: &DataSegment, padding: usize) -> u32 {
     digest.finalize() as u32
 }
 
-/// Queued output: headers in an arena, payload by reference, ready for vectored writes.
+/// The send queue of a connection. Headers are copied into an arena and data is queued by
+/// reference, ready for vectored writes.
 #[derive(Debug, Default)]
 pub struct PduOutput {
-    /// Headers, digests, padding and short payloads, in the order of `chunks`.
+    /// Headers, digests, padding and short data, in the order of `chunks`.
     arena: Vec<u8>,
-    /// The part of `arena` before this is written.
+    /// The number of bytes of `arena` that are written.
     arena_at: usize,
-    /// What is to be written, in order; none of them is empty.
+    /// The unwritten output in order. No chunk is empty.
     chunks: VecDeque<PduOutputChunk>,
     length: usize,
-    /// Bytes that were written.
+    /// Bytes written since the queue was made.
     written: u64,
 }
 
 #[derive(Debug)]
 enum PduOutputChunk {
-    /// So many bytes of the arena. Neighbours are joined: ten write responses are one slice.
+    /// A number of bytes of the arena. Adjacent chunks are merged, so that ten write responses are
+    /// one slice.
     Arena(usize),
     Payload(Bytes),
 }
 
-/// Up to here a payload is copied into the arena: cheaper than a slice of its own.
+/// Data up to this length in bytes is copied into the arena, which is cheaper than a slice of its
+/// own.
 const COPIED: usize = 256;
-/// A drained arena is given back above this size; below it is used again.
+/// The memory of an empty arena is freed if it is larger than this, and reused otherwise.
 const KEPT_ARENA: usize = 64 * 1024;
 
 impl PduOutput {
-    /// Appends a PDU with its padding and digests. Returns its bytes without the digests.
+    /// Appends a PDU with its padding and digests. Returns its length in bytes without digests.
     pub fn push(&mut self, pdu: Pdu, digests: Digests) -> usize {
         let (bhs, ahs, data) = pdu.encode();
         debug_assert!(ahs.len() % 4 == 0 && ahs.len() / 4 == usize::from(bhs[4]));
@@ -429,7 +435,8 @@ impl PduOutput {
         }
     }
 
-    /// Keeps the written part of the arena from growing when the peer never lets it drain.
+    /// Removes the written part of the arena, which would otherwise grow while the peer never lets
+    /// the queue drain.
     fn compact(&mut self) {
         if self.arena_at >= KEPT_ARENA && self.arena_at * 2 >= self.arena.len() {
             self.arena.drain(..self.arena_at);
@@ -437,31 +444,32 @@ impl PduOutput {
         }
     }
 
-    /// True if all was written.
+    /// Returns true if everything was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Bytes not yet written.
+    /// Returns the number of bytes that are not written yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Bytes that were written, since it was made.
+    /// Returns the number of bytes written since the queue was made.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Where it ends, in bytes since it was made: once so many are [`PduOutput::written`], all that is queued now is.
+    /// Returns the position of the end of the queue: once [`PduOutput::written`] returns this
+    /// number, all output queued now is written.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.written + self.length as u64
     }
 
-    /// What is not yet written, in order, in pieces of at least one byte.
+    /// Returns the unwritten output in order, in pieces of at least one byte.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = self.arena_at;
         self.chunks.iter().map(move |chunk| match chunk {
@@ -473,7 +481,7 @@ impl PduOutput {
         })
     }
 
-    /// Fills `slices` from the front and returns how many were used.
+    /// Fills `slices` from the front of the queue and returns the number used.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut used = 0;
         for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
@@ -483,10 +491,10 @@ impl PduOutput {
         used
     }
 
-    /// The first `count` bytes were written.
+    /// Removes the first `count` bytes, which were written.
     ///
     /// # Panics
-    /// If there were not so many.
+    /// If the queue has fewer bytes.
     pub fn advance(&mut self, count: usize) {
         self.length = self.length.checked_sub(count).expect("no more is written than was queued");
         self.written += count as u64;

@@ -1,4 +1,4 @@
-//! Text keys (RFC 7143, 13): offer, answer, result.
+//! Text keys (RFC 7143, 13): the offer of one end, the negotiation, and the resulting parameters.
 
 mod table;
 mod text;
@@ -13,32 +13,32 @@ pub(crate) use self::{
 };
 use crate::codec::Digests;
 
-/// Whether a digest is wanted, in one kind of segment.
+/// The policy for digests in one kind of segment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum DigestPolicy {
-    /// Never.
+    /// Never use the digest.
     Off,
-    /// Rather not, but the peer decides: `None,CRC32C`.
+    /// Prefer no digest, but let the peer decide: `None,CRC32C`.
     #[default]
     Allow,
-    /// Rather yes, but the peer decides: `CRC32C,None`.
+    /// Prefer the digest, but let the peer decide: `CRC32C,None`.
     Prefer,
-    /// No login without.
+    /// Fail the login without the digest.
     Require,
 }
 
-/// How the bytes of a connection are compressed in full feature phase. This is ours: no standard has
-/// it, and a peer of another make does not understand the key.
+/// The compression method of a connection in full feature phase. Compression is an extension of
+/// Forebay; other implementations answer its key with NotUnderstood.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Compression {
-    /// LZ4: fast.
+    /// LZ4, which is fast.
     Lz4,
-    /// Zstandard, at a fast level: smaller.
+    /// Zstandard at a fast level, which compresses better than LZ4.
     Zstd,
 }
 
 impl Compression {
-    /// As on the wire, and in settings.
+    /// Returns the name on the wire and in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,45 +48,43 @@ impl Compression {
     }
 }
 
-/// What one end wants of a session: its own proposal, and the limit of what it takes from the
-/// peer's.
+/// The offer of one end: the values that it proposes, which are also the limits of the values that
+/// it accepts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NegotiationOffer {
-    /// CRC32C over headers.
     pub header_digest: DigestPolicy,
-    /// CRC32C over data.
     pub data_digest: DigestPolicy,
-    /// Compression that is proposed, most wanted first, or taken. Without any, none is proposed, and
-    /// none taken.
+    /// Compression methods to propose and to accept, the most preferred first. An empty list
+    /// neither proposes nor accepts compression.
     pub compression: Vec<Compression>,
-    /// At most so many connections in the session, 1 to 65535.
+    /// The most connections in the session, 1 to 65535.
     pub max_connections: u16,
-    /// Insist on an R2T before unsolicited Data-Out.
+    /// Require an R2T before all Data-Out.
     pub initial_r2t: bool,
-    /// Let commands carry data.
+    /// Allow immediate data in commands.
     pub immediate_data: bool,
-    /// What we take in one data segment: 512 to 2^24 - 1 bytes.
+    /// The longest data segment that this end accepts, 512 to 2^24 - 1 bytes.
     pub max_recv_data_segment_length: u32,
-    /// At most so much in one burst: 512 to 2^24 - 1 bytes.
+    /// The longest burst, 512 to 2^24 - 1 bytes.
     pub max_burst_length: u32,
-    /// At most so much unsolicited data for one command: 512 to 2^24 - 1 bytes.
+    /// The most unsolicited data of one command, 512 to 2^24 - 1 bytes.
     pub first_burst_length: u32,
-    /// At least so long before a reconnect: 0 to 3600 seconds.
+    /// The least time before a reconnect, 0 to 3600 seconds.
     pub default_time2wait: u16,
-    /// At most so long are tasks kept after that: 0 to 3600 seconds.
+    /// The most time that tasks are kept after DefaultTime2Wait, 0 to 3600 seconds.
     pub default_time2retain: u16,
-    /// At most so many R2Ts open for one command, 1 to 65535.
+    /// The most outstanding R2Ts of one command, 1 to 65535.
     pub max_outstanding_r2t: u16,
-    /// Insist on data PDUs in order of offset.
+    /// Require the data PDUs of a sequence in the order of their offsets.
     pub data_pdu_in_order: bool,
-    /// Insist on sequences in order of offset.
+    /// Require sequences in the order of their offsets.
     pub data_sequence_in_order: bool,
-    /// At most this recovery level: 0, 1 or 2.
+    /// The highest error recovery level: 0, 1 or 2.
     pub error_recovery_level: u8,
 }
 
 impl NegotiationOffer {
-    /// What our initiator proposes unless told otherwise.
+    /// The default offer of our initiator.
     #[must_use]
     pub fn initiator() -> Self {
         Self {
@@ -108,22 +106,24 @@ impl NegotiationOffer {
         }
     }
 
-    /// What our target takes unless told otherwise. Linux proposes the same MaxBurstLength. Four
-    /// connections are what initiators that have several at all open by default at most.
+    /// The default offer of our target. MaxBurstLength is what Linux proposes. Initiators with
+    /// several connections open at most four by default.
     #[must_use]
     pub fn target() -> Self {
         Self {
             max_connections: 4,
             max_burst_length: 16_776_192,
             max_outstanding_r2t: 16,
-            // it is ready at once; an initiator that wants to wait says so
+            // An initiator may reconnect at once; one that prefers to wait can propose a larger
+            // value.
             default_time2wait: 0,
             error_recovery_level: 2,
             ..Self::initiator()
         }
     }
 
-    /// Names the field, as the key is spelled, that is outside its range (RFC 7143, 13).
+    /// Checks the ranges of all fields (RFC 7143, 13). The error is the name of the key that is out
+    /// of range.
     pub fn validate(&self) -> Result<(), &'static str> {
         let numbers = [
             (TextKey::MaxConnections, u32::from(self.max_connections)),
@@ -149,43 +149,42 @@ impl NegotiationOffer {
     }
 }
 
-/// What two ends agreed on, with the standard's defaults where nothing was said.
+/// The result of a negotiation; keys that were not negotiated have the defaults of the standard.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Parameters {
-    /// Digests in both directions.
+    /// The digests in both directions.
     pub digests: Digests,
-    /// What is compressed from full feature phase on, in both directions.
+    /// The compression in both directions in full feature phase.
     pub compression: Option<Compression>,
-    /// Connections that the session may have.
+    /// The most connections of the session.
     pub max_connections: u16,
-    /// Unsolicited Data-Out needs an R2T first.
+    /// All Data-Out needs an R2T first.
     pub initial_r2t: bool,
-    /// A command may carry data.
+    /// Commands may carry immediate data.
     pub immediate_data: bool,
-    /// What *we* take in one data segment, in bytes.
+    /// The longest data segment in bytes that *this end* accepts.
     pub max_recv_data_segment_length: u32,
-    /// What the *peer* takes in one data segment, in bytes.
+    /// The longest data segment in bytes that the *peer* accepts.
     pub max_send_data_segment_length: u32,
-    /// Bytes in one solicited burst or Data-In sequence.
+    /// The longest solicited burst or Data-In sequence in bytes.
     pub max_burst_length: u32,
-    /// Unsolicited bytes of one command, immediate data included.
+    /// The most unsolicited data of one command in bytes, immediate data included.
     pub first_burst_length: u32,
     /// Seconds before a reconnect.
     pub default_time2wait: u16,
-    /// Seconds that tasks are kept after that.
+    /// Seconds that tasks are kept after DefaultTime2Wait.
     pub default_time2retain: u16,
-    /// R2Ts that may be open for one command.
+    /// The most outstanding R2Ts of one command.
     pub max_outstanding_r2t: u16,
-    /// Data PDUs of a sequence come in order of offset.
+    /// The data PDUs of a sequence are sent in the order of their offsets.
     pub data_pdu_in_order: bool,
-    /// Sequences come in order of offset.
+    /// Sequences are sent in the order of their offsets.
     pub data_sequence_in_order: bool,
-    /// 0, 1 or 2.
     pub error_recovery_level: u8,
 }
 
 impl Default for Parameters {
-    /// The standard's defaults (RFC 7143, 13).
+    /// Returns the defaults of the standard (RFC 7143, 13).
     fn default() -> Self {
         Self {
             digests: Digests::default(),
@@ -207,53 +206,53 @@ impl Default for Parameters {
     }
 }
 
-/// The names of all keys that are negotiated, as on the wire; those of CHAP are apart.
+/// Returns the names of all negotiated keys on the wire, without those of CHAP.
 pub fn names() -> impl Iterator<Item = &'static str> {
     table::names()
 }
 
-/// Text that does not read or does not fit the negotiation. Who receives it ends the login.
+/// An error in received text or in its negotiation. It ends a login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {
-    /// Not a list of `key=value` pairs as RFC 7143 6.1 writes them.
+    /// The text is not a list of `key=value` pairs as in RFC 7143, 6.1.
     #[error("malformed text: {0}")]
     Malformed(&'static str),
-    /// More text than we keep, in bytes.
+    /// The text is longer than this number of bytes.
     #[error("more than {0} bytes of text")]
     TooLong(usize),
-    /// A key a second time.
+    /// The key was sent twice.
     #[error("{0} was negotiated before")]
     Repeated(String),
-    /// A key in the wrong stage, session or direction.
+    /// The key is not allowed in this stage, this type of session or this direction.
     #[error("{0} is not allowed here")]
     NotAllowed(String),
-    /// AuthMethod without one that this end takes.
+    /// AuthMethod contains no method that this end accepts.
     #[error("no authentication method in common")]
     NoAuthMethod,
     /// SessionType is neither `Discovery` nor `Normal`.
     #[error("an unknown type of session")]
     SessionType,
-    /// A value that the key cannot have, where no answer can mend it.
+    /// The value is invalid, and no answer of ours could correct it.
     #[error("{0} has a value that it cannot have")]
     Value(String),
-    /// An answer that does not follow from the proposal.
+    /// The answer does not follow from our proposal.
     #[error("the answer to {0} does not follow from what was proposed")]
     Answer(String),
-    /// The result breaks a rule between keys, or is not what this end can live with.
+    /// The result violates a rule between keys, or is unacceptable to this end.
     #[error("no agreement: {0}")]
     Disagreement(&'static str),
 }
 
-/// A key that arrives at the target in full feature phase, SendTargets apart: changes
-/// `parameters` where the key may change then, and returns the value to answer with, if one is
-/// due.
+/// Handles a key other than SendTargets that arrives at the target in full feature phase. Changes
+/// `parameters` if the key may change in this phase. Returns the value to answer with, or `None` if
+/// no answer is due.
 pub fn receive_in_full_feature(
     key: &str,
     value: &str,
     parameters: &mut Parameters,
 ) -> Option<&'static str> {
     match TextKey::from_name(key) {
-        // To answer an answer could go on for ever.
+        // Do not answer an answer: the two ends could continue forever.
         _ if text::is_answer_word(value) => None,
         None => Some("NotUnderstood"),
         Some(TextKey::MaxRecvDataSegmentLength) => match text::segment_length(value) {
@@ -264,7 +263,7 @@ pub fn receive_in_full_feature(
             None => Some("Reject"),
         },
         Some(TextKey::InitiatorAlias | TextKey::NodeArchitecture) => None,
-        // Of login only, or the target's to send.
+        // Allowed in the login only, or sent by targets only.
         Some(_) => Some("Reject"),
     }
 }

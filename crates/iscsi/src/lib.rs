@@ -1,7 +1,7 @@
-//! iSCSI (RFC 7143) without I/O: values, codecs and the machines of both ends.
+//! iSCSI (RFC 7143) without I/O: values, codecs and the state machines of both ends.
 //!
-//! Nothing here opens a socket or looks at a clock. Bytes, PDUs and time come in as arguments;
-//! PDUs and events are polled out.
+//! No function opens a socket or reads a clock. The caller passes bytes, PDUs and the time as
+//! arguments, and polls for PDUs and events to process.
 
 mod serial;
 mod sizes;

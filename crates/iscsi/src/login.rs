@@ -1,4 +1,4 @@
-//! The stages of login, both sides (RFC 7143, 6).
+//! The stages of a login, for both ends (RFC 7143, 6).
 
 pub mod chap;
 mod exchange;
@@ -12,71 +12,67 @@ pub use self::{
 };
 use crate::{Cid, Isid, Serial, Tsih, keys::Parameters, pdu::LoginStatus};
 
-/// What a session is for (RFC 7143, 13.21).
+/// The type of a session (RFC 7143, 13.21).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum SessionType {
-    /// Only SendTargets and logout.
+    /// The session allows SendTargets and logout only.
     Discovery,
-    /// Everything.
+    /// The session allows all PDUs.
     #[default]
     Normal,
 }
 
-/// The result of a login that succeeded.
+/// The result of a successful login.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EstablishedLogin {
-    /// What the session is for.
     pub session_type: SessionType,
-    /// Who logged in.
     pub initiator_name: String,
-    /// What it calls itself for humans.
+    /// The alias of the initiator, for people.
     pub initiator_alias: Option<String>,
-    /// The CHAP user that the initiator proved to be.
+    /// The CHAP user as whom the initiator authenticated.
     pub user: Option<String>,
-    /// Where to; `None` for discovery.
+    /// The target; `None` in a discovery session.
     pub target_name: Option<String>,
-    /// What the target calls itself for humans.
+    /// The alias of the target, for people.
     pub target_alias: Option<String>,
-    /// The target portal group; `None` if the target did not say.
+    /// The target portal group tag; `None` if the target did not send it.
     pub tpgt: Option<u16>,
-    /// The initiator's half of the session's name.
+    /// The initiator's part of the session identifier.
     pub isid: Isid,
-    /// At the target: as the initiator sent it, 0 for a new session; the caller judges it and
-    /// gives the session's own. At the initiator: as the target gave it.
+    /// At the target: the TSIH that the initiator sent, 0 for a new session. The caller checks it,
+    /// and assigns one to a new session. At the initiator: the TSIH that the target assigned.
     pub tsih: Tsih,
-    /// The connection.
     pub cid: Cid,
-    /// What both agreed on.
     pub parameters: Parameters,
     /// The first CmdSN of full feature phase on a leading connection.
     pub cmd_sn: Serial,
-    /// At the initiator: the StatSN of the final response plus one. At the target: as in the
+    /// At the initiator: the StatSN of the final response plus one. At the target: ExpStatSN of the
     /// final request.
     pub exp_stat_sn: Serial,
-    /// The target's window in the final response; at the target both are `cmd_sn`.
+    /// ExpCmdSN of the final response. At the target it equals `cmd_sn`.
     pub exp_cmd_sn: Serial,
-    /// See `exp_cmd_sn`.
+    /// MaxCmdSN of the final response. At the target it equals `cmd_sn`.
     pub max_cmd_sn: Serial,
 }
 
-/// Which initiators may see which targets, and what they have to prove.
+/// Decides which initiators may log in to which targets, and how they must authenticate.
 ///
-/// A target that does not exist and one that is not for who asks should look the same: then
-/// `admit` refuses both with [`LoginStatus::NotFound`], or lets both try to prove who they are
-/// and `authorize` refuses.
+/// A target that does not exist should be indistinguishable from one that the initiator may not
+/// use. Either `admit` refuses both with [`LoginStatus::NotFound`], or it accepts both and
+/// `authorize` refuses after the authentication.
 pub trait Directory: Send + Sync {
-    /// May `initiator` try to log in to `target`, or look for targets (`None`)? The answer is the
-    /// tag of the portal group, or why not.
+    /// Returns the tag of the portal group if `initiator` may try to log in to `target`, or to a
+    /// discovery session (`None`).
     fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, Denial>;
 
-    /// What it has to prove. Asked after `admit`.
+    /// Returns the authentication that the initiator must perform. Called after `admit`.
     fn authentication(&self, initiator: &str, target: Option<&str>) -> Authentication {
         let _ = (initiator, target);
         Authentication::default()
     }
 
-    /// May it come in as this CHAP user, or without a proof (`None`)? Asked when the proof is
-    /// there, or was found not to be needed.
+    /// Checks that the initiator may log in as this CHAP user, or without authentication (`None`).
+    /// Called after the authentication.
     fn authorize(
         &self,
         initiator: &str,
@@ -87,23 +83,23 @@ pub trait Directory: Send + Sync {
         Ok(())
     }
 
-    /// The target's name for humans, if it has one.
+    /// Returns the alias of the target, for people.
     fn alias(&self, target: &str) -> Option<String> {
         let _ = target;
         None
     }
 }
 
-/// Why somebody is not let in.
+/// The reason why a login is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Denial {
-    /// With this status.
+    /// Refused with this status.
     Refused(LoginStatus),
-    /// It is served elsewhere (RFC 7143, 11.13.5, statuses 0101h and 0102h).
+    /// The target is served elsewhere (RFC 7143, 11.13.5, statuses 0101h and 0102h).
     Moved {
-        /// `host[:port]`, told as TargetAddress without a portal group tag (RFC 7143, 13.8).
+        /// `host[:port]`, sent as TargetAddress without a portal group tag (RFC 7143, 13.8).
         address: String,
-        /// Whether the initiator need not come here again.
+        /// True if the initiator should use the other address from now on.
         permanent: bool,
     },
 }
@@ -114,22 +110,22 @@ impl From<LoginStatus> for Denial {
     }
 }
 
-/// What an initiator has to prove before it is let in.
+/// The authentication that a login requires.
 #[derive(Clone, Debug)]
 pub struct Authentication {
-    /// Nothing, if it does not want to.
+    /// True if the initiator may log in without authentication.
     pub none: bool,
-    /// Who it is, by CHAP; `None` if nobody could.
+    /// The terms of CHAP; `None` if CHAP is not possible.
     pub chap: Option<ChapTerms>,
 }
 
 impl Default for Authentication {
-    /// Nothing.
+    /// Returns terms that require no authentication.
     fn default() -> Self {
         Self { none: true, chap: None }
     }
 }
 
-/// Requests of one login. RFC 7143 6.2 asks for six exchanges at least; a text of 16 KiB in
-/// pieces and a CHAP exchange stay far below this.
+/// The most requests in one login. RFC 7143, 6.2 requires at least six exchanges; a text of 16 KiB
+/// in pieces and a CHAP exchange stay far below this limit.
 const EXCHANGES_MAX: u32 = 64;

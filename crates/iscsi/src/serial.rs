@@ -1,30 +1,29 @@
-//! Sequence numbers that wrap (RFC 1982): CmdSN, StatSN, DataSN, R2TSN.
+//! Sequence numbers that wrap around (RFC 1982): CmdSN, StatSN, DataSN, R2TSN.
 
-/// A 32-bit sequence number. Two of them compare within a distance of 2^31.
+/// A 32-bit sequence number. Comparisons are valid within a distance of 2^31.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Serial(pub u32);
 
 impl Serial {
-    /// The number after this one.
     #[must_use]
     pub fn next(self) -> Self {
         self.add(1)
     }
 
-    /// The number `count` after this one.
-    #[allow(clippy::should_implement_trait)] // wraps, and takes a count rather than a serial
+    /// Returns the number `count` after this one.
+    #[allow(clippy::should_implement_trait)] // wraps, and takes a count instead of a serial
     #[must_use]
     pub fn add(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))
     }
 
-    /// How far `self` is after `earlier`.
+    /// Returns the distance from `earlier` to `self`.
     #[must_use]
     pub fn distance_from(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Is `self` before `other`?
+    /// Returns true if `self` is before `other`.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0

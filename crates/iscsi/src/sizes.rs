@@ -1,17 +1,18 @@
-//! PDUs by their size.
+//! Counts PDUs by their size.
 
-/// How many PDUs went one way, by size, and how many bytes in them. A PDU counts from its header to
-/// the padding of its data; digests are left out.
+/// The number of PDUs in one direction by size, and their total size. The size of a PDU includes
+/// headers, data and padding, but no digests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PduSizes {
-    /// Below 64 bytes, below 128, 256, 512 and 1024, and from 1024 on: the classes of STICS, table 3.
+    /// PDUs of less than 64, 128, 256, 512 and 1024 bytes, and of 1024 bytes or more: the classes
+    /// of STICS, table 3.
     pub classes: [u64; 6],
-    /// Bytes in all of them.
+    /// Total size of all PDUs in bytes.
     pub bytes: u64,
 }
 
 impl PduSizes {
-    /// One more of so many bytes.
+    /// Counts one PDU of this size.
     pub fn count(&mut self, bytes: usize) {
         let bits = usize::BITS - bytes.leading_zeros();
         self.classes[bits.saturating_sub(6).min(5) as usize] += 1;
@@ -26,7 +27,7 @@ impl std::ops::AddAssign for PduSizes {
     }
 }
 
-/// What was counted since an earlier moment.
+/// Returns the PDUs counted since `earlier`.
 impl std::ops::Sub for PduSizes {
     type Output = Self;
 

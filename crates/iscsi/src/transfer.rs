@@ -1,5 +1,5 @@
-//! The data of one write on its way in: immediate, unsolicited and solicited bursts, in whatever
-//! portions the initiator sends them (RFC 7143, 4.2.4.2, 11.7, 11.8).
+//! Collects the data of one write: immediate data, unsolicited data and solicited bursts, in pieces
+//! of any size (RFC 7143, 4.2.4.2, 11.7, 11.8).
 
 use bytes::{Bytes, BytesMut};
 use scsi::Sense;
@@ -7,88 +7,88 @@ use smallvec::SmallVec;
 
 use crate::{DataSegment, Ttt, codec::LARGE, pdu::DataOut};
 
-/// Gathers the data of one write.
+/// Collects the data of one write.
 ///
-/// A fault does not end it at once: the initiator still sends what it was asked for, and the
-/// status has to wait until then (RFC 7143, 11.4.2). So a gather with a `failure` *drains*: it
-/// drops data and only looks for the F bits that end the open sequences.
+/// An error does not end the collection at once: the initiator still sends the data that it was
+/// asked for, and the status must wait until then (RFC 7143, 11.4.2). With a `failure`, the gather
+/// therefore *drains*: it drops data and only waits for the F bits that end the open sequences.
 ///
-/// From recovery level 1 on, data that was lost is asked for again instead (RFC 7143, 7.8): what
-/// came of a sequence before the loss is kept, the rest of it is dropped until the F bit, and then
-/// becomes a sequence of its own that a recovery R2T asks for.
+/// From error recovery level 1 on, lost data is requested again instead (RFC 7143, 7.8). The data
+/// of a sequence before the loss is kept, and the rest is dropped until the F bit. The missing part
+/// then becomes a sequence of its own, which a recovery R2T requests.
 #[derive(Debug)]
 pub(crate) struct DataOutGather {
     /// Expected data transfer length, in bytes.
     length: u32,
-    /// How much of it may come unasked.
+    /// The most unsolicited data in bytes, immediate data included.
     unsolicited: u32,
-    /// Unsolicited data first, then one sequence for each R2T, in order of offset. Those that have
-    /// ended are joined when there are more than [`SEQUENCES`]: all are looked through for each
-    /// PDU.
+    /// Unsolicited data first, then one sequence per R2T, in the order of their offsets. Every
+    /// Data-Out searches all of them, so ended sequences are merged when there are more than
+    /// [`SEQUENCES`].
     sequences: SmallVec<[Sequence; 2]>,
-    /// The first byte that nobody asked for yet.
+    /// The offset of the first byte that was never requested.
     next_offset: u32,
     r2t_sn: u32,
     failure: Option<Sense>,
-    /// Data is dropped as it comes: the command failed or was refused.
+    /// True if arriving data is dropped, because the command failed or was refused.
     drains: bool,
-    /// How often lost data was asked for again, at most [`RECOVERIES`].
+    /// The number of losses that were recovered, at most [`RECOVERIES`].
     recoveries: u32,
 }
 
-/// A run of Data-Out PDUs that ends with an F bit.
+/// A sequence of Data-Out PDUs that ends with an F bit.
 #[derive(Debug)]
 struct Sequence {
     /// NONE for unsolicited data.
     ttt: Ttt,
     offset: u32,
-    /// The most that may come.
+    /// The most bytes of this sequence.
     limit: u32,
     received: u32,
     next_data_sn: u32,
     state: DataOutSequenceState,
-    /// The number of its R2T; means nothing for unsolicited data.
+    /// The R2TSN of its R2T; undefined for unsolicited data.
     r2t_sn: u32,
-    /// Its R2T was sent a second time, and still nothing has come.
+    /// True if its R2T was sent a second time because no data had arrived.
     repeated: bool,
     pieces: SmallVec<[Bytes; 1]>,
-    /// Short pieces at the end of the sequence, copied together into one piece.
+    /// Short pieces at the end of the sequence, copied together.
     tail: BytesMut,
 }
 
 /// ```text
 /// Unasked ── R2T ──▶ Open ── F bit ──▶ Ended
-///                     └── loss ──▶ Damaged ── F bit or time ──▶ Ended, the rest Unasked
+///                     └── loss ──▶ Damaged ── F bit or time-out ──▶ Ended, the rest Unasked
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum DataOutSequenceState {
-    /// Was lost and must be asked for.
+    /// The data was lost and must be requested.
     Unasked,
     Open,
-    /// Something of it was lost: what comes until the F bit is dropped.
+    /// A part of the data was lost. Data is dropped until the F bit.
     Damaged,
     Ended,
 }
 
 impl DataOutSequenceState {
-    /// More may come.
+    /// Returns true if more data may arrive.
     fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Damaged)
     }
 }
 
-/// Lost data of one command is asked for so often, then the command fails: a path that damages
-/// that much will not get better by itself.
+/// The most losses of one command that are recovered before the command fails: a path with that
+/// much loss will not get better by itself.
 const RECOVERIES: u32 = 8;
 
-/// Returns data that has to wait; copied if it is a piece of a larger receive buffer, so that it does not keep
-/// that buffer in memory.
+/// Returns data that is to be kept for a while. Copies it if it is a piece of a larger receive
+/// buffer, which it would otherwise keep in memory.
 pub(crate) fn unshared(data: Bytes, is_shared: bool) -> Bytes {
     if is_shared { Bytes::copy_from_slice(&data) } else { data }
 }
 
-/// More sequences than a write of 4 MiB takes with the bursts that we offer, so that theirs are
-/// never joined; with the shortest bursts there are 65,536 in the longest write.
+/// The number of sequences above which ended ones are merged. A write of 4 MiB with the bursts that
+/// we offer needs fewer; with the shortest bursts, the longest write has 65,536.
 const SEQUENCES: usize = 16;
 
 impl Sequence {
@@ -122,7 +122,7 @@ impl Sequence {
         }
     }
 
-    /// Takes the data of the one that follows it. Both have ended.
+    /// Appends the data of the following sequence. Both have ended.
     fn append(&mut self, next: Self) {
         self.limit = self.received + next.received;
         self.received = self.limit;
@@ -130,14 +130,14 @@ impl Sequence {
         self.tail.extend_from_slice(&next.tail);
     }
 
-    /// As an R2T asks for it.
+    /// Returns the burst that an R2T requests for this sequence.
     fn burst(&self) -> R2tBurst {
         let (ttt, r2t_sn) = (self.ttt, self.r2t_sn);
         R2tBurst { ttt, r2t_sn, offset: self.offset, length: self.limit }
     }
 }
 
-/// A burst to be asked for with an R2T.
+/// A burst to request with an R2T.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct R2tBurst {
     pub(crate) ttt: Ttt,
@@ -146,14 +146,14 @@ pub(crate) struct R2tBurst {
     pub(crate) length: u32,
 }
 
-/// A Data-Out belongs to no open sequence of its command.
+/// The error for a Data-Out that belongs to no open sequence of its command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnknownTransfer;
 
 impl DataOutGather {
-    /// A write of `length` bytes that came with `immediate` data, all of it within the limits;
-    /// `unsolicited_limit` is how many unsolicited bytes there may be, immediate data included,
-    /// or `None` if no unsolicited Data-Out follows.
+    /// Makes the gather of a write of `length` bytes that came with `immediate` data; the caller
+    /// has checked the limits. `unsolicited_limit` is the most unsolicited data in bytes, immediate
+    /// data included, or `None` if no unsolicited Data-Out follows.
     pub(crate) fn new(length: u32, immediate: Bytes, unsolicited_limit: Option<u32>) -> Self {
         let received = immediate.len() as u32;
         let limit = unsolicited_limit.unwrap_or(received).min(length).max(received);
@@ -179,13 +179,13 @@ impl DataOutGather {
         }
     }
 
-    /// The command fails with this, once everything on its way has come.
+    /// Makes the command fail with this sense data, after all data on its way has arrived.
     pub(crate) fn fail(&mut self, sense: Sense) {
         self.failure.get_or_insert(sense);
         self.drain();
     }
 
-    /// Drops what has come and what comes from now on.
+    /// Drops all data that has arrived and that will arrive.
     pub(crate) fn drain(&mut self) {
         self.drains = true;
         for sequence in &mut self.sequences {
@@ -197,52 +197,54 @@ impl DataOutGather {
         }
     }
 
-    /// Returns the number of bytes that have come.
+    /// Returns the number of bytes that have arrived.
     pub(crate) fn received(&self) -> u32 {
         self.sequences.iter().map(|sequence| sequence.received).sum()
     }
 
-    /// Returns true if data is dropped as it comes.
+    /// Returns true if arriving data is dropped.
     pub(crate) fn is_draining(&self) -> bool {
         self.drains
     }
 
-    /// Why the command fails, if it does.
+    /// Returns the sense data with which the command fails.
     pub(crate) fn failure(&self) -> Option<Sense> {
         self.failure
     }
 
-    /// R2Ts sent for the command.
+    /// Returns the R2TSN of the next R2T, which is the number of R2Ts sent.
     pub(crate) fn r2t_sn(&self) -> u32 {
         self.r2t_sn
     }
 
-    /// How many bytes must be asked for with R2Ts, all together, but for what gets lost.
+    /// Returns the number of bytes that R2Ts must request in all, without repeated requests for
+    /// lost data.
     pub(crate) fn to_solicit(&self) -> u32 {
         self.length - self.unsolicited
     }
 
-    /// Something was lost and is still to be asked for.
+    /// Returns true if data was lost and not requested again yet.
     pub(crate) fn is_recovering(&self) -> bool {
         self.sequences.iter().any(|sequence| sequence.state == DataOutSequenceState::Unasked)
     }
 
-    /// No more data is on its way.
+    /// Returns true if no more data is on its way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sequences.iter().all(|sequence| sequence.state == DataOutSequenceState::Ended)
     }
 
-    /// A burst that was asked for with an R2T has not ended: its tag is valid.
+    /// Returns true if a requested burst has not ended, so that its target transfer tag is valid.
     pub(crate) fn has_valid_ttt(&self) -> bool {
         self.sequences.iter().any(|sequence| sequence.state.is_open() && sequence.ttt != Ttt::NONE)
     }
 
-    /// All data is there.
+    /// Returns true if all data has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         !self.drains && self.next_offset == self.length && self.is_quiet()
     }
 
-    /// Returns true if this PDU completes the data, so that its data need not wait in the gather.
+    /// Returns true if this PDU completes the data, so that its data need not be kept in the
+    /// gather.
     pub(crate) fn is_completed_by(&self, data_out: &DataOut) -> bool {
         let length = self.received().checked_add(data_out.data.len() as u32);
         let is_last =
@@ -250,8 +252,11 @@ impl DataOutGather {
         data_out.is_final && length == Some(self.length) && self.sequences.iter().all(is_last)
     }
 
-    /// Data has come, or was lost to a data digest error. An error: reject the PDU; the command
-    /// fails then. With `recovers`, lost data is asked for again.
+    /// Adds a Data-Out; with `digest_error` its data is lost. With `recovers`, lost data is
+    /// requested again.
+    ///
+    /// # Errors
+    /// The PDU must be rejected, and the command fails.
     pub(crate) fn handle_data(
         &mut self,
         data_out: DataOut,
@@ -261,7 +266,7 @@ impl DataOutGather {
         let is_meant = |s: &Sequence| s.ttt == data_out.ttt && s.state.is_open();
         let Some(at) = self.sequences.iter().position(is_meant) else {
             if self.recoveries > 0 {
-                // It was given up for lost, and comes after all.
+                // This data was considered lost and has arrived after all.
                 return Ok(());
             }
             self.fail(Sense::INCORRECT_AMOUNT_OF_DATA);
@@ -272,7 +277,7 @@ impl DataOutGather {
         let in_place = sequence.offset.checked_add(sequence.received)
             == Some(data_out.buffer_offset)
             && length <= sequence.limit - sequence.received;
-        // A gap in DataSN is data that was lost, as with a digest error (RFC 7143, 7.9).
+        // A gap in DataSN is lost data, as with a digest error (RFC 7143, 7.9).
         let lost = digest_error
             || sequence.state == DataOutSequenceState::Damaged
             || data_out.data_sn != sequence.next_data_sn;
@@ -306,7 +311,7 @@ impl DataOutGather {
         Ok(())
     }
 
-    /// What did not come of a sequence becomes one of its own, to be asked for.
+    /// Ends a sequence, and turns its missing part into a sequence of its own, to be requested.
     fn recover(&mut self, at: usize) {
         self.recoveries += 1;
         let sequence = &mut self.sequences[at];
@@ -321,13 +326,13 @@ impl DataOutGather {
         }
     }
 
-    /// Nothing has come for a long time (RFC 7143, 7.1.4.1 b). An R2T that was not answered at all
-    /// is to be sent again as it was, for it may have been lost: the return. Otherwise what is
-    /// missing is asked for anew, or the command fails.
+    /// Handles a time-out without data (RFC 7143, 7.1.4.1 b). If no data at all has followed an
+    /// R2T, that may have been lost: returns its burst, so that the caller sends the R2T again
+    /// unchanged. Otherwise requests the missing data with a new R2T, or makes the command fail.
     pub(crate) fn handle_silence(&mut self) -> Option<R2tBurst> {
         let at = self.sequences.iter().position(|sequence| sequence.state.is_open())?;
         if self.drains {
-            // Nobody waits for the data, only for its end.
+            // Nobody needs the data, only its end.
             self.sequences
                 .iter_mut()
                 .for_each(|sequence| sequence.state = DataOutSequenceState::Ended);
@@ -352,7 +357,8 @@ impl DataOutGather {
         None
     }
 
-    /// The connection has gone: what was on its way must be asked for again on another.
+    /// Handles the end of the connection: data that was on its way must be requested again on
+    /// another connection.
     pub(crate) fn reopen(&mut self) {
         while let Some(at) = self.sequences.iter().position(|sequence| sequence.state.is_open()) {
             if self.drains {
@@ -363,9 +369,9 @@ impl DataOutGather {
         }
     }
 
-    /// The R2Ts that were sent, were not answered in full, and have numbers from `begin` on: `run`
-    /// of them, or all with 0. `None` if one of those that were named was not sent or was
-    /// answered.
+    /// Returns the bursts of `run` sent R2Ts from R2TSN `begin` on; with a `run` of 0, all of them.
+    /// They must not have been answered completely. `None` if one of the R2Ts was not sent, or was
+    /// answered completely.
     pub(crate) fn open_bursts(&self, begin: u32, run: u32) -> Option<SmallVec<[R2tBurst; 2]>> {
         let is_meant = |r2t_sn: u32| r2t_sn >= begin && (run == 0 || r2t_sn - begin < run);
         let bursts: SmallVec<[R2tBurst; 2]> = self
@@ -378,9 +384,9 @@ impl DataOutGather {
         all_there.then_some(bursts)
     }
 
-    /// The next burst to ask for, if fewer than `max_outstanding` are open: what was lost first;
-    /// else, with `solicits`, what comes next, once unsolicited data has ended (how much of it
-    /// comes is not known before).
+    /// Returns the next burst to request, if fewer than `max_outstanding` are open. Lost data comes
+    /// first. With `solicits`, new data follows once the unsolicited data has ended, since its
+    /// amount is unknown before.
     pub(crate) fn next_burst(
         &mut self,
         solicits: bool,
@@ -434,7 +440,7 @@ impl DataOutGather {
         Some(self.sequences[at].burst())
     }
 
-    /// Makes one of sequences side by side that have ended.
+    /// Merges adjacent sequences that have ended.
     fn join_ended(&mut self) {
         for sequence in std::mem::take(&mut self.sequences) {
             match self.sequences.last_mut() {
@@ -449,7 +455,7 @@ impl DataOutGather {
         }
     }
 
-    /// The data in order.
+    /// Returns the data in order.
     pub(crate) fn into_data(self) -> DataSegment {
         let pieces = |mut sequence: Sequence| {
             sequence.close_tail();
@@ -548,8 +554,8 @@ mod tests {
         assert!(gather.failure().is_some());
     }
 
-    /// Every Data-Out looked through all sequences that there had been, and each kept a receive
-    /// buffer.
+    /// A regression test: every Data-Out searched all sequences of the write, and each sequence
+    /// kept a receive buffer in memory.
     #[test]
     fn sequences_that_have_ended_are_joined() {
         const BURSTS: u32 = 32_768;
@@ -559,7 +565,7 @@ mod tests {
             burst(&mut gather, ttt).unwrap();
         }
         for ttt in 0..BURSTS {
-            // In pairs the other way round.
+            // In pairs with reversed order.
             let ttt = ttt ^ 1;
             let mut data = data_out(Ttt(ttt), 0, 512 * ttt, 512, true);
             data.data = vec![ttt as u8; 512].into();

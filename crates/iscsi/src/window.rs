@@ -1,53 +1,55 @@
-//! The target's side of command order: ExpCmdSN, MaxCmdSN, and what came too early
-//! (RFC 7143, 4.2.2.1).
+//! The command window at the target: ExpCmdSN, MaxCmdSN, and commands that arrived too early (RFC
+//! 7143, 4.2.2.1).
 
 use std::collections::VecDeque;
 
 use crate::Serial;
 
-/// The command window of one session, with what arrived ahead of its turn.
+/// The command window of one session, with the commands that arrived ahead of their turn.
 ///
-/// Invariants: `exp_cmd_sn <= max_cmd_sn + 1`; MaxCmdSN never goes back; `held` is sorted, without
-/// duplicates, after `exp_cmd_sn` and within the window, hence never longer than `limit`.
+/// Invariants: `exp_cmd_sn <= max_cmd_sn + 1`; MaxCmdSN never decreases; `held` is sorted, has no
+/// duplicates, and its numbers are after `exp_cmd_sn` and within the window, so that it is never
+/// longer than `limit`.
 #[derive(Debug)]
 pub(crate) struct TargetCommandWindow<T> {
     exp_cmd_sn: Serial,
     max_cmd_sn: Serial,
-    /// Commands that may be in progress or on their way at any time.
+    /// The most commands that may be in progress or on their way at a time.
     limit: u32,
-    /// `None`: counts as received, but nothing is to be done (RFC 7143, 11.6.1 b).
+    /// `None` for a number that counts as received although there is no command to execute (RFC
+    /// 7143, 11.6.1 b).
     held: VecDeque<(Serial, Option<T>)>,
 }
 
-/// What to do with a command that has just arrived.
+/// The decision about a command that has just arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CommandTurn {
-    /// It is the next one.
     Now,
-    /// Others come first: [`TargetCommandWindow::hold`] it.
+    /// Earlier commands are missing: [`TargetCommandWindow::hold`] this one.
     Later,
-    /// Outside of the window, or there already: it is to be ignored silently.
+    /// The number is outside the window or was received already: ignore the command silently.
     Never,
 }
 
 impl<T> TargetCommandWindow<T> {
-    /// A window that opens at `cmd_sn`, `limit` commands wide (at least 1).
+    /// Makes a window of `limit` commands (at least 1) that starts at `cmd_sn`.
     pub(crate) fn new(cmd_sn: Serial, limit: u32) -> Self {
         let max_cmd_sn = cmd_sn.add(limit - 1);
         Self { exp_cmd_sn: cmd_sn, max_cmd_sn, limit, held: VecDeque::new() }
     }
 
-    /// The next command expected.
+    /// Returns the CmdSN of the next command.
     pub(crate) fn exp_cmd_sn(&self) -> Serial {
         self.exp_cmd_sn
     }
 
-    /// The last command there is room for.
+    /// Returns the CmdSN of the last command in the window.
     pub(crate) fn max_cmd_sn(&self) -> Serial {
         self.max_cmd_sn
     }
 
-    /// A non-immediate command has arrived. With [`CommandTurn::Now`] it counts as received.
+    /// Decides about a non-immediate command that has arrived. [`CommandTurn::Now`] counts it as
+    /// received.
     pub(crate) fn arrive(&mut self, cmd_sn: Serial) -> CommandTurn {
         if cmd_sn == self.exp_cmd_sn && !self.max_cmd_sn.is_before(cmd_sn) {
             self.exp_cmd_sn = cmd_sn.next();
@@ -59,12 +61,12 @@ impl<T> TargetCommandWindow<T> {
         }
     }
 
-    /// Keeps a command whose turn is [`CommandTurn::Later`].
+    /// Keeps a command for which [`Self::arrive`] returned [`CommandTurn::Later`].
     pub(crate) fn hold(&mut self, cmd_sn: Serial, item: T) {
         self.insert(cmd_sn, Some(item));
     }
 
-    /// A command that was held and whose turn has come.
+    /// Returns a held command whose turn has come.
     pub(crate) fn poll(&mut self) -> Option<T> {
         while self.held.front().is_some_and(|(cmd_sn, _)| *cmd_sn == self.exp_cmd_sn) {
             let (cmd_sn, item) = self.held.pop_front()?;
@@ -76,7 +78,8 @@ impl<T> TargetCommandWindow<T> {
         None
     }
 
-    /// Counts `cmd_sn` as received although it never arrived. False if it is not in the window.
+    /// Counts `cmd_sn` as received although it never arrived. Returns false if it is outside the
+    /// window or was received.
     pub(crate) fn void(&mut self, cmd_sn: Serial) -> bool {
         if !self.contains(cmd_sn) || self.position(cmd_sn).is_ok() {
             return false;
@@ -86,12 +89,14 @@ impl<T> TargetCommandWindow<T> {
         true
     }
 
-    /// Takes the first held command for which `is_meant` holds; its number counts as received.
+    /// Takes the first held command for which `is_meant` returns true; its number counts as
+    /// received.
     pub(crate) fn take_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) -> Option<T> {
         self.held.iter_mut().find(|(_, item)| item.as_ref().is_some_and(&mut is_meant))?.1.take()
     }
 
-    /// Numbers with nothing to be done are not waited for: the answer to who voided them tells so.
+    /// Advances over voided numbers. No command waits for them; the initiator learns this from the
+    /// response to the request that voided them.
     fn pass_voided(&mut self) {
         while self
             .held
@@ -107,18 +112,18 @@ impl<T> TargetCommandWindow<T> {
         self.held.iter().filter_map(|(_, item)| item.as_ref())
     }
 
-    /// The first held command for which `is_meant` holds.
+    /// Returns the first held command for which `is_meant` returns true.
     pub(crate) fn find_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) -> Option<&mut T> {
         self.held.iter_mut().filter_map(|(_, item)| item.as_mut()).find(|item| is_meant(item))
     }
 
-    /// Forgets held commands: their numbers are gaps again, to be filled by a retry.
+    /// Discards held commands. Their numbers are missing again, until a retry arrives.
     pub(crate) fn discard_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) {
         self.held.retain(|(_, item)| !item.as_ref().is_some_and(&mut is_meant));
     }
 
-    /// Counts all commands before `cmd_sn` as received, if it is in the window or just after it;
-    /// what is held of them is dropped.
+    /// Counts all commands before `cmd_sn` as received and discards the held ones among them. Does
+    /// nothing unless `cmd_sn` is in the window or just after it.
     pub(crate) fn plug(&mut self, cmd_sn: Serial) {
         if self.contains(cmd_sn) || cmd_sn == self.max_cmd_sn.next() {
             self.held.retain(|(held, _)| !held.is_before(cmd_sn));
@@ -126,7 +131,7 @@ impl<T> TargetCommandWindow<T> {
         }
     }
 
-    /// Moves MaxCmdSN as far as `in_progress` commands leave room.
+    /// Advances MaxCmdSN as far as `in_progress` commands permit.
     pub(crate) fn open(&mut self, in_progress: u32) {
         let last = self.exp_cmd_sn.add(self.limit.saturating_sub(in_progress)).add(u32::MAX);
         if self.max_cmd_sn.is_before(last) {

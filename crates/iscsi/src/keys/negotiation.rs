@@ -1,4 +1,4 @@
-//! One end's side of the negotiation during a login (RFC 7143, 6.2).
+//! The negotiation of text keys during a login, at one end (RFC 7143, 6.2).
 
 use super::table::{IscsiRole, KEYS, KeyKind, TextKey};
 use super::text::{
@@ -7,7 +7,7 @@ use super::text::{
 use super::{DigestPolicy, KeyError, NegotiationOffer, Parameters};
 use crate::pdu::LoginStage;
 
-/// What the peer, or either end, said of itself.
+/// The declared values, which need no agreement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Declared {
     pub(crate) discovery: bool,
@@ -16,13 +16,14 @@ pub(crate) struct Declared {
     pub(crate) target_name: Option<String>,
     pub(crate) target_alias: Option<String>,
     pub(crate) tpgt: Option<u16>,
-    /// AuthMethod: at the target the initiator's list, at the initiator the target's choice.
+    /// AuthMethod. At the target: the initiator's list; at the initiator: the target's choice.
     pub(crate) auth_method: Option<String>,
 }
 
 impl Declared {
-    /// Did the initiator say just this before? libiscsi names itself and the target anew in each
-    /// stage, though it must not (RFC 7143, 13.4, 13.5); to say something else is an error.
+    /// Returns true if the initiator sent this value before. libiscsi repeats its name and the
+    /// target's in each stage, though it must not (RFC 7143, 13.4, 13.5). Another value is an
+    /// error.
     fn is_known(&self, key: TextKey, value: &str) -> bool {
         match key {
             TextKey::SessionType => value == if self.discovery { "Discovery" } else { "Normal" },
@@ -34,15 +35,15 @@ impl Declared {
     }
 }
 
-/// Answers to send.
+/// The answers to send.
 #[derive(Debug, Default)]
 pub(crate) struct NegotiationAnswers {
     pub(crate) text: Vec<u8>,
-    /// The peer's proposals are open until it has these answers.
+    /// True if the text has an answer that the peer's proposals wait for.
     pub(crate) awaited: bool,
 }
 
-/// Where a key stands.
+/// The state of a key.
 ///
 /// ```text
 /// Open ── we propose ──> Proposed ── answer ──> Settled
@@ -55,24 +56,25 @@ enum KeyState {
     Settled,
 }
 
-/// The state of every key at one end.
+/// The negotiation of all keys at one end.
 pub(crate) struct Negotiation {
     side: IscsiRole,
     offer: NegotiationOffer,
     states: [KeyState; KEYS],
-    /// Our own MaxRecvDataSegmentLength was sent. (Its state is that of the peer's.)
+    /// True if our MaxRecvDataSegmentLength was sent. (The state of that key is about the peer's
+    /// value.)
     length_declared: bool,
-    /// Starts with the standard's defaults.
+    /// The results; initially the defaults of the standard.
     parameters: Parameters,
     pub(crate) declared: Declared,
-    /// This is the first connection of its session.
+    /// True for the first connection of a session.
     leading: bool,
 }
 
 impl Negotiation {
     /// # Panics
     ///
-    /// If the offer is out of range: settings are checked where they are read.
+    /// If the offer is out of range. The settings were checked when they were read.
     pub(crate) fn new(side: IscsiRole, offer: NegotiationOffer) -> Self {
         if let Err(field) = offer.validate() {
             panic!("{field} is out of range in an offer");
@@ -88,7 +90,7 @@ impl Negotiation {
         }
     }
 
-    /// Takes the pairs of a whole text and says what to answer.
+    /// Processes the pairs of a complete text and returns the answers.
     pub(crate) fn receive(
         &mut self,
         stage: LoginStage,
@@ -121,7 +123,7 @@ impl Negotiation {
             return Err(KeyError::NotAllowed(row.name.to_owned()));
         }
         if key == TextKey::TargetAddress {
-            // The one key that may be told again (RFC 7143, 6.3); only a redirect acts upon it.
+            // TargetAddress may be repeated (RFC 7143, 6.3). Only a redirect uses it.
             return Ok(());
         }
         match std::mem::replace(&mut self.states[key as usize], KeyState::Settled) {
@@ -139,7 +141,7 @@ impl Negotiation {
                 answers.push(key, "Irrelevant");
                 Ok(())
             }
-            // What is chosen depends on who asks for what, which others know.
+            // The login chooses the method, because it depends on the initiator and the target.
             KeyKind::List if key == TextKey::AuthMethod => {
                 self.declared.auth_method = Some(value.to_owned());
                 Ok(())
@@ -152,7 +154,7 @@ impl Negotiation {
         }
     }
 
-    /// What to answer to a proposal; the result is ours from now on.
+    /// Returns the answer to a proposal, and stores the result.
     fn take_proposal(
         &mut self,
         key: TextKey,
@@ -192,7 +194,7 @@ impl Negotiation {
         Ok(answer.to_owned())
     }
 
-    /// The first value of a proposed list that we support, made the result.
+    /// Chooses the first value of a proposed list that this end supports, and stores it.
     fn select(&mut self, key: TextKey, list: &str) -> Option<&'static str> {
         let supported = self.values(key);
         let find = |value: &str| supported.iter().find(|&&ours| ours == value).copied();
@@ -201,7 +203,8 @@ impl Negotiation {
         Some(selected)
     }
 
-    /// The values of a list: what we propose, in this order, and take, in the peer's.
+    /// Returns the values of a list: to propose in this order, and to accept in the order of the
+    /// peer.
     fn values(&self, key: TextKey) -> Vec<&'static str> {
         match key {
             TextKey::HeaderDigest => self.offer.header_digest.values().to_vec(),
@@ -213,21 +216,21 @@ impl Negotiation {
         }
     }
 
-    /// The answer to what we proposed.
+    /// Processes the answer to our proposal.
     fn take_answer(&mut self, key: TextKey, value: &str) -> Result<(), KeyError> {
         let wrong = || KeyError::Answer(key.name().to_owned());
         match (key.row().kind, value) {
             (_, "Reject") if key == TextKey::AuthMethod => return Err(KeyError::NoAuthMethod),
-            // Whether it is one of those that were proposed, the login knows.
+            // The login checks that this method was proposed.
             (_, method) if key == TextKey::AuthMethod => {
                 self.declared.auth_method = Some(method.to_owned());
             }
-            // The value stays what it was: whether that will do is asked when all is said.
+            // Keep the default; [`Self::conclude`] checks that it is acceptable.
             (_, "Irrelevant" | "Reject") => {}
-            // Every peer of another make: it is done without.
+            // Other implementations do not know this key; the connection is then not compressed.
             (_, "NotUnderstood") if key == TextKey::Compression => {}
             (KeyKind::List, _) => {
-                // Who answers may name one value only, and one that was proposed.
+                // An answer must be a single value out of the proposed list.
                 let single = !value.contains(',');
                 single.then(|| self.select(key, value)).flatten().ok_or_else(wrong)?;
             }
@@ -278,19 +281,20 @@ impl Negotiation {
                 let length = segment_length(value).ok_or_else(wrong)?;
                 self.parameters.max_send_data_segment_length = length;
             }
-            // Said in passing, or not for us to act upon.
+            // Other declarations have no effect.
             _ => {}
         }
         Ok(())
     }
 
-    /// This connection joins a session whose own keys are settled: only digests and lengths are
-    /// this connection's to agree on (RFC 7143, 13: use LO).
+    /// Marks this connection as one that joins a session, whose keys are settled. Only digests,
+    /// compression and segment lengths are negotiated for each connection (RFC 7143, 13: use LO).
     pub(crate) fn join_session(&mut self) {
         self.leading = false;
     }
 
-    /// Who and where to are known after the first text, and cannot be told later.
+    /// Settles the names of initiator and target and the type of session. They must be in the first
+    /// text.
     pub(crate) fn close_identity(&mut self) {
         for key in [TextKey::SessionType, TextKey::InitiatorName, TextKey::TargetName] {
             self.states[key as usize] = KeyState::Settled;
@@ -312,7 +316,7 @@ impl Negotiation {
         push(text, TextKey::AuthMethod.name(), methods);
     }
 
-    /// Proposes every key of the operational stage that is still open, as an initiator does.
+    /// Proposes every open key of the operational stage, as an initiator does.
     pub(crate) fn propose_all(&mut self, text: &mut Vec<u8>) {
         for key in PROPOSED {
             if self.is_open(key) {
@@ -322,8 +326,8 @@ impl Negotiation {
         self.declare_length(text);
     }
 
-    /// Proposes only those open keys whose default we cannot live with, as a target does: the
-    /// simplest initiators do not expect a proposal.
+    /// Proposes only those open keys whose default is unacceptable to this end, as a target does:
+    /// the simplest initiators do not expect proposals.
     pub(crate) fn propose_needed(&mut self, text: &mut Vec<u8>) {
         for key in PROPOSED {
             if self.needs(key) {
@@ -332,7 +336,7 @@ impl Negotiation {
         }
     }
 
-    /// Is there a key that [`Self::propose_needed`] would propose?
+    /// Returns true if [`Self::propose_needed`] would propose a key.
     pub(crate) fn needs_proposal(&self) -> bool {
         PROPOSED.into_iter().any(|key| self.needs(key))
     }
@@ -364,10 +368,11 @@ impl Negotiation {
         push(text, key.name(), &value);
     }
 
-    /// The result, if it obeys the rules between keys and suits this end.
+    /// Returns the result, after checking that it obeys the rules between keys and is acceptable to
+    /// this end.
     ///
-    /// Some peers leave a proposal unanswered: then the default holds, except where what we
-    /// proposed decides the result by itself (RFC 7143, 6.2.2).
+    /// Some peers do not answer a proposal. The default then applies, unless our proposal alone
+    /// determines the result (RFC 7143, 6.2.2).
     pub(crate) fn conclude(&mut self) -> Result<Parameters, KeyError> {
         for key in PROPOSED {
             let decided = match key.row().kind {
@@ -386,13 +391,13 @@ impl Negotiation {
             }
         }
         let mut parameters = self.parameters.clone();
-        // It may be above MaxBurstLength only where it says nothing.
+        // FirstBurstLength may exceed MaxBurstLength only if it has no effect.
         parameters.first_burst_length =
             parameters.first_burst_length.min(parameters.max_burst_length);
         Ok(parameters)
     }
 
-    /// Does the present value of a key suit this end?
+    /// Checks that the present value of a key is acceptable to this end.
     fn check(&self, key: TextKey) -> Result<(), KeyError> {
         let now = &self.parameters;
         let suits = match key.row().kind {
@@ -404,9 +409,9 @@ impl Negotiation {
                 };
                 on || self.policy(key) != DigestPolicy::Require
             }
-            // No burst is unsolicited then, and the key is irrelevant (RFC 7143, 13.14).
+            // There is no unsolicited data then, so the key is irrelevant (RFC 7143, 13.14).
             _ if key == TextKey::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
-            // The default is Yes, and a No to our Yes is no answer.
+            // The default is Yes, and `take_answer` refuses No as an answer to our Yes.
             KeyKind::Or => true,
             KeyKind::And => !now.immediate_data || self.offer.immediate_data,
             KeyKind::Maximum(..) => self.number(key) >= self.wanted_number(key),
@@ -443,7 +448,7 @@ impl Negotiation {
         *flag = value;
     }
 
-    /// What we propose, and the bound of what we accept.
+    /// Returns the number that we propose, which is also the bound of what we accept.
     fn wanted_number(&self, key: TextKey) -> u32 {
         let offer = &self.offer;
         match key {
@@ -453,7 +458,7 @@ impl Negotiation {
             TextKey::FirstBurstLength => offer.first_burst_length.min(self.max_burst_length()),
             TextKey::DefaultTime2Wait => u32::from(offer.default_time2wait),
             TextKey::DefaultTime2Retain => u32::from(offer.default_time2retain),
-            // Discovery sessions know no recovery (RFC 7143, 7.4.1).
+            // Discovery sessions use error recovery level 0 only (RFC 7143, 7.4.1).
             TextKey::ErrorRecoveryLevel if self.declared.discovery => 0,
             TextKey::ErrorRecoveryLevel => u32::from(offer.error_recovery_level),
             TextKey::MaxOutstandingR2T if self.recovers_in_order() => 1,
@@ -463,7 +468,7 @@ impl Negotiation {
         }
     }
 
-    /// MaxBurstLength as it will be, as far as can be said now.
+    /// Returns the expected result for MaxBurstLength, as far as it is known.
     fn max_burst_length(&self) -> u32 {
         match self.states[TextKey::MaxBurstLength as usize] {
             KeyState::Proposed => self.offer.max_burst_length,
@@ -471,7 +476,8 @@ impl Negotiation {
         }
     }
 
-    /// With recovery and sequences in order, one R2T at a time is all (RFC 7143, 13.19).
+    /// Returns true if only one R2T may be outstanding, because of recovery with sequences in order
+    /// (RFC 7143, 13.19).
     fn recovers_in_order(&self) -> bool {
         let level = match self.states[TextKey::ErrorRecoveryLevel as usize] {
             KeyState::Proposed => self.offer.error_recovery_level,
@@ -494,7 +500,7 @@ impl Negotiation {
         }
     }
 
-    /// The bounds in the key's row make each value fit its field.
+    /// Stores a number, which fits its field because of the bounds in the row of the key.
     fn set_number(&mut self, key: TextKey, value: u32) {
         let now = &mut self.parameters;
         match key {
@@ -505,7 +511,7 @@ impl Negotiation {
             TextKey::DefaultTime2Retain => now.default_time2retain = value as u16,
             TextKey::ErrorRecoveryLevel => now.error_recovery_level = value as u8,
             TextKey::MaxOutstandingR2T => now.max_outstanding_r2t = value as u16,
-            // Level 1 is all that there is, and 0 asks for less than we know.
+            // Ignore the result: we support level 1 only, and level 0 requires nothing more.
             TextKey::ProtocolLevel => {}
             _ => unreachable!("{key:?} is not a number"),
         }
@@ -530,8 +536,8 @@ impl NegotiationAnswers {
         self.awaited = true;
     }
 
-    /// A key that nobody defined. That it must not be answered with an answer keeps two ends
-    /// from telling each other so for ever.
+    /// Answers an unknown key. An unknown key whose value is an answer is an error: two ends could
+    /// otherwise send each other NotUnderstood forever.
     fn not_understood(&mut self, name: &str, value: &str) -> Result<(), KeyError> {
         if is_answer_word(value) {
             return Err(KeyError::Value(name.to_owned()));
@@ -546,7 +552,7 @@ impl NegotiationAnswers {
 }
 
 impl DigestPolicy {
-    /// What to propose, in this order, and what to accept, in the peer's.
+    /// Returns the values to propose in this order, and to accept in the order of the peer.
     fn values(self) -> &'static [&'static str] {
         match self {
             Self::Off => &[NONE],
@@ -560,7 +566,7 @@ impl DigestPolicy {
 const CRC32C: &str = "CRC32C";
 const NONE: &str = "None";
 
-/// What an initiator proposes. Each stands after those that its value depends on.
+/// The keys that an initiator proposes. A key comes after those that its value depends on.
 const PROPOSED: [TextKey; 14] = [
     TextKey::HeaderDigest,
     TextKey::DataDigest,

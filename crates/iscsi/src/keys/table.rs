@@ -1,10 +1,10 @@
-//! The keys of RFC 7143, 12 and 13, and RFC 7144, and the one of ours: who may send them, when, and
-//! how two values become one.
+//! The table of the text keys of RFC 7143, 12 and 13, RFC 7144 and Forebay: when each may be sent,
+//! by which end, and how two values are combined.
 
 use crate::pdu::LoginStage;
 
-/// A key that RFC 7143 or RFC 7144 defines, or we do. A key stands after those that its result depends on:
-/// that is the order in which a text's pairs are dealt with.
+/// A key of RFC 7143, RFC 7144 or Forebay. A key comes after those that its result depends on: the
+/// pairs of a text are processed in this order.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum TextKey {
     SessionType,
@@ -40,38 +40,37 @@ pub(crate) enum TextKey {
     NodeArchitecture,
 }
 
-/// How many keys there are.
+/// The number of keys.
 pub(super) const KEYS: usize = TextKey::NodeArchitecture as usize + 1;
 
-/// One of the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum IscsiRole {
     Initiator,
     Target,
 }
 
-/// How a key becomes a result.
+/// How a key is negotiated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum KeyKind {
-    /// One end tells the other; no answer.
+    /// One end declares the value; there is no answer.
     Declared(IscsiRole),
-    /// Each end tells the other; no answer.
+    /// Each end declares its value; there is no answer.
     DeclaredByBoth,
-    /// The first value of the list that the acceptor supports.
+    /// The acceptor chooses the first value of the list that it supports.
     List,
-    /// Yes if one end says so.
+    /// The result is Yes if one end says Yes.
     Or,
-    /// Yes if both ends say so.
+    /// The result is Yes if both ends say Yes.
     And,
-    /// The smaller number, within these bounds.
+    /// The result is the smaller number; the bounds are inclusive.
     Minimum(u32, u32),
-    /// The larger number, within these bounds.
+    /// The result is the larger number; the bounds are inclusive.
     Maximum(u32, u32),
-    /// Always answered with this (RFC 7143, 13.25).
+    /// The answer is always this value (RFC 7143, 13.25).
     Obsolete(&'static str),
 }
 
-/// When a key may be sent.
+/// The stages in which a key may be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum KeyStages {
     AnyStage,
@@ -84,24 +83,22 @@ impl KeyStages {
     }
 }
 
-/// A line of the table.
 #[derive(Clone, Copy)]
 pub(super) struct KeyTableRow {
     pub(super) key: TextKey,
     pub(super) name: &'static str,
     pub(super) when: KeyStages,
     pub(super) kind: KeyKind,
-    /// Irrelevant when SessionType=Discovery.
+    /// True if the key is irrelevant with SessionType=Discovery.
     pub(super) normal_only: bool,
 }
 
 impl TextKey {
-    /// The key of this name, exactly as spelled.
+    /// Returns the key with exactly this name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.name == name).map(|row| row.key)
     }
 
-    /// As on the wire.
     pub(super) fn name(self) -> &'static str {
         self.row().name
     }
@@ -111,7 +108,7 @@ impl TextKey {
     }
 }
 
-/// Every key's name, as on the wire.
+/// Returns the names of all keys.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|row| row.name)
 }
@@ -147,7 +144,7 @@ const TABLE: [KeyTableRow; KEYS] = [
     row(TextKey::AuthMethod, "AuthMethod", SECURITY, KeyKind::List),
     row(TextKey::HeaderDigest, "HeaderDigest", OPERATIONAL, KeyKind::List),
     row(TextKey::DataDigest, "DataDigest", OPERATIONAL, KeyKind::List),
-    // Ours; private keys begin so (RFC 7143, 13.22).
+    // A key of Forebay. Names of private keys begin with X- (RFC 7143, 13.22).
     normal(TextKey::Compression, "X-io.forebay.Compression", KeyKind::List),
     normal(TextKey::MaxConnections, "MaxConnections", KeyKind::Minimum(1, 65_535)),
     normal(TextKey::InitialR2T, "InitialR2T", KeyKind::Or),
@@ -163,8 +160,8 @@ const TABLE: [KeyTableRow; KEYS] = [
     normal(TextKey::MaxOutstandingR2T, "MaxOutstandingR2T", KeyKind::Minimum(1, 65_535)),
     normal(TextKey::TaskReporting, "TaskReporting", KeyKind::List),
     normal(TextKey::ProtocolLevel, "iSCSIProtocolLevel", KeyKind::Minimum(0, 31)),
-    // RFC 7143 13.25 prefers Reject for the first two and allows No, which the initiators of
-    // RFC 3720 that still send them expect.
+    // RFC 7143, 13.25 prefers Reject for the first two keys and allows No, which initiators that
+    // still send them (RFC 3720) expect.
     row(TextKey::IfMarker, "IFMarker", OPERATIONAL, KeyKind::Obsolete("No")),
     row(TextKey::OfMarker, "OFMarker", OPERATIONAL, KeyKind::Obsolete("No")),
     row(TextKey::IfMarkInt, "IFMarkInt", OPERATIONAL, KeyKind::Obsolete("Reject")),

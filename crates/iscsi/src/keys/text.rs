@@ -1,26 +1,27 @@
-//! `key=value` lists (RFC 7143, 6.1) and the values in them.
+//! Parses and encodes `key=value` lists (RFC 7143, 6.1) and the values in them.
 
 use scsi::is_plain;
 
 use super::{KeyError, table::LENGTH_MAX};
 
-/// Bytes of one whole text that we keep. RFC 7143 6.1 asks for 8192 at least.
+/// The longest complete text in bytes. RFC 7143, 6.1 requires at least 8192.
 pub const TEXT_MAX: usize = 16_384;
 
-/// Pairs in one whole text: four times what RFC 7143 defines, and each may cost an answer.
+/// The most pairs in a complete text: four times the number that RFC 7143 defines. Each may need an
+/// answer.
 const PAIRS_MAX: usize = 128;
 
-/// RFC 7143, 6.1, standard-label.
+/// The longest key name (standard-label; RFC 7143, 6.1).
 const KEY_MAX: usize = 63;
 
-/// A value that is not a list or a private one (RFC 7143, 6.1), in bytes.
+/// The longest value in bytes of a key that is neither a list nor private (RFC 7143, 6.1).
 const SIMPLE_VALUE_MAX: usize = 255;
 
-/// RFC 7143, 4.2.7.1, in bytes.
+/// The longest iSCSI name in bytes (RFC 7143, 4.2.7.1).
 const NAME_MAX: usize = 223;
 
-/// The pairs of a text as they stand, for texts that repeat a key (SendTargets). Zero bytes more
-/// than needed are passed over: LIO lets padding leak into the segment.
+/// Returns the pairs of a text; keys may repeat, as in the answer to SendTargets. Superfluous zero
+/// bytes are skipped, because LIO sends padding as part of the data segment.
 pub fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), KeyError>> {
     let (text, end) = match text {
         [text @ .., 0] => (text, None),
@@ -30,7 +31,7 @@ pub fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), KeyError>
     text.split(|&byte| byte == 0).filter(|pair| !pair.is_empty()).map(pair).chain(end)
 }
 
-/// The pairs of a whole text: at most 128 of them, no key twice.
+/// Returns the pairs of a complete text: at most 128, without repeated keys.
 pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, KeyError> {
     let mut found: Vec<(&str, &str)> = Vec::new();
     for pair in pairs(text) {
@@ -50,7 +51,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, KeyError> {
 ///
 /// # Panics
 ///
-/// If the value has a zero byte in it, and so would begin another pair.
+/// If the value contains a zero byte, after which another pair would begin.
 pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
     assert!(!value.contains('\0'), "a value ends at its first zero byte");
     text.extend_from_slice(key.as_bytes());
@@ -72,46 +73,45 @@ fn pair(pair: &[u8]) -> Result<(&str, &str), KeyError> {
     Ok((key, value))
 }
 
-/// A standard-label's characters, and `#` for X#NodeArchitecture. That a label begins with a
-/// capital letter is not asked for: iSCSIProtocolLevel does not.
+/// Returns true for a character of a standard-label, and for the `#` of X#NodeArchitecture. The
+/// initial capital letter of a label is not required, since iSCSIProtocolLevel has none.
 fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+' | b'@' | b'_' | b'#')
 }
 
-/// Lists, private keys and the large binary values of authentication.
+/// Returns true for lists, private keys and the large binary values of authentication.
 fn may_be_long(key: &str) -> bool {
     const LONG: [&str; 7] =
         ["X-", "AuthMethod", "HeaderDigest", "DataDigest", "CHAP_", "SRP_", "KRB_"];
     LONG.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// A numerical-value: decimal or hexadecimal, below 2^64.
+/// Parses a numerical-value: decimal or hexadecimal, below 2^64.
 fn number(value: &str) -> Option<u64> {
     let (digits, radix) = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (value, 10),
     };
-    // from_str_radix would take a sign.
+    // from_str_radix would accept a sign.
     if !digits.starts_with(|digit: char| digit.is_ascii_hexdigit()) {
         return None;
     }
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// A numerical-value within bounds, both included.
+/// Parses a numerical-value within inclusive bounds.
 pub(crate) fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
     let number = u32::try_from(number(value)?).ok()?;
     (low..=high).contains(&number).then_some(number)
 }
 
-/// A MaxRecvDataSegmentLength. One below 512 bytes cannot be obeyed; one above 2^24 - 1 can, by
-/// sending less.
+/// Parses a MaxRecvDataSegmentLength. Refuses values below 512 bytes, which cannot be obeyed.
+/// Reduces values above 2^24 - 1, which can be obeyed by sending less.
 pub(super) fn segment_length(value: &str) -> Option<u32> {
     let length = number(value)?.min(u64::from(LENGTH_MAX)) as u32;
     (length >= 512).then_some(length)
 }
 
-/// A boolean-value.
 pub(super) fn boolean(value: &str) -> Option<bool> {
     match value {
         "Yes" => Some(true),
@@ -120,13 +120,12 @@ pub(super) fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// The word for a boolean.
 pub(super) fn yes_no(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
 
-/// Is this an iSCSI-name-value (RFC 7143, 4.2.7.2)? What stands between the characters of a name
-/// is not looked at: targets of the field take names without `iqn.`, and so do we.
+/// Returns true for an iSCSI-name-value (RFC 7143, 4.2.7.2). Checks the characters only and not the
+/// structure: existing targets accept names without `iqn.`, and so does Forebay.
 pub(super) fn is_name(value: &str) -> bool {
     let allowed = |c: char| {
         c.is_ascii_alphanumeric()
@@ -136,13 +135,13 @@ pub(super) fn is_name(value: &str) -> bool {
     !value.is_empty() && value.len() <= NAME_MAX && value.chars().all(allowed)
 }
 
-/// Parses an iSCSI-local-name-value, which people will read. Replaces characters that do not show as themselves,
-/// so that an alias cannot forge a line of the events.
+/// Parses an iSCSI-local-name-value, which is displayed to people. Replaces characters that do not
+/// display as themselves, so that an alias cannot forge a line of the log messages.
 pub(super) fn local_name(value: &str) -> String {
     value.chars().map(|c| if is_plain(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
-/// Is this a word that only answers may use (RFC 7143, 6.2)?
+/// Returns true for the words that only answers may use (RFC 7143, 6.2).
 pub(super) fn is_answer_word(value: &str) -> bool {
     matches!(value, "Irrelevant" | "NotUnderstood" | "Reject")
 }

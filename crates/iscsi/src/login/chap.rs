@@ -1,5 +1,5 @@
-//! CHAP (RFC 7143, 12.1.3; RFC 1994), both ends of it, as values and steps. Where secrets and
-//! random bytes come from is the caller's affair.
+//! CHAP for both ends (RFC 7143, 12.1.3; RFC 1994), as values and steps. The caller provides
+//! secrets and random bytes.
 
 mod secret;
 mod algorithm;
@@ -20,15 +20,15 @@ pub(super) use self::{
     verifier::{ChapRefusal, ChapVerdict, Verifier},
 };
 
-/// What one end asks the other to hash: random bytes that must never repeat (RFC 7143, 9.2.1), so
-/// they come from the operating system's source, anew for each login.
+/// A challenge that the peer must hash: random bytes that must never repeat (RFC 7143, 9.2.1). They
+/// come from the random source of the operating system, new for each login.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Challenge {
-    /// CHAP_I.
     pub identifier: u8,
-    /// CHAP_C; as many bytes of it are sent as the algorithm's result has, 16 at least.
+    /// CHAP_C. The number of bytes sent is the length of the algorithm's result, at least 16.
     pub value: [u8; CHALLENGE_BYTES],
 }
 
-/// As long as the longest result of an algorithm: what the field's targets send.
+/// The length in bytes of the longest result of an algorithm. Existing targets send challenges of
+/// this length.
 pub const CHALLENGE_BYTES: usize = 32;

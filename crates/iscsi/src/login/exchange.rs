@@ -1,17 +1,17 @@
-//! Texts that span several PDUs (the C bit; RFC 7143, 6.2), in both directions.
+//! Texts that span several login PDUs (the C bit; RFC 7143, 6.2), in both directions.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::keys::{KeyError, TEXT_MAX};
 
-/// Text on its way in.
+/// Collects a received text.
 #[derive(Default)]
 pub(super) struct Inbox {
     begun: BytesMut,
 }
 
 impl Inbox {
-    /// Takes the text of one PDU. Returns the whole when `continues` says that this was its end.
+    /// Adds the text of one PDU. Returns the complete text if `continues` is false.
     pub(super) fn push(&mut self, text: Bytes, continues: bool) -> Result<Option<Bytes>, KeyError> {
         if self.begun.len() + text.len() > TEXT_MAX {
             return Err(KeyError::TooLong(TEXT_MAX));
@@ -24,30 +24,31 @@ impl Inbox {
     }
 }
 
-/// Text on its way out, in pieces that the peer takes.
+/// A text to send, in pieces that the peer accepts.
 #[derive(Default)]
 pub(super) struct LoginTextOutbox {
     rest: Bytes,
 }
 
 impl LoginTextOutbox {
-    /// Nothing is left to send.
+    /// Returns true if nothing is left to send.
     pub(super) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// A whole text. The one before it must be gone.
+    /// Queues a complete text. The previous one must have been sent.
     pub(super) fn put(&mut self, text: Vec<u8>) {
         debug_assert!(self.is_empty(), "one text at a time");
         self.rest = text.into();
     }
 
-    /// The next piece, and whether more follow.
+    /// Returns the next piece, and true if more pieces follow.
     pub(super) fn next(&mut self) -> (Bytes, bool) {
         let piece = self.rest.split_to(self.rest.len().min(PIECE_MAX));
         (piece, !self.rest.is_empty())
     }
 }
 
-/// MaxRecvDataSegmentLength of both ends during login (RFC 7143, 6.3).
+/// The longest piece in bytes: MaxRecvDataSegmentLength of both ends during a login (RFC 7143,
+/// 6.3).
 const PIECE_MAX: usize = 8192;

@@ -1,4 +1,4 @@
-//! The initiator's side of a login (RFC 7143, 6.3, 11.12, 11.13).
+//! The login at the initiator (RFC 7143, 6.3, 11.12, 11.13).
 
 use bytes::Bytes;
 
@@ -13,30 +13,28 @@ use crate::{
     pdu::{LoginRequest, LoginResponse, LoginStage, LoginStatus},
 };
 
-/// Who logs in where.
+/// The names of a login.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct InitiatorNames {
-    /// InitiatorName.
     pub initiator_name: String,
-    /// InitiatorAlias.
     pub initiator_alias: Option<String>,
     /// TargetName; `None` opens a discovery session.
     pub target_name: Option<String>,
 }
 
-/// Why a login did not succeed.
+/// The reason why a login failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LoginFailure {
-    /// The target said no.
+    /// The target sent another status than success.
     #[error("the target refused the login: {0:?}")]
     Refused(LoginStatus),
-    /// The target's text does not read or does not fit.
+    /// The target's text is malformed, or violates the rules of the negotiation.
     #[error(transparent)]
     Keys(#[from] KeyError),
-    /// The target does not prove who it is, or breaks CHAP.
+    /// The target failed to authenticate, or violated CHAP.
     #[error("the target does not prove who it is: {0}")]
     Proof(&'static str),
-    /// A field of the response does not fit the request.
+    /// A field of the response does not match the request.
     #[error("the target broke the login protocol: {0}")]
     Protocol(&'static str),
 }
@@ -50,27 +48,28 @@ impl From<ProofFailure> for LoginFailure {
     }
 }
 
-/// What the initiator does with a login response.
+/// The next step after a login response.
 #[derive(Clone, Debug)]
 pub enum InitiatorStep {
-    /// Send it.
+    /// Send the request.
     Send(LoginRequest),
-    /// Full feature phase.
+    /// The login succeeded; full feature phase begins.
     Established(Box<EstablishedLogin>),
-    /// Close, and log in there.
+    /// Close the connection and log in at another address.
     Redirected {
         /// `domainname[:port]`, IPv6 in brackets.
         address: String,
-        /// Remember the new address.
+        /// True if the initiator should use the new address from now on.
         permanent: bool,
     },
-    /// Close.
+    /// The login failed; close the connection.
     Failed(LoginFailure),
 }
 
-/// The initiator's side of one login: names and AuthMethod in the security stage, everything
-/// else in the operational stage, each with T from the first request on, so that it takes two
-/// round trips with a target that agrees. With CHAP to do, T waits for our proof: four round trips.
+/// One login at the initiator. The security stage sends the names and AuthMethod, and the
+/// operational stage everything else. Every request asks for the next stage (T), so that a login
+/// takes two round trips with a target that agrees. With CHAP, the T bit waits for our proof: four
+/// round trips.
 pub struct InitiatorLogin {
     names: InitiatorNames,
     negotiation: Negotiation,
@@ -81,17 +80,17 @@ pub struct InitiatorLogin {
     exp_stat_sn: Serial,
     stage: LoginStage,
     exchanges: u32,
-    /// The last request asked for the next stage.
+    /// True if the last request asked for the next stage (T).
     asked: bool,
-    /// CHAP, until the target has chosen None.
+    /// The CHAP exchange; `None` without CHAP, or once the target has chosen None.
     prover: Option<Prover>,
     inbox: Inbox,
     outbox: LoginTextOutbox,
 }
 
 impl InitiatorLogin {
-    /// `tsih` 0 asks for a new session, whose first CmdSN is `cmd_sn`; any other for another
-    /// connection of that session, or one in the place of the connection with the number `cid`.
+    /// Makes a login. A `tsih` of 0 requests a new session, whose first CmdSN is `cmd_sn`. Another
+    /// `tsih` adds a connection to that session, or replaces the connection `cid` of it.
     ///
     /// # Panics
     ///
@@ -127,15 +126,15 @@ impl InitiatorLogin {
         }
     }
 
-    /// Proposes CHAP beside None; CHAP alone if the target has to prove itself too. The challenge is
-    /// for that, and has to be fresh from the operating system's random source.
+    /// Proposes CHAP and None, or only CHAP if the target must authenticate as well. `challenge` is
+    /// for the target; it must be new random bytes from the operating system.
     #[must_use]
     pub fn with_chap(mut self, chap: InitiatorChap, challenge: Challenge) -> Self {
         self.prover = Some(Prover::new(chap, challenge));
         self
     }
 
-    /// The first request.
+    /// Returns the first request.
     pub fn start(&mut self) -> LoginRequest {
         let mut text = Vec::new();
         keys::push(&mut text, "InitiatorName", &self.names.initiator_name);
@@ -145,7 +144,8 @@ impl InitiatorLogin {
         if let Some(name) = &self.names.target_name {
             keys::push(&mut text, "TargetName", name);
         }
-        // Only the leading connection may say it (RFC 7143, 13.21); LIO refuses others that do.
+        // Only the leading connection may send SessionType (RFC 7143, 13.21); LIO refuses it from
+        // others.
         if self.tsih == Tsih(0) {
             let normal = self.names.target_name.is_some();
             keys::push(&mut text, "SessionType", if normal { "Normal" } else { "Discovery" });
@@ -163,7 +163,7 @@ impl InitiatorLogin {
         }
     }
 
-    /// The next response.
+    /// Processes a response and returns the next step.
     pub fn handle_response(&mut self, mut response: LoginResponse) -> InitiatorStep {
         let text = std::mem::take(&mut response.text);
         let step = match response.status {
@@ -213,7 +213,7 @@ impl InitiatorLogin {
         Ok(InitiatorStep::Send(self.request()))
     }
 
-    /// The part of a text that is about who is who.
+    /// Processes AuthMethod and the CHAP keys of a text.
     fn take_proof(&mut self, keys: &ChapKeys<'_>, text: &mut Vec<u8>) -> Result<(), LoginFailure> {
         if let Some(chosen) = self.negotiation.declared.auth_method.take() {
             let is_proposed = self.auth_methods().split(',').any(|method| method == chosen);
@@ -222,7 +222,7 @@ impl InitiatorLogin {
             }
             match &mut self.prover {
                 Some(prover) if chosen == "CHAP" => prover.begin(text),
-                // It does not want to know who we are.
+                // The target does not require authentication.
                 _ => self.prover = None,
             }
             return Ok(());
@@ -234,7 +234,7 @@ impl InitiatorLogin {
         }
     }
 
-    /// Does the response's header fit the request?
+    /// Checks that the header of the response matches the request.
     fn check(&mut self, response: &LoginResponse) -> Result<(), LoginFailure> {
         let stage_after = if self.stage == LoginStage::Security {
             LoginStage::Operational
@@ -269,8 +269,8 @@ impl InitiatorLogin {
         Err(LoginFailure::Protocol(complaint))
     }
 
-    /// The next request, with the next piece of text; asks for the next stage when that was the
-    /// last.
+    /// Returns the next request with the next piece of text. It asks for the next stage with the
+    /// last piece.
     fn request(&mut self) -> LoginRequest {
         self.exchanges += 1;
         let (text, continues) = self.outbox.next();
@@ -325,13 +325,13 @@ impl InitiatorLogin {
     }
 }
 
-/// Where the target moved to (RFC 7143, 13.8). The address is the target's word: whether to
-/// follow it is the caller's decision.
+/// Returns the new address of the target (RFC 7143, 13.8). It is unverified, so the caller decides
+/// if it follows the redirection.
 fn redirection(status: LoginStatus, text: &[u8]) -> Result<InitiatorStep, LoginFailure> {
     for pair in keys::pairs(text) {
         let ("TargetAddress", address) = pair? else { continue };
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]%".contains(c);
-        // A portal group tag has no place here, but some targets append it.
+        // A portal group tag is not allowed here, but some targets append it.
         let address = address.split(',').next().unwrap_or_default();
         if address.is_empty() || !address.chars().all(is_plain) {
             return Err(KeyError::Value("TargetAddress".to_owned()).into());
@@ -344,8 +344,8 @@ fn redirection(status: LoginStatus, text: &[u8]) -> Result<InitiatorStep, LoginF
     Err(LoginFailure::Protocol("a redirection without an address"))
 }
 
-/// RFC 7143's.
+/// The version of RFC 7143.
 const VERSION: u8 = 0;
 
-/// A login is alone on its connection: any tag will do.
+/// The login uses its connection alone, so any task tag is free.
 const LOGIN_ITT: Itt = Itt(0);

@@ -1,4 +1,4 @@
-//! The target's side of a login (RFC 7143, 6.3, 11.12, 11.13).
+//! The login at the target (RFC 7143, 6.3, 11.12, 11.13).
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use crate::{
     pdu::{LoginRequest, LoginResponse, LoginStage, LoginStatus},
 };
 
-/// What the target does with a login request.
+/// The next step after a login request.
 #[derive(Clone, Debug)]
 pub enum TargetStep {
-    /// Send it; the login goes on.
+    /// Send the response and continue the login.
     Respond(LoginResponse),
-    /// Give the session a TSIH, put it into the response, send it: full feature phase.
+    /// The login succeeded. Assign a TSIH to the session, put it into the response and send that;
+    /// full feature phase begins.
     Established {
-        /// Without numbers and TSIH.
+        /// Lacks sequence numbers and TSIH.
         response: LoginResponse,
-        /// The result.
         login: Box<EstablishedLogin>,
     },
-    /// Send it and close.
+    /// Send the response and close the connection.
     Refused(LoginResponse),
 }
 
-/// Whether the initiator has proved who it is.
+/// The state of the initiator's authentication.
 ///
 /// ```text
-/// Open ── AuthMethod=None chosen, or nothing asked for and the stage left ──> Settled
-///   └──── AuthMethod=CHAP chosen ──> Chap ── right answer ───────────────────────^
+/// Open ── AuthMethod=None chosen, or stage left without authentication ──> Settled
+///   └──── AuthMethod=CHAP chosen ──> Chap ── right response ───────────────────^
 /// ```
 enum InitiatorProof {
     Open,
@@ -42,19 +42,17 @@ enum InitiatorProof {
     Settled { user: Option<String> },
 }
 
-/// Who somebody says to be, true or not; names hold nothing that could forge a line of the
-/// events, but the user's may.
+/// The names that an initiator claims, which may be false. The iSCSI names contain no characters
+/// that could forge a line of the log messages; the user's name may.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClaimedIdentity {
-    /// InitiatorName.
     pub initiator: Option<String>,
-    /// TargetName.
     pub target: Option<String>,
-    /// CHAP_N, up to 16 KiB of any text.
+    /// CHAP_N: any text of up to 16 KiB.
     pub user: Option<String>,
 }
 
-/// The target's side of one login.
+/// One login at the target.
 ///
 /// ```text
 ///            first request, CSG 0                     CSG 1
@@ -65,29 +63,30 @@ pub struct ClaimedIdentity {
 pub struct TargetLogin {
     directory: Arc<dyn Directory>,
     negotiation: Negotiation,
-    /// The first request without its text: later ones must agree with it.
+    /// The first request without its text. The header fields of later ones must agree with it.
     first: Option<LoginRequest>,
     stage: LoginStage,
     exchanges: u32,
     inbox: Inbox,
     outbox: LoginTextOutbox,
-    /// The text in the outbox, or the last one, ends with proposals of ours.
+    /// True if the text in the outbox, or the last one sent, ends with proposals of ours.
     proposed: bool,
-    /// Known once the first whole text was admitted.
+    /// `None` until the first complete text has been admitted.
     tpgt: Option<u16>,
-    /// Where a refusal sends the initiator.
+    /// The address to which a refusal redirects the initiator.
     moved_to: Option<String>,
     authentication: Authentication,
-    /// Used up by the one CHAP exchange that a login may have.
+    /// Taken by the CHAP exchange; a login may have one only.
     challenge: Option<Challenge>,
     proof: InitiatorProof,
     reason: Option<&'static str>,
-    /// The names that the initiator gave; set when the login is established, as `negotiation` loses them then.
+    /// The names that the initiator claimed. Set when the login is established, since `negotiation`
+    /// is empty from then on.
     established: Option<ClaimedIdentity>,
 }
 
 impl TargetLogin {
-    /// A connection that has sent nothing yet.
+    /// Makes the login of a connection on which nothing was received yet.
     ///
     /// # Panics
     ///
@@ -113,15 +112,15 @@ impl TargetLogin {
         }
     }
 
-    /// With random bytes, fresh from the operating system, for CHAP. Without them whoever has to
-    /// prove who it is is refused (0300).
+    /// Sets the challenge for CHAP: new random bytes from the operating system. Without it, an
+    /// initiator that must authenticate by CHAP is refused with status 0300h.
     #[must_use]
     pub fn with_challenge(mut self, challenge: Challenge) -> Self {
         self.challenge = Some(challenge);
         self
     }
 
-    /// Who the initiator says to be, for the events.
+    /// Returns the names that the initiator claims, for log messages.
     #[must_use]
     pub fn claims(&self) -> ClaimedIdentity {
         if let Some(claims) = &self.established {
@@ -136,13 +135,15 @@ impl TargetLogin {
         ClaimedIdentity { initiator: initiator_name.clone(), target: target_name.clone(), user }
     }
 
-    /// Why the proof was refused, for our own events; the initiator is not told.
+    /// Returns the reason why the authentication failed, for our own log messages. It is not sent
+    /// to the initiator.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
         self.reason
     }
 
-    /// The next request. Numbers (StatSN, ExpCmdSN, MaxCmdSN) of the response are the caller's.
+    /// Processes the next request. The caller fills in StatSN, ExpCmdSN and MaxCmdSN of the
+    /// response.
     pub fn handle_request(&mut self, mut request: LoginRequest) -> TargetStep {
         let text = std::mem::take(&mut request.text);
         self.first.get_or_insert_with(|| {
@@ -155,7 +156,8 @@ impl TargetLogin {
         }
     }
 
-    /// The response that ends this login with `status`, for reasons that only the caller knows.
+    /// Returns the response that ends this login with `status`, for a reason that only the caller
+    /// knows.
     #[must_use]
     pub fn refusal(&self, status: LoginStatus) -> LoginResponse {
         // T, CSG and NSG are reserved in a refusal (RFC 7143, 6.3.1).
@@ -172,7 +174,7 @@ impl TargetLogin {
     fn step(&mut self, request: &LoginRequest, text: Bytes) -> Result<TargetStep, LoginStatus> {
         self.check(request)?;
         if !self.outbox.is_empty() {
-            // Our text is not out yet: the initiator may only ask for more of it.
+            // Our text is not sent completely, so the initiator may only ask for more of it.
             if !text.is_empty() || request.continues {
                 return Err(LoginStatus::InitiatorError);
             }
@@ -191,7 +193,7 @@ impl TargetLogin {
         self.conclude_exchange(request)
     }
 
-    /// Does the request's header fit the login so far?
+    /// Checks that the header of the request matches the login so far.
     fn check(&mut self, request: &LoginRequest) -> Result<(), LoginStatus> {
         self.exchanges += 1;
         if self.established.is_some() {
@@ -217,7 +219,7 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// Takes a whole text; returns the answers to it and what we have to say ourselves.
+    /// Processes a complete text. Returns the answers to it and our own declarations.
     fn take_text(&mut self, text: &[u8], transit: bool) -> Result<Vec<u8>, LoginStatus> {
         let mut pairs = keys::parse(text).map_err(status)?;
         let chap = ChapKeys::take(&mut pairs);
@@ -234,7 +236,7 @@ impl TargetLogin {
         Ok(reply)
     }
 
-    /// Who is it, and may it try? Says which portal group this is.
+    /// Asks the directory to admit the initiator, and appends the portal group tag to `reply`.
     fn admit(&mut self, reply: &mut Vec<u8>) -> Result<(), LoginStatus> {
         self.negotiation.close_identity();
         let Declared { initiator_name, target_name, discovery, .. } = &self.negotiation.declared;
@@ -250,14 +252,15 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// Who wants in, and where to. A target named along with Discovery selects nothing.
+    /// Returns the initiator, and the target unless this is a discovery session. A TargetName in a
+    /// discovery session has no effect.
     fn who(&self) -> (&str, Option<&str>) {
         let Declared { initiator_name, target_name, discovery, .. } = &self.negotiation.declared;
         let target = target_name.as_deref().filter(|_| !*discovery);
         (initiator_name.as_deref().unwrap_or_default(), target)
     }
 
-    /// The part of a text that is about who the initiator is.
+    /// Processes AuthMethod and the CHAP keys of a text.
     fn take_proof(
         &mut self,
         keys: &ChapKeys<'_>,
@@ -333,7 +336,8 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// It is known who it is: may it come in? Says what the target calls itself.
+    /// Asks the directory to authorize the initiator after its authentication, and appends the
+    /// target's alias to `reply`.
     fn settle(&mut self, user: Option<&str>, reply: &mut Vec<u8>) -> Result<(), LoginStatus> {
         let (initiator, target) = self.who();
         let authorized = self.directory.authorize(initiator, target, user);
@@ -365,13 +369,13 @@ impl TargetLogin {
         status
     }
 
-    /// Sends the next piece of text, and with the last goes on to the next stage if the initiator
-    /// asked for it.
+    /// Sends the next piece of text. With the last piece, moves to the next stage if the initiator
+    /// requested that.
     fn conclude_exchange(&mut self, request: &LoginRequest) -> Result<TargetStep, LoginStatus> {
         let (text, continues) = self.outbox.next();
         let mut response = LoginResponse { continues, text, ..self.response(self.stage) };
-        // What we propose has to be answered in this stage, and nobody leaves the security stage
-        // unproved. iPXE asks for it at every step of CHAP.
+        // Stay in the stage while our proposals have no answer, and stay in the security stage
+        // until the initiator is authenticated. iPXE requests the transition at every step of CHAP.
         let is_proved = matches!(self.proof, InitiatorProof::Settled { .. });
         if !request.transit || continues || self.proposed || self.must_propose() || !is_proved {
             return Ok(TargetStep::Respond(response));
@@ -390,8 +394,8 @@ impl TargetLogin {
         self.stage == LoginStage::Operational && self.negotiation.needs_proposal()
     }
 
-    /// Goes where the initiator wants, except past the operational stage when the standard's
-    /// defaults will not do.
+    /// Returns the stage that the initiator wants. Does not skip the operational stage if the
+    /// defaults of the standard are unacceptable.
     fn next_stage(&self, wanted: LoginStage) -> LoginStage {
         if self.stage == LoginStage::Security && self.negotiation.needs_proposal() {
             LoginStage::Operational
@@ -430,7 +434,7 @@ impl TargetLogin {
         })
     }
 
-    /// A response in `stage` that says nothing yet.
+    /// Returns an empty response in `stage`.
     fn response(&self, stage: LoginStage) -> LoginResponse {
         let first = self.first.clone().unwrap_or_default();
         LoginResponse {
@@ -445,7 +449,7 @@ impl TargetLogin {
     }
 }
 
-/// Whose fault it is, in the words of RFC 7143, 11.13.5.
+/// Returns the status for an error in the text (RFC 7143, 11.13.5).
 fn status(error: KeyError) -> LoginStatus {
     match error {
         KeyError::NoAuthMethod => LoginStatus::AuthenticationFailure,
@@ -454,5 +458,5 @@ fn status(error: KeyError) -> LoginStatus {
     }
 }
 
-/// RFC 7143's.
+/// The version of RFC 7143.
 const VERSION: u8 = 0;

@@ -7,53 +7,51 @@ use super::command::{join_sense, split_sense};
 use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u16};
 use super::{Bhs, Cid, Itt, Numbers, ParseError};
 
-/// What happened.
+/// AsyncEvent (RFC 7143, 11.9.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncEvent {
-    /// 0: a SCSI event; sense data in the data segment.
+    /// Code 0: a SCSI event. The data segment has its sense data.
     Scsi,
-    /// 1: the target asks for a logout of this connection within so many seconds.
+    /// Code 1: the target requests a logout of this connection.
     LogoutRequested {
-        /// Seconds.
+        /// Seconds within which the target expects the logout.
         time: u16,
     },
-    /// 2: the target will drop, or dropped, a connection.
+    /// Code 2: the target will close, or has closed, a connection.
     ConnectionDropped {
-        /// Which.
         cid: Cid,
-        /// Seconds before a reconnect.
+        /// Seconds to wait before a reconnect.
         time2wait: u16,
-        /// Seconds that tasks are kept after that.
+        /// Seconds that tasks are kept after `time2wait`.
         time2retain: u16,
     },
-    /// 3: the same for all connections.
+    /// Code 3: the target will close, or has closed, all connections of the session.
     SessionDropped {
-        /// Seconds before a reconnect.
+        /// Seconds to wait before a reconnect.
         time2wait: u16,
-        /// Seconds that tasks are kept after that.
+        /// Seconds that tasks are kept after `time2wait`.
         time2retain: u16,
     },
-    /// 4: the target asks for a negotiation within so many seconds.
+    /// Code 4: the target requests a negotiation.
     NegotiationRequested {
-        /// Seconds.
+        /// Seconds within which the target expects the negotiation.
         time: u16,
     },
-    /// 5: all tasks of this session for the unit were terminated by another one (RFC 7143).
+    /// Code 5: another session terminated all tasks of this session for the unit.
     TasksTerminated,
-    /// 248..=255 vendor's, or a code that the standard does not define.
+    /// A vendor specific code (248 to 255), or one that the standard does not define.
     Other(u8),
 }
 
-/// News that nobody asked for.
+/// A message that the target sends without a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AsyncMessage {
-    /// The unit, for SCSI events.
+    /// The unit of a SCSI event or of terminated tasks; reserved otherwise.
     pub lun: Lun,
-    /// What happened.
     pub event: AsyncEvent,
-    /// Sequence numbers; `stat_sn` is consumed.
+    /// The message consumes `stat_sn`.
     pub numbers: Numbers,
-    /// Sense data of a SCSI event, without the SenseLength field in front, or vendor data.
+    /// Sense data of a SCSI event without the SenseLength field, or vendor specific data.
     pub data: Bytes,
 }
 
@@ -66,7 +64,7 @@ impl AsyncMessage {
             (AsyncEvent::Scsi, Some((sense, _))) => sense,
             (AsyncEvent::Scsi, None) => return Err(ParseError::Field("SenseLength")),
             (_, Some((_, event_data))) => event_data,
-            // What does not read may be ignored (RFC 7143, 11.9.4).
+            // Malformed event data may be ignored (RFC 7143, 11.9.4).
             (_, None) => Bytes::new(),
         };
         let lun = if event.has_lun() { header::lun(bhs) } else { Lun::default() };
@@ -107,7 +105,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The code and Parameter1 to Parameter3.
+    /// Returns the code and Parameter1 to Parameter3.
     fn encode(self) -> (u8, [u16; 3]) {
         match self {
             Self::Scsi => (0, [0; 3]),
@@ -122,7 +120,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The LUN field is reserved where no unit is concerned.
+    /// Returns true if the event is about a unit. The LUN field is reserved otherwise.
     fn has_lun(self) -> bool {
         matches!(self, Self::Scsi | Self::TasksTerminated)
     }

@@ -8,12 +8,11 @@ use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u32};
 use super::{Bhs, Itt, Numbers, ParseError, Residual};
 use crate::Serial;
 
-/// A command on its way to a logical unit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ScsiCommand {
-    /// Deliver at once, outside the CmdSN order.
+    /// The target delivers the command at once, outside the CmdSN order.
     pub immediate: bool,
-    /// No unsolicited data follows in Data-Out PDUs.
+    /// True if no unsolicited Data-Out follows.
     pub is_final: bool,
     /// The command returns data.
     pub read: bool,
@@ -21,44 +20,38 @@ pub struct ScsiCommand {
     pub write: bool,
     /// The three ATTR bits: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA.
     pub attribute: u8,
-    /// The addressed unit.
     pub lun: Lun,
-    /// The tag that answers will carry.
     pub itt: Itt,
-    /// Bytes the initiator means to transfer in the direction of `write`, else of `read`.
+    /// Bytes that the initiator expects to transfer: of the write if `write` is set, otherwise of
+    /// the read.
     pub expected_data_transfer_length: u32,
-    /// Place in the session's command order.
     pub cmd_sn: Serial,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
-    /// The command, with an extended CDB joined to it (AHS type 1).
+    /// The CDB; includes an extended CDB (AHS type 1).
     pub cdb: Cdb,
-    /// Bytes to be read by a bidirectional command (AHS type 2).
+    /// Bytes that a bidirectional command returns (AHS type 2).
     pub bidirectional_read_length: Option<u32>,
     /// Immediate data.
     pub data: Bytes,
 }
 
-/// Status and sense data of a command.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ScsiResponse {
-    /// Which command.
     pub itt: Itt,
-    /// 0 completed at target, 1 target failure (RFC 7143, 11.4.3).
+    /// The iSCSI response: 0 command completed at target, 1 target failure (RFC 7143, 11.4.3).
     pub response: u8,
-    /// The SCSI status byte; meaningful when `response` is 0.
+    /// The SCSI status byte; valid if `response` is 0.
     pub status: u8,
-    /// Only for a task reassigned or retried: the SNACK tag, else 0.
+    /// The SNACK tag after an R-Data SNACK, otherwise 0.
     pub snack_tag: u32,
-    /// Sequence numbers.
     pub numbers: Numbers,
-    /// How many Data-In and R2T PDUs were sent for the command.
+    /// The number of Data-In and R2T PDUs that the target sent for the command.
     pub exp_data_sn: u32,
-    /// What was announced and not moved, or the reverse.
+    /// The difference between expected and transferred data, of the write or the read.
     pub residual: Residual,
-    /// The same for the read half of a bidirectional command.
+    /// The difference for the data that a bidirectional command returns.
     pub bidirectional_read_residual: Residual,
-    /// Sense data as SPC-4 lays it out, without the SenseLength field in front; often empty.
+    /// Sense data as in SPC-4, without the SenseLength field; often empty.
     pub sense: Bytes,
 }
 
@@ -87,8 +80,8 @@ impl ScsiCommand {
         Ok(command)
     }
 
-    /// Additional header segments (RFC 7143, 11.2.2). A type that we do not know is refused: it
-    /// may change what the command means.
+    /// Parses additional header segments (RFC 7143, 11.2.2). An unknown type is an error, since it
+    /// may change the meaning of the command.
     fn parse_additional(&mut self, mut ahs: &[u8]) -> Result<(), ParseError> {
         while !ahs.is_empty() {
             let [high, low, kind, rest @ ..] = ahs else {
@@ -115,7 +108,8 @@ impl ScsiCommand {
         Ok(())
     }
 
-    /// `body` is a reserved byte and what follows the first 16 bytes of the CDB.
+    /// Appends an extended CDB. `body` is a reserved byte followed by the CDB without its first 16
+    /// bytes.
     fn join_extended_cdb(&mut self, body: &[u8]) -> Result<(), ParseError> {
         let [_, spill @ ..] = body else {
             return Err(ParseError::Field("AHSLength"));
@@ -169,7 +163,7 @@ impl ScsiResponse {
 
     pub(super) fn parse(bhs: &Bhs, data: Bytes) -> Result<Self, ParseError> {
         let response = bhs[2];
-        // Without a completed command, flags mean nothing (RFC 7143, 11.4.3).
+        // The flags are only valid if the command completed (RFC 7143, 11.4.3).
         let flags = if response == 0 { bhs[1] } else { 0 };
         Ok(Self {
             itt: header::itt(bhs),
@@ -205,8 +199,8 @@ impl ScsiResponse {
     }
 }
 
-/// Takes SenseLength, sense data and what follows apart (RFC 7143, 11.4.7). `None` if SenseLength
-/// points past the end.
+/// Splits a data segment into sense data and the bytes after it, without SenseLength (RFC 7143,
+/// 11.4.7). Returns `None` if SenseLength exceeds the data.
 pub(super) fn split_sense(mut data: Bytes) -> Option<(Bytes, Bytes)> {
     if data.is_empty() {
         return Some((Bytes::new(), Bytes::new()));
@@ -219,11 +213,11 @@ pub(super) fn split_sense(mut data: Bytes) -> Option<(Bytes, Bytes)> {
     Some((data.split_off(2), rest))
 }
 
-/// The reverse of [`split_sense`].
+/// Joins what [`split_sense`] splits.
 ///
 /// # Panics
 ///
-/// If the sense data is longer than its length field can say; SPC-4 stops at 252 bytes.
+/// If the sense data is longer than SenseLength can express; SPC-4 limits it to 252 bytes.
 pub(super) fn join_sense(sense: &[u8], rest: &[u8]) -> Bytes {
     let length = u16::try_from(sense.len()).expect("sense data stops at 252 bytes");
     let mut data = BytesMut::with_capacity(2 + sense.len() + rest.len());
@@ -237,10 +231,10 @@ const READ: u8 = 0x40;
 const WRITE: u8 = 0x20;
 const ATTRIBUTE: u8 = 0x07;
 
-/// The six bits of AHSType that are its code.
+/// The six bits of AHSType that hold the code.
 const AHS_CODE: u8 = 0x3f;
 const AHS_EXTENDED_CDB: u8 = 1;
 const AHS_BIDIRECTIONAL_READ: u8 = 2;
 
-/// The longest CDB (SPC-4, 4.2), in bytes.
+/// The longest CDB in bytes (SPC-4, 4.2).
 const CDB_MAX: usize = 260;

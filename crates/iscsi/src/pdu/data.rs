@@ -8,20 +8,20 @@ use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u32};
 use super::{Bhs, DataSegment, Itt, Numbers, ParseError, Ttt};
 use crate::Serial;
 
-/// The difference between announced and moved data (RFC 7143, 11.4.5).
+/// The difference between expected and transferred data (RFC 7143, 11.4.5).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Residual {
-    /// Exactly what was announced.
+    /// The expected amount was transferred.
     #[default]
     None,
-    /// So many bytes fewer.
+    /// This number of bytes less than expected was transferred.
     Underflow(u32),
-    /// So many bytes would not fit.
+    /// This number of bytes exceeded the expected length and was not transferred.
     Overflow(u32),
 }
 
 impl Residual {
-    /// From the O and U bits of byte 1 and the count. Both bits at once are a protocol error
+    /// Parses the O and U bits of byte 1, and the count. Both bits together are a protocol error
     /// (RFC 7143, 11.4.1).
     pub(super) fn parse(flags: u8, count: u32) -> Result<Self, ParseError> {
         match (flags & OVERFLOW != 0, flags & UNDERFLOW != 0) {
@@ -32,7 +32,7 @@ impl Residual {
         }
     }
 
-    /// The two bits and the count.
+    /// Returns the O and U bits, and the count.
     pub(super) fn encode(self) -> (u8, u32) {
         match self {
             Self::None => (0, 0),
@@ -42,77 +42,68 @@ impl Residual {
     }
 }
 
-/// Data of a write, unsolicited (`ttt` is NONE) or asked for by an R2T.
+/// Data of a write: unsolicited if `ttt` is NONE, otherwise requested by an R2T.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DataOut {
-    /// Last of its sequence.
+    /// True for the last PDU of a sequence.
     pub is_final: bool,
-    /// As in the R2T; reserved otherwise.
+    /// The LUN of the R2T; reserved otherwise.
     pub lun: Lun,
-    /// Which command.
     pub itt: Itt,
-    /// Which R2T.
+    /// The tag of the R2T.
     pub ttt: Ttt,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
-    /// Number within the sequence, from 0.
+    /// Counts from 0 in each sequence.
     pub data_sn: u32,
-    /// Where the data belongs, counted from the command's first byte.
+    /// The offset of the data in bytes from the start of the command's data.
     pub buffer_offset: u32,
-    /// The data.
     pub data: Bytes,
 }
 
-/// Data of a read, perhaps with the status in its last PDU.
+/// Data of a read. The last PDU may carry the status.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DataIn {
-    /// Last of its sequence.
+    /// True for the last PDU of a sequence.
     pub is_final: bool,
-    /// Asks for a data acknowledgment (recovery level 1 and above).
+    /// A bit: the target requests a data acknowledgment (error recovery level 1 and above).
     pub acknowledge: bool,
-    /// Present in the last PDU of a command that ended in GOOD (phase collapse).
+    /// Only in the last PDU of a command that ended without an error (phase collapse).
     pub status: Option<DataInStatus>,
-    /// With `acknowledge`, the unit; else reserved.
+    /// The unit if `acknowledge` is set, otherwise reserved.
     pub lun: Lun,
-    /// Which command.
     pub itt: Itt,
-    /// With `acknowledge`, the tag to answer with; else NONE.
+    /// The tag of the acknowledgment if `acknowledge` is set, otherwise NONE.
     pub ttt: Ttt,
-    /// Sequence numbers; `stat_sn` counts only where `status` is present.
+    /// `stat_sn` is valid only if `status` is present.
     pub numbers: Numbers,
-    /// Number within the command, from 0.
+    /// Counts from 0 in each command.
     pub data_sn: u32,
-    /// Where the data belongs, counted from the command's first byte.
+    /// The offset of the data in bytes from the start of the command's data.
     pub buffer_offset: u32,
-    /// The data.
     pub data: DataSegment,
 }
 
-/// Status carried by a Data-In.
+/// The SCSI status in a Data-In.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DataInStatus {
-    /// The SCSI status byte.
     pub status: u8,
-    /// What was announced and not moved.
     pub residual: Residual,
 }
 
-/// The target asks for a burst of a write's data.
+/// R2T: the target requests a burst of a write's data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReadyToTransfer {
-    /// The unit.
     pub lun: Lun,
-    /// Which command.
     pub itt: Itt,
-    /// The tag that the data will carry.
+    /// The tag that the requested Data-Out must carry.
     pub ttt: Ttt,
-    /// Sequence numbers; `stat_sn` is the next one and is not consumed.
+    /// `stat_sn` is the next StatSN; an R2T does not consume it.
     pub numbers: Numbers,
-    /// Number within the command, from 0.
+    /// Counts from 0 in each command.
     pub r2t_sn: u32,
-    /// Where the burst begins.
+    /// The offset of the burst in bytes from the start of the command's data.
     pub buffer_offset: u32,
-    /// How long it is: 1 to MaxBurstLength bytes.
+    /// Length of the burst: 1 to MaxBurstLength bytes.
     pub desired_data_transfer_length: u32,
 }
 
@@ -160,7 +151,7 @@ impl DataIn {
             numbers.stat_sn = Serial::default();
             None
         };
-        // LUN and tag are reserved unless an acknowledgment is asked for (RFC 7143, 11.7.4).
+        // LUN and tag are reserved unless an acknowledgment is requested (RFC 7143, 11.7.4).
         let (lun, ttt) = if acknowledge {
             (header::lun(bhs), header::ttt(bhs))
         } else {
@@ -211,7 +202,7 @@ impl ReadyToTransfer {
     pub(super) fn parse(bhs: &Bhs) -> Result<Self, ParseError> {
         let ttt = header::ttt(bhs);
         let desired_data_transfer_length = header::u32_at(bhs, 44);
-        // Data sent for such a tag would pass for unsolicited.
+        // Refuse NONE: Data-Out with this tag would be mistaken for unsolicited data.
         if ttt == Ttt::NONE {
             return Err(ParseError::Field("Target Transfer Tag of an R2T"));
         }

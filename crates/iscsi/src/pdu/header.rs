@@ -1,4 +1,4 @@
-//! Fields of the basic header segment that several families share (RFC 7143, 11.2.1).
+//! Fields of the basic header segment that several PDUs share (RFC 7143, 11.2.1).
 
 use bytes::Bytes;
 use scsi::Lun;
@@ -7,17 +7,17 @@ use smallvec::{SmallVec, smallvec};
 use super::{Bhs, DataSegment, Itt, Numbers, Ttt};
 use crate::Serial;
 
-/// What `encode` returns: header, additional headers, data segment.
+/// Header, additional header segments and data segment.
 pub(super) type Encoded = (Bhs, SmallVec<[u8; 16]>, DataSegment);
 
-/// Byte 0, bit 1: deliver at once.
+/// The I bit in byte 0: deliver at once.
 pub(super) const IMMEDIATE: u8 = 0x40;
-/// Byte 1, bit 0: last of a sequence; also the bit that is always 1 where there is no sequence.
+/// The F bit in byte 1: the last PDU of a sequence. It is always 1 in PDUs that form no sequences.
 pub(super) const FINAL: u8 = 0x80;
-/// Byte 1, bit 1 of login and text: the text goes on in the next PDU.
+/// The C bit in byte 1 of login and text PDUs: the text continues in the next PDU.
 pub(super) const CONTINUE: u8 = 0x40;
 
-/// A header with its opcode, flags and tag; the rest is zero.
+/// Returns a header with opcode, flags and task tag; all other fields are zero.
 pub(super) fn header(opcode: u8, flags: u8, itt: Itt) -> Bhs {
     let mut bhs = [0; 48];
     bhs[0] = opcode;
@@ -66,7 +66,7 @@ pub(super) fn ttt(bhs: &Bhs) -> Ttt {
     Ttt(u32_at(bhs, 20))
 }
 
-/// StatSN, ExpCmdSN and MaxCmdSN stand at bytes 24 to 35 of every PDU that has them.
+/// Returns StatSN, ExpCmdSN and MaxCmdSN, which are in bytes 24 to 35 of every PDU that has them.
 pub(super) fn numbers(bhs: &Bhs) -> Numbers {
     Numbers {
         stat_sn: serial_at(bhs, 24),
@@ -93,12 +93,12 @@ pub(super) fn put_numbers(bhs: &mut Bhs, numbers: Numbers) {
     put_u32(bhs, 32, numbers.max_cmd_sn.0);
 }
 
-/// A PDU that ends with its basic header.
+/// Returns a PDU without data and additional header segments.
 pub(super) fn bare(bhs: Bhs) -> Encoded {
     (bhs, SmallVec::new(), DataSegment::new())
 }
 
-/// A PDU with at most one piece of data.
+/// Returns a PDU with at most one piece of data.
 pub(super) fn with_data(bhs: Bhs, data: Bytes) -> Encoded {
     let segment = segment(data);
     with_segment(bhs, SmallVec::new(), segment)
@@ -108,7 +108,8 @@ pub(super) fn with_data(bhs: Bhs, data: Bytes) -> Encoded {
 ///
 /// # Panics
 ///
-/// If either does not fit its field: who builds a PDU keeps to the negotiated lengths.
+/// If one of the lengths does not fit its field. Code that builds PDUs obeys the negotiated
+/// lengths, which fit.
 pub(super) fn with_segment(mut bhs: Bhs, ahs: SmallVec<[u8; 16]>, data: DataSegment) -> Encoded {
     assert!(
         ahs.len().is_multiple_of(4) && ahs.len() <= 255 * 4,
@@ -121,7 +122,7 @@ pub(super) fn with_segment(mut bhs: Bhs, ahs: SmallVec<[u8; 16]>, data: DataSegm
     (bhs, ahs, data)
 }
 
-/// One piece of data as a segment; none if it is empty.
+/// Returns a data segment of one piece; an empty one for empty data.
 pub(super) fn segment(data: Bytes) -> DataSegment {
     if data.is_empty() { DataSegment::new() } else { smallvec![data] }
 }

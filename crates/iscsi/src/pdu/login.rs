@@ -10,75 +10,60 @@ use crate::Serial;
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum LoginStage {
-    /// SecurityNegotiation.
     #[default]
     Security = 0,
-    /// LoginOperationalNegotiation.
     Operational = 1,
-    /// A code that the standard reserves. A request may contain it, because the target must answer such a request
-    /// with a login status. It is not valid in a response.
+    /// A code that the standard reserves. A request may contain it, because the target must answer
+    /// such a request with a login status. It is not valid in a response.
     Reserved = 2,
-    /// FullFeaturePhase.
     FullFeature = 3,
 }
 
-/// One step of the initiator's login.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LoginRequest {
-    /// Ready to go to `next_stage`.
+    /// T: the initiator is ready to move to `next_stage`.
     pub transit: bool,
-    /// The text goes on in the next request.
+    /// C: the text continues in the next request.
     pub continues: bool,
-    /// CSG.
     pub current_stage: LoginStage,
-    /// NSG; meaningful with `transit`.
+    /// NSG; valid if `transit` is set.
     pub next_stage: LoginStage,
-    /// Highest protocol version the initiator speaks; 0 is RFC 7143's.
+    /// The highest protocol version of the initiator; RFC 7143 defines version 0.
     pub version_max: u8,
-    /// Lowest.
+    /// The lowest protocol version of the initiator.
     pub version_min: u8,
-    /// The initiator's half of the session name.
+    /// The initiator's part of the session identifier.
     pub isid: Isid,
-    /// The target's half; 0 for a new session.
+    /// The target's part of the session identifier; 0 for a new session.
     pub tsih: Tsih,
-    /// Tag, the same in all requests of a login.
+    /// Equal in all requests of a login.
     pub itt: Itt,
-    /// The connection within the session.
     pub cid: Cid,
-    /// First CmdSN of a new session, else the current one.
+    /// The first CmdSN of a new session, otherwise the current one.
     pub cmd_sn: Serial,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
-    /// Text keys.
     pub text: Bytes,
 }
 
-/// One step of the target's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LoginResponse {
-    /// The target agrees to go to `next_stage`.
+    /// T: the target moves to `next_stage`.
     pub transit: bool,
-    /// The text goes on in the next response.
+    /// C: the text continues in the next response.
     pub continues: bool,
-    /// CSG.
     pub current_stage: LoginStage,
-    /// NSG; meaningful with `transit`.
+    /// NSG; valid if `transit` is set.
     pub next_stage: LoginStage,
-    /// Highest version the target speaks.
+    /// The highest protocol version of the target.
     pub version_max: u8,
-    /// The version in use.
+    /// The protocol version in use.
     pub version_active: u8,
-    /// As in the request.
     pub isid: Isid,
-    /// The target's half of the session name, given in the final response.
+    /// The target's part of the session identifier, assigned in the final response.
     pub tsih: Tsih,
-    /// As in the request.
     pub itt: Itt,
-    /// Sequence numbers.
     pub numbers: Numbers,
-    /// Whether the login goes on, and why not.
     pub status: LoginStatus,
-    /// Text keys.
     pub text: Bytes,
 }
 
@@ -186,7 +171,7 @@ impl LoginResponse {
     }
 }
 
-/// The T bit, CSG and NSG in byte 1. NSG is reserved without T.
+/// The T bit, CSG and NSG in byte 1. NSG is reserved if T is 0.
 struct Stages {
     transit: bool,
     current: LoginStage,
@@ -219,8 +204,8 @@ impl LoginStage {
 }
 
 impl LoginStatus {
-    /// A detail that RFC 7143 does not list counts as its class's general one: the class alone
-    /// says what to do.
+    /// Parses a status. A detail that RFC 7143 does not define becomes the general one of its
+    /// class, since the class determines how to react.
     fn parse(code: u16) -> Result<Self, ParseError> {
         Ok(match code {
             0x0000 => Self::Success,

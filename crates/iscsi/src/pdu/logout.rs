@@ -4,7 +4,6 @@ use super::header::{self, Encoded, FINAL, put_numbers, put_u16, put_u32};
 use super::{Bhs, Cid, Itt, Numbers, ParseError};
 use crate::Serial;
 
-/// Why the initiator leaves.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum LogoutReason {
@@ -13,7 +12,6 @@ pub enum LogoutReason {
     RemoveConnectionForRecovery = 2,
 }
 
-/// How it ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum LogoutResult {
@@ -23,35 +21,27 @@ pub enum LogoutResult {
     CleanupFailed = 3,
 }
 
-/// A request to close.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogoutRequest {
-    /// Deliver at once.
+    /// The target delivers the request at once, outside the CmdSN order.
     pub immediate: bool,
-    /// Why. A value that the standard does not define stays a number.
+    /// `Err` holds a value that the standard does not define.
     pub reason: Result<LogoutReason, u8>,
-    /// The tag.
     pub itt: Itt,
-    /// Which connection; unused for `CloseSession`.
+    /// Unused for `CloseSession`.
     pub cid: Cid,
-    /// Place in the session's command order.
     pub cmd_sn: Serial,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
 }
 
-/// The answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogoutResponse {
-    /// How it ended.
     pub result: LogoutResult,
-    /// The request's tag.
     pub itt: Itt,
-    /// Sequence numbers.
     pub numbers: Numbers,
-    /// Seconds to wait before reconnecting.
+    /// Seconds to wait before a reconnect.
     pub time2wait: u16,
-    /// Seconds that the tasks are kept after that.
+    /// Seconds that tasks are kept after `time2wait`.
     pub time2retain: u16,
 }
 

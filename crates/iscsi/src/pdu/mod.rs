@@ -1,4 +1,4 @@
-//! Protocol data units (RFC 7143, 11): one family a file.
+//! Protocol data units (RFC 7143, 11), one kind per file.
 
 mod header;
 mod data;
@@ -28,17 +28,17 @@ pub use text::{TextRequest, TextResponse};
 
 use crate::Serial;
 
-/// The basic header segment: 48 bytes that open every PDU (RFC 7143, 11.2.1).
+/// The basic header segment, with which every PDU begins (RFC 7143, 11.2.1).
 pub type Bhs = [u8; 48];
 
-/// Payload: pieces that read as one run of bytes.
+/// A data segment as pieces of memory that are sent one after another.
 pub type DataSegment = SmallVec<[Bytes; 1]>;
 
-/// Initiator task tag: names a task within its session.
+/// Initiator task tag: identifies a task within its session.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Itt(pub u32);
 
-/// Target transfer tag: names a transfer that the target asked for.
+/// Target transfer tag: identifies a transfer that the target has requested.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Ttt(pub u32);
 
@@ -58,33 +58,33 @@ impl Ttt {
     pub const NONE: Self = Self(0xffff_ffff);
 }
 
-/// Connection id: the initiator's number for one connection of a session.
+/// Connection ID: the initiator's number for one connection of a session.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cid(pub u16);
 
-/// The initiator's half of a session's name (RFC 7143, 11.12.5).
+/// The initiator's part of the session identifier (RFC 7143, 11.12.5).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Isid(pub [u8; 6]);
 
-/// The target's half of a session's name; zero asks for a new session.
+/// The target's part of the session identifier; zero requests a new session.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Tsih(pub u16);
 
-/// StatSN, ExpCmdSN and MaxCmdSN: what a target PDU tells of both sequences.
+/// StatSN, ExpCmdSN and MaxCmdSN, which PDUs from the target carry.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Numbers {
-    /// This status, or the next one where the PDU carries none.
+    /// The StatSN of this PDU, or the next StatSN if this PDU consumes none.
     pub stat_sn: Serial,
-    /// The next command the target expects.
+    /// The CmdSN of the next command that the target expects.
     pub exp_cmd_sn: Serial,
-    /// The last command the target has room for.
+    /// The last CmdSN that the target accepts.
     pub max_cmd_sn: Serial,
 }
 
-/// Any PDU, in either direction.
+/// A PDU of either direction.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Pdu {
-    // initiator to target
+    // From the initiator to the target.
     NopOut(NopOut),
     ScsiCommand(ScsiCommand),
     TaskRequest(TaskRequest),
@@ -93,7 +93,7 @@ pub enum Pdu {
     DataOut(DataOut),
     LogoutRequest(LogoutRequest),
     Snack(Snack),
-    // target to initiator
+    // From the target to the initiator.
     NopIn(NopIn),
     ScsiResponse(ScsiResponse),
     TaskResponse(TaskResponse),
@@ -106,22 +106,23 @@ pub enum Pdu {
     Reject(Reject),
 }
 
-/// A header that means nothing: how far the damage reaches is the receiver's to say.
+/// The error for an invalid header. The receiver decides if it ends the command, the connection or
+/// the session.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ParseError {
-    /// An opcode that RFC 7143 does not define, or that goes the other way.
+    /// The opcode is not defined in RFC 7143, or belongs to the other direction.
     #[error("opcode {0:#04x} is not one to receive here")]
     Opcode(u8),
-    /// A field holds a value that the standard excludes.
+    /// A field has a value that the standard excludes.
     #[error("{0} is not valid")]
     Field(&'static str),
 }
 
 impl Pdu {
-    /// Reads a PDU from its header, additional headers and data segment (without padding).
+    /// Parses a PDU from its header, additional header segments and data segment (without padding).
     ///
-    /// Reserved fields are ignored, as are additional headers and data where the type has none.
-    /// Whether the PDU fits the state of a session is not judged here.
+    /// Ignores reserved fields, and additional header segments and data in PDUs that have none.
+    /// Does not check that the PDU is valid in the present state of the session.
     pub fn parse(bhs: &Bhs, ahs: &[u8], data: Bytes) -> Result<Self, ParseError> {
         Ok(match bhs[0] & OPCODE {
             NopOut::OPCODE => Self::NopOut(NopOut::parse(bhs, data)),
@@ -146,8 +147,8 @@ impl Pdu {
         })
     }
 
-    /// The bytes of the PDU without digests and padding: header with its lengths filled in,
-    /// additional header segments (usually none), data segment. Reserved fields are zero.
+    /// Returns header, additional header segments (usually none) and data segment, without digests
+    /// and padding. Lengths are filled in and reserved fields are zero.
     ///
     /// # Panics
     ///
@@ -177,5 +178,5 @@ impl Pdu {
     }
 }
 
-/// The opcode's bits in byte 0.
+/// The bits of the opcode in byte 0.
 const OPCODE: u8 = 0x3f;

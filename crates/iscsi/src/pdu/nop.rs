@@ -7,37 +7,36 @@ use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u32};
 use super::{Bhs, Itt, Numbers, Ttt};
 use crate::Serial;
 
-/// A ping from the initiator (`itt` set), or its answer to one (`ttt` set).
+/// A ping from the initiator (`itt` is set), or its answer to a ping (`ttt` is set).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NopOut {
-    /// Deliver at once.
+    /// The target delivers the PDU at once, outside the CmdSN order.
     pub immediate: bool,
-    /// As in the NOP-In answered.
+    /// The LUN of the answered NOP-In.
     pub lun: Lun,
-    /// The tag if an answer is wanted, else NONE.
+    /// The tag of a ping that requests an answer, otherwise NONE.
     pub itt: Itt,
-    /// The tag of the NOP-In answered, else NONE.
+    /// The tag of the answered NOP-In, otherwise NONE.
     pub ttt: Ttt,
-    /// Place in the session's command order.
     pub cmd_sn: Serial,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
-    /// Bytes to be echoed.
+    /// The data of a ping, which the answer must echo.
     pub data: Bytes,
 }
 
-/// A ping from the target (`ttt` set), its answer to one (`itt` set), or news of the window.
+/// A ping from the target (`ttt` is set), its answer to a ping (`itt` is set), or an update of the
+/// command window.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NopIn {
-    /// Chosen by the target if it wants an answer.
+    /// Chosen by the target if it requests an answer.
     pub lun: Lun,
-    /// The tag of the NOP-Out answered, else NONE.
+    /// The tag of the answered NOP-Out, otherwise NONE.
     pub itt: Itt,
-    /// The tag if an answer is wanted, else NONE.
+    /// The tag of a ping that requests an answer, otherwise NONE.
     pub ttt: Ttt,
-    /// Sequence numbers; `stat_sn` is consumed only by an answer (`itt` set).
+    /// Only an answer (`itt` is set) consumes `stat_sn`.
     pub numbers: Numbers,
-    /// The bytes echoed.
+    /// The data of the answered ping.
     pub data: Bytes,
 }
 

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use super::header::{self, Encoded, FINAL, put_numbers, put_u32};
 use super::{Bhs, Itt, Numbers, ParseError};
 
-/// Why a PDU was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum RejectReason {
@@ -22,16 +21,14 @@ pub enum RejectReason {
     WaitingForLogout = 0x0c,
 }
 
-/// A PDU comes back.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Reject {
-    /// Why.
     pub reason: RejectReason,
-    /// Sequence numbers; `stat_sn` is consumed.
+    /// A Reject consumes `stat_sn`.
     pub numbers: Numbers,
-    /// For a rejected SNACK, DataSN or R2TSN; else 0.
+    /// The DataSN or R2TSN for a rejected SNACK, otherwise 0.
     pub data_sn: u32,
-    /// The complete header of the PDU refused.
+    /// The complete header of the rejected PDU.
     pub header: Bytes,
 }
 

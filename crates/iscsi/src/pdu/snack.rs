@@ -6,7 +6,7 @@ use super::header::{self, Encoded, FINAL, put_lun, put_u32};
 use super::{Bhs, Itt, Ttt};
 use crate::Serial;
 
-/// What is missing, or acknowledged.
+/// Type of a SNACK (RFC 7143, 11.16.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum SnackKind {
@@ -16,22 +16,21 @@ pub enum SnackKind {
     RData = 3,
 }
 
-/// The initiator asks for PDUs again, or acknowledges data.
+/// A SNACK request: the initiator requests lost PDUs, or acknowledges data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Snack {
-    /// What. A value that the standard does not define stays a number.
+    /// `Err` holds a value that the standard does not define.
     pub kind: Result<SnackKind, u8>,
-    /// With a data acknowledgment, as in the Data-In.
+    /// The LUN of the acknowledged Data-In; reserved otherwise.
     pub lun: Lun,
-    /// Which task, or NONE.
+    /// The task, or NONE for Status.
     pub itt: Itt,
-    /// Which Data-In asked for an acknowledgment; a SNACK tag for R-Data; else NONE.
+    /// The tag of the acknowledged Data-In; the SNACK tag of an R-Data SNACK; otherwise NONE.
     pub ttt: Ttt,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
-    /// First number missing.
+    /// The first missing number.
     pub begin: u32,
-    /// How many; 0: all from there on.
+    /// The number of missing PDUs; 0 stands for all from `begin` on.
     pub run_length: u32,
 }
 

@@ -6,7 +6,6 @@ use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u32};
 use super::{Bhs, Itt, Numbers, ParseError};
 use crate::Serial;
 
-/// What to do with tasks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum TaskFunction {
@@ -20,7 +19,6 @@ pub enum TaskFunction {
     TaskReassign = 8,
 }
 
-/// How the function ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum TaskFunctionResult {
@@ -34,37 +32,29 @@ pub enum TaskFunctionResult {
     Rejected = 255,
 }
 
-/// A request to manage tasks.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TaskRequest {
-    /// Deliver at once.
+    /// The target delivers the request at once, outside the CmdSN order.
     pub immediate: bool,
-    /// The function. A value that the standard does not define stays a number.
+    /// `Err` holds a value that the standard does not define.
     pub function: Result<TaskFunction, u8>,
-    /// The unit, where the function has one.
+    /// Valid for functions that address a unit.
     pub lun: Lun,
-    /// The tag of this request.
     pub itt: Itt,
-    /// The task that is meant (ABORT TASK, TASK REASSIGN), else NONE.
+    /// The task to abort (ABORT TASK) or to reassign (TASK REASSIGN), otherwise NONE.
     pub referenced_itt: Itt,
-    /// Place in the session's command order.
     pub cmd_sn: Serial,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
-    /// CmdSN of the task that is meant (ABORT TASK).
+    /// The CmdSN of the task to abort (ABORT TASK).
     pub ref_cmd_sn: Serial,
-    /// Next DataSN or R2TSN expected (TASK REASSIGN).
+    /// The next DataSN or R2TSN that the initiator expects (TASK REASSIGN).
     pub exp_data_sn: u32,
 }
 
-/// The answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TaskResponse {
-    /// How it ended.
     pub result: TaskFunctionResult,
-    /// The request's tag.
     pub itt: Itt,
-    /// Sequence numbers.
     pub numbers: Numbers,
 }
 

@@ -7,45 +7,36 @@ use super::header::{self, CONTINUE, Encoded, FINAL, put_lun, put_numbers, put_u3
 use super::{Bhs, Itt, Numbers, Ttt};
 use crate::Serial;
 
-/// Keys from the initiator in full feature phase.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TextRequest {
-    /// Deliver at once.
+    /// The target delivers the request at once, outside the CmdSN order.
     pub immediate: bool,
-    /// The initiator has nothing more to say.
+    /// F: the initiator has no more text to send.
     pub is_final: bool,
-    /// The text goes on in the next request.
+    /// C: the text continues in the next request.
     pub continues: bool,
-    /// As in the response that `ttt` is from.
+    /// The LUN of the response that `ttt` is from.
     pub lun: Lun,
-    /// The tag of the exchange.
     pub itt: Itt,
-    /// From the last response, or NONE.
+    /// The tag of the last response, or NONE.
     pub ttt: Ttt,
-    /// Place in the session's command order.
     pub cmd_sn: Serial,
-    /// Statuses up to before this one have arrived.
     pub exp_stat_sn: Serial,
-    /// Text keys.
     pub text: Bytes,
 }
 
-/// Keys from the target.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TextResponse {
-    /// The target has nothing more to say.
+    /// F: the target has no more text to send.
     pub is_final: bool,
-    /// The text goes on in the next response.
+    /// C: the text continues in the next response.
     pub continues: bool,
     /// Chosen by the target.
     pub lun: Lun,
-    /// As in the request.
     pub itt: Itt,
-    /// To be repeated in the next request; NONE with `is_final`.
+    /// The next request must repeat this tag; NONE with `is_final`.
     pub ttt: Ttt,
-    /// Sequence numbers.
     pub numbers: Numbers,
-    /// Text keys.
     pub text: Bytes,
 }
 

@@ -1,43 +1,43 @@
-//! The algorithms that IANA lists for CHAP in iSCSI.
+//! The CHAP algorithms that IANA lists for iSCSI.
 
 use md5::Digest;
 use smallvec::SmallVec;
 
 use super::secret::ChapSecret;
 
-/// A hash that answers challenges; the number is the one in CHAP_A.
+/// A hash algorithm for challenges; the number is that of CHAP_A.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum ChapAlgorithm {
-    /// All that iPXE, Windows and older systems know. Collisions of MD5 do not help against CHAP,
-    /// but an eavesdropper's guessing is fast.
+    /// The only algorithm of iPXE, Windows and older systems. Collisions of MD5 do not weaken CHAP,
+    /// but an eavesdropper can guess secrets fast.
     Md5 = 5,
-    /// Linux since 5.4.
+    /// Linux supports this since 5.4.
     Sha1 = 6,
-    /// Linux since 5.4. (tgt and IET use this number for SHA-1.)
+    /// Linux supports this since 5.4. (tgt and IET use the number for SHA-1.)
     Sha256 = 7,
-    /// Linux since 5.4.
+    /// Linux supports this since 5.4.
     Sha3 = 8,
 }
 
-/// Long enough for every algorithm.
+/// The result of a hash, with space for the longest one.
 pub(super) type ChapResponse = SmallVec<[u8; 32]>;
 
 impl ChapAlgorithm {
-    /// All, the strongest first.
+    /// All algorithms, the strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
-    /// The one of this number.
+    /// Returns the algorithm with this number in CHAP_A.
     pub(super) fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| u32::from(algorithm.number()) == number)
     }
 
-    /// As in CHAP_A.
+    /// Returns the number in CHAP_A.
     pub(super) fn number(self) -> u8 {
         self as u8
     }
 
-    /// Bytes in a response, and in the challenges that we send.
+    /// Returns the length in bytes of a response, and of the challenges that we send.
     pub(super) fn length(self) -> usize {
         match self {
             Self::Md5 => 16,
@@ -46,7 +46,7 @@ impl ChapAlgorithm {
         }
     }
 
-    /// CHAP_R: the hash of identifier, secret and challenge (RFC 1994, 4.1).
+    /// Computes CHAP_R: the hash of identifier, secret and challenge (RFC 1994, 4.1).
     pub(super) fn response(
         self,
         identifier: u8,
@@ -72,7 +72,8 @@ mod tests {
     use super::super::binary;
     use super::*;
 
-    /// Made with Python's hashlib over bytes([7]) + b"a secret of 24 bytes !!!" + bytes(range(16)).
+    /// The expected values were made with Python's hashlib over bytes([7]) + b"a secret of 24 bytes
+    /// !!!" + bytes(range(16)).
     #[test]
     fn responses_are_those_of_another_implementation() {
         let secret = ChapSecret::new(b"a secret of 24 bytes !!!").unwrap();

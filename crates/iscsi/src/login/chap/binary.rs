@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// "Their binary length MUST NOT exceed 1024 bytes" (RFC 7143, 12.1.3).
 const MAX: usize = 1024;
 
-/// The bytes of a binary-value of 1 to 1024 bytes.
+/// Decodes a binary-value of 1 to 1024 bytes.
 pub(super) fn decode(value: &str) -> Option<Vec<u8>> {
     let (kind, digits) = value.split_at_checked(2)?;
     let bytes = match kind {
@@ -16,7 +16,7 @@ pub(super) fn decode(value: &str) -> Option<Vec<u8>> {
     (1..=MAX).contains(&bytes.len()).then_some(bytes)
 }
 
-/// Hexadecimal, which every peer reads.
+/// Encodes bytes in hexadecimal, which every peer can read.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 + 2 * bytes.len());
     text.push_str("0x");
@@ -26,7 +26,8 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// n digits are (n + 1) / 2 bytes: an odd number lacks the first byte's leading zero.
+/// Decodes n digits to (n + 1) / 2 bytes. With an odd number of digits, the first byte lacks its
+/// leading zero.
 fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     let digit = |&digit: &u8| char::from(digit).to_digit(16).map(|digit| digit as u8);
     let (first, pairs) = digits.split_at(digits.len() % 2);
@@ -40,7 +41,7 @@ fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// RFC 4648, 4, with the padding that it demands.
+/// Decodes base64 with its mandatory padding (RFC 4648, 4).
 fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
     let (groups, []) = digits.as_chunks::<4>() else { return None };
     let (last, groups) = groups.split_last()?;
@@ -52,7 +53,7 @@ fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
     let mut unpadded = *last;
     unpadded[4 - padding.min(2)..].fill(b'A');
     let tail = from_sextets(&unpadded)?;
-    // Bits that belong to no byte are zero, or two texts would mean the same.
+    // Require that unused bits are zero: otherwise two texts would have the same value.
     let (kept, rest) = tail.split_at(3 - padding.min(2));
     bytes.extend_from_slice(kept);
     rest.iter().all(|&byte| byte == 0).then_some(bytes)

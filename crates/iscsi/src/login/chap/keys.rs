@@ -1,26 +1,21 @@
-//! The keys of the CHAP exchange, taken out of a text.
+//! Extracts the keys of the CHAP exchange from a text.
 
 use super::{algorithm::ChapAlgorithm, binary};
 use crate::keys::{KeyError, number_within, push};
 
-/// What a text says with CHAP's keys.
+/// The values of the CHAP keys in a text.
 #[derive(Debug, Default)]
 pub(in crate::login) struct ChapKeys<'a> {
-    /// CHAP_A.
     pub(super) algorithms: Option<&'a str>,
-    /// CHAP_I.
     pub(super) identifier: Option<&'a str>,
-    /// CHAP_C.
     pub(super) challenge: Option<&'a str>,
-    /// CHAP_N.
     pub(super) name: Option<&'a str>,
-    /// CHAP_R.
     pub(super) response: Option<&'a str>,
 }
 
 impl<'a> ChapKeys<'a> {
-    /// Moves CHAP's pairs out of `pairs`. A CHAP key that nobody defined stays there, and is
-    /// refused with the rest.
+    /// Moves CHAP's pairs out of `pairs`. Unknown CHAP keys stay, and the negotiation refuses them
+    /// later.
     pub(in crate::login) fn take(pairs: &mut Vec<(&'a str, &'a str)>) -> Self {
         let mut keys = Self::default();
         pairs.retain(|&(key, value)| {
@@ -38,14 +33,14 @@ impl<'a> ChapKeys<'a> {
         keys
     }
 
-    /// Nothing was said.
+    /// Returns true if the text has no CHAP key.
     pub(in crate::login) fn is_empty(&self) -> bool {
         let Self { algorithms, identifier, challenge, name, response } = self;
         [algorithms, identifier, challenge, name, response].into_iter().all(Option::is_none)
     }
 }
 
-/// A challenge that the peer sent.
+/// A challenge from the peer.
 #[derive(Clone, Debug)]
 pub(in crate::login) struct PeersChallenge {
     pub(super) identifier: u8,
@@ -60,7 +55,7 @@ impl PeersChallenge {
     }
 }
 
-/// The algorithms of a CHAP_A, as far as we know them.
+/// Returns the algorithms of a CHAP_A value that we support, in its order.
 pub(super) fn algorithms(value: &str) -> impl Iterator<Item = ChapAlgorithm> {
     let number = |value| number_within(value, 0, u8::MAX.into());
     value.split(',').filter_map(move |value| ChapAlgorithm::from_number(number(value)?))

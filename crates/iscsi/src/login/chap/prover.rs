@@ -1,4 +1,4 @@
-//! The initiator's side of CHAP: here is who we are, and, if wanted, who are you?
+//! CHAP at the initiator: proves the user, and with mutual CHAP checks the target's proof.
 
 use subtle::ConstantTimeEq;
 
@@ -10,25 +10,26 @@ use super::{
 };
 use crate::keys::{KeyError, push};
 
-/// How an initiator proves itself, and whether the target has to.
+/// How the initiator authenticates, and whether the target must.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct InitiatorChap {
-    /// Who we are.
+    /// The user as whom the initiator authenticates.
     pub user: Credential,
-    /// Who the target must prove to be (mutual CHAP); `None` if it need not.
+    /// The credential that the target must prove (mutual CHAP); `None` if the target need not
+    /// authenticate.
     pub target: Option<Credential>,
-    /// What is proposed, most wanted first.
+    /// The algorithms to propose, the most preferred first.
     pub algorithms: Vec<ChapAlgorithm>,
 }
 
-/// Why the exchange cannot go on. The connection is closed.
+/// The reason why the exchange fails. The connection is then closed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::login) enum ProofFailure {
     Keys(KeyError),
     Proof(&'static str),
 }
 
-/// One exchange.
+/// One CHAP exchange.
 ///
 /// ```text
 /// Begun ── CHAP_A out ──> Asked ── CHAP_A CHAP_I CHAP_C in, proof out ──> Answered
@@ -43,7 +44,7 @@ pub(in crate::login) struct Prover {
 enum ChapProverState {
     Begun,
     Asked,
-    /// With what a target that proves itself must say.
+    /// `expected` is the proof that the target must give; `None` without mutual CHAP.
     Answered {
         expected: Option<ExpectedChapResponse>,
     },
@@ -52,7 +53,7 @@ enum ChapProverState {
 
 struct ExpectedChapResponse {
     response: ChapResponse,
-    /// What we would have said ourselves: a target that says so knows no more than we told it.
+    /// The response that our own secret gives. A target that sends it only reflects our proof.
     ours: ChapResponse,
 }
 
@@ -61,22 +62,22 @@ impl Prover {
         Self { chap, challenge, state: ChapProverState::Begun }
     }
 
-    /// Must the target prove itself?
+    /// Returns true if the target must authenticate.
     pub(in crate::login) fn is_mutual(&self) -> bool {
         self.chap.target.is_some()
     }
 
-    /// Our part is said: the next stage may be asked for.
+    /// Returns true if our proof was sent, so that the login may request the next stage.
     pub(in crate::login) fn has_answered(&self) -> bool {
         matches!(self.state, ChapProverState::Answered { .. } | ChapProverState::Done)
     }
 
-    /// Who we are.
+    /// Returns the name of the user.
     pub(in crate::login) fn into_user(self) -> String {
         self.chap.user.name
     }
 
-    /// CHAP was chosen: the first step is ours.
+    /// Starts the exchange after the target has chosen CHAP: appends CHAP_A to `text`.
     pub(in crate::login) fn begin(&mut self, text: &mut Vec<u8>) {
         let numbers: Vec<_> =
             self.chap.algorithms.iter().map(|algorithm| algorithm.number().to_string()).collect();
@@ -84,7 +85,7 @@ impl Prover {
         self.state = ChapProverState::Asked;
     }
 
-    /// Takes the keys of one text; what to say next is appended to `text`.
+    /// Processes the keys of one text and appends the answer to `text`.
     pub(in crate::login) fn receive(
         &mut self,
         keys: &ChapKeys<'_>,

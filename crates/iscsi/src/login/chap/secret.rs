@@ -1,31 +1,32 @@
-//! Secrets: bytes that are compared, hashed and forgotten, and never shown.
+//! CHAP secrets: bytes that are compared, hashed and overwritten, and never printed.
 
 use std::{fmt, sync::Arc};
 
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// A CHAP secret. It is not printed, compared in constant time, and overwritten when the last
-/// clone is gone.
+/// A CHAP secret. It is never printed, compared in constant time, and overwritten when the last
+/// clone is dropped.
 #[derive(Clone)]
 pub struct ChapSecret(Arc<Zeroizing<Vec<u8>>>);
 
-/// 96 bits, RFC 7143, 9.2.1; other initiators refuse shorter ones too.
+/// The shortest secret in bytes: 96 bits (RFC 7143, 9.2.1). Other initiators refuse shorter ones
+/// too.
 pub const SECRET_MIN: usize = 12;
-/// What the targets and initiators of the field can store.
+/// The longest secret in bytes that existing targets and initiators can store.
 pub const SECRET_MAX: usize = 255;
 
-/// A secret that is too short or too long, by its number of bytes.
+/// The error for a secret that is too short or too long, with its length in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the secret has {0} bytes; CHAP wants {SECRET_MIN} to {SECRET_MAX}")]
 pub struct SecretLength(pub usize);
 
 impl ChapSecret {
-    /// Takes the bytes as they are.
+    /// Makes a secret of these bytes.
     ///
     /// # Errors
     ///
-    /// Fewer than 12 bytes or more than 255.
+    /// If there are fewer than 12 bytes or more than 255.
     pub fn new(bytes: &[u8]) -> Result<Self, SecretLength> {
         if !(SECRET_MIN..=SECRET_MAX).contains(&bytes.len()) {
             return Err(SecretLength(bytes.len()));
@@ -52,12 +53,10 @@ impl fmt::Debug for ChapSecret {
     }
 }
 
-/// Who proves: a name (CHAP_N, not an iSCSI name) and the secret that goes with it.
+/// A CHAP name (CHAP_N, which is not an iSCSI name) and its secret.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Credential {
-    /// CHAP_N.
     pub name: String,
-    /// What only the two ends know.
     pub secret: ChapSecret,
 }
 

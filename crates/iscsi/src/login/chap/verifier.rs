@@ -1,4 +1,4 @@
-//! The target's side of CHAP: who is it, and, if asked, here is who we are.
+//! CHAP at the target: checks the initiator's proof, and gives the target's proof in mutual CHAP.
 
 use std::sync::Arc;
 
@@ -15,20 +15,22 @@ use crate::{
     pdu::LoginStatus,
 };
 
-/// With whom and how a target does CHAP.
+/// The terms on which a target accepts CHAP.
 #[derive(Clone, Debug)]
 pub struct ChapTerms {
-    /// Those who can prove themselves. What each may do is asked after the proof.
+    /// The users that can authenticate. [`crate::login::Directory::authorize`] decides afterwards
+    /// if a user may log in.
     pub users: Arc<[Credential]>,
-    /// What is accepted, most wanted first: the first that the initiator proposes, too, is used.
+    /// The accepted algorithms, the most preferred first. The first one that the initiator also
+    /// proposes is used.
     pub algorithms: Arc<[ChapAlgorithm]>,
-    /// What this target proves itself with, if an initiator asks (mutual CHAP).
+    /// The credential of this target, for initiators that request mutual CHAP.
     pub mutual: Option<Credential>,
-    /// Done wherever the initiator offers it, also where None would do.
+    /// True if CHAP is chosen whenever the initiator offers it, even if None would be accepted.
     pub preferred: bool,
 }
 
-/// One exchange.
+/// One CHAP exchange.
 ///
 /// ```text
 /// -> CHAP_A    <- CHAP_A CHAP_I CHAP_C    -> CHAP_N CHAP_R [CHAP_I CHAP_C]    [<- CHAP_N CHAP_R]
@@ -37,25 +39,25 @@ pub(in crate::login) struct Verifier {
     terms: ChapTerms,
     challenge: Challenge,
     chosen: Option<ChapAlgorithm>,
-    /// CHAP_N as it was claimed, for the events.
+    /// CHAP_N as the initiator claims it, for log messages.
     pub(in crate::login) claimed: Option<String>,
 }
 
-/// How far an exchange has come.
+/// The progress of an exchange.
 pub(in crate::login) enum ChapVerdict {
-    /// What was asked is in the reply.
+    /// The exchange continues; the reply has the next keys.
     Continue,
-    /// The initiator has proved to be this user.
+    /// The initiator has proved to be this user. `counter` is its challenge to the target.
     Proven { user: String, counter: Option<MutualChapChallenge> },
 }
 
-/// The initiator wants to know who we are.
+/// The challenge of an initiator that requests mutual CHAP.
 pub(in crate::login) struct MutualChapChallenge {
     algorithm: ChapAlgorithm,
     challenge: PeersChallenge,
 }
 
-/// An exchange that ends: the status, and the reason for our own events.
+/// The login status for a failed exchange, and the reason for our own log messages.
 pub(in crate::login) type ChapRefusal = (LoginStatus, &'static str);
 
 impl Verifier {
@@ -63,14 +65,14 @@ impl Verifier {
         Self { terms, challenge, chosen: None, claimed: None }
     }
 
-    /// Takes the keys of one text; what to answer is appended to `reply`.
+    /// Processes the keys of one text and appends the answer to `reply`.
     pub(in crate::login) fn receive(
         &mut self,
         keys: &ChapKeys<'_>,
         reply: &mut Vec<u8>,
     ) -> Result<ChapVerdict, ChapRefusal> {
         match (self.chosen, keys) {
-            // Nothing yet: the initiator only moves on in its own text.
+            // A text without CHAP keys only continues the exchange.
             (_, keys) if keys.is_empty() => Ok(ChapVerdict::Continue),
             (
                 None,
@@ -102,7 +104,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// The part of the challenge that is sent.
+    /// Returns the part of the challenge that is sent.
     fn asked(&self, algorithm: ChapAlgorithm) -> &[u8] {
         &self.challenge.value[..algorithm.length()]
     }
@@ -126,11 +128,13 @@ impl Verifier {
             _ => return Err((LoginStatus::MissingParameter, "CHAP_I or CHAP_C is missing")),
         };
         let asked = self.asked(algorithm);
-        // Our own answer to our own question would be the proof (RFC 7143, 9.2.1).
+        // Refuse our own challenge: our response to it would be the proof that we ask for (RFC
+        // 7143, 9.2.1).
         if counter.as_ref().is_some_and(|counter| counter.challenge.value == asked) {
             return Err((LoginStatus::AuthenticationFailure, "our own challenge came back"));
         }
-        // A user that does not exist costs the same work and ends with the same status.
+        // An unknown user costs the same work and gets the same status, so that users cannot be
+        // probed.
         let user = self.terms.users.iter().find(|user| user.name == name);
         let nobody =
             ChapSecret::new(&self.challenge.value).expect("32 bytes are a secret's length");
@@ -142,7 +146,8 @@ impl Verifier {
             let reason = if user.is_some() { "wrong CHAP secret" } else { "unknown CHAP user" };
             return Err((LoginStatus::AuthenticationFailure, reason));
         };
-        // One secret for both directions: whoever hears our proof could use it as its own.
+        // Refuse one secret for both directions: an eavesdropper could replay our proof as the
+        // initiator's.
         if self.terms.mutual.as_ref().is_some_and(|mutual| mutual.secret == user.secret) {
             let reason = "the CHAP secrets of both directions are the same";
             return Err((LoginStatus::AuthenticationFailure, reason));
@@ -150,7 +155,7 @@ impl Verifier {
         Ok(ChapVerdict::Proven { user: user.name.clone(), counter })
     }
 
-    /// Proves who we are.
+    /// Appends the target's proof to `reply`.
     pub(in crate::login) fn prove(
         &self,
         counter: &MutualChapChallenge,
