@@ -1,4 +1,4 @@
-//! The two machines in full feature phase.
+//! The session state machines of both ends in full feature phase.
 
 pub mod initiator;
 pub mod target;

@@ -1,10 +1,13 @@
-//! The target's machine: [`LoginPhase`] until a connection is let in, then a [`Session`] with its
-//! [`Connection`]s. No I/O, no clock: frames and time come in, events are polled, output waits in
-//! each connection's `Output`.
+//! The session state machine of the target: [`LoginPhase`] until a connection has logged in, then a
+//! [`Session`] with its [`Connection`]s. No I/O, no clock: the driver passes frames and the time,
+//! polls for events, and sends the output of each connection.
 //!
-//! What belongs to whom: command order (CmdSN), the tasks and what was agreed on are the
-//! session's; statuses (StatSN), what is kept until it is acknowledged, and digests are the
-//! connection's. Each task knows the connection that its data and status go to.
+//!  state | owner |
+//!  --- | --- |
+//!  command order (CmdSN), tasks, negotiated parameters | session |
+//!  statuses (StatSN), statuses and data kept until they are acknowledged, digests | connection |
+//!
+//! Each task has the connection to which its data and status belong (connection allegiance).
 
 mod settings;
 mod event;

@@ -1,4 +1,4 @@
-//! Aborts of commands, without a response to them.
+//! Aborts commands without a response to them.
 
 use scsi::Lun;
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl Session {
-    /// Aborts the commands that `is_meant` selects.
+    /// Aborts the commands for which `is_meant` returns true.
     pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&TargetTask, Itt) -> bool) {
         let meant: Vec<Itt> = self
             .tasks
@@ -22,7 +22,8 @@ impl Session {
             })
             .map(|(itt, _)| *itt)
             .collect();
-        // Remove all of them from the queues first: the share that each gives back must go to writes that stay.
+        // Remove all of them from the queues first: the memory that each one frees must go to
+        // writes that continue.
         for itt in &meant {
             self.writes.incoming.remove(itt);
         }
@@ -34,8 +35,8 @@ impl Session {
         }
     }
 
-    /// Aborts a command. Data that still arrives for it is ignored: the initiator stops sending when it has the response
-    /// to its abort request, at the latest.
+    /// Aborts a command. Data that still arrives for it is ignored: the initiator stops sending
+    /// when it receives the response to its abort request, at the latest.
     pub(super) fn abort(&mut self, itt: Itt) {
         self.take_gather(itt);
         if let Some(task) = self.tasks.end(itt) {
@@ -46,7 +47,7 @@ impl Session {
         }
     }
 
-    /// Aborts commands before `cmd_sn`.
+    /// Aborts the commands before `cmd_sn`: those for `lun`, or all of them for `None`.
     pub(super) fn abort_before(&mut self, lun: Option<Lun>, cmd_sn: Serial) {
         self.abort_where(|task, _| {
             task.comes_before(cmd_sn) && lun.is_none_or(|lun| is_same_unit(task.lun, lun))

@@ -1,4 +1,4 @@
-//! Commands and the data of writes, up to the moment when the driver gets them.
+//! Commands and the data of writes, until the driver receives them.
 
 use bytes::Bytes;
 use scsi::{ScsiStatus, Sense};
@@ -22,8 +22,8 @@ impl Session {
         self.begin_command(at, pdu, None, bhs);
     }
 
-    /// Answers a command with BUSY whose data was dropped while it waited for its turn. `has_ended` says whether
-    /// all of its unsolicited data has come.
+    /// Answers a command with BUSY because its data was dropped while it waited for its turn.
+    /// `has_ended` is true if the last unsolicited Data-Out of the command has arrived.
     pub(super) fn refuse_command(
         &mut self,
         at: usize,
@@ -45,8 +45,8 @@ impl Session {
         let itt = pdu.itt;
         if itt == Itt::NONE || self.tasks.by_tag.contains_key(&itt) || !(pdu.write || pdu.is_final)
         {
-            // A tag in use is an invalid field rather than "task in progress", which belongs to
-            // TASK REASSIGN (RFC 7143, 11.17.1, note 2). W or F must be set: 11.3.1.
+            // A tag in use is an invalid field. The reason "task in progress" is for TASK REASSIGN
+            // only (RFC 7143, 11.17.1, note 2). W or F must be set (11.3.1).
             self.reject(at, RejectReason::InvalidPduField, bhs);
             return;
         }
@@ -54,7 +54,8 @@ impl Session {
             self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
-        // Who uses a tag again has the answer to the command that had it before.
+        // An initiator that uses a tag again has received the response to the earlier command with
+        // this tag.
         self.lost.iter_mut().for_each(|lost| _ = lost.responses.remove(&itt));
         self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
@@ -106,8 +107,8 @@ impl Session {
         self.begin_gather(pdu, refusal);
     }
 
-    /// Begins a write whose data is not complete. With `refusal`, begins one that is answered with it as soon as
-    /// the data that is on its way has come.
+    /// Begins a write whose data is incomplete. A write with a `refusal` is answered with it once
+    /// all data on its way has arrived.
     fn begin_gather(&mut self, pdu: ScsiCommand, refusal: Option<TargetCommandOutcome>) {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
@@ -170,7 +171,7 @@ impl Session {
             || !self.tasks.by_tag.get(&itt).is_some_and(is_own)
         {
             if digest_error || !self.keep_early_data(at, data_out, bhs) {
-                // Data of a task that was aborted may still be on its way.
+                // Ignore the data: its task may have been aborted while the data was on its way.
                 self.connections[at].counters.ignored += 1;
             }
             return;
@@ -189,7 +190,8 @@ impl Session {
         }
         let lun_fits = data_out.ttt == crate::Ttt::NONE || task.lun == data_out.lun;
         let mut is_known = lun_fits;
-        // Data that was requested is charged already, except for data that was lost and requested again.
+        // Charge only the difference. Data requested by R2Ts is charged already, except for lost
+        // data that is requested again.
         let held = transfer.gather.received() as usize + length;
         let lacking = held.saturating_sub(transfer.charge.bytes());
         if !transfer.gather.is_draining() && lacking > 0 {
@@ -221,11 +223,12 @@ impl Session {
         }
     }
 
-    /// Keeps unsolicited data of a command that waits for its turn: with several connections that
-    /// is nothing unusual. False if there is no such command, or this is more than it may send.
+    /// Keeps unsolicited data of a command that waits for its turn, which is common with several
+    /// connections. Returns false if there is no such command, or if this is more data than it may
+    /// send.
     fn keep_early_data(&mut self, at: usize, mut data_out: DataOut, bhs: &Bhs) -> bool {
         let instance = self.connections[at].instance;
-        // The charge of the last Data-Out of a burst may be larger than its data.
+        // The last Data-Out of a burst may be charged with more than its data.
         let limit = self.parameters.first_burst_length as usize + KEPT_DATA_OUT;
         let early = self.order.window.find_held(|early| {
             early.allegiance == instance
@@ -233,7 +236,7 @@ impl Session {
         });
         let Some(early) = early else { return false };
         let length = data_out.data.len();
-        // Each Data-Out counts for what its header takes at least. If only its data counted, any number of empty
+        // Charge each Data-Out with the size of its header at least. Otherwise any number of empty
         // ones would be kept.
         let bytes = early.data_bytes + length.max(KEPT_DATA_OUT);
         if bytes > limit {
@@ -259,7 +262,8 @@ impl Session {
         true
     }
 
-    /// Is the unsolicited data of a command what was agreed on (RFC 7143, 11.4.7.2)?
+    /// Returns the error if the unsolicited data of a command violates the negotiated parameters
+    /// (RFC 7143, 11.4.7.2).
     fn unsolicited_fault(&self, pdu: &ScsiCommand) -> Option<Sense> {
         let parameters = &self.parameters;
         let immediate = pdu.data.len() as u64;

@@ -1,4 +1,4 @@
-//! One connection in full feature phase: statuses, digests, output.
+//! One connection in full feature phase: its statuses, digests and output.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -21,22 +21,23 @@ use super::{
     task::Instance,
 };
 
-/// One connection of a [`Session`](super::Session) after its login: its statuses and its output. The session handles
-/// all input.
+/// One connection of a [`Session`](super::Session) after its login: its statuses and its output.
+/// The session processes all input.
 #[derive(Debug)]
 pub struct Connection {
     cid: Cid,
     pub(super) instance: Instance,
     pub(super) stat_sn: Serial,
-    /// The initiator has all statuses before this one.
+    /// The initiator has acknowledged all statuses before this one.
     pub(super) acknowledged: Serial,
-    /// Statuses and data that were sent since, if they have to be kept.
+    /// Statuses and data that were sent and not acknowledged, if they must be kept.
     pub(super) retained: Retained,
-    /// The limit of the Data-In that is kept, in bytes; `None` at recovery level 0, where nothing is kept.
+    /// The most Data-In that is kept, in bytes; `None` at error recovery level 0, where none is
+    /// kept.
     keeps: Option<usize>,
     pub(super) parameters: Parameters,
     output: PduOutput,
-    /// Bytes of the last login response, with which `output` begins.
+    /// Length in bytes of the last login response, which is at the start of `output`.
     login_bytes: usize,
     pub(super) writes: ConnectionWrites,
     pub(super) text: Option<Exchange>,
@@ -46,70 +47,72 @@ pub struct Connection {
     pub(super) counters: TargetPduCounters,
 }
 
-/// The writes of a connection whose data has to be solicited.
+/// The writes of a connection for which data must be requested.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionWrites {
-    /// Admitted writes that wait for their share of the data that may be solicited. Each is in the queue once, is one
-    /// of the session's incomplete writes, and is `AdmissionState::Waiting`.
+    /// Admitted writes that wait for their share of the data that may be requested. Each is in the
+    /// queue once, is one of the session's incomplete writes, and has the state
+    /// `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
-    /// Since when there has been no room for the data of the first write in `waiting`.
+    /// The time since which there is no memory for the data of the first write in `waiting`.
     pub(super) lacks_room_since: Option<Instant>,
-    /// Bytes of data that were solicited for writes that are not done.
+    /// The number of bytes that were requested for writes in progress.
     pub(super) solicited: u64,
 }
 
 impl ConnectionWrites {
-    /// Returns true if a write of so many bytes must wait for other writes whose data was requested: together they
-    /// would exceed `share`. A single write is always let through.
+    /// Returns true if a write of this size must wait for other writes whose data was requested:
+    /// together they would exceed `share`. A single write may always proceed.
     pub(super) fn exceeds(&self, wanted: u64, share: u64) -> bool {
         self.solicited > 0 && self.solicited + wanted > share
     }
 }
 
-/// The signs of life of the initiator on one connection.
+/// The activity of the initiator on one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionLiveness {
-    /// When something was last received.
+    /// When a PDU was last received.
     last_received: Instant,
-    /// When our NOP-In was sent; `None` if anything was received since.
+    /// When our NOP-In was sent; `None` if a PDU was received since.
     pub(super) ping: Option<Instant>,
 }
 
-/// Why a connection must be dropped.
+/// The reason why a connection must be closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TargetSessionError {
     /// The byte stream cannot be decoded.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
-    /// A header field has a value that is not allowed (RFC 7143, 7.7).
+    /// A header field has an invalid value (RFC 7143, 7.7).
     #[error("format error: {0}")]
     Format(&'static str),
-    /// A PDU that is not allowed in this state.
+    /// A PDU is not allowed in this state.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
-    /// A wrong data digest in a PDU that takes part in command order.
+    /// The data digest of a PDU in command order is wrong.
     #[error("data digest error in a PDU that takes part in command order")]
     DataDigest,
-    /// The initiator has sent neither an answer to our NOP-In nor anything else.
+    /// The initiator has sent neither an answer to our NOP-In nor any other PDU.
     #[error("the initiator is silent")]
     Silent,
-    /// The initiator acknowledges no statuses.
+    /// The initiator does not acknowledge statuses.
     #[error("the initiator acknowledges nothing of what was sent")]
     Unacknowledged,
-    /// The session holds memory for writes that make no progress: their data, or commands before them, do not come.
+    /// The session holds memory for writes that make no progress: their data, or commands before
+    /// them, do not arrive.
     #[error("waiting writes hold {0} bytes and make no progress")]
     Stalled(usize),
-    /// The session holds memory for writes whose data takes too long to come while other sessions lack room.
+    /// The session holds memory for writes whose data arrives too slowly, while other sessions lack
+    /// memory.
     #[error("waiting writes hold {0} bytes for too long while other sessions lack room")]
     Slow(usize),
-    /// The login took too long.
     #[error("the login took too long")]
     LoginTimeout,
 }
 
 impl TargetSessionError {
-    /// Returns true if all connections of the session must be dropped. A format error shows that the two ends do
-    /// not understand each other (RFC 7143, 7.7).
+    /// Returns true if all connections of the session must be closed. A format error shows that the
+    /// two ends do not understand each other (RFC 7143, 7.7).
     #[must_use]
     pub fn ends_session(&self) -> bool {
         match self {
@@ -123,25 +126,20 @@ impl TargetSessionError {
 /// Counters of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TargetPduCounters {
-    /// PDUs received.
     pub pdus_in: u64,
-    /// PDUs sent.
     pub pdus_out: u64,
-    /// PDUs received, by size.
     pub sizes_in: PduSizes,
-    /// PDUs sent, by size.
     pub sizes_out: PduSizes,
-    /// SCSI commands received.
     pub commands: u64,
-    /// Bytes of Data-Out given to units.
+    /// Bytes of Data-Out that were passed to units.
     pub data_out_bytes: u64,
-    /// Bytes of Data-In sent.
     pub data_in_bytes: u64,
-    /// PDUs rejected.
+    /// PDUs that were rejected.
     pub rejects: u64,
-    /// Wrong header or data digests.
+    /// Header digest and data digest errors.
     pub digest_errors: u64,
-    /// PDUs ignored as the standard requires: commands outside of the window, data for tasks that have ended.
+    /// PDUs that were ignored as the standard requires: commands outside of the window, data for
+    /// tasks that have ended.
     pub ignored: u64,
 }
 
@@ -189,67 +187,65 @@ impl Connection {
         }
     }
 
-    /// Returns the number that the initiator has given to this connection.
     #[must_use]
     pub fn cid(&self) -> Cid {
         self.cid
     }
 
-    /// Returns the digests in use.
     #[must_use]
     pub fn digests(&self) -> Digests {
         self.parameters.digests
     }
 
-    /// Returns the compression of both directions after the login.
+    /// Returns the compression in both directions after the login.
     #[must_use]
     pub fn compression(&self) -> Option<Compression> {
         self.parameters.compression
     }
 
-    /// Returns the bytes at the start of the output that belong to the login, of a connection that has written
-    /// nothing yet. They are sent without compression.
+    /// Returns the length in bytes of the login response at the start of the output, as long as
+    /// nothing was written. It must be sent without compression.
     #[must_use]
     pub fn login_bytes(&self) -> usize {
         self.login_bytes
     }
 
-    /// Returns the length of the longest data segment that the initiator may send us, in bytes.
+    /// Returns the longest data segment that the initiator may send, in bytes.
     #[must_use]
     pub fn max_recv_data_segment_length(&self) -> u32 {
         self.parameters.max_recv_data_segment_length
     }
 
-    /// Returns the output that is not sent.
+    /// Returns the output that is not sent yet.
     #[must_use]
     pub fn output(&self) -> &PduOutput {
         &self.output
     }
 
-    /// Returns the output, from which the driver takes what it sends.
+    /// Returns the output, from which the driver removes the bytes that it has sent.
     pub fn output_mut(&mut self) -> &mut PduOutput {
         &mut self.output
     }
 
-    /// Returns true after a logout: close the connection when all output is written.
+    /// Returns true after a logout. The driver closes the connection when all output is written.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> TargetPduCounters {
         self.counters
     }
 
-    /// Closes a connection that was logged out from another connection, or was replaced. Drops its output.
+    /// Closes a connection that was logged out on another connection, or was replaced. Drops its
+    /// output.
     pub(super) fn close_at_once(&mut self) {
         self.closing = true;
         self.output = PduOutput::default();
     }
 
-    /// Returns when the session has to check this connection.
+    /// Returns when the session must check this connection.
     pub(super) fn poll_timeout(&self, settings: &Settings) -> Instant {
         let ConnectionLiveness { last_received, ping } = self.liveness;
         match ping {
@@ -261,19 +257,20 @@ impl Connection {
         }
     }
 
-    /// Notes that a PDU was received: the initiator is alive.
+    /// Records a received PDU of `length` bytes, which shows that the initiator is alive.
     pub(super) fn note_received(&mut self, length: usize, now: Instant) {
         self.counters.pdus_in += 1;
         self.counters.sizes_in.count(length);
         self.excuse_silence(now);
     }
 
-    /// Notes that nothing could be received until now.
+    /// Restarts the measurement of silence, because nothing could be received until now.
     pub(super) fn excuse_silence(&mut self, now: Instant) {
         self.liveness = ConnectionLiveness { last_received: now, ping: None };
     }
 
-    /// Notes that the initiator has acknowledged all statuses before this one. Returns false if that was known.
+    /// Records that the initiator has acknowledged all statuses before this one. Returns false if
+    /// this was known already, or is invalid.
     pub(super) fn note_acknowledged(&mut self, exp_stat_sn: Serial) -> bool {
         let is_new = self.acknowledged.is_before(exp_stat_sn);
         if !is_new || self.stat_sn.is_before(exp_stat_sn) {
@@ -290,14 +287,14 @@ impl Connection {
         self.counters.sizes_out.count(length);
     }
 
-    /// Sends a NOP-In. With a valid `ttt` it asks for an answer.
+    /// Sends a NOP-In. A valid `ttt` requests an answer.
     pub(super) fn send_nop(&mut self, window: Numbers, ttt: Ttt) {
         let numbers = Numbers { stat_sn: self.stat_sn, ..window };
         let (lun, itt) = (Lun(0), Itt::NONE);
         self.send(Pdu::NopIn(NopIn { lun, itt, ttt, numbers, data: Bytes::new() }));
     }
 
-    /// Sends a PDU that carries a StatSN, and keeps it from recovery level 1 on.
+    /// Sends a PDU that consumes a StatSN, and keeps it from error recovery level 1 on.
     pub(super) fn send_status(&mut self, window: Numbers, make: impl FnOnce(Numbers) -> Pdu) {
         let pdu = make(Numbers { stat_sn: self.stat_sn, ..window });
         self.stat_sn = self.stat_sn.next();
@@ -321,7 +318,8 @@ impl Connection {
         });
     }
 
-    /// Sends the Data-In and the status of a command, and keeps them from recovery level 1 on.
+    /// Sends the Data-In and the status of a command, and keeps them from error recovery level 1
+    /// on.
     pub(super) fn answer(&mut self, window: Numbers, mut response: CommandResponse) {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.next();
@@ -338,8 +336,8 @@ impl Connection {
         }
     }
 
-    /// Sends those PDUs of `data` for which `is_wanted` returns true. The last one carries the status if the response
-    /// has no PDU of its own.
+    /// Sends the PDUs of `data` for which `is_wanted` returns true. The last PDU carries the status
+    /// unless the response has a PDU of its own.
     pub(super) fn send_data(
         &mut self,
         numbers: Numbers,
@@ -349,7 +347,7 @@ impl Connection {
         is_wanted: impl Fn(DataInPart) -> bool,
     ) {
         if response.layout.offset >= response.length {
-            return; // all of it has arrived
+            return; // all data was acknowledged
         }
         let mut pieces = Pieces::new(data);
         pieces.take(response.layout.offset as usize);
@@ -360,8 +358,8 @@ impl Connection {
             }
             self.counters.data_in_bytes += u64::from(part.end - part.offset);
             let is_last = part.end == response.length;
-            // Request an acknowledgment at the end of a burst only (RFC 7143, 11.7.2). The last burst is acknowledged
-            // with the status.
+            // Request an acknowledgment at the end of a burst only (RFC 7143, 11.7.2). The last
+            // burst is acknowledged with the status.
             let acknowledge = acknowledges && part.ends_burst && !is_last;
             let status = (is_last && response.collapses)
                 .then_some(DataInStatus { status: response.status, residual: response.residual });

@@ -13,7 +13,8 @@ use super::{
 };
 
 impl Session {
-    /// Performs the next step of a write: requests more data, answers it, or hands it to the driver.
+    /// Performs the next step of a write: requests more data, answers it, or passes it to the
+    /// driver.
     pub(super) fn advance_transfer(&mut self, itt: Itt) {
         let about_to_end = self.is_about_to_end(itt);
         let Some(transfer) = self.writes.incoming.get_mut(&itt) else { return };
@@ -27,7 +28,8 @@ impl Session {
                 self.finish(itt, outcome);
             }
         } else if about_to_end {
-            // A task management function will end this write once the data on its way has arrived.
+            // Wait: a task management function will end this write once the data on its way has
+            // arrived.
         } else if transfer.gather.is_complete() {
             let Some(task) = self.tasks.by_tag.get_mut(&itt) else { return };
             task.stage = TargetTaskStage::Executing;
@@ -60,8 +62,9 @@ impl Session {
         }
     }
 
-    /// Ends writes with BUSY that have waited too long: for room, or, while other sessions lack room, for other
-    /// writes of their connection. Otherwise they would keep the data that came with them.
+    /// Answers writes with BUSY that have waited too long for memory, or, while other sessions lack
+    /// memory, for other writes of their connection. Otherwise they would keep the data that came
+    /// with them in memory.
     pub(super) fn refuse_waiting(&mut self) {
         let mut is_any = false;
         for at in 0..self.connections.len() {
@@ -82,7 +85,7 @@ impl Session {
             for itt in late {
                 let waiting = &mut self.connections[at].writes.waiting;
                 let Some(place) = waiting.iter().position(|waiting| *waiting == itt) else {
-                    continue; // it went on in the room of one before it
+                    continue; // it proceeded with the memory of a write before it
                 };
                 waiting.remove(place);
                 is_any = true;
@@ -90,12 +93,12 @@ impl Session {
             }
         }
         if is_any {
-            // The data that came with these writes was dropped, so there may be room for others.
+            // The data of these writes was dropped, so there may be memory for others.
             (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
         }
     }
 
-    /// Begins to check the progress of waiting writes, if that is not done yet.
+    /// Starts the progress checks of waiting writes, unless they are running.
     pub(super) fn watch_progress(&mut self) {
         if self.writes.stall_check.is_none() {
             self.writes.stall_check = Some(self.now + self.settings.stalled_after);

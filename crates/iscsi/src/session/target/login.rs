@@ -1,4 +1,5 @@
-//! A connection before it is let in: nothing but login PDUs, little memory, a deadline.
+//! A connection before its login is complete: accepts login PDUs only, uses little memory, has a
+//! deadline.
 
 use std::{sync::Arc, time::Instant};
 
@@ -25,36 +26,36 @@ pub struct LoginPhase {
     /// `None` until the first request.
     stat_sn: Option<Serial>,
     cmd_sn: Serial,
-    /// The session is there already.
+    /// True if the connection joins an existing session.
     joins: bool,
     deadline: Instant,
     output: PduOutput,
     last: Option<(LoginResponse, Box<EstablishedLogin>)>,
 }
 
-/// How far a login has come.
+/// The progress of a login.
 #[derive(Debug)]
 pub enum LoginProgress<'a> {
-    /// It goes on; there may be output.
+    /// The login continues; there may be output.
     Continue,
-    /// The initiator is let in as far as names go: `accept` or `refuse`.
+    /// Negotiation and authentication have succeeded: call `accept`, `join` or `refuse`.
     Established(&'a EstablishedLogin),
-    /// Write the output and close.
+    /// Write the output and close the connection.
     Close(LoginStatus),
-    /// The first PDU is no login request: close the connection without an answer (RFC 7143, 4.2.4).
+    /// The first PDU is not a login request: close the connection without an answer (RFC 7143,
+    /// 4.2.4).
     NoLogin,
 }
 
-/// A login that the session did not take: write the output and close.
+/// A login that was refused by the session. Write the output and close the connection.
 pub struct NotJoined {
-    /// With the refusal in its output.
+    /// Has the refusal in its output.
     pub phase: LoginPhase,
-    /// Why.
     pub status: LoginStatus,
 }
 
 impl LoginPhase {
-    /// A connection that has just been accepted.
+    /// Makes the login phase of a newly accepted connection.
     #[must_use]
     pub fn new(
         offer: NegotiationOffer,
@@ -75,51 +76,52 @@ impl LoginPhase {
         }
     }
 
-    /// With random bytes for CHAP: see [`TargetLogin::with_challenge`].
+    /// Sets random bytes for CHAP: see [`TargetLogin::with_challenge`].
     #[must_use]
     pub fn with_challenge(mut self, challenge: Challenge) -> Self {
         self.login = self.login.with_challenge(challenge);
         self
     }
 
-    /// Who the initiator says to be.
+    /// Returns the names that the initiator claims.
     #[must_use]
     pub fn claims(&self) -> ClaimedIdentity {
         self.login.claims()
     }
 
-    /// Why a proof was refused, for our own events.
+    /// Returns the reason why the authentication failed, for our own log messages.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
         self.login.reason()
     }
 
-    /// What is to be sent.
+    /// Returns the output that is not sent yet.
     #[must_use]
     pub fn output(&self) -> &PduOutput {
         &self.output
     }
 
-    /// What is to be sent, for the driver to take from.
+    /// Returns the output, from which the driver removes the bytes that it has sent.
     pub fn output_mut(&mut self) -> &mut PduOutput {
         &mut self.output
     }
 
-    /// When `handle_timeout` is to be called.
+    /// Returns when to call `handle_timeout`.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.deadline
     }
 
-    /// Time has passed.
+    /// Fails if the deadline of the login has passed.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), TargetSessionError> {
         if now < self.deadline { Ok(()) } else { Err(TargetSessionError::LoginTimeout) }
     }
 
-    /// Handles a received PDU. No further PDU is accepted after `EstablishedLogin`, `Close` and `NoLogin`.
+    /// Processes a received PDU. No further PDU is accepted after `Established`, `Close` and
+    /// `NoLogin`.
     pub fn handle_frame(&mut self, frame: &PduFrame) -> LoginProgress<'_> {
         if self.last.is_some() {
-            // Nothing may follow the final request before our answer.
+            // The initiator must not send anything after its final request before our response.
             self.last = None;
             return LoginProgress::Close(LoginStatus::InitiatorError);
         }
@@ -134,7 +136,8 @@ impl LoginPhase {
             Ok(_) | Err(_) => return LoginProgress::NoLogin,
         };
         if self.stat_sn.is_none() {
-            // Our first StatSN is ours to choose; most initiators expect the one they announce.
+            // The target may choose its first StatSN; most initiators expect the one that they
+            // announce.
             self.stat_sn = Some(request.exp_stat_sn);
             self.cmd_sn = request.cmd_sn;
             self.joins = request.tsih != Tsih(0);
@@ -155,7 +158,7 @@ impl LoginPhase {
         }
     }
 
-    /// Lets the connection in as the leading one of a new session; the final response is in its
+    /// Makes a new session with this connection as the leading one. The final response is in its
     /// output. `None` if no login was established.
     #[must_use]
     pub fn accept(mut self, tsih: Tsih, now: Instant) -> Option<Session> {
@@ -167,9 +170,9 @@ impl LoginPhase {
         Some(Session::new(self.settings, &login, tsih, stat_sn, self.output, now))
     }
 
-    /// Lets the connection in as one more of `session`, which has authenticated itself by now; the
-    /// final response is in its output. One with the same CID is replaced: its socket is to be
-    /// closed (RFC 7143, 6.3.4, 6.3.6). What was negotiated for the whole session stays.
+    /// Adds the connection to `session`; the initiator has authenticated by now. The final response
+    /// is in its output. Replaces a connection with the same CID, whose socket the driver must
+    /// close (RFC 7143, 6.3.4, 6.3.6). The parameters negotiated for the session stay.
     pub fn join(mut self, session: &mut Session, now: Instant) -> Result<Cid, Box<NotJoined>> {
         let Some((response, login)) = self.last.take() else {
             return Err(Box::new(NotJoined { phase: self, status: LoginStatus::InitiatorError }));
@@ -187,13 +190,14 @@ impl LoginPhase {
         let response = LoginResponse { tsih: session.tsih(), numbers, ..response };
         self.output.push(Pdu::LoginResponse(response), Digests::default());
         session.add_connection(&login, stat_sn.next(), self.output, now);
-        // Functions may have ended with the connection that was replaced.
+        // Functions may have ended with the replaced connection.
         session.check_fences();
         session.resume_transfers();
         Ok(cid)
     }
 
-    /// Refuses a login that was established as far as names go. Write the output and close.
+    /// Refuses a login after successful negotiation and authentication. Write the output and close
+    /// the connection.
     pub fn refuse(&mut self, status: LoginStatus) {
         if self.last.take().is_some() {
             let response = self.login.refusal(status);
@@ -206,13 +210,14 @@ impl LoginPhase {
         self.output.push(Pdu::LoginResponse(response), Digests::default());
     }
 
-    /// Login requests are immediate: they leave the window as it will be in full feature phase.
+    /// Returns the sequence numbers of a response. Login requests are immediate, so the window is
+    /// that of full feature phase.
     fn next_numbers(&mut self) -> Numbers {
         let stat_sn = self.stat_sn.unwrap_or_default();
         self.stat_sn = self.stat_sn.map(Serial::next);
         let width = self.settings.window_commands();
         if self.joins {
-            // The window of that session is not known here: numbers that it has left behind change
+            // The window of the session is not known here. Send numbers below it, which change
             // nothing at the initiator (RFC 7143, 4.2.2.1).
             let past = self.cmd_sn.add(width.wrapping_neg());
             return Numbers { stat_sn, exp_cmd_sn: past, max_cmd_sn: past.add(u32::MAX) };
@@ -223,7 +228,7 @@ impl LoginPhase {
 }
 
 impl Session {
-    /// May a connection with this login be added?
+    /// Checks that a connection with this login may be added.
     fn may_join(&self, login: &EstablishedLogin) -> Result<(), LoginStatus> {
         let is_meant = !self.ended
             && login.tsih == self.tsih()

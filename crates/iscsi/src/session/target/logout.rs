@@ -1,4 +1,5 @@
-//! Logout: of the session, of a connection, and to prepare for recovery (RFC 7143, 11.14, 11.15).
+//! Logout of the session, of a connection, and of a connection for recovery (RFC 7143, 11.14,
+//! 11.15).
 
 use crate::{
     Cid, Pdu,
@@ -39,8 +40,8 @@ impl Session {
         self.resume_transfers();
     }
 
-    /// Takes a connection out of the session: its tasks end, or are kept for another. A connection
-    /// that has failed before may be meant.
+    /// Removes a connection from the session. Its tasks end, or are kept for another connection.
+    /// `cid` may be a connection that has failed before.
     fn log_out(&mut self, at: usize, cid: Cid, for_recovery: bool) -> LogoutResult {
         let is_own = self.connections[at].cid() == cid;
         if let Some(meant) = self.index(cid).filter(|meant| !self.connections[*meant].closing) {
@@ -70,7 +71,7 @@ impl Session {
         }
     }
 
-    /// A connection that has failed is logged out at last. False if there is none with this CID.
+    /// Logs out a connection that has failed. Returns false if there is none with this CID.
     fn log_out_lost(&mut self, cid: Cid, for_recovery: bool) -> bool {
         let deadline = self.deadline();
         let meant: Vec<_> = self.lost.iter().filter(|l| l.cid == cid).map(|l| l.instance).collect();
@@ -86,8 +87,7 @@ impl Session {
         !meant.is_empty()
     }
 
-    /// A new connection takes the CID of an old one, which is logged out by that
-    /// (RFC 7143, 6.3.4, 11.14).
+    /// Logs out the old connection when a new one uses its CID (RFC 7143, 6.3.4, 11.14).
     pub(super) fn replace_connection(&mut self, cid: Cid) {
         let for_recovery = self.recovers(2);
         if let Some(at) = self.index(cid) {

@@ -1,5 +1,5 @@
-//! A connection goes: what becomes of its tasks at each recovery level (RFC 7143, 6.3.4, 7.1.4.3,
-//! 7.6, 7.14, 11.14).
+//! The end of a connection, and the tasks of the connection at each error recovery level (RFC 7143,
+//! 6.3.4, 7.1.4.3, 7.6, 7.14, 11.14).
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,14 @@ use super::{
     task::{AdmissionState, Instance, TargetTask, TargetTaskStage, Tasks, is_same_unit},
 };
 
-/// Lost connections that are remembered; more than any initiator has. The oldest goes first, and
-/// its tasks with it.
+/// The most lost connections that are kept, which is more than any initiator has. Beyond it, the
+/// tasks of the oldest one are terminated.
 const LOST: usize = 8;
 
 impl Session {
-    /// The socket of a connection is closed, or is to be closed now. If it was not logged out, it
-    /// has failed: its tasks wait for reassignment at recovery level 2, and are aborted below that.
+    /// Removes a connection whose socket is closed, or will be closed now. A connection that was
+    /// not logged out has failed: its tasks wait for reassignment at error recovery level 2, and
+    /// are aborted below that.
     pub fn drop_connection(&mut self, cid: Cid, now: Instant) {
         let Some(at) = self.index(cid) else { return };
         self.now = now;
@@ -46,18 +47,19 @@ impl Session {
         self.resume_transfers();
     }
 
-    /// Time2Retain as it will be kept, in seconds: no task outlives its connection below level 2.
+    /// Returns Time2Retain in seconds as it is applied: below error recovery level 2, no task
+    /// survives its connection.
     pub(super) fn time2retain(&self) -> u16 {
         if self.recovers(2) { self.parameters.default_time2retain } else { 0 }
     }
 
-    /// How long what is lost is kept.
+    /// Returns when the tasks of a lost connection are terminated.
     pub(super) fn deadline(&self) -> Instant {
         let seconds = self.parameters.default_time2wait + self.parameters.default_time2retain;
         self.now + Duration::from_secs(seconds.into())
     }
 
-    /// Prepares the tasks of a connection for another, or aborts them.
+    /// Prepares the tasks of a connection for reassignment, or aborts them.
     pub(super) fn suspend(
         &mut self,
         cid: Cid,
@@ -65,8 +67,8 @@ impl Session {
         retained: Retained,
         is_logged_out: bool,
     ) {
-        // Commands that wait for their turn count as never received, and immediate ones do not
-        // outlive their connection (RFC 7143, 7.14, 11.14).
+        // Commands that wait for their turn count as not received, and immediate commands do not
+        // survive their connection (RFC 7143, 7.14, 11.14).
         self.order.window.discard_held(|early| early.allegiance == instance);
         if self.time2retain() == 0 {
             self.terminate(instance);
@@ -98,7 +100,7 @@ impl Session {
         });
     }
 
-    /// Aborts all tasks of a connection that has gone for good, or is about to.
+    /// Aborts all tasks of a connection that ends for good.
     pub(super) fn terminate(&mut self, instance: Instance) {
         self.order.window.discard_held(|early| early.allegiance == instance);
         self.end_management(instance);
@@ -106,8 +108,8 @@ impl Session {
         self.lost.retain(|lost| lost.instance != instance);
     }
 
-    /// Aborts tasks because of their connection. Their initiator is not answered, so each unit that
-    /// had some is to tell it (RFC 7143, 11.14.5).
+    /// Aborts tasks because their connection ends. Their initiator gets no response, so every
+    /// affected unit must report it with a unit attention condition (RFC 7143, 11.14.5).
     fn terminate_where(&mut self, is_meant: impl Fn(&TargetTask) -> bool) {
         let mut units = SmallVec::<[Lun; 4]>::new();
         let commands =
@@ -121,7 +123,8 @@ impl Session {
         self.events.extend(units.into_iter().map(TargetEvent::Terminated));
     }
 
-    /// Task management functions are over with their connection: nobody can be told.
+    /// Ends the task management functions of a connection without a response, since the connection
+    /// for it has ended.
     fn end_management(&mut self, instance: Instance) {
         let is_meant = |task: &TargetTask| {
             task.stage == TargetTaskStage::Management && task.allegiance == instance
@@ -140,12 +143,12 @@ impl Session {
         }
     }
 
-    /// A task continues on another connection.
+    /// Moves a task to another connection, on which it continues.
     pub(super) fn move_task(&mut self, itt: Itt, to: usize) {
         let Some(task) = self.tasks.by_tag.get_mut(&itt) else { return };
         let connection = &mut self.connections[to];
         task.allegiance = connection.instance;
-        task.snack_tag = 0; // RFC 7143, 7.2.2
+        task.snack_tag = 0; // required by RFC 7143, 7.2.2
         connection.writes.solicited += task.solicited;
         if let Some(transfer) = self.writes.incoming.get_mut(&itt) {
             (transfer.progress, transfer.begun) = (self.now, self.now);
@@ -163,13 +166,13 @@ impl Session {
         });
     }
 
-    /// Asks the initiator to log out within `seconds`, on every connection (RFC 7143, 11.9.1).
+    /// Asks the initiator on every connection to log out within `seconds` (RFC 7143, 11.9.1).
     pub fn ask_for_logout(&mut self, seconds: u16) {
         self.tell_all(AsyncEvent::LogoutRequested { time: seconds });
     }
 
-    /// Says on every connection that all of them will be dropped, and that the initiator may come
-    /// back with a new session after `time2wait` seconds (RFC 7143, 11.9.1). No task is kept.
+    /// Announces on every connection that all of them will be closed, and that the initiator may
+    /// open a new session after `time2wait` seconds (RFC 7143, 11.9.1). No task is kept.
     pub fn announce_end(&mut self, time2wait: u16) {
         self.tell_all(AsyncEvent::SessionDropped { time2wait, time2retain: 0 });
     }
@@ -182,7 +185,7 @@ impl Session {
         }
     }
 
-    /// The session ends: nothing of it is left but what its connections have still to send.
+    /// Ends the session. Only the output of its connections is still sent.
     pub(super) fn end_all(&mut self) {
         self.ended = true;
         self.order.window.discard_held(|_| true);
@@ -194,7 +197,7 @@ impl Session {
         self.lost.clear();
     }
 
-    /// Takes note that statuses have arrived (ExpStatSN); what waited for that goes on.
+    /// Records acknowledged statuses (ExpStatSN), and sends the responses that waited for them.
     pub(super) fn note_acknowledged(&mut self, at: usize, exp_stat_sn: Serial) {
         let is_new = self.connections[at].note_acknowledged(exp_stat_sn);
         if is_new && !self.functions.fenced.is_empty() {

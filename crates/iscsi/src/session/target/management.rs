@@ -1,4 +1,4 @@
-//! Task management (RFC 7143, 11.5, 11.6, 4.2.3).
+//! Task management functions (RFC 7143, 11.5, 11.6, 4.2.3).
 
 use scsi::Lun;
 
@@ -38,14 +38,14 @@ impl Session {
                 | TaskFunction::TargetColdReset),
             ) => self.begin_management(at, request, function),
             Ok(TaskFunction::TaskReassign) => self.reassign(at, request),
-            // NACA=1 is refused, so there is no ACA to clear.
+            // The target refuses NACA=1, so there is no ACA to clear.
             Ok(TaskFunction::ClearAca) | Err(_) => {
                 self.respond_to_management(at, itt, TaskFunctionResult::NotSupported);
             }
         }
     }
 
-    /// RFC 7143, 11.6.1: the three cases of ABORT TASK.
+    /// Performs ABORT TASK. RFC 7143, 11.6.1 distinguishes three cases.
     fn abort_task(&mut self, at: usize, request: &TaskRequest) -> TaskFunctionResult {
         let meant = request.referenced_itt;
         if let Some(task) = self.tasks.by_tag.get(&meant) {
@@ -64,7 +64,7 @@ impl Session {
         if self.order.window.take_held(|early| is_held(&early.pdu)).is_some() {
             return TaskFunctionResult::Complete;
         }
-        // A status that may be lost with its connection goes out once more (RFC 7143, 11.5.1).
+        // A status that may have been lost with its connection is sent again (RFC 7143, 11.5.1).
         self.resend_lost(at, meant);
         let comes_before = request.ref_cmd_sn.is_before(request.cmd_sn);
         if comes_before && self.order.window.void(request.ref_cmd_sn) {
@@ -93,7 +93,7 @@ impl Session {
         let cmd_sn = request.cmd_sn;
         let request = ManagementRequest { itt: request.itt, function, lun: request.lun };
         if request.unit().is_none() {
-            // What has not come yet counts as received and aborted (RFC 7143, 4.2.3.3 b).
+            // Commands that have not arrived count as received and aborted (RFC 7143, 4.2.3.3 b).
             self.order.window.plug(cmd_sn);
         }
         let until = self.now + self.settings.sequence_time;
@@ -101,8 +101,8 @@ impl Session {
         self.check_postponed();
     }
 
-    /// Aborts what `request` is about, in this session: to be called for a unit that exists. The
-    /// aborts are events.
+    /// Aborts the commands of this session that `request` affects. The driver calls this if the
+    /// unit exists. Each abort is an event.
     pub fn abort_for(&mut self, request: &ManagementRequest) {
         if let Some(task) = self.tasks.by_tag.get(&request.itt) {
             let before = task.cmd_sn;
@@ -110,9 +110,9 @@ impl Session {
         }
     }
 
-    /// Aborts all commands of this session, or those for one unit: another session has cleared or
-    /// reset them. The aborts are events. No answer tells the initiator that the window is open
-    /// again, so a NOP-In does (RFC 7143, 11.19).
+    /// Aborts all commands of this session, or those for one unit, because another session has
+    /// cleared or reset them. Each abort is an event. No response tells the initiator that the
+    /// window is open again, so the session sends a NOP-In (RFC 7143, 11.19).
     pub fn abort_tasks(&mut self, lun: Option<Lun>) {
         let before = self.tasks();
         self.abort_where(|task, _| lun.is_none_or(|lun| is_same_unit(task.lun, lun)));
@@ -123,8 +123,8 @@ impl Session {
         }
     }
 
-    /// The commands of this session for one unit that have come and are not over: those that the
-    /// driver has, and writes whose data is on its way.
+    /// Returns the commands of this session for one unit that are in progress: those that the
+    /// driver has, and writes whose data is incomplete.
     #[must_use]
     pub fn commands_for(&self, lun: Lun) -> Vec<Itt> {
         let is_meant = |task: &TargetTask| {

@@ -1,4 +1,5 @@
-//! Command order: the window of command numbers, and the commands that arrived before their turn (RFC 7143, 4.2.2.1).
+//! Command order: the window of command numbers, and commands that arrived before their turn (RFC
+//! 7143, 4.2.2.1).
 
 use std::time::Instant;
 
@@ -9,11 +10,12 @@ use super::{
     waiting::{Charge, Stall},
 };
 
-/// The order in which the commands of a session are performed.
+/// The order in which the commands of a session are executed.
 #[derive(Debug)]
 pub(super) struct CommandOrder {
     pub(super) window: TargetCommandWindow<Early>,
-    /// The number of the missing command for which others wait, and for how long it has been missing.
+    /// The number of the missing command that others wait for, and the time for which it has been
+    /// missing.
     pub(super) hole: Option<(Serial, Stall)>,
 }
 
@@ -22,18 +24,19 @@ pub(super) struct CommandOrder {
 pub(super) struct Early {
     pub(super) pdu: Pdu,
     pub(super) bhs: Bhs,
-    /// The connection on which it came.
+    /// The connection on which the PDU arrived.
     pub(super) allegiance: Instance,
-    /// Unsolicited data of the command that came before its turn, with its headers: up to FirstBurstLength.
+    /// Unsolicited Data-Out of the command that arrived before its turn, with headers: up to
+    /// FirstBurstLength.
     pub(super) data: Vec<(DataOut, Bhs)>,
-    /// The bytes that `data` counts for.
+    /// The number of bytes that `data` is charged with.
     pub(super) data_bytes: usize,
-    /// When the PDU arrived.
     pub(super) begun: Instant,
-    /// The charge for its data.
+    /// The charge for the data.
     pub(super) charge: Charge,
-    /// Its data was dropped for lack of room. The command is answered with BUSY in its turn.
+    /// True if the data was dropped for lack of memory. The command is answered with BUSY in its
+    /// turn.
     pub(super) is_shed: bool,
-    /// The last PDU of its unsolicited data has come, and was dropped.
+    /// True if the last PDU of the unsolicited data has arrived and was dropped.
     pub(super) has_ended: bool,
 }

@@ -1,4 +1,5 @@
-//! Task management functions that wait: for commands before them, or for acknowledgments.
+//! Task management functions that wait for earlier commands, and responses that wait for
+//! acknowledgments.
 
 use std::time::Instant;
 
@@ -11,25 +12,25 @@ use super::{
     task::{Instance, TargetTask, TargetTaskStage, is_same_unit},
 };
 
-/// The task management functions of a session that wait. They are few, since each is a task.
+/// The waiting task management functions of a session. They are few, since each is a task.
 #[derive(Debug, Default)]
 pub(super) struct PendingFunctions {
-    /// Functions that wait for commands before them.
+    /// Functions that wait for earlier commands.
     pub(super) postponed: Vec<Postponed>,
-    /// Responses to functions that wait for acknowledgments.
+    /// Responses that wait for acknowledgments.
     pub(super) fenced: Vec<Fenced>,
 }
 
-/// A task management function that waits until the bursts that were requested for its tasks have come, and all commands
-/// before it (RFC 7143, 4.2.3.3 a, b).
+/// A task management function that waits until the bursts that were requested for its tasks have
+/// arrived, and all commands before it (RFC 7143, 4.2.3.3 a, b).
 #[derive(Debug)]
 pub(super) struct Postponed {
     pub(super) request: ManagementRequest,
     pub(super) cmd_sn: Serial,
-    /// When the function takes effect at the latest.
+    /// The time when the function takes effect or is rejected at the latest.
     pub(super) until: Instant,
-    /// Until when the function waits for data that is on its way. More data extends the time. `None` if no data is on
-    /// its way.
+    /// The time until which the function waits for data on its way; arriving data extends it.
+    /// `None` if no data is on its way.
     pub(super) bursts_until: Option<Instant>,
 }
 
@@ -40,20 +41,20 @@ impl Postponed {
         task.stage != TargetTaskStage::Management && is_unit && task.comes_before(self.cmd_sn)
     }
 
-    /// Returns when the function has to be checked.
+    /// Returns when the function must be checked.
     pub(super) fn due(&self) -> Instant {
         self.bursts_until.map_or(self.until, |bursts| bursts.min(self.until))
     }
 }
 
-/// A response that waits until the initiator has the statuses that other connections sent before it (RFC 7143,
-/// 4.2.2.3.3 b).
+/// A response that waits until the initiator has received the statuses that other connections sent
+/// before it (RFC 7143, 4.2.2.3.3 b).
 #[derive(Debug)]
 pub(super) struct Fenced {
     pub(super) itt: Itt,
     pub(super) allegiance: Instance,
     pub(super) result: TaskFunctionResult,
-    /// The statuses that must have been acknowledged: for each connection the StatSN of the last one.
+    /// For each connection the ExpStatSN that acknowledges all statuses sent before.
     pub(super) awaited: SmallVec<[(Instance, Serial); 4]>,
     pub(super) until: Instant,
 }

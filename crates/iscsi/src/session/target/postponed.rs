@@ -1,5 +1,5 @@
-//! Task management functions that wait: before they are performed, for requested data and for missing commands, and before
-//! their response is sent, for statuses on other connections (RFC 7143, 4.2.3.3).
+//! Waiting task management functions: before its execution, a function waits for requested data and
+//! for missing commands; its response waits for statuses on other connections (RFC 7143, 4.2.3.3).
 
 use std::time::Instant;
 
@@ -15,18 +15,18 @@ use super::{
 };
 
 impl Session {
-    /// Answers a task management function: the driver has performed it, or cannot.
+    /// Answers a task management function that the driver has executed, or cannot execute.
     ///
-    /// With several connections the response "function complete" waits until the initiator has acknowledged all statuses
-    /// sent on the other connections, because no response to an aborted task may arrive after it (RFC 7143, 4.2.3.3 d,
-    /// 11.5.1).
+    /// With several connections, the response "function complete" waits until the initiator has
+    /// acknowledged all statuses sent on the other connections: no response to an aborted task may
+    /// arrive after it (RFC 7143, 4.2.3.3 d, 11.5.1).
     pub fn answer_management(&mut self, itt: Itt, result: TaskFunctionResult) {
         let Some(task) = self.tasks.by_tag.get(&itt) else { return };
         if task.stage != TargetTaskStage::Management {
             return;
         }
         let allegiance = task.allegiance;
-        // Tasks of this function that were not aborted continue.
+        // Tasks that the function did not abort continue.
         self.resume_transfers();
         let mut awaited = SmallVec::new();
         for at in 0..self.connections.len() {
@@ -44,9 +44,10 @@ impl Session {
         self.check_fences();
     }
 
-    /// Performs the postponed functions whose wait is over: the requested data of their tasks and all commands before them
-    /// have arrived, or are no longer expected. A function that is still ahead of missing commands when its time is over is
-    /// rejected and has no effect. If it were performed, a command that it should have ended would run after its response.
+    /// Executes the postponed functions whose wait is over: the requested data of their tasks and
+    /// all commands before them have arrived, or are no longer expected. A function that still
+    /// waits for missing commands when its time is over is rejected and has no effect. If it were
+    /// executed, a command that it should have ended would run after its response.
     pub(super) fn check_postponed(&mut self) {
         let mut late = SmallVec::<[Itt; 1]>::new();
         let mut at = 0;
@@ -76,8 +77,8 @@ impl Session {
         }
     }
 
-    /// Returns until when a function waits for data that R2Ts of this session have requested for its tasks; `None` if it
-    /// need not wait. It does not wait for other sessions.
+    /// Returns until when a function waits for data that R2Ts of this session have requested for
+    /// its tasks; `None` if it need not wait. It does not wait for other sessions.
     fn bursts_until(&self, postponed: &Postponed) -> Option<Instant> {
         let is_meant =
             |itt: &Itt| self.tasks.by_tag.get(itt).is_some_and(|task| postponed.is_about(task));
@@ -90,7 +91,7 @@ impl Session {
         until.max().filter(|until| self.now < *until)
     }
 
-    /// Sends the responses of functions whose awaited statuses have been acknowledged, or whose time is over.
+    /// Sends the responses whose awaited statuses have been acknowledged, or whose time is over.
     pub(super) fn check_fences(&mut self) {
         let mut at = 0;
         while at < self.functions.fenced.len() {
@@ -112,7 +113,8 @@ impl Session {
         }
     }
 
-    /// Continues writes that a function no longer ends, and then functions that waited for writes which have ended.
+    /// Continues writes that a function no longer ends, and then the functions that waited for
+    /// writes which have ended.
     pub(super) fn resume_transfers(&mut self) {
         let waiting: Vec<Itt> = self.writes.incoming.keys().copied().collect();
         waiting.into_iter().for_each(|itt| self.advance_transfer(itt));

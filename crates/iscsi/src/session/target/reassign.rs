@@ -1,4 +1,4 @@
-//! TASK REASSIGN: a task goes on, on another connection (RFC 7143, 7.2.2, 11.5.1, 11.5.6).
+//! TASK REASSIGN: a task continues on another connection (RFC 7143, 7.2.2, 11.5.1, 11.5.6).
 
 use crate::{
     Itt,
@@ -34,7 +34,8 @@ impl Session {
                 None => TaskFunctionResult::NoTask,
             }
         };
-        // The answer comes before the allegiance changes, and before all that goes out for it.
+        // Send the response before the allegiance changes, and before all PDUs of the reassigned
+        // task.
         self.respond_to_management(at, request.itt, result);
         if result != TaskFunctionResult::Complete {
             return;
@@ -48,7 +49,7 @@ impl Session {
         }
     }
 
-    /// Sends an answer once more that may have been lost with its connection.
+    /// Sends a response again that may have been lost with its connection.
     pub(super) fn resend_lost(&mut self, at: usize, itt: Itt) {
         if let Some(mut response) = self.take_lost(itt) {
             let segment = self.connections[at].parameters.max_send_data_segment_length;
@@ -63,12 +64,12 @@ impl Session {
         self.connections[at].answer(window, response);
     }
 
-    /// The connection of a task is gone and logged out.
+    /// Returns true if the connection of a task has ended and is logged out.
     fn is_free(&self, allegiance: Instance) -> bool {
         self.lost.iter().any(|lost| lost.instance == allegiance && lost.is_logged_out)
     }
 
-    /// A connection that lives keeps the answer to this command.
+    /// Returns true if an open connection keeps the response to this command.
     fn is_answered(&mut self, itt: Itt) -> bool {
         self.connections.iter_mut().any(|connection| connection.retained.response(itt).is_some())
     }
@@ -79,8 +80,8 @@ impl Session {
     }
 }
 
-/// From the first PDU on that the initiator has not acknowledged; a number that cannot be means
-/// that nothing has changed (RFC 7143, 11.5.6).
+/// Restarts a response at the first PDU that the initiator has not acknowledged. An invalid
+/// ExpDataSN acknowledges nothing (RFC 7143, 11.5.6).
 fn restart(response: &mut CommandResponse, exp_data_sn: u32, segment: u32) {
     if exp_data_sn != 0 {
         response.acknowledge(exp_data_sn);
@@ -91,7 +92,7 @@ fn restart(response: &mut CommandResponse, exp_data_sn: u32, segment: u32) {
         response.fail();
     }
     if response.layout.offset == response.length {
-        // All data has arrived: the status goes alone.
+        // All data has arrived, so the status needs a PDU of its own.
         response.collapses = false;
     }
 }

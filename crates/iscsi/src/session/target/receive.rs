@@ -1,4 +1,5 @@
-//! From frames to what they ask for: what fits the state, in whose turn.
+//! Received frames: parses them, checks them against the state of the session, and processes them
+//! in order.
 
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use crate::{
 use super::{connection::TargetSessionError, order::Early, session::Session, waiting::Stall};
 
 impl Session {
-    /// Handles a PDU that has arrived on this connection.
+    /// Processes a PDU that has arrived on this connection.
     pub fn handle_frame(
         &mut self,
         cid: Cid,
@@ -59,7 +60,8 @@ impl Session {
         match pdu {
             Pdu::DataOut(data_out) => self.handle_data_out(at, data_out, false, &bhs),
             Pdu::Snack(snack) => self.handle_snack(at, &snack, &bhs),
-            // The answer to a ping. `note_received` has noted that the initiator is alive.
+            // This is the answer to a ping; `note_received` has recorded that the initiator is
+            // alive.
             Pdu::NopOut(nop) if nop.itt == Itt::NONE => {}
             Pdu::LoginRequest(_) => {
                 self.reject(at, RejectReason::ProtocolError, &bhs);
@@ -74,7 +76,8 @@ impl Session {
         Ok(())
     }
 
-    /// Performs a PDU with a CmdSN if its turn has come. Otherwise keeps it until then, or ignores a repetition.
+    /// Processes a PDU with a CmdSN if its turn has come. Otherwise keeps it until then, or ignores
+    /// a repetition.
     fn arrive_in_order(&mut self, at: usize, pdu: Pdu, bhs: Bhs) {
         let (immediate, cmd_sn) =
             order_of(&pdu).expect("all other PDUs of an initiator take part in order");
@@ -90,8 +93,8 @@ impl Session {
         self.take_held();
     }
 
-    /// The decoder of this connection has given up: counts digest errors. The connection is to be
-    /// dropped.
+    /// Processes an error of the decoder of this connection: counts digest errors. The driver must
+    /// close the connection.
     pub fn handle_codec_error(&mut self, cid: Cid, error: CodecError) -> TargetSessionError {
         if error == CodecError::HeaderDigest
             && let Some(at) = self.index(cid)
@@ -101,8 +104,8 @@ impl Session {
         TargetSessionError::Codec(error)
     }
 
-    /// Keeps a PDU that has come before its turn. If there is no room for its data, a command is kept without the
-    /// data, and any other PDU counts as lost.
+    /// Keeps a PDU that arrived before its turn. Without memory for its data, a command is kept
+    /// without the data, and any other PDU is treated as lost.
     fn hold(&mut self, at: usize, cmd_sn: Serial, mut pdu: Pdu, bhs: Bhs) {
         let allegiance = self.connections[at].instance;
         let mut charge = self.writes.memory.charge();
@@ -137,13 +140,13 @@ impl Session {
         self.order.window.hold(cmd_sn, early);
     }
 
-    /// Commands that were held and whose turn has come, each on the connection that it came on;
-    /// and functions that waited for them.
+    /// Processes held PDUs whose turn has come, each on the connection on which it arrived, and
+    /// then the functions that waited for them.
     fn take_held(&mut self) {
         while let Some(early) = self.order.window.poll() {
             let Early { pdu, bhs, allegiance, data, charge, is_shed, has_ended, .. } = early;
             self.writes.is_shared = false;
-            // What a connection held is discarded with it.
+            // The held PDUs of a connection are discarded with it.
             let Some(at) = self.position(allegiance) else { continue };
             drop(charge);
             match pdu {
@@ -166,7 +169,7 @@ impl Session {
         }
     }
 
-    /// A PDU that takes part in command order, and its turn has come (or it is immediate).
+    /// Processes a PDU in command order whose turn has come, or an immediate one.
     fn take_turn(&mut self, at: usize, pdu: Pdu, bhs: &Bhs) {
         match pdu {
             Pdu::ScsiCommand(command) => self.handle_command(at, command, bhs),
@@ -182,7 +185,8 @@ impl Session {
         let NopOut { lun, itt, mut data, .. } = nop;
         data.truncate(self.connections[at].parameters.max_send_data_segment_length as usize);
         if self.recovers(1) {
-            // It is kept until it is acknowledged, and the receive buffer must not be.
+            // Copy the data: it is kept until it is acknowledged, and must not keep the receive
+            // buffer in memory.
             data = bytes::Bytes::copy_from_slice(&data);
         }
         self.send_status(at, |numbers| {
@@ -190,9 +194,10 @@ impl Session {
         });
     }
 
-    /// RFC 7143, 7.8. A Data-Out: reject, and its command asks for the data again, or fails when
-    /// all of it has come (level 0). Anything that takes part in command order leaves a hole that
-    /// the initiator fills by a retry; at level 0 no one does, and the connection is dropped.
+    /// Processes a PDU with a data digest error (RFC 7143, 7.8) and rejects it. The command of a
+    /// Data-Out requests the data again, or fails when all of its data has arrived (level 0). Any
+    /// other PDU in command order is missing until the initiator retries it. At level 0 initiators
+    /// do not retry, so the connection must be closed.
     fn handle_digest_error(
         &mut self,
         at: usize,
@@ -211,14 +216,14 @@ impl Session {
     }
 }
 
-/// Returns true if a discovery session accepts this PDU. RFC 7143, 4.3 b allows only text and logout requests; we
-/// answer pings as well. Strangers may open discovery sessions, so a command that waited for its turn in one
-/// would hold memory for an initiator that has proved nothing.
+/// Returns true if a discovery session accepts this PDU. RFC 7143, 4.3 b allows only text and
+/// logout requests; we answer pings as well. Unauthenticated initiators may open discovery
+/// sessions, and a command that waited for its turn there would hold memory for them.
 fn is_for_discovery(pdu: &Pdu) -> bool {
     !matches!(pdu, Pdu::ScsiCommand(_) | Pdu::TaskRequest(_) | Pdu::DataOut(_))
 }
 
-/// Returns the data of a PDU that is subject to command order.
+/// Returns the data of a PDU that takes part in command order.
 fn data_of(pdu: &mut Pdu) -> Option<&mut bytes::Bytes> {
     match pdu {
         Pdu::ScsiCommand(pdu) => Some(&mut pdu.data),
@@ -228,15 +233,16 @@ fn data_of(pdu: &mut Pdu) -> Option<&mut bytes::Bytes> {
     }
 }
 
-/// This bit of an opcode is set in what targets send (RFC 7143, 11.2.1.2).
+/// This bit is set in the opcodes of targets (RFC 7143, 11.2.1.2).
 const FROM_TARGET: u8 = 0x20;
 
-/// All that an initiator sends in full feature phase has it in the same place.
+/// Returns ExpStatSN, which is at the same offset in all PDUs of an initiator in full feature
+/// phase.
 fn exp_stat_sn(bhs: &Bhs) -> Serial {
     Serial(u32::from_be_bytes([bhs[28], bhs[29], bhs[30], bhs[31]]))
 }
 
-/// The I bit and CmdSN of what takes part in command order.
+/// Returns the I bit and the CmdSN of a PDU that takes part in command order.
 fn order_of(pdu: &Pdu) -> Option<(bool, Serial)> {
     Some(match pdu {
         Pdu::ScsiCommand(pdu) => (pdu.immediate, pdu.cmd_sn),

@@ -1,4 +1,5 @@
-//! The responses to commands, with Data-In, status and residuals (RFC 7143, 11.4, 11.7), and to task management functions.
+//! Responses to commands, with Data-In, status and residuals (RFC 7143, 11.4, 11.7), and to task
+//! management functions.
 
 use crate::{
     Itt, Pdu,
@@ -13,10 +14,10 @@ use super::{
 };
 
 impl Session {
-    /// A command has ended. Nothing happens if it was aborted meanwhile.
+    /// Ends a command with this outcome. Does nothing if it was aborted meanwhile.
     ///
-    /// Before its data is complete this refuses it: the status goes out when the data that is on
-    /// its way has come (RFC 7143, 11.4.2).
+    /// If the data of the command is incomplete, this refuses it: the status is sent when all data
+    /// on its way has arrived (RFC 7143, 11.4.2).
     pub fn complete(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
         if !self.writes.incoming.is_empty()
             && let Some(transfer) = self.writes.incoming.get_mut(&itt)
@@ -32,7 +33,7 @@ impl Session {
         self.finish(itt, outcome);
     }
 
-    /// Sends what a command returns, and its status. The task ends.
+    /// Sends the Data-In and the status of a command, and ends its task.
     pub(super) fn finish(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
         let Some(task) = self.tasks.end_if(itt, |task| task.stage != TargetTaskStage::Management)
         else {
@@ -41,7 +42,8 @@ impl Session {
         let at = self.position(task.allegiance);
         let segment = match at {
             Some(at) => self.connections[at].parameters.max_send_data_segment_length,
-            // Its connection is lost; the one that takes it over knows better.
+            // The connection is lost. Another connection that takes the task over uses its own
+            // segment length.
             None => self.parameters.max_send_data_segment_length,
         };
         let ttt = self.new_ttt();
@@ -66,7 +68,8 @@ impl Session {
         }
     }
 
-    /// A task of this connection has ended or was aborted: others may ask for data in its place.
+    /// Releases the data share of a task of this connection that has ended or was aborted, so that
+    /// other writes may request data.
     pub(super) fn release(&mut self, at: usize, task: &TargetTask) {
         self.connections[at].writes.solicited -= task.solicited;
         if !self.connections[at].writes.waiting.is_empty() {
@@ -74,7 +77,6 @@ impl Session {
         }
     }
 
-    /// Sends the response to a task management function.
     pub(super) fn respond_to_management(
         &mut self,
         at: usize,

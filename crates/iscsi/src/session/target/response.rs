@@ -1,5 +1,5 @@
-//! The answer to a command: what it returns, its status, and which PDUs that makes. It can be sent
-//! more than once, whole or in part (RFC 7143, 11.4, 11.7, 11.16).
+//! The response to a command: Data-In, status, and their division into PDUs. It can be sent more
+//! than once, completely or in part (RFC 7143, 11.4, 11.7, 11.16).
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,6 @@ use crate::{DataSegment, Itt, Ttt, pdu::Residual};
 
 use super::{event::TargetCommandOutcome, task::TargetTask};
 
-/// The answer to one command.
 #[derive(Debug)]
 pub(super) struct CommandResponse {
     pub(super) itt: Itt,
@@ -19,35 +18,34 @@ pub(super) struct CommandResponse {
     pub(super) sense: Bytes,
     pub(super) residual: Residual,
     pub(super) bidirectional_read_residual: Residual,
-    /// What it returns, or nothing any more: see `is_forgotten`.
+    /// The Data-In; empty if it was discarded, see `is_forgotten`.
     pub(super) data: DataSegment,
-    /// How many bytes of it are sent.
+    /// The length of the Data-In in bytes, even after `data` was discarded.
     pub(super) length: u32,
-    /// How `data` is cut into PDUs.
+    /// The division of `data` into PDUs.
     pub(super) layout: DataInLayout,
-    /// The status is in the last Data-In.
+    /// True if the last Data-In carries the status (phase collapse).
     pub(super) collapses: bool,
-    /// The tag of the last R-Data SNACK, else 0.
+    /// The tag of the last R-Data SNACK, otherwise 0.
     pub(super) snack_tag: u32,
-    /// The tag that asks for a data acknowledgment.
+    /// The tag of requests for a data acknowledgment.
     pub(super) ttt: Ttt,
-    /// R2Ts that were sent: with a bidirectional command, Data-In is numbered after them
-    /// (RFC 7143, 11.8.2).
+    /// The number of R2Ts that were sent. The Data-In of a bidirectional command is numbered after
+    /// them (RFC 7143, 11.8.2).
     r2ts: u32,
 }
 
-/// How Data-In is cut into PDUs, from a point before which all is acknowledged.
+/// The division of Data-In into PDUs, from the first byte that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataInLayout {
     pub(super) data_sn: u32,
     pub(super) offset: u32,
-    /// At most so many bytes in one PDU.
+    /// The most bytes in one PDU.
     pub(super) segment: u32,
-    /// Sequences end at multiples of this.
+    /// Sequences end at multiples of this number of bytes.
     pub(super) burst: u32,
 }
 
-/// One Data-In PDU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct DataInPart {
     pub(super) data_sn: u32,
@@ -57,7 +55,7 @@ pub(super) struct DataInPart {
 }
 
 impl DataInLayout {
-    /// The PDUs that carry data up to `length`.
+    /// Returns the PDUs for the data up to offset `length`.
     pub(super) fn parts(mut self, length: u32) -> impl Iterator<Item = DataInPart> {
         let (segment, burst) = (self.segment.max(1), self.burst.max(1));
         std::iter::from_fn(move || {
@@ -72,7 +70,7 @@ impl DataInLayout {
         })
     }
 
-    /// The number after the last of them.
+    /// Returns the DataSN after the last PDU.
     pub(super) fn end(self, length: u32) -> u32 {
         self.parts(length).last().map_or(self.data_sn, |part| part.data_sn.wrapping_add(1))
     }
@@ -109,7 +107,8 @@ impl CommandResponse {
             data,
             length,
             layout: DataInLayout { data_sn: r2ts, offset: 0, segment, burst },
-            // A status other than GOOD, and residuals of two directions, need a PDU of their own.
+            // A status other than GOOD, and the residuals of two directions, need a PDU of their
+            // own.
             collapses: length > 0
                 && outcome.status == ScsiStatus::Good
                 && !task.write
@@ -120,28 +119,29 @@ impl CommandResponse {
         }
     }
 
-    /// How many Data-In and R2T PDUs there are for the command (RFC 7143, 11.4.8).
+    /// Returns the number of Data-In and R2T PDUs of the command (RFC 7143, 11.4.8).
     pub(super) fn exp_data_sn(&self) -> u32 {
         if self.length == 0 { self.r2ts } else { self.layout.end(self.length) }
     }
 
-    /// What it counts for while it is kept, in bytes: all its data, though a part may be
-    /// acknowledged.
+    /// Returns the number of bytes that a kept response is charged with: all its data, even if a
+    /// part was acknowledged.
     pub(super) fn kept(&self) -> usize {
         if self.data.is_empty() { 0 } else { self.length as usize }
     }
 
-    /// Lets its data go: it cannot be sent again.
+    /// Discards the data, so that it cannot be sent again.
     pub(super) fn forget(&mut self) {
         self.data = DataSegment::new();
     }
 
-    /// Its data was let go though it is not acknowledged.
+    /// Returns true if data was discarded without being acknowledged.
     pub(super) fn is_forgotten(&self) -> bool {
         self.data.is_empty() && self.layout.offset < self.length
     }
 
-    /// Data before the PDU with this number has arrived. False if there is no such PDU.
+    /// Records that all data before the PDU with this DataSN has arrived. Returns false if there is
+    /// no such PDU.
     pub(super) fn acknowledge(&mut self, data_sn: u32) -> bool {
         if data_sn == self.layout.end(self.length) {
             (self.layout.data_sn, self.layout.offset) = (data_sn, self.length);
@@ -155,17 +155,18 @@ impl CommandResponse {
         found.is_some()
     }
 
-    /// The same once more, sharing its data.
+    /// Returns a copy that shares the data.
     pub(super) fn reference(&self) -> Self {
         Self { sense: self.sense.clone(), data: self.data.clone(), ..*self }
     }
 
-    /// What is left is to be sent in PDUs of another size.
+    /// Changes the segment length for the data that is not acknowledged.
     pub(super) fn resegment(&mut self, segment: u32) {
         self.layout.segment = segment;
     }
 
-    /// What it should return cannot be sent again: it fails (RFC 7143, 11.4.7.2, SNACK rejected).
+    /// Turns the response into a failure because its data cannot be sent again (RFC 7143, 11.4.7.2,
+    /// SNACK rejected).
     pub(super) fn fail(&mut self) {
         self.length = self.layout.offset;
         self.collapses = false;
@@ -174,14 +175,15 @@ impl CommandResponse {
     }
 }
 
-/// Drops what is beyond `length`: it is never sent, and may be kept for long.
+/// Truncates the data to `length`. The rest is never sent, and would otherwise be kept for a long
+/// time.
 fn cut(data: &mut DataSegment, length: usize) {
     let mut room = length;
     data.retain(|piece| {
         let whole = piece.len();
         piece.truncate(room);
         room -= piece.len();
-        // The rest of a buffer is kept with its first bytes, so these are copied if they are few.
+        // A short piece would keep its whole buffer in memory, so copy it.
         if piece.len() < whole / 2 {
             *piece = Bytes::copy_from_slice(piece);
         }
@@ -189,7 +191,7 @@ fn cut(data: &mut DataSegment, length: usize) {
     });
 }
 
-/// The residual of the command, and that of the read half of a bidirectional one.
+/// Returns the residual of the command, and that of the Data-In of a bidirectional command.
 fn residuals(
     task: &TargetTask,
     data_in: usize,
@@ -208,7 +210,7 @@ fn residuals(
             let length = data_out.map_or(expected, |length| length.max(data_in));
             (residual(expected, length), Residual::None)
         }
-        // Without a direction there is room for nothing.
+        // A command without a direction transfers no data.
         (false, false) => (residual(0, data_in.max(data_out.unwrap_or(0))), Residual::None),
     }
 }
@@ -221,7 +223,7 @@ fn residual(expected: u32, actual: u32) -> Residual {
     }
 }
 
-/// Pieces of which runs are taken from the front.
+/// Pieces of memory, from whose front bytes are taken.
 pub(super) struct Pieces<I> {
     pieces: I,
     front: Bytes,
@@ -232,7 +234,7 @@ impl<I: Iterator<Item = Bytes>> Pieces<I> {
         Self { pieces, front: Bytes::new() }
     }
 
-    /// The next `length` bytes; there must be so many.
+    /// Takes the next `length` bytes. There must be that many.
     pub(super) fn take(&mut self, mut length: usize) -> DataSegment {
         let mut run = DataSegment::new();
         while length > 0 {

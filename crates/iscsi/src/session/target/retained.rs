@@ -1,5 +1,5 @@
-//! Statuses of one connection that were sent and not acknowledged, from recovery level 1 on
-//! (RFC 7143, 7.1.3, 11.16).
+//! Statuses of one connection that were sent and are not acknowledged, from error recovery level 1
+//! on (RFC 7143, 7.1.3, 11.16).
 
 use std::collections::VecDeque;
 
@@ -7,31 +7,31 @@ use crate::{Itt, Pdu, Serial, Ttt};
 
 use super::response::CommandResponse;
 
-/// What carried a StatSN.
+/// A PDU or response that consumed a StatSN.
 #[derive(Debug)]
 pub(super) enum SentStatus {
     Response(CommandResponse),
-    /// Anything else.
+    /// A PDU other than the response to a command.
     Other(Box<Pdu>),
-    /// Anything else, which carried data that was let go.
+    /// A PDU other than the response to a command, whose data was discarded.
     Forgotten,
 }
 
-/// In order of StatSN, without gaps. Bounded by `Settings::unacknowledged_statuses`, the data among
-/// them by `Settings::retained_bytes`.
+/// Statuses in the order of StatSN, without gaps. `Settings::unacknowledged_statuses` limits their
+/// number, `Settings::retained_bytes` the data in them.
 #[derive(Debug)]
 pub(super) struct Retained {
-    /// The StatSN of the first.
+    /// The StatSN of the first status.
     first: Serial,
     sent: VecDeque<SentStatus>,
-    /// Bytes of data that are kept.
+    /// The number of bytes of data that are kept.
     bytes: usize,
-    /// So many at the front keep no data any more.
+    /// The number of statuses at the front whose data was discarded.
     forgotten: usize,
 }
 
 impl Retained {
-    /// Nothing was sent; this StatSN comes first.
+    /// Makes an empty queue; `first` is the next StatSN.
     pub(super) fn new(first: Serial) -> Self {
         Self { first, sent: VecDeque::new(), bytes: 0, forgotten: 0 }
     }
@@ -40,8 +40,8 @@ impl Retained {
         self.sent.len()
     }
 
-    /// Keeps what has just been sent with the next StatSN. Lets the oldest data go if more than
-    /// `limit` bytes are kept; the newest stays.
+    /// Appends the status with the next StatSN. Discards the oldest data if more than `limit` bytes
+    /// are kept, but never that of the newest status.
     pub(super) fn push(&mut self, sent: SentStatus, limit: usize) {
         self.bytes += sent.bytes();
         self.sent.push_back(sent);
@@ -57,7 +57,7 @@ impl Retained {
         }
     }
 
-    /// Those before `stat_sn` have arrived.
+    /// Removes the statuses before `stat_sn`, which have arrived.
     pub(super) fn acknowledge(&mut self, stat_sn: Serial) {
         while self.first.is_before(stat_sn)
             && let Some(sent) = self.sent.pop_front()
@@ -68,8 +68,8 @@ impl Retained {
         }
     }
 
-    /// Those from `begin` on: `run` of them, or all with 0. `None` if one was not sent or is
-    /// acknowledged.
+    /// Returns `run` statuses from `begin` on, or all with a `run` of 0. `None` if one of them was
+    /// not sent or is acknowledged.
     pub(super) fn run(
         &self,
         begin: Serial,
@@ -82,18 +82,18 @@ impl Retained {
         Some(numbers.zip(self.sent.range(skipped..end)))
     }
 
-    /// The StatSN of the first that is kept.
+    /// Returns the StatSN of the first status.
     pub(super) fn first(&self) -> Serial {
         self.first
     }
 
-    /// The last answer to this command that is kept, with its StatSN.
+    /// Returns the newest response to this command, with its StatSN.
     pub(super) fn response(&mut self, itt: Itt) -> Option<(Serial, &mut CommandResponse)> {
         self.find(|response| response.itt == itt)
     }
 
-    /// Data of the answer with this tag has arrived, before the PDU with this number. False if
-    /// there is no such answer or PDU.
+    /// Records that the data of the response with this tag has arrived, up to the PDU before
+    /// `data_sn`. Returns false if there is no such response or PDU.
     pub(super) fn acknowledge_data(&mut self, ttt: Ttt, data_sn: u32) -> bool {
         let Some((_, response)) = self.find(|response| response.ttt == ttt) else { return false };
         let before = response.kept();
@@ -116,7 +116,7 @@ impl Retained {
         })
     }
 
-    /// All answers to commands.
+    /// Returns all responses to commands.
     pub(super) fn into_responses(self) -> impl Iterator<Item = CommandResponse> {
         self.sent.into_iter().filter_map(|sent| match sent {
             SentStatus::Response(response) => Some(response),
@@ -135,8 +135,8 @@ impl SentStatus {
     }
 }
 
-/// Bytes of data that a PDU carries, other than the answer to a command. No more than a header, as
-/// of a Reject, counts for nothing.
+/// Returns the number of bytes of data in a PDU other than the response to a command. The header in
+/// a Reject does not count.
 fn data_of(pdu: &Pdu) -> usize {
     match pdu {
         Pdu::NopIn(pdu) => pdu.data.len(),

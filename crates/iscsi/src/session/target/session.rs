@@ -34,8 +34,8 @@ use super::{
 /// ```
 ///
 /// An `Err` of `handle_frame` ends the connection or all connections: see
-/// [`Error::ends_session`](super::TargetSessionError::ends_session). Write the output, close the
-/// socket, and call `drop_connection`.
+/// [`TargetSessionError::ends_session`](super::TargetSessionError::ends_session). Write the output,
+/// close the socket, and call `drop_connection`.
 #[derive(Debug)]
 pub struct Session {
     pub(super) settings: Settings,
@@ -45,14 +45,15 @@ pub struct Session {
     pub(super) tasks: SessionTasks,
     pub(super) writes: SessionWrites,
     pub(super) functions: PendingFunctions,
-    /// One for each CID in use; at most MaxConnections, and one that is closing for each.
+    /// One connection per CID in use, at most MaxConnections, and at most one closing connection
+    /// per CID.
     pub(super) connections: SmallVec<[Connection; 1]>,
-    /// Connections that failed or were removed for recovery, at level 2.
+    /// Connections that failed or were removed for recovery, at error recovery level 2.
     pub(super) lost: Vec<ReassignableConnection>,
     pub(super) events: VecDeque<TargetEvent>,
-    /// The time of the last call that had one.
+    /// The time of the last call that passed one.
     pub(super) now: Instant,
-    /// The whole session is logged out.
+    /// True if the whole session was logged out.
     pub(super) ended: bool,
     pub(super) next_ttt: u32,
     next_instance: u32,
@@ -60,7 +61,7 @@ pub struct Session {
     past: TargetPduCounters,
 }
 
-/// The two ends of a session, and its kind.
+/// The names of both ends of a session, its identifier and its type.
 #[derive(Debug)]
 pub(super) struct SessionIdentity {
     pub(super) discovery: bool,
@@ -70,21 +71,21 @@ pub(super) struct SessionIdentity {
     pub(super) tsih: Tsih,
 }
 
-/// A connection whose tasks may be reassigned (RFC 7143, 7.2.2, 8.2).
+/// A lost connection whose tasks may be reassigned (RFC 7143, 7.2.2, 8.2).
 #[derive(Debug)]
 pub(super) struct ReassignableConnection {
     pub(super) instance: Instance,
     pub(super) cid: Cid,
-    /// The connection was logged out, which must happen before its tasks are reassigned.
+    /// True if the connection was logged out, which must happen before its tasks are reassigned.
     pub(super) is_logged_out: bool,
-    /// When its tasks are terminated.
+    /// When the tasks are terminated.
     pub(super) deadline: Instant,
     /// Responses that the initiator may not have received.
     pub(super) responses: Tasks<CommandResponse>,
 }
 
 impl Session {
-    /// Returns a session with its leading connection.
+    /// Makes a session with its leading connection.
     pub(super) fn new(
         settings: Settings,
         login: &EstablishedLogin,
@@ -128,13 +129,12 @@ impl Session {
         &self.parameters
     }
 
-    /// Returns true for a discovery session, which serves only SendTargets.
+    /// Returns true for a discovery session, which serves SendTargets only.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
         self.identity.discovery
     }
 
-    /// Returns the initiator's iSCSI name.
     #[must_use]
     pub fn initiator_name(&self) -> &str {
         &self.identity.initiator_name
@@ -152,7 +152,7 @@ impl Session {
         self.identity.isid
     }
 
-    /// Returns our part of the session identifier.
+    /// Returns the target's part of the session identifier.
     #[must_use]
     pub fn tsih(&self) -> Tsih {
         self.identity.tsih
@@ -164,24 +164,23 @@ impl Session {
         self.tasks.by_tag.len()
     }
 
-    /// Returns the connections, in the order in which they logged in.
+    /// Returns the connections in the order in which they logged in.
     pub fn connections(&self) -> impl ExactSizeIterator<Item = &Connection> {
         self.connections.iter()
     }
 
-    /// Returns the connection with this CID.
     #[must_use]
     pub fn connection(&self, cid: Cid) -> Option<&Connection> {
         self.connections.iter().find(|connection| connection.cid() == cid)
     }
 
-    /// Returns the connection with this CID, so that the driver can take its output.
+    /// Returns the connection with this CID; the driver takes its output.
     pub fn connection_mut(&mut self, cid: Cid) -> Option<&mut Connection> {
         self.connections.iter_mut().find(|connection| connection.cid() == cid)
     }
 
-    /// Returns the connection on which this command is answered; `None` if the connection is lost or the command has
-    /// ended.
+    /// Returns the connection on which this command is answered; `None` if the connection is lost
+    /// or the command has ended.
     #[must_use]
     pub fn allegiance(&self, itt: Itt) -> Option<&Connection> {
         let task = self.tasks.by_tag.get(&itt)?;
@@ -194,8 +193,9 @@ impl Session {
         self.connections.is_empty() && self.lost.is_empty()
     }
 
-    /// Returns true if the initiator has logged the session out: no connection takes another command, and none
-    /// is to be recovered. The session is over when what is queued has been written.
+    /// Returns true if the initiator has logged the session out: no connection accepts another
+    /// command, and no connection can be recovered. The session is over when all queued output is
+    /// written.
     #[must_use]
     pub fn is_logged_out(&self) -> bool {
         let is_closing = self.connections.iter().all(Connection::is_closing);
@@ -210,12 +210,11 @@ impl Session {
         counters
     }
 
-    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
     }
 
-    /// Returns true at this error recovery level or a higher one (RFC 7143, 7.1.5).
+    /// Returns true if the error recovery level is at least `level` (RFC 7143, 7.1.5).
     pub(super) fn recovers(&self, level: u8) -> bool {
         self.parameters.error_recovery_level >= level
     }
@@ -224,7 +223,8 @@ impl Session {
         self.connections.iter().position(|connection| connection.cid() == cid)
     }
 
-    /// Returns the index of a connection; `None` if it has ended or is logged out, so that nothing more is sent on it.
+    /// Returns the index of a connection; `None` if it has ended or is logged out, so that nothing
+    /// more may be sent on it.
     pub(super) fn position(&self, instance: Instance) -> Option<usize> {
         self.connections.iter().position(|c| c.instance == instance && !c.closing)
     }
@@ -236,8 +236,8 @@ impl Session {
         output: PduOutput,
         now: Instant,
     ) {
-        // Digests, compression and segment lengths belong to the connection, all other parameters to the session
-        // (RFC 7143, 13).
+        // Digests, compression and segment lengths belong to the connection, all other parameters
+        // to the session (RFC 7143, 13).
         let parameters = Parameters {
             digests: login.parameters.digests,
             compression: login.parameters.compression,
@@ -259,10 +259,10 @@ impl Session {
         connection
     }
 
-    /// Returns ExpCmdSN and MaxCmdSN; the caller adds a StatSN. Opens the window as far as there is room before
-    /// it is reported: not only the end of a task makes room, but each PDU in order that is no task, too. A
-    /// session whose waiting writes have used up their share of memory gets no further command numbers; the
-    /// answers to these writes open the window again.
+    /// Returns ExpCmdSN and MaxCmdSN; the caller adds a StatSN. Opens the window first as far as
+    /// there is space: the end of a task makes space, and so does each PDU in order that is not a
+    /// task. A session whose waiting writes have used up their share of memory gets no further
+    /// command numbers; the responses to these writes open the window again.
     pub(super) fn window_numbers(&mut self) -> Numbers {
         if !self.is_over_share() {
             self.order.window.open(self.tasks.in_progress);
@@ -274,15 +274,15 @@ impl Session {
         }
     }
 
-    /// Returns the bytes that waiting writes hold: data that came before its turn, data of writes that are not
-    /// complete, and room for data that was requested.
+    /// Returns the number of bytes that waiting writes hold: data that arrived before its turn,
+    /// data of incomplete writes, and memory reserved for requested data.
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.writes.memory.held()
     }
 
-    /// Returns whether a postponed function will end this task. No more data is requested for such a task, and it
-    /// does not begin.
+    /// Returns true if a postponed function will end this task. No more data is requested for such
+    /// a task, and the driver does not receive it.
     pub(super) fn is_about_to_end(&self, itt: Itt) -> bool {
         !self.functions.postponed.is_empty()
             && self.tasks.by_tag.get(&itt).is_some_and(|task| {
@@ -290,21 +290,21 @@ impl Session {
             })
     }
 
-    /// Notes whether other sessions lack room for their writes. Call this before `handle_timeout`.
+    /// Records if other sessions lack memory for their writes. Call this before `handle_timeout`.
     pub fn note_contention(&mut self, is_contended: bool, now: Instant) {
         self.writes.contended_since =
             if is_contended { self.writes.contended_since.or(Some(now)) } else { None };
     }
 
-    /// Returns true if a write that is not done has been asked for data.
+    /// Returns true if data was requested for a write in progress.
     #[must_use]
     pub fn has_solicited(&self) -> bool {
         self.connections.iter().any(|connection| connection.writes.solicited > 0)
     }
 
-    /// Returns the bytes that are lacking before the data of the next write can be requested; zero if no write
-    /// waits for room. A write that waits for other writes of its connection lacks nothing: more room would
-    /// not let it continue.
+    /// Returns the number of bytes that are missing before the data of the next write can be
+    /// requested; zero if no write waits for memory. A write that waits for other writes of its
+    /// connection does not count: more memory would not let it continue.
     #[must_use]
     pub fn lacking_bytes(&self) -> usize {
         let first = |connection: &Connection| {
@@ -319,14 +319,14 @@ impl Session {
         self.connections.iter().filter_map(first).max().unwrap_or(0)
     }
 
-    /// Returns true if the waiting writes leave no room for the first burst of one more command.
+    /// Returns true if the waiting writes leave no memory for the first burst of one more command.
     #[must_use]
     pub fn is_over_share(&self) -> bool {
         let next = self.parameters.first_burst_length as usize;
         self.writes.memory.held() > 0 && !self.writes.memory.has_room(next)
     }
 
-    /// Sends a PDU that carries a status.
+    /// Sends a PDU that consumes a StatSN.
     pub(super) fn send_status(&mut self, at: usize, make: impl FnOnce(Numbers) -> Pdu) {
         let window = self.window_numbers();
         self.connections[at].send_status(window, make);

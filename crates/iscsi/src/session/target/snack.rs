@@ -1,4 +1,4 @@
-//! SNACK: what was lost on its way goes out again (RFC 7143, 11.16).
+//! SNACK: sends PDUs again that were lost (RFC 7143, 11.16).
 
 use crate::{
     Bhs, Itt, Pdu, Serial, Ttt,
@@ -28,7 +28,7 @@ impl Session {
     fn resend_statuses(&mut self, at: usize, snack: &Snack) -> Result<(), (RejectReason, u32)> {
         let window = self.window_numbers();
         let connection = &mut self.connections[at];
-        // Taken out for the time of sending: `send` needs the rest of the connection.
+        // Take the statuses out while sending: `send` needs the rest of the connection.
         let empty = super::retained::Retained::new(connection.stat_sn);
         let retained = std::mem::replace(&mut connection.retained, empty);
         let is_all = snack.begin == 0 && snack.run_length == 0;
@@ -38,7 +38,7 @@ impl Session {
             run.try_for_each(|(stat_sn, sent)| {
                 let numbers = Numbers { stat_sn, ..window };
                 match sent {
-                    // A status within Data-In goes out as it did.
+                    // A status that was sent in a Data-In is sent in a Data-In again.
                     SentStatus::Response(response)
                         if response.collapses && !response.is_forgotten() =>
                     {
@@ -66,7 +66,7 @@ impl Session {
                 return Err((RejectReason::ProtocolError, 0));
             }
             let Some(transfer) = self.writes.incoming.get(&itt) else {
-                // Nothing was sent yet, or all R2Ts were answered.
+                // No R2T was sent yet, or all R2Ts were answered.
                 let is_all = run_length == 0 && begin <= task.r2t_sn;
                 return if is_all {
                     Ok(())
@@ -109,8 +109,8 @@ impl Session {
         if is_known { Ok(()) } else { Err((RejectReason::InvalidDataAck, 0)) }
     }
 
-    /// The initiator takes segments of another size by now, and wants what it has not acknowledged
-    /// anew (RFC 7143, 11.16.3).
+    /// Sends all data that is not acknowledged again, because the initiator now accepts segments of
+    /// another length (RFC 7143, 11.16.3).
     fn resend_in_other_segments(
         &mut self,
         at: usize,
@@ -126,7 +126,7 @@ impl Session {
             if task.stage == TargetTaskStage::Management || task.allegiance != connection.instance {
                 return Err((RejectReason::ProtocolError, 0));
             }
-            task.snack_tag = tag.0; // nothing was sent yet
+            task.snack_tag = tag.0; // no data was sent yet
             return Ok(());
         }
         let segment = connection.parameters.max_send_data_segment_length;
@@ -146,7 +146,7 @@ impl Session {
     }
 }
 
-/// The same PDU, with the window as it is now.
+/// Returns a copy of the PDU with the present window.
 fn with_window(pdu: &Pdu, window: Numbers) -> Pdu {
     let mut pdu = pdu.clone();
     let numbers = match &mut pdu {

@@ -1,5 +1,5 @@
-//! Solicited data of writes (RFC 7143, 11.8): which writes may request data, as far as there is room for it, and the
-//! R2Ts that request it.
+//! Solicited data of writes (RFC 7143, 11.8): decides which writes may request data, as far as
+//! there is memory for it, and sends the R2Ts.
 
 use std::time::Instant;
 
@@ -20,13 +20,14 @@ use super::{
 };
 
 impl Session {
-    /// Limits the data that the writes of one connection may have been asked for and not sent yet to `bytes`, and to
-    /// `Settings::solicited_bytes`. A single write is asked for its data whatever the limit.
+    /// Limits the data that is requested for the writes of one connection at a time to `bytes`, and
+    /// to `Settings::solicited_bytes`. A single write may always proceed.
     pub fn share_solicited(&mut self, bytes: u64) {
         self.writes.solicited_share = bytes.min(self.settings.solicited_bytes);
     }
 
-    /// Permits a write to send its data: the driver's answer to `Event::Admission`. `admitted` comes back with the
+    /// Permits a write to send its data: the driver's answer to
+    /// [`TargetEvent::Admission`](super::TargetEvent::Admission). `admitted` is returned with the
     /// data in [`ReceivedCommand::admitted`](super::ReceivedCommand::admitted).
     pub fn admit(&mut self, itt: Itt, admitted: Option<AdmittedCommand>) {
         let Some(transfer) = self.writes.incoming.get_mut(&itt) else { return };
@@ -42,8 +43,8 @@ impl Session {
         }
     }
 
-    /// Removes the transfer of a write that ends: no more of its data is requested. The initiator may use the tag
-    /// again at once, so the tag is removed from the queues of waiting writes, too.
+    /// Removes the transfer of a write that ends: no more of its data is requested. The initiator
+    /// may use the tag again at once, so the tag is removed from the queues of waiting writes, too.
     pub(super) fn take_gather(&mut self, itt: Itt) -> Option<IncomingWrite> {
         let transfer = self.writes.incoming.remove(&itt)?;
         if transfer.admission == AdmissionState::Waiting {
@@ -54,7 +55,7 @@ impl Session {
         Some(transfer)
     }
 
-    /// Requests the data of waiting writes, in their order, as long as there is room for it.
+    /// Requests the data of waiting writes, in their order, as long as there is memory for it.
     pub(super) fn grant_waiting(&mut self, at: usize) {
         while let Some(&itt) = self.connections[at].writes.waiting.front() {
             let connection = &mut self.connections[at];
@@ -91,7 +92,7 @@ impl Session {
         self.connections[at].writes.lacks_room_since = None;
     }
 
-    /// Returns when the first write that waits on a connection has waited too long for room.
+    /// Returns when the first waiting write of a connection will have waited too long for memory.
     pub(super) fn room_due(&self, connection: &Connection) -> Option<Instant> {
         let since = connection.writes.lacks_room_since?;
         let first = self.writes.incoming.get(connection.writes.waiting.front()?)?;
@@ -142,8 +143,8 @@ impl Session {
         }
     }
 
-    /// Limits the bytes that waiting writes may hold from now on. Bytes that are held already stay. Without this
-    /// call there is no limit.
+    /// Limits the bytes that waiting writes may hold from now on. Bytes that are held already stay.
+    /// Without this call there is no limit.
     pub fn limit_waiting(&mut self, bytes: usize) {
         let is_more = bytes > self.writes.memory.limit();
         self.writes.memory.set_limit(bytes);

@@ -1,4 +1,4 @@
-//! The state of a task while it is in progress.
+//! The state of a task in progress.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -15,43 +15,47 @@ use super::{
     waiting::{Charge, Stall},
 };
 
-/// Identifies one connection of a session. Another connection may have the same CID later, but never the same instance.
+/// Identifies one connection of a session. Another connection may have the same CID later, but
+/// never the same instance.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Instance(pub(super) u32);
 
 /// A task in progress: a command from its arrival to its status, or a task management function.
 #[derive(Clone, Debug)]
 pub(super) struct TargetTask {
-    /// The connection on which the task came or to which it was reassigned. Its data and status use this connection
-    /// (connection allegiance). If the connection is lost, the task waits for its reassignment.
+    /// The connection on which the task arrived or to which it was reassigned. Its data and status
+    /// use this connection (connection allegiance). If the connection is lost, the task waits for
+    /// its reassignment.
     pub(super) allegiance: Instance,
     pub(super) lun: Lun,
     pub(super) cmd_sn: Serial,
-    /// The task takes no place in the command window.
+    /// An immediate task uses no number of the command window.
     pub(super) immediate: bool,
     pub(super) stage: TargetTaskStage,
     pub(super) read: bool,
     pub(super) write: bool,
     pub(super) expected_data_transfer_length: u32,
-    /// Read half of a bidirectional command.
+    /// The length of the Data-In of a bidirectional command.
     pub(super) bidirectional_read_length: Option<u32>,
-    /// Bytes counted against `Settings::solicited_bytes`.
+    /// The number of bytes charged against `Settings::solicited_bytes`.
     pub(super) solicited: u64,
-    /// Number of R2Ts that were sent for the task.
+    /// The number of R2Ts that were sent for the task.
     pub(super) r2t_sn: u32,
-    /// The tag of an R-Data SNACK that came before its data (RFC 7143, 11.16.3), else 0.
+    /// The tag of an R-Data SNACK that arrived before its data was sent (RFC 7143, 11.16.3),
+    /// otherwise 0.
     pub(super) snack_tag: u32,
 }
 
 impl TargetTask {
-    /// Returns true if a task management function with this CmdSN affects the task (RFC 7143, 11.5.1). The next
-    /// command in order has the CmdSN of an immediate function and comes after it. An immediate command with that
-    /// CmdSN does not use it up, and may have come before the function.
+    /// Returns true if a task management function with this CmdSN affects the task (RFC 7143,
+    /// 11.5.1). An immediate function has the CmdSN of the next command in order, which comes after
+    /// it. An immediate command with that CmdSN does not consume it, and may have come before the
+    /// function.
     pub(super) fn comes_before(&self, cmd_sn: Serial) -> bool {
         self.cmd_sn.is_before(cmd_sn) || self.immediate && self.cmd_sn == cmd_sn
     }
 
-    /// Returns the bytes of Data-In that the initiator has room for.
+    /// Returns the most bytes of Data-In that the initiator accepts.
     pub(super) fn data_in_capacity(&self) -> u32 {
         match (self.read, self.write) {
             (false, _) => 0,
@@ -65,14 +69,13 @@ impl TargetTask {
 #[derive(Debug, Default)]
 pub(super) struct SessionTasks {
     pub(super) by_tag: Tasks<TargetTask>,
-    /// Number of tasks that take a place in the command window.
+    /// The number of tasks that use a number of the command window.
     pub(super) in_progress: u32,
-    /// Number of immediate tasks.
     pub(super) immediate: u32,
 }
 
 impl SessionTasks {
-    /// A task begins. The caller has seen that its tag is free.
+    /// Adds a task. The caller has checked that its tag is free.
     pub(super) fn begin(&mut self, itt: Itt, task: TargetTask) {
         if task.immediate {
             self.immediate += 1;
@@ -82,7 +85,7 @@ impl SessionTasks {
         self.by_tag.insert(itt, task);
     }
 
-    /// A task ends; its place in the window is free again.
+    /// Removes a task, which frees its number of the command window.
     pub(super) fn end(&mut self, itt: Itt) -> Option<TargetTask> {
         self.end_if(itt, |_| true)
     }
@@ -107,52 +110,54 @@ impl SessionTasks {
     }
 }
 
-/// How far a task has come.
+/// The progress of a task.
 ///
 /// ```text
-/// arrived ──▶ Gathering ──▶ Executing ──▶ (status sent, task gone)
+/// arrived ──▶ Gathering ──▶ Executing ──▶ (status sent, task removed)
 ///     └─ all data there ────────▲
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TargetTaskStage {
-    /// The data of the task is not complete. The driver does not have the task.
+    /// The data of the task is incomplete. The driver does not have the task.
     Gathering,
     /// The driver has the task.
     Executing,
-    /// A task management function whose effects the driver brings about.
+    /// A task management function, which the driver executes.
     Management,
 }
 
-/// A write whose data is not complete.
+/// A write whose data is incomplete.
 #[derive(Debug)]
 pub(super) struct IncomingWrite {
     pub(super) gather: DataOutGather,
     pub(super) cdb: Cdb,
     pub(super) attribute: u8,
     pub(super) admission: AdmissionState,
-    /// The unit's result of checking the command, which goes back to the unit together with the data.
+    /// The result of the unit's checks, which is returned to the unit together with the data.
     pub(super) admitted: Option<AdmittedCommand>,
-    /// The outcome of a write that the driver has refused. It is sent when no more data is on its way.
+    /// The outcome of a write that the driver has refused. It is sent when no more data is on its
+    /// way.
     pub(super) refusal: Option<TargetCommandOutcome>,
-    /// When data last came, or was last requested.
+    /// When data last arrived, or was last requested.
     pub(super) progress: Instant,
-    /// The charge for data that has come and for data that was requested.
+    /// The charge for data that has arrived and for data that was requested.
     pub(super) charge: Charge,
-    /// When the write came, was admitted, or was last asked for data, whichever was last.
+    /// The last time at which the write arrived, was admitted, or requested data.
     pub(super) begun: Instant,
-    /// `arrived` bytes have come since then: less than [`PROGRESS`](super::waiting::PROGRESS).
+    /// Measures the time without progress. Since its start, `arrived` bytes have arrived: less than
+    /// [`PROGRESS`](super::waiting::PROGRESS).
     pub(super) stall: Stall,
     pub(super) arrived: u32,
 }
 
 impl IncomingWrite {
-    /// Returns true if an R2T of this write was not answered in full.
+    /// Returns true if an R2T of this write was not answered completely.
     pub(super) fn is_asked_for(&self) -> bool {
         self.gather.has_valid_ttt()
     }
 }
 
-/// Says whether the data of a write may be requested.
+/// The state of the permission to request the data of a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AdmissionState {
     /// No data has to be requested, or the driver has not decided yet.
@@ -162,8 +167,8 @@ pub(super) enum AdmissionState {
     Granted,
 }
 
-/// Tasks by tag. There are at most `queue_commands + immediate_commands`, so a peer gains nothing by choosing tags that
-/// collide, and a cheap hash is enough.
+/// Tasks by tag. There are at most `queue_commands + immediate_commands`, so a peer gains nothing
+/// by choosing tags that collide, and a cheap hash is sufficient.
 pub(super) type Tasks<T> = HashMap<Itt, T, BuildHasherDefault<TagHasher>>;
 
 /// Fibonacci hashing of one 32-bit tag.
@@ -185,7 +190,7 @@ impl Hasher for TagHasher {
     }
 }
 
-/// Returns true if two LUNs name the same unit, in whichever form the initiator wrote them.
+/// Returns true if two LUNs name the same unit, possibly in different forms.
 pub(super) fn is_same_unit(a: Lun, b: Lun) -> bool {
     a == b || a.number().is_some_and(|number| b.number() == Some(number))
 }

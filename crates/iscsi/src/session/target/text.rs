@@ -1,5 +1,5 @@
-//! Text in full feature phase: SendTargets, and the few keys that may change
-//! (RFC 7143, 11.10, 11.11, 13).
+//! Text exchanges in full feature phase: SendTargets, and the few keys that may change (RFC 7143,
+//! 11.10, 11.11, 13).
 
 use bytes::Bytes;
 
@@ -14,8 +14,8 @@ use super::{
     session::Session,
 };
 
-/// The most text that an initiator may send in one exchange, in bytes. The keys that mean
-/// anything now take a few hundred.
+/// The most text that an initiator may send in one exchange, in bytes. The keys that are valid in
+/// this phase need a few hundred.
 const TEXT: usize = 8192;
 
 impl Session {
@@ -90,8 +90,8 @@ impl Session {
         }
     }
 
-    /// Which targets there are (answer to `TargetEvent::SendTargets` of this connection): for each its name and its
-    /// addresses, as `host:port,portal-group-tag`.
+    /// Answers `TargetEvent::SendTargets` of this connection. `targets` has for each target its
+    /// name and its addresses, as `host:port,portal-group-tag`.
     pub fn answer_send_targets<'a>(
         &mut self,
         cid: Cid,
@@ -108,7 +108,7 @@ impl Session {
         self.say(at, exchange, is_final);
     }
 
-    /// Sends the next part of the answer; keeps the exchange open if there is more to come.
+    /// Sends the next part of the answer. Keeps the exchange open if more parts follow.
     fn say(&mut self, at: usize, mut exchange: Exchange, is_final: bool) {
         let segment = self.connections[at].parameters.max_send_data_segment_length as usize;
         let part = exchange.answer.split_to(exchange.answer.len().min(segment));
@@ -144,8 +144,8 @@ impl Session {
     }
 }
 
-/// What a value of SendTargets asks for; `None` if it may not be asked here: All belongs to
-/// discovery sessions, the empty value to normal ones (RFC 7143, Appendix C).
+/// Parses a value of SendTargets. `None` if it is not allowed in this session: All is for discovery
+/// sessions, the empty value for normal ones (RFC 7143, Appendix C).
 fn send_targets(session: &Session, value: &str) -> Option<SendTargets> {
     match value {
         "All" => session.is_discovery().then_some(SendTargets::All),

@@ -1,5 +1,5 @@
-//! What happens when nothing happens: silent initiators, lost data, tasks that nobody takes over
-//! (RFC 7143, 7.1.4, 7.5).
+//! Time-outs: silent initiators, lost data, and tasks that no connection takes over (RFC 7143,
+//! 7.1.4, 7.5).
 
 use std::time::Instant;
 
@@ -15,8 +15,8 @@ use super::{
 };
 
 impl Session {
-    /// When `handle_timeout` is to be called; changes with every frame. `None` if nothing is
-    /// waited for.
+    /// Returns when to call `handle_timeout`; every frame may change it. `None` if no timer is
+    /// running.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let open = self.connections.iter().filter(|connection| !connection.closing);
@@ -31,14 +31,15 @@ impl Session {
         next
     }
 
-    /// Notes that output of this connection is blocked, so that R2Ts may not have reached the initiator. Its
-    /// silence is excused. Call this before `handle_timeout`, and once more when the output is no longer blocked.
+    /// Records that output of this connection is blocked, so that R2Ts may not have reached the
+    /// initiator. Its silence is excused. Call this before `handle_timeout`, and once more when the
+    /// output is no longer blocked.
     pub fn excuse_silence(&mut self, cid: Cid, now: Instant) {
         self.excuse(cid, now, IncomingWrite::is_asked_for);
     }
 
-    /// Notes that this connection is not read for now, so that the awaited data may wait in the socket. Call this
-    /// at the same times as [`Self::excuse_silence`].
+    /// Records that the driver does not read this connection now, so that the awaited data may wait
+    /// in the socket. Call this at the same times as [`Self::excuse_silence`].
     pub fn excuse_unread(&mut self, cid: Cid, now: Instant) {
         let most = self.settings.excused_time;
         self.excuse(cid, now, |_| true);
@@ -62,7 +63,7 @@ impl Session {
         }
     }
 
-    /// Time has passed. Returns the connections that are to be dropped, and why.
+    /// Processes time-outs. Returns the connections to close, and the reasons.
     pub fn handle_timeout(&mut self, now: Instant) -> SmallVec<[(Cid, TargetSessionError); 1]> {
         self.now = now;
         let mut failed = SmallVec::new();
@@ -100,7 +101,7 @@ impl Session {
         failed
     }
 
-    /// Checks that waiting writes make progress. If they do not, the session has to end: returns one of its
+    /// Checks that waiting writes make progress. Otherwise the session must end: returns one of its
     /// connections with the error.
     fn check_progress(&mut self) -> Option<(Cid, TargetSessionError)> {
         let holds_early = self.order.window.held().any(|early| early.charge.bytes() > 0);
@@ -137,8 +138,9 @@ impl Session {
         Some((self.connections[0].cid(), error))
     }
 
-    /// Returns when the data of a write has taken too long to come while other sessions lack room. Writes whose data
-    /// has not been requested have ended before that: see `refuse_waiting`.
+    /// Returns when the data of a write will have taken too long to arrive while other sessions
+    /// lack memory. Writes whose data has not been requested have ended before that: see
+    /// `refuse_waiting`.
     fn data_due(&self) -> Option<Instant> {
         let contended = self.writes.contended_since?;
         let held = |begun: Instant, charge: &Charge| (charge.bytes() > 0).then_some(begun);
@@ -152,7 +154,7 @@ impl Session {
         Some(oldest.max(contended) + self.settings.data_time)
     }
 
-    /// Writes whose data does not come.
+    /// Handles writes whose data does not arrive.
     fn check_sequences(&mut self) {
         let time = self.settings.sequence_time;
         let due = |progress: Instant| progress + time;
@@ -165,11 +167,12 @@ impl Session {
             .collect();
         for itt in late {
             let Some(transfer) = self.writes.incoming.get_mut(&itt) else { continue };
-            // Data that is requested again gets its full time again, a few times for each write.
+            // Data that is requested again gets its full time again, a limited number of times per
+            // write.
             (transfer.progress, transfer.stall) = (self.now, Stall::new(self.now));
             let allegiance = self.tasks.by_tag.get(&itt).map(|task| task.allegiance);
             let Some(at) = allegiance.and_then(|instance| self.position(instance)) else {
-                continue; // nothing can come as long as its connection is lost
+                continue; // no data can arrive while its connection is lost
             };
             let repeated =
                 self.writes.incoming.get_mut(&itt).and_then(|t| t.gather.handle_silence());

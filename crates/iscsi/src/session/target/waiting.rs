@@ -1,4 +1,5 @@
-//! Memory of writes that wait: for commands before them, for the rest of their data, or for room.
+//! Memory of waiting writes. They wait for earlier commands, for the rest of their data, or for
+//! memory.
 
 use std::{
     sync::{
@@ -12,7 +13,7 @@ use crate::{Bhs, pdu::DataOut};
 
 /// The bytes that a session holds for waiting writes, and their limit.
 ///
-/// Each holder of bytes has a [`Charge`]. Dropping the charge gives them back, however the write ends.
+/// Each holder of bytes has a [`Charge`]. Dropping the charge returns them, however the write ends.
 #[derive(Debug)]
 pub(super) struct WaitingWriteBytes {
     held: Arc<AtomicUsize>,
@@ -22,12 +23,13 @@ pub(super) struct WaitingWriteBytes {
 /// A part of the bytes that a session holds.
 #[derive(Debug)]
 pub(super) struct Charge {
-    /// The total of the session. Only its driver changes it; it is atomic because a session moves between threads.
+    /// The total of the session. Only its driver changes it; it is atomic because a session moves
+    /// between threads.
     held: Arc<AtomicUsize>,
     bytes: usize,
 }
 
-/// Measures for how long a transfer has made no progress. Time in which the target did not read from the
+/// Measures the time without progress of a transfer. Time in which the target did not read from the
 /// connection, or could not send an R2T, does not count, up to a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
@@ -37,21 +39,23 @@ pub(super) struct Stall {
     excused: Duration,
 }
 
-/// The least progress of a write, in bytes, within `Settings::stalled_after`; less is enough if the write is
-/// complete then. With the default time that is 4 kB/s; a login would not succeed on so slow a link.
+/// The least progress of a write, in bytes, within `Settings::stalled_after`; less is enough if
+/// that completes the write. With the default time this is 4 kB/s; a login would not succeed on so
+/// slow a link.
 pub(super) const PROGRESS: u32 = 64 * 1024;
 
-/// Bytes that a Data-Out takes beside its data while it waits for its command: its place in a vector, which
-/// may have twice the capacity that it uses, and the smallest allocation for its data.
+/// The memory in bytes that a waiting Data-Out needs in addition to its data: its entry in a
+/// vector, which may have twice the capacity that it uses, and the smallest allocation for its
+/// data.
 pub(super) const KEPT_DATA_OUT: usize = 2 * size_of::<(DataOut, Bhs)>() + 32;
 
 impl Stall {
-    /// Begins to measure after some progress.
+    /// Starts to measure after some progress.
     pub(super) fn new(now: Instant) -> Self {
         Self { since: now, excused: Duration::ZERO }
     }
 
-    /// Leaves out the time since the last progress, but never more than `most` in all.
+    /// Excludes the time since the last progress, but never more than `most` in all.
     pub(super) fn excuse(&mut self, now: Instant, most: Duration) {
         let passed = now.saturating_duration_since(self.since);
         let excused = passed.min(most.saturating_sub(self.excused));
@@ -81,14 +85,14 @@ impl WaitingWriteBytes {
         self.held().saturating_add(bytes) <= self.limit
     }
 
-    /// Returns a charge for no bytes yet.
+    /// Returns a charge of zero bytes.
     pub(super) fn charge(&self) -> Charge {
         Charge { held: Arc::clone(&self.held), bytes: 0 }
     }
 }
 
 impl Charge {
-    /// Adds to the charge. The caller has checked that there is room.
+    /// Adds to the charge. The caller has checked that there is memory.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.held.fetch_add(bytes, Relaxed);

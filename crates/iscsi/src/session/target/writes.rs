@@ -1,4 +1,4 @@
-//! The writes of a session whose data is not complete.
+//! The writes of a session whose data is incomplete.
 
 use std::time::Instant;
 
@@ -10,21 +10,21 @@ use super::{
 /// The incomplete writes of a session, and the checks of their progress.
 #[derive(Debug)]
 pub(super) struct SessionWrites {
-    /// Writes whose data is not complete, by tag.
+    /// Writes whose data is incomplete, by tag.
     pub(super) incoming: Tasks<IncomingWrite>,
-    /// Memory that waiting commands and `incoming` hold, and its limit.
+    /// The memory of waiting commands and of `incoming`, and its limit.
     pub(super) memory: WaitingWriteBytes,
-    /// The data of the PDU at hand is a piece of a larger buffer
-    /// ([`Frame::is_shared`](crate::codec::PduFrame::is_shared)). Data that has to wait is copied then: it would
-    /// keep the whole buffer in memory, and be charged for its own length only.
+    /// True if the data of the present PDU is a piece of a larger buffer
+    /// ([`PduFrame::is_shared`](crate::codec::PduFrame::is_shared)). Data that must wait is then
+    /// copied: it would keep the whole buffer in memory, and be charged for its own length only.
     pub(super) is_shared: bool,
-    /// The limit of the bytes that one connection may have been asked for at once.
+    /// The most bytes that may be requested on one connection at a time.
     pub(super) solicited_share: u64,
-    /// When the progress of the waiting writes is checked next.
+    /// When the progress of waiting writes is checked next.
     pub(super) stall_check: Option<Instant>,
-    /// When the sequences of data are checked next, from recovery level 1 on.
+    /// When the data sequences are checked next, from error recovery level 1 on.
     pub(super) sequence_check: Option<Instant>,
-    /// Since when other sessions have lacked room for their writes.
+    /// The time since which other sessions lack memory for their writes.
     pub(super) contended_since: Option<Instant>,
 }
 
