@@ -1,9 +1,10 @@
-//! The initiator's machine in full feature phase (RFC 7143, 3.2, 4.2): commands out, outcomes back.
+//! The session state machine of the initiator in full feature phase (RFC 7143, 3.2, 4.2): it sends
+//! commands and returns their outcomes.
 //!
-//! An [`InitiatorSession`] has one command window and several connections; each command goes to the one with
-//! the least to do and stays there. What is lost on the way is asked for again (level 1), what a
-//! failed connection leaves behind goes on elsewhere (level 2) or is handed back. Logging in,
-//! sockets, reconnecting are the caller's.
+//! An [`InitiatorSession`] has one command window and several connections. Each command goes to the
+//! connection with the least load and stays there. Lost PDUs are requested again (error recovery
+//! level 1). The tasks of a failed connection continue on another connection (level 2), or are
+//! returned to the application. Logins, sockets and reconnects are up to the caller.
 
 mod window;
 mod gather;
@@ -35,31 +36,31 @@ use crate::{
     pdu::{ParseError, RejectReason},
 };
 
-/// How long a connection waits for its target.
+/// The timers of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionTiming {
-    /// After so long without hearing anything, ping.
+    /// A ping is sent after this time without a PDU from the target.
     pub ping_after: Duration,
-    /// After so long without hearing anything since the ping, and without a byte getting through that
-    /// its answer has to wait for ([`InitiatorSession::note_carried`]), the connection is dead.
+    /// The connection fails after this time without a PDU since the ping, unless bytes that the
+    /// answer has to wait for were transferred meanwhile ([`InitiatorSession::note_carried`]).
     pub ping_time_out: Duration,
-    /// How long the answer to a task management function or a logout may take.
+    /// The longest wait for the answer to a task management function or a logout.
     pub abort_time_out: Duration,
-    /// After so long without hearing anything while commands are on their way, ping, so that what
-    /// was lost is noticed; doubles with each answer that brings no news, up to `ping_after`. Not
-    /// where nothing can be done about a loss: at level 0 with one connection.
+    /// While commands are in flight, a ping is sent after this time without a PDU, so that losses
+    /// are detected. The time doubles with each answer that brings no news, up to `ping_after`. Not
+    /// used if a loss could not be repaired: at error recovery level 0 with one connection.
     pub probe_after: Duration,
-    /// A ping that takes longer than this, and four times what pings took lately, makes the others
-    /// of the session be asked; a connection that is then the only silent one, and on which no byte gets
-    /// through ([`InitiatorSession::note_carried`]), has failed.
+    /// If a ping takes longer than this, and longer than four times the recent pings, the other
+    /// connections of the session are pinged. A connection fails if it is then the only silent one,
+    /// and if no bytes were transferred on it ([`InitiatorSession::note_carried`]).
     pub stall_time_out: Duration,
 }
 
 impl Default for ConnectionTiming {
-    /// A ping after 5 s, given up 5 s later (open-iscsi's values); 5 s for ABORT TASK. A connection
-    /// that stalls beside others is given up in a third of a second, since commands on it may hold
-    /// up those on the others: 50 ms, and 300 ms, above TCP's shortest retransmission time-out of
-    /// 200 ms.
+    /// Returns a ping after 5 s and its time-out of 5 s (the values of open-iscsi), and 5 s for
+    /// ABORT TASK. A connection that stalls while others work fails after a third of a second,
+    /// since its commands may delay those on the others: 50 ms, and 300 ms, which is longer than
+    /// TCP's shortest retransmission time-out of 200 ms.
     fn default() -> Self {
         let five = Duration::from_secs(5);
         Self {
@@ -72,104 +73,95 @@ impl Default for ConnectionTiming {
     }
 }
 
-/// What the application should know.
+/// An event for the application.
 #[derive(Debug)]
 pub enum InitiatorEvent {
-    /// A command ended.
     Completed {
-        /// The application's name for it.
+        /// The tag of the [`CommandRequest`].
         tag: u64,
-        /// How.
         result: Result<InitiatorCommandOutcome, CommandFailure>,
     },
-    /// These commands ended with their connection, in the order of submission: the target can do
-    /// them no more, and nobody knows whether it has. To be submitted again.
+    /// These commands ended with their connection, in the order of submission. The target will no
+    /// longer execute them, and it is unknown if it has executed them. The application must submit
+    /// them again.
     Returned(Vec<CommandRequest>),
-    /// The answer to [`InitiatorSession::text`], all its parts joined.
+    /// The complete answer to [`InitiatorSession::text`].
     Text(Bytes),
-    /// The target asked for a logout of a connection: no more commands are sent on it, and the
-    /// logout follows when those on their way have ended or the target's time is up.
-    LogoutRequested {
-        /// Which.
-        cid: Cid,
-    },
-    /// A connection is no more: close its socket, and tell the session with [`InitiatorSession::close`].
-    Closed {
-        /// Which.
-        cid: Cid,
-        /// Why.
-        error: InitiatorSessionError,
-    },
+    /// The target requested a logout of a connection. No more commands are sent on it. The logout
+    /// follows when the commands in flight have ended, or when the target's time is over.
+    LogoutRequested { cid: Cid },
+    /// A connection has failed: close its socket, and call [`InitiatorSession::close`].
+    Closed { cid: Cid, error: InitiatorSessionError },
     /// The logout of the session was answered: close all connections.
     LoggedOut {
-        /// Seconds to wait before connecting again.
+        /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
     /// A SCSI asynchronous event.
     Sense(Lun, Option<Sense>),
 }
 
-/// Why a connection is no more. With it ends the session, if it [`ends
-/// it`](InitiatorSessionError::ends_session) or none is left: what was not answered then comes out of
-/// [`InitiatorSession::take_unanswered`]. At level 2 a session without connections waits for a login.
+/// The reason why a connection failed. The session ends with it if the error [`ends
+/// it`](InitiatorSessionError::ends_session) or if no connection is left;
+/// [`InitiatorSession::take_unanswered`] then returns the unanswered commands. At error recovery
+/// level 2, a session without connections waits for a login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InitiatorSessionError {
-    /// The socket was closed or broke.
+    /// The socket was closed or failed.
     #[error("the connection was closed")]
     Closed,
-    /// Framing is lost.
+    /// The byte stream cannot be decoded.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
-    /// A header means nothing.
+    /// A header is invalid.
     #[error("a PDU that cannot be read: {0}")]
     Parse(#[from] ParseError),
-    /// Data arrived damaged.
     #[error("data digest error")]
     DataDigest,
-    /// The target broke the protocol.
+    /// The target violated the protocol.
     #[error("the target sent {0}")]
     Protocol(&'static str),
-    /// The target refused a PDU that it has to take.
+    /// The target rejected a PDU that it must accept.
     #[error("the target rejected a PDU: {0:?}")]
     Rejected(RejectReason),
-    /// The target says that it drops the connection.
+    /// The target announced that it closes the connection.
     #[error("the target dropped the connection")]
     Dropped {
-        /// Seconds to wait before connecting again.
+        /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// The target says that it drops the session.
+    /// The target announced that it closes the session.
     #[error("the target dropped the session")]
     SessionDropped {
-        /// Seconds to wait before connecting again.
+        /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// It was logged out.
+    /// The connection was logged out.
     #[error("logged out")]
     LoggedOut {
-        /// Seconds to wait before connecting again.
+        /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// Nothing was heard since a ping.
+    /// No PDU has arrived since a ping.
     #[error("no answer to a ping")]
     Silent,
-    /// Nothing was heard since a ping, and other connections of the session were.
+    /// No PDU has arrived since a ping, although the other connections of the session receive PDUs.
     #[error("no answer to a ping, where other connections have one")]
     Stalled,
-    /// ABORT TASK, text or logout was not answered in time, or could not be done.
+    /// A request (named) was not answered in time, or its answer shows that it failed.
     #[error("no answer to {0}")]
     Unanswered(&'static str),
 }
 
 impl InitiatorSessionError {
-    /// The other connections of the session are of no use either: the target means it so, or
-    /// speaks in a way that cannot be trusted (RFC 7143, 7.7).
+    /// Returns true if the other connections of the session cannot be used either: the target says
+    /// so, or its PDUs cannot be trusted (RFC 7143, 7.7).
     #[must_use]
     pub fn ends_session(&self) -> bool {
         matches!(self, Self::Parse(_) | Self::Protocol(_) | Self::SessionDropped { .. })
     }
 
-    /// Seconds before connecting again, if the target named them.
+    /// Returns the seconds to wait before a reconnect, if the target stated them.
     #[must_use]
     pub fn time2wait(&self) -> Option<u16> {
         match self {

@@ -1,4 +1,4 @@
-//! Runs of Data-Out PDUs: unsolicited after a command, solicited by an R2T.
+//! Sequences of Data-Out PDUs: unsolicited after a command, solicited by an R2T.
 
 use super::{InitiatorSessionError, task::InitiatorTask};
 use crate::{
@@ -7,11 +7,11 @@ use crate::{
     pdu::{DataOut, ReadyToTransfer, ScsiCommand},
 };
 
-/// One sequence of Data-Out PDUs that is being sent.
+/// A sequence of Data-Out PDUs that is being sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataOutBurst {
     pub(super) itt: Itt,
-    /// From the R2T; NONE if unsolicited.
+    /// The tag of the R2T; NONE if unsolicited.
     pub(super) ttt: Ttt,
     lun: scsi::Lun,
     next: u32,
@@ -20,8 +20,8 @@ pub(super) struct DataOutBurst {
 }
 
 impl DataOutBurst {
-    /// Puts the immediate data into `command`, at most `segment` bytes, and returns the burst that
-    /// follows it unasked.
+    /// Adds immediate data of at most `segment` bytes to `command`. Returns the burst of
+    /// unsolicited data that follows the command.
     pub(super) fn begin(
         command: &mut ScsiCommand,
         data: &bytes::Bytes,
@@ -47,7 +47,7 @@ impl DataOutBurst {
         })
     }
 
-    /// The burst that an R2T asks for, or what is wrong with asking.
+    /// Returns the burst that an R2T requests, or an error if the R2T is invalid.
     pub(super) fn solicited(
         r2t: &ReadyToTransfer,
         task: &InitiatorTask,
@@ -66,7 +66,8 @@ impl DataOutBurst {
                 "an R2T for nothing or more than MaxBurstLength",
             ));
         }
-        // From level 1 on a target may ask again for what was lost (recovery R2T, RFC 7143, 7.8).
+        // From error recovery level 1 on, a target may request lost data again (recovery R2T, RFC
+        // 7143, 7.8).
         if r2t.buffer_offset != task.sent && parameters.error_recovery_level == 0 {
             return Err(InitiatorSessionError::Protocol("an R2T out of order"));
         }
@@ -86,13 +87,13 @@ impl DataOutBurst {
         })
     }
 
-    /// Where the burst ends, counted from the command's first byte.
+    /// Returns the end of the burst as an offset in the command's data.
     pub(super) fn end(&self) -> u32 {
         self.end
     }
 
-    /// The next PDU of at most `limit` bytes; `exp_stat_sn` is left to the caller. The burst is
-    /// over when the PDU is final.
+    /// Returns the next PDU, of at most `limit` bytes. The caller sets `exp_stat_sn`. The burst
+    /// ends with a final PDU.
     pub(super) fn next_pdu(&mut self, data: &bytes::Bytes, limit: u32) -> DataOut {
         let stop = self.end.min(self.next.saturating_add(limit));
         let pdu = DataOut {

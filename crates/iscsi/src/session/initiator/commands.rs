@@ -1,4 +1,4 @@
-//! What the connections of a session share: the command window, the tasks, what waits.
+//! The state that the connections of a session share: command window, tasks and queues.
 
 use std::{
     collections::VecDeque,
@@ -17,23 +17,23 @@ pub(super) struct SessionCommands {
     pub(super) parameters: Parameters,
     pub(super) window: InitiatorCommandWindow,
     pub(super) tasks: TaskTable,
-    /// Commands that wait for the window, oldest first.
+    /// Commands that wait for the command window, oldest first.
     queue: VecDeque<QueuedCommand>,
-    /// Tasks that the target has never got, and whose connection is gone: they are sent again with
-    /// their number, on another connection, in the order of their numbers.
+    /// Tasks of lost connections that the target has not received. They are sent again with their
+    /// CmdSN on another connection, in the order of CmdSN.
     again: VecDeque<Itt>,
-    /// Tasks that the target has, and whose connection was logged out: to be reassigned.
+    /// Tasks that the target has and whose connection was logged out. They must be reassigned.
     pub(super) orphans: VecDeque<Itt>,
-    /// Commands that may be queued and on their way together.
+    /// The most commands that may be queued and in flight together.
     depth: usize,
     submitted: u64,
     controls: u16,
-    /// No deadline of a command is before this. May be too early, never too late.
+    /// A lower bound of the deadlines of all commands. May be too early, never too late.
     earliest_deadline: Option<Instant>,
     pub(super) events: VecDeque<InitiatorEvent>,
-    /// Answers to the logouts of connections that failed.
+    /// Answers to logouts of failed connections.
     pub(super) logged_out: Vec<LogoutResponse>,
-    /// How long pings took lately: 7/8 of what it was and 1/8 of the last.
+    /// Smoothed duration of pings: 7/8 of the old value and 1/8 of the last ping.
     round_trip: Option<Duration>,
 }
 
@@ -45,11 +45,11 @@ pub(super) struct QueuedCommand {
     pub(super) deadline: Instant,
 }
 
-/// What is to be sent.
+/// The command to send next.
 pub(super) enum NextCommand {
-    /// For the first time.
+    /// A new command.
     New(QueuedCommand),
-    /// Again.
+    /// A command to send again with its CmdSN.
     Again(Itt),
 }
 
@@ -76,12 +76,13 @@ impl SessionCommands {
         }
     }
 
-    /// Losses are made good within the connection (level 1 and above).
+    /// Returns true if losses are repaired within the connection (error recovery level 1 and
+    /// above).
     pub(super) fn recovers(&self) -> bool {
         self.parameters.error_recovery_level > 0
     }
 
-    /// Tasks move from one connection to another (level 2).
+    /// Returns true if tasks can move to another connection (error recovery level 2).
     pub(super) fn reassigns(&self) -> bool {
         self.parameters.error_recovery_level >= 2
     }
@@ -135,14 +136,14 @@ impl SessionCommands {
         all.into_iter().map(|(_, request)| request).collect()
     }
 
-    /// A tag for what is not a command: ping, task management, text, logout. Its low half is one
-    /// that the table of tasks never gives.
+    /// Returns a tag for a PDU other than a command: ping, task management function, text, logout.
+    /// The low half of the tag is one that the task table never uses.
     pub(super) fn control_itt(&mut self) -> Itt {
         self.controls = self.controls.wrapping_add(1);
         Itt(u32::from(self.controls) << 16 | 0xfffe)
     }
 
-    /// What may be sent next.
+    /// Returns the command to send next, if the window allows one.
     pub(super) fn next_to_send(&mut self) -> Option<NextCommand> {
         while let Some(itt) = self.again.pop_front() {
             if self.tasks.get(itt).is_some_and(|task| task.lost) {
@@ -155,8 +156,8 @@ impl SessionCommands {
         self.queue.pop_front().map(NextCommand::New)
     }
 
-    /// What a connection leaves behind: its tasks that the target has, and those that it has not
-    /// got and which are to be sent again.
+    /// Divides the tasks of a lost connection. Returns those that the target has received, in the
+    /// order of submission; queues the others in `again`.
     pub(super) fn split_lost(&mut self, cid: Cid) -> Vec<Itt> {
         let expected = self.window.exp_cmd_sn();
         let mut known = Vec::new();
@@ -178,8 +179,8 @@ impl SessionCommands {
         known.into_iter().map(|(_, itt)| itt).collect()
     }
 
-    /// The task of this connection that the target ought to have got when it answered a ping that
-    /// was sent before `cmd_sn`, and has not.
+    /// Returns the task of this connection that the target has not received, although it has
+    /// answered a ping that was sent after it (the ping carried `cmd_sn`).
     pub(super) fn first_missed(&self, cid: Cid, cmd_sn: Serial) -> Option<Itt> {
         let expected = self.window.exp_cmd_sn();
         if !expected.is_before(cmd_sn) {
@@ -208,7 +209,7 @@ impl SessionCommands {
         self.earliest_deadline
     }
 
-    /// Ends the commands whose time ended before they could be sent.
+    /// Ends the commands whose time-out is over before they were sent.
     pub(super) fn expire_waiting(&mut self, now: Instant) {
         let (expired, waiting): (VecDeque<_>, _) =
             self.queue.drain(..).partition(|waiting: &QueuedCommand| waiting.deadline <= now);
@@ -218,7 +219,8 @@ impl SessionCommands {
         }
     }
 
-    /// Tasks without a connection cannot be aborted: their deadlines count when they have one.
+    /// Computes the earliest deadline again. Tasks without a connection are left out, since they
+    /// cannot be aborted before they have one.
     pub(super) fn recompute_deadline(&mut self) {
         let tasks = self.tasks.iter().filter(|(_, task)| !task.lost).map(|(_, task)| task.deadline);
         self.earliest_deadline = tasks.chain(self.queue.iter().map(|w| w.deadline)).min();

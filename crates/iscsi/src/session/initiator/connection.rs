@@ -1,4 +1,4 @@
-//! One connection of a session at the initiator: commands and their data.
+//! One connection of a session at the initiator: sends commands and their data.
 
 use std::{
     collections::VecDeque,
@@ -22,87 +22,84 @@ use crate::{
     pdu::{LogoutResult, Residual, ScsiCommand},
 };
 
-/// What belongs to one TCP connection.
+/// The state of one TCP connection.
 pub(super) struct InitiatorConnection {
     pub(super) cid: Cid,
     digests: Digests,
-    /// The length of the longest data segment that the target takes on this connection.
+    /// The longest data segment in bytes that the target accepts on this connection.
     max_send_data_segment_length: u32,
     pub(super) timing: ConnectionTiming,
     pub(super) statuses: Statuses,
     pub(super) output: PduOutput,
-    /// Data that is being sent, in the order of the commands, which unsolicited data must follow (RFC 7143, 4.2.4.2).
+    /// Data that is being sent, in the order of the commands, which unsolicited data must follow
+    /// (RFC 7143, 4.2.4.2).
     pub(super) bursts: VecDeque<DataOutBurst>,
     pub(super) liveness: TargetLiveness,
     pub(super) losses: PduLosses,
     pub(super) requests: Vec<PendingTaskManagement>,
     pub(super) text: Option<TextExchange>,
     pub(super) logout: Logout,
-    /// Logouts that were sent on this connection for connections that failed.
+    /// Logouts of failed connections that were sent on this connection.
     pub(super) foreign_logouts: Vec<Itt>,
     /// The commands in flight on this connection, and their data.
     pub(super) load: ConnectionLoad,
     pub(super) counters: InitiatorPduCounters,
 }
 
-/// The signs of life of the target on one connection.
+/// The activity of the target on one connection.
 pub(super) struct TargetLiveness {
     /// When a PDU was last received.
     pub(super) heard: Instant,
-    /// When bytes last passed that delay a ping or its answer, in either direction, as far as that is noted.
+    /// When bytes that delay a ping or its answer were last transferred, in either direction; see
+    /// `note_carried`.
     pub(super) carried: Instant,
     /// The ping that is not answered.
     pub(super) ping: Option<Ping>,
-    /// The silence after which a ping is sent while commands are in flight.
+    /// The time without a PDU after which a ping is sent while commands are in flight.
     pub(super) probe_after: Duration,
 }
 
-/// What was lost on one connection, in either direction.
+/// The losses on one connection, in either direction.
 #[derive(Default)]
 pub(super) struct PduLosses {
-    /// Since when a PDU of the target is missing.
+    /// The time since which a PDU of the target is missing.
     pub(super) missing_since: Option<Instant>,
-    /// How often in a row a PDU was missing when a ping was answered.
+    /// The number of consecutive ping answers at which a PDU was missing.
     pub(super) rounds: u32,
-    /// The number of a command that should have arrived, and since when answers to pings say that it has not.
+    /// The CmdSN of a command that should have arrived, and the time since which ping answers show
+    /// that it has not.
     pub(super) missed: Option<(Serial, Instant)>,
 }
 
-/// Counters of the PDUs of a connection, and of the payload bytes in them.
+/// Counters of the PDUs of a connection, and of the data bytes in them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorPduCounters {
-    /// PDUs sent.
     pub pdus_out: u64,
-    /// PDUs received.
     pub pdus_in: u64,
-    /// PDUs sent, by size.
     pub sizes_out: PduSizes,
-    /// PDUs received, by size.
     pub sizes_in: PduSizes,
-    /// R2Ts served.
+    /// R2Ts that were answered with data.
     pub r2ts: u64,
     /// Bytes of Data-Out, immediate data included.
     pub data_out_bytes: u64,
-    /// Bytes of Data-In.
     pub data_in_bytes: u64,
     /// Data segments with a wrong digest.
     pub digest_errors: u64,
-    /// SNACKs that were sent.
     pub snacks: u64,
-    /// Commands that the target had not received, sent again with their number.
+    /// Commands that the target had not received and that were sent again with their CmdSN.
     pub retries: u64,
-    /// Tasks taken over from another connection.
+    /// Tasks that were taken over from another connection.
     pub reassigned: u64,
 }
 
 pub(super) struct Ping {
     pub(super) itt: Itt,
     pub(super) sent: Instant,
-    /// Commands on this connection with a number before this were sent before the ping.
+    /// Commands of this connection with a CmdSN before this one were sent before the ping.
     pub(super) cmd_sn: Serial,
-    /// The position in the output of the connection where the ping ends.
+    /// The end of the ping as a position in the output of the connection ([`PduOutput::end`]).
     pub(super) end: u64,
-    /// The answer took so long that the other connections were pinged, too.
+    /// True if the answer took so long that the other connections were pinged, too.
     pub(super) suspected: bool,
 }
 
@@ -118,25 +115,25 @@ pub(super) enum Management {
     Reassign { deadline: Instant },
 }
 
-/// A text exchange that is not finished.
+/// An unfinished text exchange.
 pub(super) struct TextExchange {
     pub(super) itt: Itt,
     pub(super) answer: BytesMut,
     pub(super) deadline: Instant,
-    /// The application has started the exchange, and gets its result.
+    /// True if the application has started the exchange and gets its result.
     pub(super) wanted: bool,
 }
 
 pub(super) enum Logout {
     /// No logout was requested.
     No,
-    /// A logout was requested: no new commands are sent. The logout is sent at this time at the latest.
+    /// A logout was requested, so no new commands are sent. It is sent at this time at the latest.
     Draining(Instant),
-    /// The logout was sent, for this connection, another connection or the session.
+    /// The logout was sent, for this connection or for the session.
     Sent { itt: Itt, deadline: Instant, scope: LogoutScope },
     /// Another connection is logging out the session.
     Ending,
-    /// The logout was answered. The next login has to wait for `time2wait` seconds.
+    /// The logout was answered. The next login must wait for `time2wait` seconds.
     Done { time2wait: u16, result: LogoutResult, scope: LogoutScope },
 }
 
@@ -146,20 +143,21 @@ pub(super) enum LogoutScope {
     Session,
 }
 
-/// No PDU is made while this much output waits; what is on its way the transport holds. A PDU belongs to its connection
-/// and a command has its place in the order of all, so that what is made early waits behind a slow
-/// connection and makes the others wait for it: 1 MiB here cost four lossy connections 5 % of their
-/// throughput and five times the deviation of the turnaround (docs/decisions/0023-fair-tcp.md).
+/// No PDU is made while this many bytes of output wait; bytes in flight are in the buffers of the
+/// transport. A PDU is bound to its connection, and a command has its number in the order of all
+/// connections. A PDU that is made too early therefore waits behind a slow connection and delays
+/// the commands of the others: 1 MiB here cost four lossy connections 5 % of their throughput and
+/// five times the deviation of the turnaround time (docs/decisions/0023-fair-tcp.md).
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// A command that does not arrive is sent so often, and what is missing is asked for so often,
-/// before the connection is given up: each takes another loss, and a network that loses more than
-/// every tenth PDU past TCP's checksum is better left.
+/// The most retries of a command that does not arrive, and the most requests for missing PDUs,
+/// before the connection fails. Each one needs another loss, and a network that damages more than
+/// every tenth PDU undetected by TCP's checksum is better left.
 const MOST_RETRIES: u32 = 5;
 pub(super) const MOST_ROUNDS: u32 = 5;
 
 impl InitiatorConnection {
-    /// A connection that has just logged in. `exp_stat_sn` is the next status number.
+    /// Makes the state of a connection that has just logged in. `exp_stat_sn` is the next StatSN.
     pub(super) fn new(
         cid: Cid,
         digests: Digests,
@@ -196,7 +194,8 @@ impl InitiatorConnection {
         self.statuses.exp_stat_sn()
     }
 
-    /// Something is on its way that the target has to answer.
+    /// Returns true if the target must answer something on this connection, or if one of its PDUs
+    /// is missing.
     pub(super) fn expects(&self) -> bool {
         self.load.commands > 0
             || !self.requests.is_empty()
@@ -204,7 +203,7 @@ impl InitiatorConnection {
             || self.losses.missing_since.is_some()
     }
 
-    /// May commands be sent on it?
+    /// Returns true if commands may be sent on this connection.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.logout, Logout::No)
     }
@@ -228,14 +227,15 @@ impl InitiatorConnection {
         self.send_command(commands, itt);
     }
 
-    /// Sends a command that the target has never got with its number again (RFC 7143, 7.2.1).
+    /// Sends a command of a lost connection, which the target has not received, again with its
+    /// CmdSN (RFC 7143, 7.2.1).
     pub(super) fn send_again(&mut self, commands: &mut SessionCommands, itt: Itt) {
         self.adopt(commands, itt);
         self.counters.retries += 1;
         self.send_command(commands, itt);
     }
 
-    /// The same for one whose connection this was all the time.
+    /// Sends a command of this connection again. Fails after [`MOST_RETRIES`].
     pub(super) fn retry(
         &mut self,
         commands: &mut SessionCommands,
@@ -252,7 +252,7 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// A task belongs to this connection from now on.
+    /// Assigns a task to this connection.
     pub(super) fn adopt(&mut self, commands: &mut SessionCommands, itt: Itt) {
         let task = commands.tasks.get_mut(itt).expect("the caller has found it");
         (task.allegiance, task.lost) = (self.cid, false);
@@ -261,7 +261,7 @@ impl InitiatorConnection {
         commands.note_deadline(deadline);
     }
 
-    /// A task has ended, or belongs to this connection no more.
+    /// Removes a task that has ended from this connection.
     pub(super) fn finish(
         &mut self,
         commands: &mut SessionCommands,
@@ -305,11 +305,12 @@ impl InitiatorConnection {
         self.send(Pdu::ScsiCommand(command));
     }
 
-    /// Sends one Data-Out PDU of the oldest burst.
+    /// Sends one Data-Out PDU of the oldest burst. Returns false if there is no burst.
     pub(super) fn send_data(&mut self, commands: &mut SessionCommands) -> bool {
         loop {
             let Some(burst) = self.bursts.front_mut() else { return false };
-            // A task may end before all its data was sent; then the rest is not wanted.
+            // The task may have ended before all its data was sent; the target does not want the
+            // rest.
             let Some(task) = commands.tasks.get_mut(burst.itt) else {
                 self.bursts.pop_front();
                 continue;
@@ -331,7 +332,7 @@ impl InitiatorConnection {
         }
     }
 
-    /// The task that a PDU of this connection may speak of.
+    /// Returns the task of a received PDU, which must belong to this connection.
     pub(super) fn task<'a>(
         &self,
         commands: &'a mut SessionCommands,
@@ -341,7 +342,8 @@ impl InitiatorConnection {
         commands.tasks.get_mut(itt).filter(is_ours).ok_or(UNKNOWN_TASK)
     }
 
-    /// The same, where a PDU may have been sent again for a task that has ended meanwhile.
+    /// Returns the task of a received PDU, like [`Self::task`]. From error recovery level 1 on, a
+    /// PDU may have been sent again for a task that has ended: then returns `None`.
     pub(super) fn find_task<'a>(
         &self,
         commands: &'a mut SessionCommands,
@@ -363,7 +365,8 @@ impl InitiatorConnection {
     ) -> Result<(), InitiatorSessionError> {
         let TaskFinalStatus { status, sense, residual, .. } = ending;
         let task = self.task(commands, itt)?;
-        // Never report a success that did not happen. The task stays, for the next session.
+        // Never report a success that did not happen. The task stays and is submitted to the next
+        // session.
         if ScsiStatus::from_byte(status) == Some(ScsiStatus::Good)
             && residual == Residual::None
             && let DataPhase::Out(data) = &task.request.transfer

@@ -1,4 +1,4 @@
-//! What a connection says beside commands: pings, task management, text, logouts.
+//! Requests of a connection other than commands: pings, task management functions, text, logout.
 
 use std::time::{Duration, Instant};
 
@@ -20,16 +20,16 @@ use crate::{
     },
 };
 
-/// SendTargets of 4,000 targets with 250 bytes each.
+/// The longest answer to a text request: SendTargets of 4,000 targets with 250 bytes each.
 const TEXT_BYTES: usize = 1 << 20;
 
-/// A target that answers late what it was told to abort, and never the abort itself, is not worth
-/// more patience than this.
+/// The most unanswered ABORT TASK requests of one connection. A target that answers commands late
+/// and never answers their aborts would otherwise let them accumulate.
 const MOST_ABORTS: usize = 1024;
 
 impl InitiatorConnection {
-    /// Leaves, with the session or without it; `reason` is about `cid`, this connection or one
-    /// that is gone.
+    /// Sends a logout for the session, or for the connection `cid`, which may be this one or a
+    /// failed one.
     pub(super) fn send_logout(
         &mut self,
         commands: &mut SessionCommands,
@@ -48,7 +48,7 @@ impl InitiatorConnection {
         itt
     }
 
-    /// Logs this connection out, or the session.
+    /// Logs out this connection or the session.
     pub(super) fn log_out(
         &mut self,
         commands: &mut SessionCommands,
@@ -107,12 +107,12 @@ impl InitiatorConnection {
             match self.liveness.ping.take_if(|ping| ping.itt == pdu.itt) {
                 Some(ping) => {
                     commands.note_round_trip(now.saturating_duration_since(ping.sent));
-                    // Nothing new: the next question can wait longer.
+                    // The answer brings no news, so the next ping can wait longer.
                     self.liveness.probe_after =
                         (self.liveness.probe_after * 2).min(self.timing.ping_after);
                     self.review(commands, &ping, now)?;
                 }
-                // One that was given up, whose answer comes with a SNACK's.
+                // The ping is no longer pending; its answer was sent again because of a SNACK.
                 None if commands.recovers() => {}
                 None => {
                     return Err(InitiatorSessionError::Protocol(
@@ -151,11 +151,11 @@ impl InitiatorConnection {
         };
         let request = self.requests.swap_remove(index);
         let itt = request.task;
-        // It may have ended while the request was on its way: then that is what counts.
+        // The task may have ended while the request was on its way. Its own outcome then counts.
         let Some(task) = commands.tasks.get_mut(itt) else { return Ok(()) };
         match (request.kind, pdu.result) {
-            // A response that was sent before this one would have arrived before it; if it was
-            // lost, a SNACK for it is on its way, and the task with it.
+            // The task has no response: one that was sent before this answer would have arrived
+            // before it. If it was lost, a SNACK for it is on its way, but the task ends here.
             (Management::Abort, TaskFunctionResult::Complete | TaskFunctionResult::NoTask) => {
                 if let Some(task) = self.finish(commands, itt) {
                     let request = task.request;
@@ -177,15 +177,16 @@ impl InitiatorConnection {
                 self.adopt(commands, itt);
                 Ok(())
             }
-            // The target can do it no more, and nobody knows whether it has.
+            // The target does not have the task any more, and it is unknown if it has executed it.
             (Management::Reassign { .. }, TaskFunctionResult::NoTask) => {
                 if let Some(task) = commands.tasks.remove(itt) {
                     commands.events.push_back(InitiatorEvent::Returned(vec![task.request]));
                 }
                 Ok(())
             }
-            // It is the target's to keep or to drop no more: it is aborted, which another
-            // connection may do once the first is logged out (RFC 7143, 11.5.1).
+            // The target refuses the reassignment, but may still have the task. Abort it on this
+            // connection, which is allowed once the first connection is logged out (RFC 7143,
+            // 11.5.1).
             (Management::Reassign { .. }, _) => {
                 (task.returns, task.deadline) = (true, now);
                 self.adopt(commands, itt);
@@ -194,7 +195,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Asks for a task of a connection that was logged out (level 2; RFC 7143, 7.2.2).
+    /// Requests a task of a connection that was logged out (TASK REASSIGN at error recovery level
+    /// 2; RFC 7143, 7.2.2).
     pub(super) fn send_reassign(
         &mut self,
         commands: &mut SessionCommands,
@@ -204,7 +206,7 @@ impl InitiatorConnection {
         let itt = commands.control_itt();
         let cmd_sn = commands.window.cmd_sn();
         let Some(task) = commands.tasks.get_mut(task_itt) else { return };
-        // From here on it may be this connection's at the target.
+        // From now on, the target may regard this connection as the task's.
         task.allegiance = self.cid;
         let exp_data_sn = task.gather.change_connection();
         let deadline = now + self.timing.abort_time_out;
@@ -223,14 +225,14 @@ impl InitiatorConnection {
         }));
     }
 
-    /// Tasks that are being taken over.
+    /// Returns the number of tasks that are being taken over.
     pub(super) fn reassigning(&self) -> usize {
         let is_reassign =
             |request: &&PendingTaskManagement| matches!(request.kind, Management::Reassign { .. });
         self.requests.iter().filter(is_reassign).count()
     }
 
-    /// When the answer to a TASK REASSIGN is overdue.
+    /// Returns when the first answer to a TASK REASSIGN is overdue.
     pub(super) fn reassign_deadline(&self) -> Option<Instant> {
         let deadlines = self.requests.iter().filter_map(|request| match request.kind {
             Management::Reassign { deadline } => Some(deadline),
@@ -239,8 +241,8 @@ impl InitiatorConnection {
         deadlines.min()
     }
 
-    /// Too many immediate requests for the target: aborts are due once more, and so are
-    /// reassignments.
+    /// Handles a rejected task management function: the target has too many immediate requests.
+    /// Aborts and reassignments are then due again.
     pub(super) fn handle_refused_management(
         &mut self,
         commands: &mut SessionCommands,
@@ -309,7 +311,7 @@ impl InitiatorConnection {
             }
             return Ok(());
         }
-        // Without this a target could keep the exchange going for ever.
+        // Refuse it: a target could otherwise continue the exchange forever.
         if pdu.text.is_empty() {
             return Err(InitiatorSessionError::Protocol(
                 "an empty text response that is not the last",
@@ -334,8 +336,9 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// When [`InitiatorConnection::check`] has something to do. `heard_elsewhere`: when another connection
-    /// of the session was last heard; `None` without another one.
+    /// Returns when [`InitiatorConnection::check`] must be called. `heard_elsewhere` is the time at
+    /// which another connection of the session last received a PDU; `None` if there is no other
+    /// connection.
     pub(super) fn poll_timeout(
         &self,
         commands: &SessionCommands,
@@ -346,7 +349,7 @@ impl InitiatorConnection {
             Some(ping) => {
                 let judged = self.silent_since(ping) + self.timing.ping_time_out;
                 let suspected = self.liveness.carried.max(ping.sent) + self.suspect_after(commands);
-                // The others are asked whether it is the target that is silent.
+                // The other connections are pinged to find out if the whole target is silent.
                 let is_suspect = heard_elsewhere.is_some() && self.liveness.heard <= ping.sent;
                 if is_suspect && !ping.suspected { judged.min(suspected) } else { judged }
             }
@@ -368,8 +371,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Looks after pings and overdue answers. True: the other connections should be asked whether
-    /// the target is there, since this one does not hear it.
+    /// Checks pings and overdue answers. Returns true if the other connections should be pinged to
+    /// find out if the target is alive, since this connection receives nothing.
     pub(super) fn check(
         &mut self,
         commands: &mut SessionCommands,
@@ -416,7 +419,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// The ping is overdue, and another connection was heard since that was noticed.
+    /// Returns true if the ping is overdue, and another connection has received a PDU since it was
+    /// sent.
     fn is_stalled(&self, heard_elsewhere: Option<Instant>) -> bool {
         let Some(ping) = &self.liveness.ping else { return false };
         ping.suspected
@@ -424,8 +428,8 @@ impl InitiatorConnection {
             && heard_elsewhere.is_some_and(|heard| heard > ping.sent)
     }
 
-    /// Bytes got through then: a connection that is slow has not failed, and what it was asked waits behind
-    /// what it carries.
+    /// Records that bytes were transferred at this time. The connection is then slow and has not
+    /// failed: its ping waits behind the data in transit.
     pub(super) fn note_carried(&mut self, at: Instant) {
         self.liveness.carried = self.liveness.carried.max(at);
         if let Some(ping) = &mut self.liveness.ping {
@@ -433,19 +437,21 @@ impl InitiatorConnection {
         }
     }
 
-    /// Counted from the ping, so that a process that was suspended asks before it judges.
+    /// Returns the start of the silence, which is not before the ping: a process that was suspended
+    /// must ping before it judges.
     fn silent_since(&self, ping: &Ping) -> Instant {
         self.liveness.heard.max(self.liveness.carried).max(ping.sent)
     }
 
-    /// Returns since when an answer to a ping has been owed and nothing has come; `None` if no answer is owed.
+    /// Returns since when the target owes the answer to a ping and has sent nothing; `None` if it
+    /// owes none.
     pub(super) fn owed_since(&self) -> Option<Instant> {
         self.liveness.ping.as_ref().map(|ping| self.silent_since(ping))
     }
 
     fn suspect_after(&self, commands: &SessionCommands) -> Duration {
         let usual = commands.round_trip() * 4;
-        // Whichever of the two is longer.
+        // The longer of the two times.
         usual.max(self.timing.stall_time_out).min(self.timing.ping_time_out)
     }
 
@@ -454,11 +460,13 @@ impl InitiatorConnection {
         if self.expects() && (commands.recovers() || heard_elsewhere.is_some()) {
             due = due.min(self.liveness.heard + self.liveness.probe_after);
         }
-        // On a busy connection it is heard all the time what it has to say but this.
+        // On a busy connection PDUs arrive all the time, so the silence above never occurs. A
+        // missing PDU must cause a ping all the same.
         self.losses.missing_since.map_or(due, |since| due.min(since + self.timing.probe_after))
     }
 
-    /// Asks whether the target is there, and what it has got.
+    /// Sends a ping, whose answer shows that the target is alive and which commands it has
+    /// received.
     pub(super) fn ping(&mut self, commands: &mut SessionCommands, now: Instant) {
         if self.liveness.ping.is_some() {
             return;
@@ -520,5 +528,5 @@ impl InitiatorConnection {
     }
 }
 
-/// How often the target may have no room for one immediate request.
+/// The most rejections of one immediate request for which the target lacks resources.
 const MOST_REFUSALS: u32 = 20;

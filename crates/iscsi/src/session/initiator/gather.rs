@@ -1,4 +1,4 @@
-//! Data-In PDUs of one command, joined without copying.
+//! Collects the Data-In PDUs of one command without copying.
 
 use bytes::{Bytes, BytesMut};
 
@@ -7,51 +7,53 @@ use scsi::Lun;
 use super::InitiatorSessionError;
 use crate::{DataSegment, Ttt, pdu::DataIn};
 
-/// What has arrived of a command's Data-In.
+/// The received Data-In of a command.
 ///
-/// Both DataPDUInOrder and DataSequenceInOrder are always negotiated to Yes (we ask for it, and
-/// one Yes decides), so the next byte's offset is the number of bytes that are here.
+/// DataPDUInOrder and DataSequenceInOrder are always negotiated to Yes (we propose it, and one Yes
+/// decides). The offset of the next byte is therefore the number of bytes received.
 #[derive(Debug)]
 pub(super) struct DataInGather {
-    /// Room for so many bytes.
+    /// The most bytes that the command accepts.
     expected: u32,
     received: u32,
-    /// All PDUs before this one are here.
+    /// All PDUs before this DataSN have arrived.
     data_sn: u32,
-    /// PDUs before this one were sent; those from `data_sn` on that are not `ahead` were lost.
+    /// The target has sent all PDUs before this DataSN. Those from `data_sn` on that are not in
+    /// `ahead` were lost.
     sent: u32,
-    /// PDUs that came after one that was lost, in order.
+    /// PDUs that arrived after a lost one, in order.
     ahead: Vec<DataIn>,
-    /// A wish for an acknowledgment that waits for what was lost.
+    /// A requested data acknowledgment that waits for lost PDUs.
     wish: Option<(Ttt, Lun)>,
     pieces: DataSegment,
     /// Small pieces after the first few are copied together here.
     small: BytesMut,
 }
 
-/// What became of a Data-In.
+/// The result of adding a Data-In.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DataInArrival {
-    /// It was new.
+    /// The PDU is new.
     New,
-    /// It was new, and so many before it, from this one on, were lost.
+    /// The PDU is new, and `count` PDUs from DataSN `first` on are newly known to be lost.
     After { first: u32, count: u32 },
-    /// It was here already.
+    /// The PDU had arrived before.
     Repeated,
 }
 
-/// A piece keeps the receive buffer that it was cut from alive. A target that sends a megabyte
-/// byte by byte would make us hold 84 bytes for each; so from the ninth piece on, what is shorter
-/// than 2 KiB is copied. An honest target sends its MaxRecvDataSegmentLength, 8 KiB or more.
+/// The number of pieces that are never copied. A piece keeps the receive buffer that it was cut
+/// from in memory: a target that sends a megabyte byte by byte would make us hold 84 bytes for
+/// each. From the ninth piece on, pieces of less than 2 KiB are therefore copied. An honest target
+/// sends MaxRecvDataSegmentLength, 8 KiB or more.
 const FREE_PIECES: usize = 8;
 const SMALL_PIECE: usize = 2048;
 
-/// PDUs kept that came after one that is missing: 8 MiB in PDUs of 8 KiB, the standard's default,
-/// as many as can be on their way before the target hears of the loss.
+/// The most PDUs that are kept after a missing one: 8 MiB in PDUs of 8 KiB, the default of the
+/// standard. That many can be on their way before the target learns of the loss.
 const MOST_AHEAD: usize = 1024;
 
 impl DataInGather {
-    /// Nothing arrived of at most `expected` bytes.
+    /// Makes the gather of a command that returns at most `expected` bytes.
     pub(super) fn new(expected: u32) -> Self {
         Self {
             expected,
@@ -65,8 +67,8 @@ impl DataInGather {
         }
     }
 
-    /// Takes the data of one PDU, or says what is wrong with it. Where nothing can be lost
-    /// (`recovers` is false), a gap is wrong, too.
+    /// Adds the data of one PDU, or returns an error if the PDU is invalid. If nothing can be lost
+    /// (`recovers` is false), a gap is invalid, too.
     pub(super) fn take(
         &mut self,
         pdu: DataIn,
@@ -94,7 +96,7 @@ impl DataInGather {
                 "many a Data-In after one that is missing",
             ));
         }
-        // It is kept on no other account than that it may fit.
+        // Keep the PDU only if it fits the command's length.
         let end = u64::from(pdu.buffer_offset) + length_of(&pdu);
         let kept: u64 = self.ahead.iter().map(length_of).sum();
         if end > self.expected.into()
@@ -106,12 +108,13 @@ impl DataInGather {
         Ok(self.expect(data_sn, 1))
     }
 
-    /// A PDU was sent and its data is lost.
+    /// Records that a PDU was sent and its data was lost.
     pub(super) fn lose(&mut self, data_sn: u32) -> DataInArrival {
         self.expect(data_sn.saturating_add(1), 0)
     }
 
-    /// So many PDUs were sent, and `more` that are here: which of them are newly known to be lost?
+    /// Records that the target has sent `sent` PDUs, followed by `more` PDUs that have arrived.
+    /// Returns the PDUs that are newly known to be lost.
     pub(super) fn expect(&mut self, sent: u32, more: u32) -> DataInArrival {
         let first = self.sent.max(self.data_sn);
         self.sent = first.max(sent.saturating_add(more));
@@ -122,23 +125,24 @@ impl DataInGather {
         }
     }
 
-    /// Nothing that was sent is missing.
+    /// Returns true if no PDU is missing.
     pub(super) fn is_whole(&self) -> bool {
         self.data_sn >= self.sent
     }
 
-    /// The first run of PDUs that are missing.
+    /// Returns the first run of missing PDUs: DataSN and number.
     pub(super) fn missing(&self) -> Option<(u32, u32)> {
         let end = self.ahead.first().map_or(self.sent, |pdu| pdu.data_sn);
         (end > self.data_sn).then(|| (self.data_sn, end - self.data_sn))
     }
 
-    /// The target wants to know when all before is here.
+    /// Records that the target requests an acknowledgment of all data so far.
     pub(super) fn wish(&mut self, ttt: Ttt, lun: Lun) {
         self.wish = Some((ttt, lun));
     }
 
-    /// The wish, if it can be fulfilled now: all PDUs before the returned number are here.
+    /// Returns the requested acknowledgment if it is due: all PDUs before the returned DataSN have
+    /// arrived.
     pub(super) fn acknowledgment(&mut self) -> Option<(Ttt, Lun, u32)> {
         if self.wish.is_none() || !self.is_whole() {
             return None;
@@ -146,8 +150,8 @@ impl DataInGather {
         self.wish.take().map(|(ttt, lun)| (ttt, lun, self.data_sn))
     }
 
-    /// What comes next comes from another connection: what is out of order will come again
-    /// (RFC 7143, 11.5.6). Returns the first PDU that is not here.
+    /// Prepares for data on another connection. The target sends PDUs that arrived out of order
+    /// again (RFC 7143, 11.5.6). Returns the DataSN of the first PDU that has not arrived.
     pub(super) fn change_connection(&mut self) -> u32 {
         self.ahead.clear();
         self.wish = None;
@@ -155,7 +159,7 @@ impl DataInGather {
         self.data_sn
     }
 
-    /// Forgets everything: the command is sent again.
+    /// Discards everything, because the command is sent again.
     pub(super) fn start_again(&mut self) {
         *self = Self::new(self.expected);
     }
@@ -163,7 +167,7 @@ impl DataInGather {
     fn append(&mut self, pdu: DataIn) -> Result<(), InitiatorSessionError> {
         self.data_sn = self.data_sn.wrapping_add(1);
         let length = length_of(&pdu);
-        // A PDU without data (it may carry the status) has no offset to speak of.
+        // A PDU without data (it may carry the status) has no valid offset.
         if length == 0 {
             return Ok(());
         }
@@ -193,7 +197,7 @@ impl DataInGather {
         }
     }
 
-    /// Everything that arrived.
+    /// Returns all data that has arrived.
     pub(super) fn finish(&mut self) -> DataSegment {
         self.join_small();
         std::mem::take(&mut self.pieces)

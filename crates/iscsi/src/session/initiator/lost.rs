@@ -1,29 +1,28 @@
-//! What a session remembers of a connection that failed, until its tasks go on or end.
+//! The state of a failed connection until its tasks continue elsewhere or end.
 
 use std::time::Instant;
 
 use crate::{Cid, Itt};
 
-/// A connection that failed, while its tasks wait.
+/// A failed connection whose tasks wait.
 #[derive(Debug)]
 pub(super) struct FailedConnection {
     pub(super) cid: Cid,
-    /// How far its recovery is.
     pub(super) step: ConnectionRecoveryStep,
-    /// Logouts that were sent for it.
+    /// The number of logouts that were sent for the connection.
     pub(super) attempts: u32,
 }
 
-/// The steps in their order; see `recovery`.
+/// The steps of the recovery in their order; see `recovery`.
 #[derive(Debug)]
 pub(super) enum ConnectionRecoveryStep {
-    /// No recovery before then (Time2Wait).
+    /// The recovery may start at this time (Time2Wait).
     Waiting(Instant),
     LoggingOut {
         on: Cid,
         itt: Itt,
         deadline: Instant,
     },
-    /// The target counts it as logged out; no task is asked for before then.
+    /// The target has logged the connection out. Its tasks may be requested at this time.
     Resting(Instant),
 }

@@ -1,4 +1,5 @@
-//! PDUs of the target: a method for each kind that has no file of its own.
+//! Processes PDUs of the target: dispatches them, and handles the kinds that have no file of their
+//! own.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use crate::{
 };
 
 impl InitiatorConnection {
-    /// Handles a PDU of the target.
+    /// Processes a PDU of the target.
     pub(super) fn handle_frame(
         &mut self,
         commands: &mut SessionCommands,
@@ -113,7 +114,7 @@ impl InitiatorConnection {
             }
             return Ok(());
         }
-        // Missing data of a failed command is not requested again.
+        // Do not request missing data of a failed command.
         let is_read = matches!(task.request.transfer, DataPhase::In(_));
         if recovers && is_read && pdu.status == ScsiStatus::Good as u8 {
             let expected = task.gather.expect(pdu.exp_data_sn, 0);
@@ -154,7 +155,8 @@ impl InitiatorConnection {
         self.end_task(commands, itt, ending)
     }
 
-    /// Ends a task whose status came before its last data, and acknowledges data if the target asked for that.
+    /// Ends a task whose status arrived before its last data, and acknowledges data if the target
+    /// requested that.
     fn look_at(
         &mut self,
         commands: &mut SessionCommands,
@@ -190,7 +192,7 @@ impl InitiatorConnection {
                 return Err(InitiatorSessionError::Protocol("an R2TSN out of order"));
             }
             if expected < pdu.r2t_sn {
-                // The target sends this R2T again, too.
+                // The target then sends this R2T again as well.
                 self.ask_for_data(pdu.itt, expected, 0, now);
             }
             return Ok(());
@@ -222,7 +224,8 @@ impl InitiatorConnection {
                     .push_back(InitiatorEvent::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
             }
             AsyncEvent::LogoutRequested { time } if self.is_open() => {
-                // Log out one second before the target's time is over, or after half of a short time.
+                // Log out one second before the target's time is over, or after half of a short
+                // time.
                 let time = Duration::from_secs(u64::from(time));
                 let wait = time.saturating_sub(Duration::from_secs(1)).max(time / 2);
                 self.logout = Logout::Draining(now + wait);
@@ -244,8 +247,8 @@ impl InitiatorConnection {
             AsyncEvent::NegotiationRequested { .. } if self.text.is_none() => {
                 self.begin_text(commands, Bytes::new(), false, now);
             }
-            // Vendor-specific events need no reaction. Tasks that the target has terminated time out, and the response to
-            // their ABORT TASK says that they do not exist.
+            // Vendor specific events need no reaction. Tasks that the target has terminated time
+            // out, and the response to their ABORT TASK says that they do not exist.
             _ => {}
         }
         Ok(())
@@ -274,7 +277,7 @@ impl InitiatorConnection {
             }
             // The target requests the data again, or ends the command with a status.
             (OPCODE_DATA_OUT, RejectReason::DataDigestError) if commands.recovers() => Ok(()),
-            // At level 0 a new session sends the command again.
+            // At error recovery level 0, a new session sends the command again.
             (_, RejectReason::DataDigestError | RejectReason::WaitingForLogout) => {
                 Err(InitiatorSessionError::Rejected(pdu.reason))
             }
@@ -287,7 +290,7 @@ impl InitiatorConnection {
                 }
                 Ok(())
             }
-            // The ping arrived, so the target is there.
+            // The ping arrived, so the target is alive.
             (OPCODE_NOP_OUT, _) => {
                 self.liveness.ping = None;
                 Ok(())

@@ -1,18 +1,20 @@
-//! What becomes of a connection that failed, and of its tasks (RFC 7143, 7.1.4.3, 7.2).
+//! Recovery of a failed connection and of its tasks (RFC 7143, 7.1.4.3, 7.2).
 //!
 //! ```text
 //!           Waiting ──── logout on another connection ───▶ LoggingOut ──▶ Resting ──▶ its tasks
 //! lost ──▶ (Time2Wait)                                                       ▲
-//!             └───────── login with its number (no other connection left) ───┘
+//!             └───────── login with its CID (no other connection left) ──────┘
 //! ```
 //!
-//! Nothing is done twice: until the target has answered the logout (or the login in its place) it
-//! may still perform a task, so nothing is sent again before. Afterwards
-//! - a command that the target has never got (CmdSN from ExpCmdSN on) is sent again with its
-//!   number, which fills the gap that it left;
-//! - at level 2 any other task is reassigned to another connection, and goes on where it was;
-//! - at levels 0 and 1, and where the target has it no more, the target has terminated it: it is
-//!   handed back to the application ([`InitiatorEvent::Returned`]), which submits it again.
+//! No command may be executed twice. Until the target has answered the logout (or the login in its
+//! place), it may still execute a task, so no command is sent again before. Afterwards:
+//! - A command that the target has not received (CmdSN from ExpCmdSN on) is sent again with its
+//!   CmdSN, which fills the gap in the command order.
+//! - At error recovery level 2, any other task is reassigned to another connection, on which it
+//!   continues.
+//! - At levels 0 and 1, and if the target does not have the task any more, the target has
+//!   terminated it. It is returned to the application ([`InitiatorEvent::Returned`]), which submits
+//!   it again.
 
 use std::time::{Duration, Instant};
 
@@ -27,19 +29,21 @@ use crate::{
     pdu::{LogoutReason, LogoutResponse, LogoutResult},
 };
 
-/// Tasks that are asked for at once, on each connection: a target need not take more than one
-/// immediate request, and says so; ours takes 16.
+/// The most tasks that are requested at the same time on each connection. A target must accept only
+/// one immediate request, and rejects more; our target accepts 16.
 const REASSIGNS: usize = 8;
 
-/// A logout is tried so often, each within the time-out of a task management function.
+/// The most logouts for one failed connection, each with the time-out of a task management
+/// function.
 const MOST_LOGOUTS: u32 = 3;
 
-/// A target may ask for more patience than an application has (Time2Wait is 16 bits, 18 hours):
-/// above this the session is made anew, after this at the latest. Twice what Linux gives a command.
+/// The longest Time2Wait that is obeyed. A target may ask for more time than an application has
+/// (Time2Wait has 16 bits, up to 18 hours); above this, the session ends at once. Time2Retain is
+/// limited to it as well. Twice the time that Linux gives a command.
 pub const MOST_PATIENCE: Duration = Duration::from_secs(60);
 
 impl InitiatorSession {
-    /// A connection is no more.
+    /// Handles the end of a connection.
     pub(super) fn lose(&mut self, cid: Cid, error: InitiatorSessionError, now: Instant) {
         let is_leaving = |connection: &InitiatorConnection| {
             matches!(
@@ -84,20 +88,19 @@ impl InitiatorSession {
         self.over.get_or_insert(error);
     }
 
-    /// Returns whether the session has ended.
+    /// Returns true if the session has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.is_some()
     }
 
-    /// Returns why the session has ended.
     #[must_use]
     pub fn error(&self) -> Option<&InitiatorSessionError> {
         self.over.as_ref()
     }
 
-    /// Without a connection: when a login may take the place of a lost one. `None` if there is a
-    /// connection, or the session is over.
+    /// Returns when a login may replace a lost connection. `None` while there is a connection, and
+    /// after the end of the session.
     #[must_use]
     pub fn reinstate_at(&self) -> Option<Instant> {
         if !self.connections.is_empty() || self.is_over() {
@@ -109,12 +112,12 @@ impl InitiatorSession {
         })
     }
 
-    /// The tasks of a connection have none any more.
+    /// Marks the tasks of a connection as being without one.
     pub(super) fn mark_lost(&mut self, cid: Cid, now: Instant) {
         for (_, task) in self.commands.tasks.iter_mut() {
             if task.allegiance == cid {
                 task.lost = true;
-                // An abort under way is begun again when the task has another connection.
+                // The abort starts again when the task has another connection.
                 if task.abort.take().is_some() {
                     task.deadline = now;
                 }
@@ -123,7 +126,7 @@ impl InitiatorSession {
         self.commands.recompute_deadline();
     }
 
-    /// A login has taken the place of a connection.
+    /// Records that a login has replaced a connection.
     pub(super) fn note_reinstated(&mut self, cid: Cid, now: Instant) {
         if let Some(lost) = self.lost.iter_mut().find(|lost| lost.cid == cid) {
             lost.step = ConnectionRecoveryStep::Resting(now);
@@ -141,7 +144,7 @@ impl InitiatorSession {
         due.min()
     }
 
-    /// Goes on with every connection that failed.
+    /// Continues the recovery of every failed connection.
     pub(super) fn recover(&mut self, now: Instant) {
         if self.is_over() {
             return;
@@ -173,7 +176,7 @@ impl InitiatorSession {
         self.reassign(now);
     }
 
-    /// Tells the target that a connection is no more, on one that is.
+    /// Logs out a failed connection on an open one.
     fn log_out_lost(&mut self, at: usize, now: Instant) {
         let reason = if self.commands.reassigns() {
             LogoutReason::RemoveConnectionForRecovery
@@ -194,7 +197,7 @@ impl InitiatorSession {
         lost.step = ConnectionRecoveryStep::LoggingOut { on: carrier.cid, itt, deadline };
     }
 
-    /// The answer to that.
+    /// Handles the answer to the logout of a failed connection.
     pub(super) fn handle_foreign_logout(&mut self, pdu: &LogoutResponse, now: Instant) {
         let is_meant = |lost: &FailedConnection| matches!(lost.step, ConnectionRecoveryStep::LoggingOut { itt, .. } if itt == pdu.itt);
         let Some(at) = self.lost.iter().position(is_meant) else { return };
@@ -205,7 +208,7 @@ impl InitiatorSession {
             LogoutResult::Closed if wait <= MOST_PATIENCE => {
                 self.lost[at].step = ConnectionRecoveryStep::Resting(now + wait);
             }
-            // It was logged out before; whether a task is left the target will say.
+            // The connection was logged out before. The target will say which tasks it still has.
             LogoutResult::CidNotFound => self.lost[at].step = ConnectionRecoveryStep::Resting(now),
             LogoutResult::CleanupFailed if patience <= MOST_PATIENCE => {
                 self.lost[at].step = ConnectionRecoveryStep::Waiting(now + patience);
@@ -215,7 +218,8 @@ impl InitiatorSession {
         }
     }
 
-    /// What a connection leaves behind when the target has terminated its tasks.
+    /// Returns the tasks of a connection that the target has received and terminated to the
+    /// application.
     pub(super) fn give_back(&mut self, cid: Cid) {
         let known = self.commands.split_lost(cid);
         let tasks = known.into_iter().filter_map(|itt| self.commands.tasks.remove(itt));
@@ -225,7 +229,7 @@ impl InitiatorSession {
         }
     }
 
-    /// Asks for tasks that have no connection.
+    /// Requests tasks that have no connection.
     fn reassign(&mut self, now: Instant) {
         while let Some(&itt) = self.commands.orphans.front() {
             let open = self.connections.iter_mut();

@@ -1,4 +1,4 @@
-//! A session: its connections, and which of them a command takes.
+//! A session at the initiator: its connections, and the distribution of commands to them.
 
 use std::{
     collections::VecDeque,
@@ -22,63 +22,62 @@ use crate::{
     pdu::{LogoutResult, Numbers},
 };
 
-/// A session and its connections. The driver hands in frames and time, and after each batch of
-/// them polls: [`InitiatorSession::transmit`], [`InitiatorSession::output`], [`InitiatorSession::poll_event`],
-/// [`InitiatorSession::poll_timeout`]. When [`InitiatorSession::is_over`], what was not answered comes out of
-/// [`InitiatorSession::take_unanswered`], to be submitted to the next one.
+/// A session and its connections. The driver passes frames and the time, and polls after each
+/// batch: [`InitiatorSession::transmit`], [`InitiatorSession::output`],
+/// [`InitiatorSession::poll_event`], [`InitiatorSession::poll_timeout`]. After the end
+/// ([`InitiatorSession::is_over`]), [`InitiatorSession::take_unanswered`] returns the unanswered
+/// commands, which the driver submits to the next session.
 pub struct InitiatorSession {
     pub(super) commands: SessionCommands,
     pub(super) timing: ConnectionTiming,
     spread: CommandDistribution,
-    /// Commands sent so far, for [`CommandDistribution::InTurn`].
+    /// Number of commands sent, for [`CommandDistribution::InTurn`].
     turn: usize,
-    /// At most eight or so: looked through.
+    /// Usually at most eight, so a linear search is sufficient.
     pub(super) connections: Vec<InitiatorConnection>,
-    /// The number given last.
+    /// The CID of the newest connection.
     last_cid: Cid,
-    /// Connections that failed, until the target knows it and their tasks have found others.
+    /// Failed connections, until the target has logged them out and their tasks have other
+    /// connections.
     pub(super) lost: VecDeque<FailedConnection>,
-    /// Without any connection the target keeps the tasks until then.
+    /// Without any connection, the target keeps the tasks until this time.
     pub(super) kept_until: Option<Instant>,
-    /// Why the session cannot go on.
+    /// The reason why the session has ended.
     pub(super) over: Option<InitiatorSessionError>,
 }
 
-/// Which connection of several a command goes to.
+/// The distribution of commands to several connections.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum CommandDistribution {
-    /// The one with the least to do, bytes before commands: what comes slowly off one connection goes to
-    /// the others.
+    /// The connection with the least load, by bytes and then by commands: a slow connection leaves
+    /// commands to the others.
     #[default]
     LeastToDo,
-    /// Each in its turn, as initiators of the Fair-TCP paper's time did: all wait for the slowest. To
-    /// measure the other by.
+    /// Each connection in its turn, as initiators at the time of the Fair-TCP paper did: all wait
+    /// for the slowest. For comparison in measurements.
     InTurn,
 }
 
 /// A connection that has just logged in.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedConnection {
-    /// Its number.
     pub cid: Cid,
-    /// What was negotiated for it.
     pub digests: Digests,
-    /// What the target takes in one data segment, in bytes.
+    /// The longest data segment in bytes that the target accepts.
     pub max_send_data_segment_length: u32,
-    /// The next status number.
+    /// The next StatSN.
     pub exp_stat_sn: Serial,
-    /// The window as the login's last response tells it.
+    /// ExpCmdSN in the last response of the login.
     pub exp_cmd_sn: Serial,
-    /// See `exp_cmd_sn`.
+    /// MaxCmdSN in the last response of the login.
     pub max_cmd_sn: Serial,
 }
 
-/// What commands on a connection move; the lesser is preferred.
+/// The load of a connection; the lesser is preferred.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ConnectionLoad {
-    /// Bytes, in either direction.
+    /// Bytes of the commands' data, in either direction.
     pub bytes: u64,
-    /// Commands.
     pub commands: u32,
 }
 
@@ -95,7 +94,8 @@ impl ConnectionLoad {
 }
 
 impl InitiatorSession {
-    /// A session after the login of its first connection, which takes `depth` commands at a time.
+    /// Makes a session after the login of its first connection. It accepts `depth` commands at a
+    /// time.
     #[must_use]
     pub fn new(
         parameters: Parameters,
@@ -120,8 +120,8 @@ impl InitiatorSession {
         session
     }
 
-    /// Another connection of this session has logged in. If it has the number of one that was
-    /// lost, the target has taken that for logged out (RFC 7143, 6.3.4).
+    /// Adds a connection that has logged in. If it has the CID of a lost one, the target has logged
+    /// that out (RFC 7143, 6.3.4).
     pub fn join(&mut self, joined: JoinedConnection, now: Instant) {
         let JoinedConnection { cid, digests, max_send_data_segment_length, exp_stat_sn, .. } =
             joined;
@@ -139,43 +139,42 @@ impl InitiatorSession {
         self.recover(now);
     }
 
-    /// Spreads commands in this way from now on.
+    /// Selects the distribution of commands from now on.
     pub fn set_spread(&mut self, spread: CommandDistribution) {
         self.spread = spread;
     }
 
-    /// What was negotiated by the first connection.
+    /// Returns the parameters that the first connection negotiated.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.commands.parameters
     }
 
-    /// Commands submitted and not ended.
+    /// Returns the number of commands that were submitted and have not ended.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.commands.unanswered()
     }
 
-    /// Commands that wait to be sent.
+    /// Returns the number of commands that wait to be sent.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.commands.waiting()
     }
 
-    /// The CmdSN that a login of another connection carries.
+    /// Returns the CmdSN for the login of another connection.
     #[must_use]
     pub fn cmd_sn(&self) -> Serial {
         self.commands.window.cmd_sn()
     }
 
-    /// The connections there are.
     pub fn cids(&self) -> impl Iterator<Item = Cid> {
         self.connections.iter().map(|connection| connection.cid)
     }
 
-    /// A number for the next connection. While there are others, one that was not used lately, so
-    /// that late news of a lost one are not taken for its; else that of a lost one, whose place it
-    /// takes.
+    /// Returns a CID for the next connection. If there are connections, it is one that was not used
+    /// recently, so that late messages about a lost connection are not mistaken for messages about
+    /// the new one. Otherwise it is that of a lost connection, which the new one replaces.
     #[must_use]
     pub fn next_cid(&self) -> Cid {
         if self.connections.is_empty()
@@ -191,52 +190,53 @@ impl InitiatorSession {
         after.find(is_free).unwrap_or_default()
     }
 
-    /// What a connection counted; `None` if there is no such connection (any more).
+    /// Returns the counters of a connection; `None` if it does not exist (any more).
     #[must_use]
     pub fn counters(&self, cid: Cid) -> Option<InitiatorPduCounters> {
         self.connection(cid).map(|connection| connection.counters)
     }
 
-    /// What the commands on a connection move.
+    /// Returns the load of a connection.
     #[must_use]
     pub fn load(&self, cid: Cid) -> Option<ConnectionLoad> {
         self.connection(cid).map(|connection| connection.load)
     }
 
-    /// What to write to the socket of a connection.
+    /// Returns the output of a connection, from which the driver removes the bytes that it has
+    /// sent.
     pub fn output(&mut self, cid: Cid) -> Option<&mut PduOutput> {
         self.connection_mut(cid).map(|connection| &mut connection.output)
     }
 
-    /// Takes a command. It is sent by [`InitiatorSession::transmit`], as soon as the window is open, in
-    /// the order of submission. Comes back if `depth` commands are unanswered.
+    /// Accepts a command. [`InitiatorSession::transmit`] sends it as soon as the window is open, in
+    /// the order of submission. Returns the command if `depth` commands are unanswered.
     ///
-    /// A command that changes blocks must not be submitted before another one that changes some
-    /// of them has been answered: it may have to be sent again, and would then undo the later one.
+    /// A command that writes blocks must not be submitted before an earlier write to some of these
+    /// blocks has been answered: the earlier one may have to be sent again, and would then undo the
+    /// later one.
     pub fn submit(&mut self, request: CommandRequest, now: Instant) -> Result<(), CommandRequest> {
         self.commands.submit(request, now)
     }
 
-    /// Nobody waits for this command any more: its time ends now. The next
-    /// [`InitiatorSession::handle_timeout`], due at once, aborts it.
+    /// Ends the time-out of a command because the application does not wait for it any more. The
+    /// next [`InitiatorSession::handle_timeout`], which is due at once, aborts it.
     pub fn expire(&mut self, tag: u64, now: Instant) {
         self.commands.expire(tag, now);
     }
 
-    /// Ends the session: every command that was not answered, in the order of submission, to be
-    /// submitted to the next one.
+    /// Ends the session and returns every unanswered command in the order of submission. Submit
+    /// them to the next session.
     pub fn take_unanswered(&mut self) -> Vec<CommandRequest> {
         self.commands.take_unanswered()
     }
 
-    /// The next event, if there is one.
     pub fn poll_event(&mut self) -> Option<InitiatorEvent> {
         self.commands.events.pop_front()
     }
 
-    /// A PDU arrived on a connection. After an error the connection is no more: its socket is to
-    /// be closed. Nothing is taken when the session is over: what was not answered by then comes
-    /// out of [`InitiatorSession::take_unanswered`].
+    /// Processes a PDU that has arrived on a connection. After an error the connection has failed:
+    /// close its socket. Does nothing when the session is over;
+    /// [`InitiatorSession::take_unanswered`] returns the commands that were unanswered then.
     pub fn handle_frame(
         &mut self,
         cid: Cid,
@@ -268,14 +268,14 @@ impl InitiatorSession {
         Ok(())
     }
 
-    /// The connection's socket is closed or broken: the connection is no more.
+    /// Records that the socket of a connection is closed or has failed.
     pub fn close(&mut self, cid: Cid, error: InitiatorSessionError, now: Instant) {
         if self.connection(cid).is_some() {
             self.lose(cid, error, now);
         }
     }
 
-    /// When [`InitiatorSession::handle_timeout`] wants to be called; never, if the session is over.
+    /// Returns when to call [`InitiatorSession::handle_timeout`]; `None` if the session is over.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_over() {
@@ -290,26 +290,29 @@ impl InitiatorSession {
         connections.chain(recovery).chain(deadline).min()
     }
 
-    /// Where the ping that is not answered yet ends in the connection's output ([`PduOutput::end`]); `None` if there
-    /// is none. Meanwhile its transport is to be looked at every now and then, for [`InitiatorSession::note_carried`].
+    /// Returns the end of the unanswered ping as a position in the connection's output
+    /// ([`PduOutput::end`]); `None` if there is none. While there is one, the driver must observe
+    /// the transport for [`InitiatorSession::note_carried`].
     #[must_use]
     pub fn asked(&self, cid: Cid) -> Option<u64> {
         Some(self.connection(cid)?.liveness.ping.as_ref()?.end)
     }
 
-    /// Bytes got through on a connection in a moment not before `at`, as its transport knows: some came, or the target's
-    /// host acknowledged some that a ping waits behind ([`InitiatorSession::asked`]), or the ping. What was sent after the ping
-    /// does not count: a host acknowledges also for a process that has stopped. Not needed for whole PDUs that come. To
-    /// be told before [`InitiatorSession::handle_timeout`]: a connection that is slow is then not taken for one that has failed.
+    /// Records that bytes were transferred on a connection at time `at` or later, as its transport
+    /// reports: bytes arrived, or the target's host acknowledged the ping
+    /// ([`InitiatorSession::asked`]) or bytes before it. Bytes sent after the ping do not count,
+    /// since a host also acknowledges them for a process that has stopped. Complete PDUs need no
+    /// call. Call this before [`InitiatorSession::handle_timeout`], so that a slow connection is
+    /// not mistaken for a failed one.
     pub fn note_carried(&mut self, cid: Cid, at: Instant) {
         if let Some(connection) = self.connection_mut(cid) {
             connection.note_carried(at);
         }
     }
 
-    /// Returns since when the target has sent nothing although every connection waits for the answer to a ping and
-    /// no byte of ours got through; `None` if one connection waits for no answer. A target that takes long for a
-    /// command answers pings meanwhile.
+    /// Returns since when the target has sent nothing although every connection waits for the
+    /// answer to a ping and no byte of ours was transferred; `None` if one connection waits for no
+    /// answer. A target that takes long for a command answers pings meanwhile.
     #[must_use]
     pub fn silent_since(&self) -> Option<Instant> {
         let silent: Option<Vec<_>> =
@@ -317,7 +320,7 @@ impl InitiatorSession {
         silent?.into_iter().max()
     }
 
-    /// Time passed. Connections that failed in it come out as [`InitiatorEvent::Closed`].
+    /// Processes time-outs. Connections that fail are reported by [`InitiatorEvent::Closed`].
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.is_over() {
             return;
@@ -361,11 +364,11 @@ impl InitiatorSession {
         self.recover(now);
     }
 
-    /// Makes PDUs out of what may be sent now. Call it after every batch of frames, verbs and
+    /// Makes the PDUs that may be sent now. Call this after every batch of frames and calls, and
     /// whenever output was written.
     pub fn transmit(&mut self) {
-        // A command, then a Data-Out, in turn: neither do small reads wait for a long burst, nor
-        // does data that the target waits for queue behind all commands.
+        // Alternate between commands and Data-Out: small reads then do not wait for a long burst,
+        // and data that the target waits for does not queue behind all commands.
         loop {
             let mut sent = self.send_command();
             for connection in &mut self.connections {
@@ -377,7 +380,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Sends a command on the connection whose it is. False if there is none to send, or none that has room.
+    /// Sends a command on the connection that the distribution selects. Returns false if there is
+    /// no command to send, or no connection has space.
     fn send_command(&mut self) -> bool {
         let chosen = match self.spread {
             CommandDistribution::LeastToDo => self.least_to_do(),
@@ -396,7 +400,7 @@ impl InitiatorSession {
 
     fn least_to_do(&self) -> Option<usize> {
         let several = self.connections.len() > 1;
-        // One that does not answer a ping gets nothing while another one does.
+        // A connection with an unanswered ping gets no commands while another connection has none.
         let in_doubt =
             |c: &InitiatorConnection| several && c.liveness.ping.is_some() && c.load.commands > 0;
         let all = self.connections.iter().enumerate();
@@ -404,7 +408,8 @@ impl InitiatorSession {
         Some(open.min_by_key(|(_, c)| (in_doubt(c), c.load))?.0)
     }
 
-    /// Nothing goes past one whose turn it is and that has no room.
+    /// Returns the connection whose turn it is. `None` if it has no space: commands do not bypass
+    /// it.
     fn next_in_turn(&self) -> Option<usize> {
         let all = self.connections.iter().enumerate();
         let open: SmallVec<[usize; 8]> =
@@ -413,8 +418,9 @@ impl InitiatorSession {
         self.connections[at].has_room().then_some(at)
     }
 
-    /// Asks for text keys, for example `SendTargets=All`; the answer is an [`InitiatorEvent::Text`]. False,
-    /// and nothing happens, while another exchange is under way: the target may have asked for one.
+    /// Sends text keys, for example `SendTargets=All`; the answer is an [`InitiatorEvent::Text`].
+    /// Returns false and does nothing while another exchange is in progress, which the target may
+    /// have requested.
     #[must_use]
     pub fn text(&mut self, text: Bytes, now: Instant) -> bool {
         let Some(connection) = self.connections.first_mut() else { return false };
@@ -425,8 +431,8 @@ impl InitiatorSession {
         free
     }
 
-    /// Leaves: closes the session. The answer is an [`InitiatorEvent::LoggedOut`]. Commands on their way
-    /// may or may not be performed.
+    /// Logs out and closes the session. The answer is an [`InitiatorEvent::LoggedOut`]. Commands in
+    /// flight may or may not be executed.
     pub fn log_out(&mut self, now: Instant) {
         let is_leaving = |c: &InitiatorConnection| {
             let session = LogoutScope::Session;
@@ -445,8 +451,9 @@ impl InitiatorSession {
         }
     }
 
-    /// Takes a connection out of the session while others go on: its commands end, or are handed
-    /// back after `patience`; then it is logged out. The answer is an [`InitiatorEvent::Closed`].
+    /// Removes a connection from the session while others continue. Its commands end, or are
+    /// returned after `patience`; then it is logged out. The answer is an
+    /// [`InitiatorEvent::Closed`].
     pub fn remove(&mut self, cid: Cid, patience: Duration, now: Instant) {
         if let Some(connection) = self.connection_mut(cid)
             && connection.is_open()
@@ -456,8 +463,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Goes on with a logout: sends it when the connection has no tasks left or its time is up,
-    /// and takes the connection away when it is answered.
+    /// Continues a logout: sends it when the connection has no tasks left or its time is over, and
+    /// removes the connection when the logout is answered.
     fn leave(&mut self, cid: Cid, now: Instant) {
         let alone = self.connections.len() == 1;
         let Some(at) = self.connections.iter().position(|c| c.cid == cid) else { return };
@@ -472,8 +479,8 @@ impl InitiatorSession {
                 self.end(error);
                 self.commands.events.push_back(InitiatorEvent::LoggedOut { time2wait });
             }
-            // The target may still perform what was sent there: only the login of the next session
-            // ends that for certain.
+            // The target may still execute commands of this connection. Only the login of the next
+            // session ends that for certain.
             Logout::Done { result, scope: LogoutScope::Connection, .. }
                 if result != LogoutResult::Closed && connection.load.commands > 0 =>
             {
@@ -496,7 +503,7 @@ impl InitiatorSession {
         }
     }
 
-    /// When another connection was last heard.
+    /// Returns when another connection last received a PDU.
     fn heard_elsewhere(&self, cid: Cid) -> Option<Instant> {
         if self.connections.len() < 2 {
             return None;

@@ -1,8 +1,8 @@
-//! Recovery within a connection (level 1; RFC 7143, 7.1.4.1, 7.1.4.2): what was lost is asked for
-//! again with a SNACK, what never arrived is sent again.
+//! Recovery within a connection (error recovery level 1; RFC 7143, 7.1.4.1, 7.1.4.2): requests lost
+//! PDUs with a SNACK, and sends commands again that did not arrive.
 //!
-//! MaxRecvDataSegmentLength never changes while a connection lasts, nor from one connection to the
-//! next, so Data-In is always asked for by its numbers and never by an R-Data SNACK (11.16.3).
+//! MaxRecvDataSegmentLength never changes during a connection, nor from one connection to the next.
+//! Data-In is therefore always requested by DataSN and never by an R-Data SNACK (11.16.3).
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl InitiatorConnection {
-    /// A PDU whose data is damaged and whose header is not: it counts as lost.
+    /// Handles a PDU with a data digest error and a valid header: it counts as lost.
     pub(super) fn handle_damaged(
         &mut self,
         commands: &mut SessionCommands,
@@ -38,7 +38,7 @@ impl InitiatorConnection {
                 unreachable!("the opcode says what it is")
             };
             if pdu.status.is_some() {
-                // It comes with its data.
+                // The status will be sent again together with the data.
                 self.statuses.expect(stat_sn.next());
             }
             if let Some(task) = self.find_task(commands, itt)?
@@ -56,7 +56,8 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Takes the numbers of a PDU that carries a status. Returns false if this status has arrived before.
+    /// Processes the sequence numbers of a PDU that carries a status. Returns false if this status
+    /// has arrived before.
     pub(super) fn take_stat_sn(
         &mut self,
         commands: &mut SessionCommands,
@@ -68,8 +69,9 @@ impl InitiatorConnection {
         self.judge(arrival, commands.recovers(), now)
     }
 
-    /// Checks the StatSN of a status, and requests statuses that are missing before it. Returns false if it is a repetition.
-    /// At level 0 TCP loses nothing, so a gap or a repetition is a fault of the target.
+    /// Checks the StatSN of a status, and requests statuses that are missing before it. Returns
+    /// false for a repetition. At error recovery level 0, TCP loses nothing, so a gap or a
+    /// repetition is an error of the target.
     pub(super) fn judge(
         &mut self,
         arrival: Arrival,
@@ -87,14 +89,14 @@ impl InitiatorConnection {
         }
     }
 
-    /// Asks for Data-In or R2T PDUs of a task; `count` 0: for all from `first` on.
+    /// Requests Data-In or R2T PDUs of a task; a `count` of 0 stands for all from `first` on.
     pub(super) fn ask_for_data(&mut self, itt: Itt, first: u32, count: u32, now: Instant) {
         self.losses.missing_since.get_or_insert(now);
         self.counters.snacks += 1;
         self.send_snack(SnackKind::DataOrR2t, Lun(0), itt, Ttt::NONE, first, count);
     }
 
-    /// Asks for the first run of statuses that are missing, if there is one.
+    /// Requests the first run of missing statuses, if there is one.
     pub(super) fn ask_for_statuses(&mut self, now: Instant) {
         let Some((first, count)) = self.statuses.missing() else { return };
         self.losses.missing_since.get_or_insert(now);
@@ -116,8 +118,8 @@ impl InitiatorConnection {
         self.send(Pdu::Snack(Snack { kind, lun, itt, ttt, exp_stat_sn, begin, run_length }));
     }
 
-    /// A ping was answered: whatever the target had to say to what was sent before the ping has
-    /// been said. What has not come by now was lost.
+    /// Detects losses after the answer to a ping. The target has by then sent all answers to what
+    /// was sent before the ping, so every answer that has not arrived was lost.
     pub(super) fn review(
         &mut self,
         commands: &mut SessionCommands,
@@ -136,7 +138,7 @@ impl InitiatorConnection {
             }
             Some(_) => {}
         }
-        // What is missing since after the ping is asked for already.
+        // PDUs that are missing since after the ping were requested already.
         if self.losses.missing_since.is_none_or(|since| since > ping.sent) {
             return Ok(());
         }
@@ -165,11 +167,12 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Is the next command that the target expects, which was sent here, lost? One answer does not
-    /// say so: what came ahead of its turn on one of several connections a target may count one by
-    /// one, as it begins it, and answer a ping meanwhile (LIO does). A second one does where the
-    /// command is only sent again. Where the connection is given up for it nothing gets lost on
-    /// TCP, so there is time.
+    /// Returns true if the next command that the target expects was sent on this connection and is
+    /// lost. One ping answer is not sufficient: with several connections, a target may advance
+    /// ExpCmdSN over commands that arrived before their turn one by one, as it starts them, and
+    /// answer a ping meanwhile (LIO does). From error recovery level 1 on, a second answer is
+    /// sufficient, since the command is only sent again. At level 0 the connection fails because of
+    /// it. TCP loses nothing there, so wait for `ping_time_out`.
     fn is_lost(&mut self, commands: &SessionCommands, now: Instant) -> bool {
         let expected = commands.window.exp_cmd_sn();
         match self.losses.missed {
@@ -187,7 +190,7 @@ impl InitiatorConnection {
         }
     }
 
-    /// The target has not got what a SNACK asked for.
+    /// Handles the rejection of a SNACK: the target does not have the requested PDUs any more.
     pub(super) fn handle_refused_snack(
         &mut self,
         commands: &mut SessionCommands,
@@ -196,11 +199,12 @@ impl InitiatorConnection {
         reason: RejectReason,
     ) -> Result<(), InitiatorSessionError> {
         match header[1] & 0x0f {
-            // Only the connection's end can tell what became of the command.
+            // The status is lost. The outcome of the command can only be settled after the end of
+            // the connection.
             kind if kind == SnackKind::Status as u8 => Err(InitiatorSessionError::Rejected(reason)),
             kind if kind == SnackKind::DataOrR2t as u8 => {
                 let Some(task) = self.find_task(commands, itt)? else { return Ok(()) };
-                // Without a status yet the target ends the task itself (RFC 7143, 7.8).
+                // Without a status, the target ends the task itself (RFC 7143, 7.8).
                 let Some(ending) = task.status.take() else { return Ok(()) };
                 self.statuses.settle(ending.stat_sn);
                 let sense = Sense::PROTOCOL_SERVICE_CRC_ERROR.to_bytes().into();
@@ -212,8 +216,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// A command was refused and has ended; where the target does not count its number as
-    /// received, an ABORT TASK makes it (RFC 7143, 7.3).
+    /// Closes the gap in the command order after a command was rejected: if the target does not
+    /// count its number as received, sends an ABORT TASK (RFC 7143, 7.3).
     pub(super) fn plug(&mut self, commands: &mut SessionCommands, task: &InitiatorTask, itt: Itt) {
         if task.cmd_sn.is_before(commands.window.exp_cmd_sn()) {
             return;

@@ -1,43 +1,44 @@
-//! Which numbered responses of a connection have arrived (RFC 7143, 4.2.2.2).
+//! The StatSNs of a connection that have arrived (RFC 7143, 4.2.2.2).
 
 use std::collections::VecDeque;
 
 use crate::Serial;
 
-/// StatSNs from ExpStatSN on.
+/// The state of the StatSNs from ExpStatSN on.
 #[derive(Debug)]
 pub(super) struct Statuses {
-    /// ExpStatSN: everything before it has arrived and is acknowledged.
+    /// ExpStatSN: all statuses before it have arrived and are acknowledged.
     exp: Serial,
-    /// `exp` and what follows, as far as known. Empty unless something was lost; the first is
-    /// never `Settled`.
+    /// The states of `exp` and the following StatSNs, as far as they are known. Empty unless a
+    /// status was lost or is held; the first is never `Settled`.
     ahead: VecDeque<StatSnState>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum StatSnState {
-    /// Sent, and not arrived.
+    /// The status was sent and has not arrived.
     Missing,
-    /// Arrived, but data of its task has not: not to be acknowledged.
+    /// The status has arrived, but data of its task is missing, so it must not be acknowledged.
     Held,
-    /// Arrived.
+    /// The status has arrived and may be acknowledged.
     Settled,
 }
 
-/// What became of a status.
+/// The result of adding a status.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Arrival {
-    /// It is the one that was expected.
+    /// The status is the expected one.
     Next,
-    /// It is new, and others were lost before it or with it.
+    /// The status is new, and others were lost before it.
     OutOfOrder,
-    /// It was here before.
+    /// The status had arrived before.
     Repeated,
-    /// It is further ahead than a target can be.
+    /// The StatSN is further ahead than a target can be.
     TooFar,
 }
 
-/// A target has at most its command window of unacknowledged statuses; the widest is 65,536.
+/// The most unacknowledged statuses: a target has at most its command window of them, and the
+/// widest window is 65,536.
 const MOST_AHEAD: u32 = 1 << 16;
 
 impl Statuses {
@@ -49,7 +50,7 @@ impl Statuses {
         self.exp
     }
 
-    /// A status has arrived; unless `settled` it is not to be acknowledged yet.
+    /// Records that a status has arrived. If `settled` is false, it must not be acknowledged yet.
     pub(super) fn arrive(&mut self, stat_sn: Serial, settled: bool) -> Arrival {
         if stat_sn == self.exp && self.ahead.is_empty() && settled {
             self.exp = stat_sn.next();
@@ -74,7 +75,7 @@ impl Statuses {
         if is_next { Arrival::Next } else { Arrival::OutOfOrder }
     }
 
-    /// The data of a status that was held is complete.
+    /// Records that the data of a held status is complete.
     pub(super) fn settle(&mut self, stat_sn: Serial) {
         if let Some(state) = self.ahead.get_mut(stat_sn.distance_from(self.exp) as usize) {
             *state = StatSnState::Settled;
@@ -82,7 +83,8 @@ impl Statuses {
         self.advance();
     }
 
-    /// All before `next` was sent. True if that tells of a loss.
+    /// Records that the target has sent all statuses before `next`. Returns true if this shows a
+    /// loss.
     pub(super) fn expect(&mut self, next: Serial) -> bool {
         if next.is_before(self.exp) || next.distance_from(self.exp) > MOST_AHEAD {
             return false;
@@ -95,7 +97,7 @@ impl Statuses {
         sent > known
     }
 
-    /// The first run of missing ones.
+    /// Returns the first run of missing statuses.
     pub(super) fn missing(&self) -> Option<(Serial, u32)> {
         let is_missing = |state: &StatSnState| *state == StatSnState::Missing;
         let first = self.ahead.iter().position(is_missing)?;

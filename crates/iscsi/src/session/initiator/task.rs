@@ -1,4 +1,4 @@
-//! Commands between their submission and their status, found by their task tag.
+//! Commands from their submission to their status, by initiator task tag.
 
 use std::time::{Duration, Instant};
 
@@ -11,55 +11,51 @@ use crate::{
     pdu::{RejectReason, Residual},
 };
 
-/// A command that the application wants performed.
+/// A command that the application submits.
 #[derive(Clone, Debug)]
 pub struct CommandRequest {
-    /// The application's name for it; comes back with the outcome.
+    /// The application's identifier of the command, which is returned with the outcome.
     pub tag: u64,
-    /// The addressed unit.
     pub lun: Lun,
-    /// The command.
     pub cdb: Cdb,
-    /// What goes with it, and what comes back.
     pub transfer: DataPhase,
-    /// How long after its submission the command is aborted.
+    /// The time from submission after which the command is aborted.
     pub time_out: Duration,
 }
 
 /// The data phase of a command.
 #[derive(Clone, Debug)]
 pub enum DataPhase {
-    /// No data.
     None,
-    /// Data-In: room for so many bytes.
+    /// Data-In of at most this number of bytes.
     In(u32),
-    /// Data-Out: all of it. At most `u32::MAX` bytes.
+    /// Data-Out: all data of the command, at most `u32::MAX` bytes.
     Out(Bytes),
 }
 
-/// How the target ended a command.
+/// The outcome of a command that ended with a SCSI status.
 #[derive(Clone, Debug)]
 pub struct InitiatorCommandOutcome {
-    /// The SCSI status.
     pub status: ScsiStatus,
-    /// Why, with CHECK CONDITION; `None` if there was none, or none that could be read.
+    /// The sense data of CHECK CONDITION; `None` if there was none, or if it was invalid.
     pub sense: Option<Sense>,
-    /// What came back, at most what there was room for. Shares memory with the receive buffer.
+    /// At most the length of the request. Shares memory with the receive buffer.
     pub data_in: DataSegment,
-    /// What the target says of data that was announced and not moved, or the reverse.
+    /// The difference between expected and transferred data, as the target reports it.
     pub residual: Residual,
 }
 
-/// A command that ended without a SCSI status. It may have been performed, or not, or in part.
+/// A command that ended without a SCSI status. It may have been executed, completely or in part, or
+/// not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CommandFailure {
-    /// The target could not be made to answer in time; it was told to abort the task.
+    /// The target did not answer in time, and the task was aborted.
     #[error("no answer in time")]
     TimedOut,
-    /// The target refused the PDU.
+    /// The target rejected the PDU.
     #[error("the target rejected the command: {0:?}")]
     Rejected(RejectReason),
-    /// iSCSI response code other than 0 (RFC 7143, 11.4.3).
+    /// An iSCSI response code other than 0 (RFC 7143, 11.4.3).
     #[error("the target failed the command with response code {0:#04x}")]
     Response(u8),
     /// A status byte that SAM-5 does not define.
@@ -67,48 +63,49 @@ pub enum CommandFailure {
     Status(u8),
 }
 
-/// A command that was sent and not yet answered.
+/// A command that was sent and is not answered yet.
 #[derive(Debug)]
 pub(super) struct InitiatorTask {
     pub(super) request: CommandRequest,
-    /// Place in the order of submission, for the replay.
+    /// The position in the order of submission, for the submission to the next session.
     pub(super) order: u64,
     pub(super) cmd_sn: Serial,
-    /// Data and status of the command stay on this connection.
+    /// The connection for data and status of the command.
     pub(super) allegiance: Cid,
-    /// That connection is gone: nothing is to be expected until the task has another one.
+    /// True if the connection has ended. The task then waits for another connection.
     pub(super) lost: bool,
-    /// How often the command was sent again with its number.
+    /// The number of times that the command was sent again with its CmdSN.
     pub(super) retries: u32,
-    /// When it is aborted; when it has been, when we stop waiting for that.
+    /// When the command is aborted; after that, when the wait for the abort ends.
     pub(super) deadline: Instant,
-    /// The tag of the ABORT TASK that is under way.
+    /// The tag of the ABORT TASK in progress.
     pub(super) abort: Option<Itt>,
-    /// When that has ended it, the command is the application's to send again.
+    /// True if the command is returned to the application once the abort has ended it.
     pub(super) returns: bool,
     pub(super) gather: DataInGather,
-    /// The next R2TSN; `None` after a reassignment: the target's choice.
+    /// The next R2TSN; `None` after a reassignment, when the target chooses it.
     pub(super) r2t_sn: Option<u32>,
-    /// Where the next R2T must begin: each byte is sent once (DataSequenceInOrder=Yes).
+    /// The offset at which the next R2T must begin: each byte is sent once
+    /// (DataSequenceInOrder=Yes).
     pub(super) sent: u32,
-    /// R2Ts being served.
+    /// The number of R2Ts whose data is not sent completely.
     pub(super) open_r2ts: u16,
-    /// A status that has come before all data has.
+    /// A status that arrived before all data.
     pub(super) status: Option<TaskFinalStatus>,
 }
 
-/// What a target says at the end of a task.
+/// The final status of a task.
 #[derive(Clone, Debug)]
 pub(super) struct TaskFinalStatus {
     pub(super) status: u8,
     pub(super) sense: Bytes,
     pub(super) residual: Residual,
-    /// Not acknowledged before all data is there (RFC 7143, 7.9).
+    /// Must not be acknowledged before all data has arrived (RFC 7143, 7.9).
     pub(super) stat_sn: Serial,
 }
 
 impl InitiatorTask {
-    /// A command that was not sent yet.
+    /// Makes the task of a command that was not sent yet.
     pub(super) fn new(
         request: CommandRequest,
         order: u64,
@@ -134,14 +131,14 @@ impl InitiatorTask {
         }
     }
 
-    /// As if nothing had come of it: the target has not got the command.
+    /// Resets the task because the target has not received the command.
     pub(super) fn start_again(&mut self) {
         self.gather.start_again();
         (self.r2t_sn, self.sent, self.open_r2ts) = (Some(0), 0, 0);
         self.status = None;
     }
 
-    /// What it moves, in bytes.
+    /// Returns the number of bytes that the command transfers.
     pub(super) fn bytes(&self) -> u64 {
         match &self.request.transfer {
             DataPhase::None => 0,
@@ -151,8 +148,8 @@ impl InitiatorTask {
     }
 }
 
-/// Tasks by their tag: the low half of an ITT is a place in the table, the high half counts how
-/// often the place was used, so that a late answer never finds the next command.
+/// Tasks by initiator task tag. The low half of a tag is an index in the table. The high half
+/// counts the uses of this entry, so that a late answer never finds the next command.
 #[derive(Debug, Default)]
 pub(super) struct TaskTable {
     places: Vec<TaskTableEntry>,
@@ -165,7 +162,8 @@ struct TaskTableEntry {
     task: Option<InitiatorTask>,
 }
 
-/// The table ends below the tags of [`super::InitiatorSession::control_itt`] and [`Itt::NONE`].
+/// The most entries. Indexes stay below the tags of `SessionCommands::control_itt` and below
+/// [`Itt::NONE`].
 const MOST_TASKS: usize = 0xff00;
 
 impl TaskTable {
@@ -208,7 +206,7 @@ impl TaskTable {
         self.places[usize::from(itt.0 as u16)].task.take()
     }
 
-    /// All tasks with their tags, in no order.
+    /// Returns all tasks with their tags, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Itt, &InitiatorTask)> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
             let itt = Itt(u32::from(place.generation) << 16 | index as u32);
@@ -216,7 +214,7 @@ impl TaskTable {
         })
     }
 
-    /// The same, to be changed.
+    /// Returns all tasks with their tags for changes, in no particular order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Itt, &mut InitiatorTask)> {
         self.places.iter_mut().enumerate().filter_map(|(index, place)| {
             let itt = Itt(u32::from(place.generation) << 16 | index as u32);
@@ -224,7 +222,7 @@ impl TaskTable {
         })
     }
 
-    /// Empties the table.
+    /// Removes and returns all tasks.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = InitiatorTask> {
         self.free.clear();
         std::mem::take(&mut self.places).into_iter().filter_map(|place| place.task)

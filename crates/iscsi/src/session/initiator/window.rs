@@ -1,52 +1,53 @@
-//! The command window as the initiator sees it: CmdSN, ExpCmdSN, MaxCmdSN (RFC 7143, 4.2.2.1).
+//! The command window at the initiator: CmdSN, ExpCmdSN, MaxCmdSN (RFC 7143, 4.2.2.1).
 
 use crate::{Serial, pdu::Numbers};
 
-/// Which commands may be sent.
+/// The CmdSNs that may be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorCommandWindow {
-    /// The number that the next command gets.
+    /// The CmdSN of the next command.
     cmd_sn: Serial,
-    /// The next command the target expects: everything before it has arrived there.
+    /// The target has received all commands before this CmdSN.
     exp_cmd_sn: Serial,
-    /// The last command the target has room for.
+    /// The last CmdSN that the target accepts.
     max_cmd_sn: Serial,
 }
 
 impl InitiatorCommandWindow {
-    /// The window after login: the next command is `cmd_sn`, the last one with room `max_cmd_sn`.
-    /// A target that told nonsense gets one command, so that its answer can tell better.
+    /// Makes the window after a login. If `max_cmd_sn` is invalid, the window permits one command,
+    /// whose answer may have valid numbers.
     #[must_use]
     pub fn new(cmd_sn: Serial, max_cmd_sn: Serial) -> Self {
         let max_cmd_sn = if max_cmd_sn.is_before(cmd_sn) { cmd_sn } else { max_cmd_sn };
         Self { cmd_sn, exp_cmd_sn: cmd_sn, max_cmd_sn }
     }
 
-    /// The number of the next command. Immediate commands carry it and leave it.
+    /// Returns the CmdSN of the next command. Immediate commands carry it without consuming it.
     #[must_use]
     pub fn cmd_sn(&self) -> Serial {
         self.cmd_sn
     }
 
-    /// The first command that the target has not got, as far as we know.
+    /// Returns the CmdSN of the first command that the target has not received, as far as it has
+    /// reported.
     #[must_use]
     pub fn exp_cmd_sn(&self) -> Serial {
         self.exp_cmd_sn
     }
 
-    /// May another command be sent now?
+    /// Returns true if another command may be sent now.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.max_cmd_sn.is_before(self.cmd_sn)
     }
 
-    /// How many commands may be sent now.
+    /// Returns the number of commands that may be sent now.
     #[must_use]
     pub fn room(&self) -> u32 {
         if self.is_open() { self.max_cmd_sn.next().distance_from(self.cmd_sn) } else { 0 }
     }
 
-    /// Gives a number to a command.
+    /// Returns the CmdSN for a command and consumes it.
     pub fn take(&mut self) -> Serial {
         debug_assert!(self.is_open(), "a command outside the window");
         let taken = self.cmd_sn;
@@ -54,14 +55,14 @@ impl InitiatorCommandWindow {
         taken
     }
 
-    /// News from a target PDU. The standard has both numbers ignored if they contradict each
-    /// other, and each of them if it goes backwards.
+    /// Processes ExpCmdSN and MaxCmdSN of a target PDU. As the standard requires, ignores both if
+    /// they contradict each other, and each of them if it decreases.
     pub fn update(&mut self, numbers: &Numbers) {
         let (exp, max) = (numbers.exp_cmd_sn, numbers.max_cmd_sn);
         if max.next().is_before(exp) {
             return;
         }
-        // a target cannot expect more than we sent
+        // A target cannot expect more than we have sent.
         if self.exp_cmd_sn.is_before(exp) && !self.cmd_sn.is_before(exp) {
             self.exp_cmd_sn = exp;
         }
@@ -102,7 +103,7 @@ mod tests {
         let mut window = InitiatorCommandWindow::new(Serial(10), Serial(10));
         window.update(&numbers(100, 98));
         assert_eq!(window.room(), 1);
-        // the empty window is legal: MaxCmdSN = ExpCmdSN - 1
+        // The empty window is valid: MaxCmdSN = ExpCmdSN - 1.
         window.take();
         window.update(&numbers(11, 10));
         assert!(!window.is_open());
