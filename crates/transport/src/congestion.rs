@@ -61,8 +61,8 @@ impl CongestionControl {
 
     /// Selects the congestion control of a socket before it connects or listens; accepted
     /// connections inherit it from the listening socket. Selecting it later is not enough: the
-    /// kernel goes on pacing a connection that began with BBR even if another congestion control is
-    /// selected, and with a small window it then delays the third packet of a response of 4 KiB by
+    /// kernel continues to pace a connection that began with BBR even if another congestion control
+    /// is selected, and with a small window it then delays the third packet of a response of 4 KiB by
     /// a twentieth of the round trip time. Failures are ignored here, since
     /// [`SessionCongestion::take_in`] reports them. Connections of an ensemble begin with the
     /// kernel's default.
