@@ -1,5 +1,5 @@
-//! Two machines, two links, virtual time: what the one end says the other understands, in as few
-//! round trips as there have to be.
+//! Initiator and target over two simulated links in virtual time: each end understands the other,
+//! in the least possible number of round trips.
 
 #[path = "pair/machines.rs"]
 mod machines;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const MS: Duration = Duration::from_millis(1);
 const KIB: u32 = 1024;
 
-/// One way; a round trip is twice that.
+/// The one-way delay; a round trip is twice that.
 const DELAY: Duration = Duration::from_millis(4);
 const ROUND_TRIP: Duration = Duration::from_millis(8);
 
@@ -27,7 +27,7 @@ fn offer(initial_r2t: bool, immediate_data: bool) -> NegotiationOffer {
     NegotiationOffer { initial_r2t, immediate_data, ..NegotiationOffer::initiator() }
 }
 
-/// How many round trips one command takes over a link without a limit to its rate.
+/// Returns the number of round trips of one command over a link with unlimited bandwidth.
 fn round_trips(offer: NegotiationOffer, op: Op) -> u32 {
     let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
     let begun = pair.now();
@@ -49,7 +49,7 @@ fn immediate_data_saves_a_round_trip() {
 #[test]
 fn unsolicited_data_saves_a_round_trip() {
     let write = Op::Write { seed: 1, length: 256 * KIB };
-    // the target takes 64 KiB in one PDU
+    // The target accepts 64 KiB in one PDU.
     let mut small = offer(false, true);
     small.max_recv_data_segment_length = 64 * KIB;
     assert_eq!(round_trips(small, write), 1);
@@ -65,7 +65,7 @@ fn a_read_takes_one_round_trip_whatever_its_length() {
 
 #[test]
 fn r2ts_in_parallel_save_round_trips() {
-    // 256 KiB unsolicited, then fifteen bursts
+    // 256 KiB unsolicited, then fifteen bursts.
     let write = Op::Write { seed: 1, length: 4096 * KIB };
     let bursts = |max_outstanding_r2t| NegotiationOffer {
         max_burst_length: 256 * KIB,
@@ -98,7 +98,7 @@ fn a_closed_window_holds_commands_back() {
     pair.run();
     assert_eq!(pair.held(), 4, "the target sees no more than its window");
     assert_eq!(pair.initiator_session().waiting(), 6);
-    // one answer opens the window by one
+    // One answer opens the window by one command.
     pair.answer_held(1);
     pair.run();
     assert_eq!((pair.held(), pair.initiator_session().waiting()), (4, 5));
@@ -163,7 +163,7 @@ fn a_command_that_is_not_answered_is_aborted() {
     assert_eq!(pair.failures(), [(1, CommandFailure::TimedOut)]);
     assert_eq!(pair.aborted, 1, "the target was told");
     assert!(!pair.is_broken());
-    // and the session goes on
+    // The session continues.
     pair.hold_answers = false;
     pair.submit(Op::Read { seed: 2, length: 512 });
     pair.run();
@@ -189,7 +189,7 @@ fn a_command_that_nobody_waits_for_is_aborted_at_once() {
     let settings = target::Settings { queue_commands: 1, ..target::Settings::default() };
     let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
     pair.hold_answers = true;
-    // one is sent, one waits for the window
+    // One command is sent, the other waits for the window.
     pair.submit(Op::Read { seed: 1, length: 512 });
     pair.submit(Op::Read { seed: 2, length: 512 });
     pair.run();
@@ -226,7 +226,7 @@ fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
     pair.run();
     assert_eq!(pair.take_done(), [Op::Read { seed: 1, length: 512 }]);
     assert!(matches!(pair.events[1], InitiatorEvent::LoggedOut { .. }), "{:?}", pair.events);
-    // what came too late is for the next session
+    // The command that was too late is for the next session.
     assert_eq!(pair.take_unanswered(), [Op::Read { seed: 2, length: 512 }]);
 }
 
@@ -249,7 +249,7 @@ fn a_target_that_asks_for_a_logout_does_not_wait_for_ever() {
 #[test]
 fn targets_are_found() {
     let mut pair = Pair::new(Wish { discovery: true, ..Wish::default() }, DELAY);
-    // longer than one PDU of text
+    // The answer is longer than one text PDU.
     pair.targets = (0..2000).map(|n| format!("iqn.2026-11.x:{n}")).collect();
     let expected: String = pair.targets.iter().map(|name| format!("TargetName={name}\0")).collect();
     pair.send_targets();
@@ -270,7 +270,7 @@ fn digests() -> NegotiationOffer {
     }
 }
 
-/// Reads and writes of some sizes that do not divide each other.
+/// Returns reads and writes of several sizes that are not multiples of each other.
 fn mixed_ops() -> Vec<Op> {
     let lengths = [512, 4096, 1000, 3, 20_000];
     let op = |(seed, &length): (u32, &u32)| match seed % 2 {
@@ -285,14 +285,14 @@ fn with_digests_no_flipped_bit_is_taken_for_data() {
     let ops = mixed_ops();
     let whole = bytes_of(&ops, digests());
     let mut broken = 0;
-    // both directions, at every 97th byte after the login
+    // In both directions, flip a bit in every 97th byte after the login.
     for (upwards, range) in [(true, whole.0), (false, whole.1)] {
         for offset in range.step_by(97) {
             let wish = Wish { offer: digests(), ..Wish::default() };
             let mut pair = Pair::new(wish, DELAY);
             pair.corrupt(upwards, offset, 1 << (offset % 8));
             ops.iter().for_each(|&op| pair.submit(op));
-            // wrong data would panic in there
+            // The pair panics if it receives wrong data.
             pair.run_for(Duration::from_secs(60));
             let (done, left) = (pair.take_done(), pair.take_unanswered());
             for op in &ops {
@@ -306,7 +306,7 @@ fn with_digests_no_flipped_bit_is_taken_for_data() {
     assert!(broken > 50, "the faults were noticed: {broken}");
 }
 
-/// Where the bytes of these ops stand in both directions, login left out.
+/// Returns the byte ranges of these operations in both directions, without the login.
 fn bytes_of(ops: &[Op], offer: NegotiationOffer) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
     let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
     let (up, down) = pair.sent();
@@ -335,7 +335,7 @@ fn a_link_cut_anywhere_loses_no_command() {
             let (mut done, left) = (pair.take_done(), pair.take_unanswered());
             assert_eq!(done.len() + left.len(), ops.len());
             assert!(left.is_sorted_by_key(|op| op.seed()), "in the order of submission: {left:?}");
-            // all of them again, on a new session
+            // Submit all unanswered commands again on a new session.
             let mut next = Pair::new(Wish { offer: small.clone(), ..Wish::default() }, DELAY);
             left.iter().for_each(|&op| next.submit(op));
             next.run();
@@ -385,7 +385,8 @@ fn any_op() -> impl Strategy<Value = (bool, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever was negotiated: all data arrives whole, both ways (the pair compares it).
+    /// With any negotiated parameters, all data arrives unchanged in both directions (the pair
+    /// compares it).
     #[test]
     fn data_arrives_whole_under_any_parameters(
         wish in any_wish(),

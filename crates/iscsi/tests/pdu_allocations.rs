@@ -1,4 +1,4 @@
-//! The PDUs of the data path are read and written without touching the allocator.
+//! The PDUs of the data path are parsed and encoded without allocations.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -18,16 +18,16 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is handed on to the system's allocator as it came.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise, unchanged.
+        // SAFETY: the caller guarantees what the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, unchanged.
+        // SAFETY: the caller guarantees what the system's allocator requires.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -73,7 +73,7 @@ fn pdus_of_the_data_path_need_no_allocation() {
         Pdu::DataIn(data_in),
         Pdu::ScsiResponse(ScsiResponse::default()),
     ];
-    // A Bytes becomes shared, which allocates, when it is cloned for the first time.
+    // The first clone of a `Bytes` makes it shared, which allocates.
     let copies = pdus.clone();
     for (pdu, copy) in pdus.into_iter().zip(copies) {
         let before = ALLOCATIONS.get();

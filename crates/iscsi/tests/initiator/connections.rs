@@ -30,8 +30,9 @@ fn pings_are_answered_under_their_tag() {
     }
 }
 
-/// LIO counts what came ahead of its turn on several connections one by one, as it begins it: a ping
-/// that is answered meanwhile says that a command has not arrived, and it has.
+/// LIO advances ExpCmdSN over commands that arrived before their turn on several connections one by
+/// one, as it starts them. The answer to a ping in between says that a command has not arrived,
+/// although it has.
 #[test]
 fn a_command_that_one_ping_says_has_not_arrived_may_have() {
     let mut scene = Scene::new();
@@ -61,8 +62,8 @@ fn a_suspended_process_asks_before_it_judges() {
     assert_eq!(scene.pass(SECOND), Err(InitiatorSessionError::Silent));
 }
 
-/// Over a slow link a ping waits behind seconds of data: connections of a session were taken for failed one
-/// after the other, and their data sent anew on the next.
+/// A regression test: over a slow link a ping waits behind seconds of data. The connections of a
+/// session were considered failed one after the other, and their data was sent again on the next.
 #[test]
 fn a_connection_that_carries_bytes_has_not_failed() {
     let mut scene = Scene::new();
@@ -96,7 +97,8 @@ fn until_it_is_answered_it_is_known_where_a_ping_ends() {
     assert_eq!(scene.session.asked(Cid(0)), None);
 }
 
-/// Eight reads, of which every other is long: the connections that the commands leave on.
+/// Submits eight reads, every other of which is long. Returns the connections on which the commands
+/// are sent.
 fn spread_over_two(spread: CommandDistribution) -> [usize; 2] {
     let mut scene = Scene::new();
     let first = JoinedConnection {
@@ -133,8 +135,8 @@ fn commands_go_to_the_connection_with_the_least_to_do_or_in_turn() {
     );
 }
 
-/// What is made for a connection waits behind what that has to send, and commands that come after it in
-/// the order of the session wait for it with their own data sent long ago.
+/// A PDU made for a connection waits behind the output of that connection, and later commands in
+/// the order of the session wait for it, even if their own data was sent long ago.
 #[test]
 fn a_connection_that_sends_nothing_is_given_little() {
     const SIZE: usize = 128 << 10;
@@ -165,7 +167,7 @@ fn a_connection_that_sends_nothing_is_given_little() {
         };
         scene.session.submit(request, scene.now).expect("there is room");
     }
-    // The socket of one takes all that there is, that of the other nothing.
+    // The socket of one connection accepts all output, that of the other none.
     for _ in 0..16 {
         scene.session.transmit();
         let output = scene.session.output(Cid(0)).expect("it is there");
@@ -175,7 +177,7 @@ fn a_connection_that_sends_nothing_is_given_little() {
     assert_eq!(commands, [15, 1]);
 }
 
-/// Whoever sets one of the two times may leave the other at its default.
+/// An application that sets one of the two times may leave the other at its default.
 #[test]
 fn a_ping_may_be_given_up_sooner_than_a_stall_is_noticed() {
     let tenth = SECOND / 10;

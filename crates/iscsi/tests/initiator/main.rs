@@ -1,5 +1,5 @@
-//! The initiator's machine against targets that do what no target should: every answer is either
-//! taken for what it is or ends the connection; nothing panics, nothing grows.
+//! The initiator session against targets that violate the standard: every answer is either valid or
+//! ends the connection; nothing panics, and memory does not grow.
 
 mod scene;
 mod data;

@@ -1,4 +1,4 @@
-//! The initiator's machine, and the target's part in the hand of a test.
+//! An initiator session whose target is played by the test.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use scsi::{Cdb, Lun};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// The machine, with the target's part in the hand of the test.
 pub struct Scene {
     pub now: Instant,
     pub session: InitiatorSession,
@@ -81,7 +80,7 @@ impl Scene {
         self.submit(2, DataPhase::Out(vec![5; length].into())).itt
     }
 
-    /// What the initiator sends.
+    /// Takes the PDUs that the initiator sends.
     pub fn sent(&mut self) -> Vec<Pdu> {
         self.session.transmit();
         let Some(output) = self.session.output(Cid(0)) else { return Vec::new() };
@@ -132,7 +131,7 @@ impl Scene {
         self.session.error().cloned().map_or(Ok(()), Err)
     }
 
-    /// After `time` without a word a ping, and its answer, in which the target expects `exp_cmd_sn`.
+    /// Lets `time` pass, receives the ping, and answers it with `exp_cmd_sn`.
     pub fn answer_ping(
         &mut self,
         time: Duration,

@@ -26,7 +26,8 @@ fn a_target_that_drops_the_session_says_when_to_come_back() {
     );
 }
 
-/// The target asks for a logout at once, with commands on their way; returns the request.
+/// Lets the target request an immediate logout while commands are in flight. Returns the tag of the
+/// logout request.
 fn asked_to_log_out(scene: &mut Scene) -> Itt {
     let news = AsyncMessage {
         lun: Lun(0),

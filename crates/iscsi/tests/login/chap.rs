@@ -1,4 +1,4 @@
-//! CHAP: who proves what to whom, and what is refused (RFC 7143, 9.2.1 and 12.1.3).
+//! CHAP: successful and refused authentications (RFC 7143, 9.2.1 and 12.1.3).
 
 use iscsi::login::{
     Authentication,
@@ -14,7 +14,7 @@ fn credential(name: &str, secret: &str) -> Credential {
     Credential { name: name.to_owned(), secret: ChapSecret::new(secret.as_bytes()).unwrap() }
 }
 
-/// One target, which asks for CHAP; `bob` can prove himself and is not let in.
+/// A directory with one target that requires CHAP. `bob` can authenticate and is not authorized.
 #[derive(Clone)]
 struct Guarded {
     none: bool,
@@ -116,7 +116,8 @@ fn a_wrong_secret_and_an_unknown_user_look_the_same() {
     }
 }
 
-/// Both ends by reference, so that they can be asked afterwards.
+/// Runs a login between both ends. Takes them by reference, so that the test can inspect them
+/// afterwards.
 fn talk(initiator: &mut InitiatorLogin, target: &mut TargetLogin) -> Result<(), LoginFailure> {
     let mut request = initiator.start();
     loop {
@@ -144,7 +145,7 @@ fn nobody_comes_in_without_a_proof() {
     let (result, _) =
         log_in(initiator(NegotiationOffer::initiator(), Some(TARGET)), Guarded::new().login());
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::AuthenticationFailure));
-    // Around the security stage, or through it without a word.
+    // Skip the security stage, or pass through it without authentication.
     for (stage, next, more) in [
         (Operational, FullFeature, &[][..]),
         (Security, Operational, &[]),
@@ -170,7 +171,7 @@ fn none_will_do_where_the_target_says_so() {
     let open = Guarded { none: true, ..Guarded::new() };
     let (result, _) = log_in(with(chap("alice", ALICE)), open.login());
     assert_eq!(result.unwrap().1.user, None);
-    // But not if the initiator wants a proof, or the target prefers one.
+    // CHAP is used if the initiator requires it of the target, or if the target prefers it.
     let (result, _) = log_in(with(mutual(STORAGE)), open.login());
     assert_eq!(result.unwrap().1.user.as_deref(), Some("alice"));
     let preferring = Guarded { preferred: true, ..open };
@@ -213,7 +214,7 @@ fn the_target_chooses_the_strongest_that_both_know() {
     }
 }
 
-/// A target that has asked alice for her proof by MD5.
+/// Returns a login in which the target has sent alice a challenge for MD5.
 fn asked() -> TargetLogin {
     let mut login = Guarded::new().login();
     let pairs = [&NAMES[..], &["AuthMethod=CHAP,None"]].concat();
@@ -222,9 +223,10 @@ fn asked() -> TargetLogin {
     login
 }
 
-/// MD5 over identifier 1, alice's secret and sixteen bytes 01, by another implementation.
+/// The MD5 response over identifier 1, alice's secret and sixteen bytes 01, computed by another
+/// implementation.
 const PROOF: &str = "0x7be724c225604c97bb6dcb080f13ba38";
-/// The same in base64.
+/// [`PROOF`] in base64.
 const PROOF_64: &str = "0be+ckwiVgTJe7bcsIDxO6OA==";
 
 #[test]
@@ -237,7 +239,7 @@ fn a_proof_is_read_in_both_notations() {
     }
 }
 
-/// It sets T in each request, and LIO once refused that (iPXE pull request 1444).
+/// iPXE sets T in each request, which LIO once refused (iPXE pull request 1444).
 #[test]
 fn ipxe_asks_for_the_next_stage_at_every_step() {
     let mut login = Guarded::new().login();
@@ -260,7 +262,7 @@ fn keys_that_are_missing_or_out_of_turn_end_the_login() {
     let long = format!("CHAP_C=0x{}", "01".repeat(1025));
     use LoginStatus::{AuthenticationFailure, InitiatorError, MissingParameter};
     for (pairs, status) in [
-        // Without its own proof it would get ours, for our challenge (RFC 7143, 9.2).
+        // Without its own proof, the initiator would get ours for its challenge (RFC 7143, 9.2).
         (&["CHAP_N=alice", "CHAP_I=1", "CHAP_C=0x01020304"][..], MissingParameter),
         (&["CHAP_I=1", "CHAP_C=0x01020304"], MissingParameter),
         (&[proof], MissingParameter),
@@ -274,7 +276,7 @@ fn keys_that_are_missing_or_out_of_turn_end_the_login() {
         (&["CHAP_A=5", "CHAP_N=alice", proof], InitiatorError),
         (&["CHAP_X=5"], InitiatorError),
         (&["AuthMethod=None"], InitiatorError),
-        // Reflection.
+        // Our own challenge is reflected.
         (&["CHAP_N=alice", proof, "CHAP_I=1", &reflected], AuthenticationFailure),
         (&["CHAP_N=alice", proof, "CHAP_I=2", &reflected], AuthenticationFailure),
     ] {
@@ -314,7 +316,7 @@ fn a_target_that_cannot_prove_itself_is_left() {
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::AuthenticationFailure));
 }
 
-/// What our initiator makes of a target that says `texts`, one after the other.
+/// Returns the step of our initiator after a target has sent `texts`, one after the other.
 fn hears(chap: Option<InitiatorChap>, texts: &[&[&str]]) -> InitiatorStep {
     let mut login = initiator(NegotiationOffer::initiator(), Some(TARGET));
     if let Some(chap) = chap {
@@ -350,7 +352,7 @@ fn a_hostile_target_gets_nothing_from_our_initiator() {
     let ours = format!("CHAP_C=0x{}", "02".repeat(16));
     let wrong = format!("CHAP_R=0x{}", "00".repeat(16));
     let cases: &[(&InitiatorChap, &[&[&str]])] = &[
-        // None, where it must prove itself.
+        // The target chooses None although it must authenticate, or an invalid method.
         (&both, &[&["AuthMethod=None"]]),
         (&both, &[&[]]),
         (&one_way, &[&["AuthMethod=SRP"]]),
@@ -362,13 +364,13 @@ fn a_hostile_target_gets_nothing_from_our_initiator() {
         (&one_way, &[chosen, &["CHAP_A=5", "CHAP_I=1", "CHAP_C=0x"]]),
         (&one_way, &[chosen, &["CHAP_I=1", "CHAP_C=0x01"]]),
         (&one_way, &[chosen, &[]]),
-        // A proof that nobody asked for.
+        // The target sends a proof that was not requested.
         (&one_way, &[chosen, question, &["CHAP_N=storage", &wrong]]),
-        // A second question.
+        // The target sends a second challenge.
         (&one_way, &[chosen, question, question]),
-        // Our own question, before we asked it.
+        // The target sends our own challenge before we have sent it.
         (&both, &[chosen, &["CHAP_A=5", "CHAP_I=7", &ours]]),
-        // No proof, half of one, a wrong one, and our own name and secret.
+        // No proof, an incomplete one, a wrong one, and our own name and secret.
         (&both, &[chosen, question, &[]]),
         (&both, &[chosen, question, &["CHAP_N=storage"]]),
         (&both, &[chosen, question, &["CHAP_N=storage", &wrong]]),
@@ -392,7 +394,7 @@ fn a_hostile_target_gets_nothing_from_our_initiator() {
     }
 }
 
-/// MD5 over identifier 2, alice's secret and sixteen bytes 02: what alice herself would say.
+/// The MD5 response over identifier 2, alice's secret and sixteen bytes 02, which alice would send.
 const OURS: &str = "CHAP_R=0x72dd9158ac2e6767454c832383a1629f";
 
 #[test]

@@ -1,10 +1,10 @@
-//! The initiators of the field, as their sources say what they send.
+//! Logins of existing initiators. The texts are taken from their source code.
 
 use super::*;
 
 const SECURITY_KEYS: [&str; 4] = [NAMES[0], NAMES[1], "SessionType=Normal", "AuthMethod=None"];
 
-/// Security, then operational keys; returns the answers to the latter.
+/// Sends security keys, then operational keys. Returns the answers to the latter.
 fn two_stages(security: &[&str], operational: &[&str]) -> (Vec<String>, Parameters) {
     let mut login = target(NegotiationOffer::target());
     let response = respond(&mut login, request(Security, Some(Operational), security));
@@ -83,7 +83,7 @@ fn libiscsi_logs_in() {
     assert_eq!(agreed.max_burst_length, 16_776_192);
 }
 
-/// With a CHAP user set, and a target that chose None (libiscsi issue 196).
+/// libiscsi with a CHAP user, and a target that chose None (libiscsi issue 196).
 #[test]
 fn libiscsi_names_itself_again_in_the_operational_stage() {
     let names = [NAMES[0], "InitiatorAlias=me", NAMES[1], "SessionType=Normal"];

@@ -1,9 +1,9 @@
-//! The initiator, and targets that obey or break the rules.
+//! The initiator's login with targets that obey or violate the rules.
 
 use super::*;
 
-/// What the initiator makes of a target that agrees in the security stage and answers `pairs`,
-/// changed by `change`, in the operational one.
+/// Returns the step of the initiator after a target has agreed in the security stage and has
+/// answered `pairs`, changed by `change`, in the operational stage.
 fn answered(pairs: &[&str], change: impl Fn(&mut LoginResponse)) -> InitiatorStep {
     answered_with(NegotiationOffer::initiator(), pairs, change)
 }
@@ -72,7 +72,7 @@ fn answers_that_do_not_follow_are_refused() {
 fn a_first_burst_above_the_burst_is_no_agreement() {
     let failure = fails(&["MaxBurstLength=65536", "FirstBurstLength=262144"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Answer("FirstBurstLength".to_owned())));
-    // The default of an answer withheld, likewise.
+    // A missing answer leaves the default, which leads to the same error.
     let failure = fails(&["MaxBurstLength=32768"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Disagreement("FirstBurstLength")));
 }
@@ -114,7 +114,8 @@ fn a_long_text_goes_out_in_pieces() {
     let whole = [first.text, second.text].concat();
     assert!(whole.ends_with(b"AuthMethod=None\0"));
 
-    // In the middle of it the target has nothing to say, and nowhere to go.
+    // While the initiator sends its text, the target may neither send text nor move to another
+    // stage.
     let agree = LoginResponse { transit: true, next_stage: Operational, ..go_on.clone() };
     let talk = LoginResponse { text: text(&["TargetAlias=x"]), ..go_on };
     for response in [agree, talk] {
@@ -135,7 +136,7 @@ fn a_target_cannot_send_an_initiators_keys() {
     }
     let failure = fails(&["MaxRecvDataSegmentLength=0"], |_| ());
     assert!(matches!(failure, LoginFailure::Keys(KeyError::Value(_))));
-    // The tag was given in the security stage.
+    // The target sent its portal group tag in the security stage.
     let failure = fails(&["TargetPortalGroupTag=1"], |_| ());
     assert!(matches!(failure, LoginFailure::Keys(KeyError::Repeated(_))));
 }
@@ -181,7 +182,7 @@ fn a_target_that_does_not_understand_compression_is_spoken_to_without() {
         let step = answered_with(offer.clone(), &[&format!("{KEY}={answer}")], |_| ());
         assert!(matches!(step, InitiatorStep::Failed(LoginFailure::Keys(_))), "{answer}: {step:?}");
     }
-    // Who does not want any does not speak of it.
+    // An initiator without compression in its offer does not propose it.
     let step = answered(&[&format!("{KEY}=lz4")], |response| response.transit = false);
     let InitiatorStep::Send(request) = step else { panic!("{step:?}") };
     assert!(keys::parse(&request.text).unwrap().contains(&(KEY, "Reject")));
@@ -251,7 +252,7 @@ fn a_redirect_names_the_new_address() {
     }
 }
 
-/// RFC 7143, 13.21: use LO. LIO ends a login on another connection that says it.
+/// RFC 7143, 13.21: use LO. LIO ends a login on another connection that sends SessionType.
 #[test]
 fn only_the_leading_connection_says_the_session_type() {
     let names = InitiatorNames {

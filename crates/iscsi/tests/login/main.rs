@@ -1,5 +1,5 @@
-//! Logins: our initiator against our target, the initiators of the field as they were read from
-//! their sources, and ends that mean harm.
+//! Logins: our initiator with our target, logins of existing initiators according to their source
+//! code, and hostile ends.
 
 mod chap;
 mod field;
@@ -67,7 +67,7 @@ fn text(pairs: &[&str]) -> Bytes {
     pairs.iter().flat_map(|pair| [pair.as_bytes(), &[0]].concat()).collect::<Vec<u8>>().into()
 }
 
-/// A request in `current` that asks for `next`, if there is one.
+/// Returns a request in stage `current` that asks for `next`, if given.
 fn request(current: LoginStage, next: Option<LoginStage>, pairs: &[&str]) -> LoginRequest {
     LoginRequest {
         transit: next.is_some(),

@@ -1,11 +1,12 @@
-//! Our initiator against our target.
+//! Our initiator with our target.
 
 use Compression::{Lz4, Zstd};
 use proptest::prelude::*;
 
 use super::*;
 
-/// Lets both ends talk until one ends it. Counts the round trips.
+/// Exchanges PDUs until one end finishes the login. Returns its result and the number of round
+/// trips.
 pub(super) fn log_in(
     mut initiator: InitiatorLogin,
     mut target: TargetLogin,
@@ -246,7 +247,7 @@ proptest! {
     }
 }
 
-/// Keys of a login, and some that do not belong there.
+/// Keys of a login, and some that do not belong in one.
 const HOSTILE_KEYS: &[&str] = &[
     "InitiatorName",
     "TargetName",
@@ -281,7 +282,7 @@ const HOSTILE_KEYS: &[&str] = &[
     "SendTargets",
 ];
 
-/// Values that some key may have.
+/// Values that are valid for some key.
 const HOSTILE_VALUES: &[&str] = &[
     "Yes",
     "No",
@@ -308,7 +309,7 @@ const HOSTILE_VALUES: &[&str] = &[
     "0xffffff",
 ];
 
-/// Returns key-value pairs that are nearly right, and sometimes bytes that are not.
+/// Returns key-value pairs that are almost valid, and sometimes random bytes.
 fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
     let key =
         prop_oneof![prop::sample::select(HOSTILE_KEYS).prop_map(str::to_owned), "[A-Z][a-z]{0,3}",];

@@ -1,8 +1,8 @@
-//! The target, and initiators that obey or break the rules.
+//! The target's login with initiators that obey or violate the rules.
 
 use super::*;
 
-/// Names along with `pairs` in one request straight to full feature phase.
+/// Sends the names and `pairs` in one request that asks for full feature phase.
 fn at_once(pairs: &[&str]) -> TargetStep {
     let pairs = [&NAMES, pairs].concat();
     target(NegotiationOffer::target()).handle_request(request(
@@ -12,7 +12,8 @@ fn at_once(pairs: &[&str]) -> TargetStep {
     ))
 }
 
-/// What the target answers to these operational keys, its own declarations left out.
+/// Checks the answers of the target to these operational keys; its own declarations are left out.
+/// Returns the negotiated parameters.
 #[track_caller]
 fn answers(pairs: &[&str], expected: &[&str]) -> Parameters {
     let TargetStep::Established { response, login } = at_once(pairs) else {
@@ -163,7 +164,7 @@ fn a_proposal_of_the_target_that_is_passed_over_ends_the_login() {
         target(NegotiationOffer { immediate_data: false, ..NegotiationOffer::target() });
     let first = respond(&mut login, request(Operational, Some(FullFeature), &NAMES));
     assert!(said(&first).contains(&"ImmediateData=No".to_owned()));
-    // The proposal decides by itself: no answer is needed.
+    // The proposal alone determines the result, so no answer is needed.
     let mut proposing =
         target(NegotiationOffer { default_time2retain: 0, ..NegotiationOffer::target() });
     respond(&mut proposing, request(Operational, Some(FullFeature), &NAMES));
@@ -265,7 +266,7 @@ fn a_target_that_moved_says_where_and_the_initiator_hears_it() {
         panic!("not refused")
     };
     assert_eq!(response.status, LoginStatus::TargetMovedPermanently);
-    // Without a portal group tag (RFC 7143, 13.8).
+    // The address has no portal group tag (RFC 7143, 13.8).
     assert_eq!(said(&response), ["TargetAddress=[::1]:3261"]);
     match initiator.handle_response(response) {
         InitiatorStep::Redirected { address, permanent } => {
@@ -409,7 +410,7 @@ fn a_login_without_end_is_refused() {
 
 #[test]
 fn answers_longer_than_a_pdu_come_in_pieces() {
-    // 110 keys of 63 bytes, each not understood.
+    // 110 keys of 63 bytes, each of which is answered with NotUnderstood.
     let keys: Vec<String> = (0..110).map(|n| format!("X{n:0>62}=")).collect();
     let pairs: Vec<&str> = NAMES.into_iter().chain(keys.iter().map(String::as_str)).collect();
     let mut login = target(NegotiationOffer::target());

@@ -1,5 +1,5 @@
-//! Both machines joined by links, and a disk of a few lines behind the target: it returns and
-//! expects bytes that follow from the command's seed.
+//! An initiator and a target joined by simulated links, with a small disk behind the target: it
+//! returns and expects bytes that follow from the seed of the command.
 
 use std::{
     sync::Arc,
@@ -23,7 +23,6 @@ use iscsi::{
 use scsi::{Cdb, Lun, ScsiStatus};
 use sim::SimulatedLink;
 
-/// A command of the tests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
     Read { seed: u32, length: u32 },
@@ -69,18 +68,18 @@ const CID: Cid = Cid(0);
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8a;
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on seed and offset.
 fn pattern(seed: u32, length: u32) -> Bytes {
     let word = |at: u32| (at ^ seed.wrapping_mul(0x9e37_79b9)).to_le_bytes();
     let bytes: Vec<u8> = (0..length.div_ceil(4)).flat_map(word).take(length as usize).collect();
     bytes.into()
 }
 
-/// What the two ends want.
+/// The offers and settings of both ends.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pub offer: NegotiationOffer,
-    /// The target's MaxRecvDataSegmentLength.
+    /// The target's MaxRecvDataSegmentLength in bytes.
     pub target_segment: u32,
     pub settings: target::Settings,
     pub depth: usize,
@@ -115,43 +114,41 @@ pub struct Pair {
     far: (target::Session, Decoder),
     commands: PairCommands,
     held: Vec<target::ReceivedCommand>,
-    /// Commands reach the disk and are not answered.
+    /// If true, commands arrive at the disk and are not answered.
     pub hold_answers: bool,
-    /// Commands that the target was told to forget.
+    /// The number of commands that the target aborted.
     pub aborted: u32,
-    /// Events of the initiator that are no completions.
+    /// Events of the initiator other than completions.
     pub events: Vec<InitiatorEvent>,
     pub broken: Option<String>,
-    /// A cut link is silent rather than closed.
+    /// If true, a cut link is silent and not closed.
     pub keep_running_when_cut: bool,
-    /// Bytes taken from a link at once.
+    /// The most bytes that are taken from a link at a time.
     pub piece: usize,
-    /// What SendTargets answers.
+    /// The answer to SendTargets.
     pub targets: Vec<String>,
 }
 
-/// The commands of the initiator and their outcomes.
 #[derive(Default)]
 struct PairCommands {
     submitted: Vec<Op>,
-    /// Commands that ended well, in the order of their answers.
+    /// Commands that ended with GOOD, in the order of their answers.
     done: Vec<Op>,
     failed: Vec<(u32, Result<ScsiStatus, CommandFailure>)>,
 }
 
-/// A login over two links, until the target has let the connection in.
+/// A login over two links, until the target has accepted it.
 struct PairLogin {
     now: Instant,
     up: SimulatedLink,
     down: SimulatedLink,
     near: (InitiatorLogin, Decoder),
     far: (LoginPhase, Decoder),
-    /// Requests of the initiator that are not sent.
+    /// Requests of the initiator that are not sent yet.
     output: PduOutput,
 }
 
 impl PairLogin {
-    /// Begins a login.
     fn new(wish: Wish, up: SimulatedLink, down: SimulatedLink) -> Self {
         let now = Instant::now();
         let target_offer = NegotiationOffer {
@@ -175,7 +172,7 @@ impl PairLogin {
         Self { now, up, down, near: (login, decoder()), far: (phase, decoder()), output }
     }
 
-    /// Exchanges requests and responses until the target has let the connection in.
+    /// Exchanges requests and responses until the target has accepted the login.
     fn exchange(&mut self) {
         loop {
             ship(&mut self.output, &mut self.up, self.now);
@@ -199,7 +196,7 @@ impl PairLogin {
 }
 
 impl Pair {
-    /// Logged in.
+    /// Makes a pair that has logged in.
     pub fn new(wish: Wish, delay: Duration) -> Self {
         Self::with_rate(wish, delay, None)
     }
@@ -267,7 +264,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Until nothing is on its way any more.
+    /// Runs until no bytes are in flight.
     pub fn run(&mut self) {
         self.ship();
         while let Some(arrival) = self.next_arrival() {
@@ -277,14 +274,14 @@ impl Pair {
         self.note_cut();
     }
 
-    /// The same for so long, with the machines' timers.
+    /// Runs for this time, including the timers of both ends.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         self.ship();
         while self.broken.is_none() {
             let timers = self.near.0.poll_timeout().into_iter();
             let timers = timers.chain(self.far.0.poll_timeout());
-            // with both sessions over there is none
+            // There is no timer if both sessions are over.
             let next = timers.chain(self.next_arrival()).min().filter(|next| *next <= end);
             let Some(next) = next else { break };
             self.now = self.now.max(next);
@@ -295,7 +292,7 @@ impl Pair {
         self.now = self.now.max(end);
     }
 
-    /// Commands that ended well, in the order of their answers.
+    /// Returns the commands that ended with GOOD, in the order of their answers.
     pub fn take_done(&mut self) -> Vec<Op> {
         std::mem::take(&mut self.commands.done)
     }
@@ -339,7 +336,7 @@ impl Pair {
         self.near.0.counters(CID).expect("connected")
     }
 
-    /// Bytes sent upwards and downwards, login included.
+    /// Returns the bytes sent in both directions, login included.
     pub fn sent(&self) -> (u64, u64) {
         (self.up.sent(), self.down.sent())
     }
@@ -386,7 +383,7 @@ impl Pair {
         }
     }
 
-    /// Everything that arrives now, both ways.
+    /// Delivers all bytes that arrive now, in both directions.
     fn deliver(&mut self) {
         while let Some(bytes) = self.up.receive(self.piece, self.now) {
             self.far_receives(&bytes);
@@ -486,7 +483,7 @@ impl Pair {
         }
     }
 
-    /// The disk.
+    /// Executes the commands at the disk.
     fn serve(&mut self) {
         while let Some(event) = self.far.0.poll_event() {
             match event {

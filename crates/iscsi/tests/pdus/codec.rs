@@ -1,4 +1,4 @@
-//! The decoder against raw bytes: any split of the stream, digests, and streams that lie.
+//! The decoder with raw bytes: any split of the stream, digests, and invalid streams.
 
 use std::io::IoSlice;
 
@@ -13,7 +13,7 @@ use scsi::Lun;
 
 const BOTH: Digests = Digests { header: true, data: true };
 
-/// A PDU as it stands on the wire, built by hand; the CRC is another crate's.
+/// Builds a PDU as bytes by hand; the CRC is computed by another crate.
 fn wire(ahs: &[u8], data: &[u8], digests: Digests) -> Vec<u8> {
     let mut bytes = vec![0; 48];
     bytes[0] = 0x01;
@@ -37,7 +37,7 @@ fn wire(ahs: &[u8], data: &[u8], digests: Digests) -> Vec<u8> {
     bytes
 }
 
-/// Feeds `bytes` in pieces of the given sizes, in turn, and takes every frame as it is whole.
+/// Feeds `bytes` in pieces of the given sizes, used cyclically, and takes every complete frame.
 fn decode(
     decoder: &mut Decoder,
     mut bytes: &[u8],
@@ -72,8 +72,8 @@ fn digests() -> impl Strategy<Value = Digests> {
     (any::<bool>(), any::<bool>()).prop_map(|(header, data)| Digests { header, data })
 }
 
-/// Data that waits is charged for its own length. A piece of 16 KiB kept 64 KiB of the receive buffer in memory,
-/// or the 256 KiB of a longer data segment before it.
+/// A regression test: waiting data is charged for its own length, but a piece of 16 KiB kept 64 KiB
+/// of the receive buffer in memory, or the 256 KiB of a longer data segment before it.
 #[test]
 fn a_frame_says_whether_its_data_keeps_a_larger_buffer() {
     let shared = |lengths: &[usize]| {
@@ -87,7 +87,7 @@ fn a_frame_says_whether_its_data_keeps_a_larger_buffer() {
             let count = bytes.len().min(buffer.remaining_mut());
             buffer.put_slice(&bytes[..count]);
             bytes = &bytes[count..];
-            // Each frame is dropped, so that its buffer is used again.
+            // Drop each frame, so that its buffer is used again.
             while let Some(frame) = decoder.next().unwrap() {
                 shared.push(frame.is_shared);
             }
@@ -209,7 +209,8 @@ fn small_pdus_share_the_buffer_and_large_ones_do_not() {
     ];
     let frames = decode(&mut decoder, &stream.concat(), &[65_536]).unwrap();
     assert_eq!(frames.len(), 2);
-    // The shared buffer and the large one, with the tail it may carry, and no third.
+    // The decoder holds the shared buffer and the large one, with the tail that it may have, and no
+    // third buffer.
     assert!(decoder.held() <= 65_536 + 131_072 + 1024, "{}", decoder.held());
 }
 
@@ -273,7 +274,7 @@ fn a_wrong_data_digest_marks_the_frame_and_the_stream_goes_on() {
     for length in [5, 4096, 100_000] {
         for at in [52, 52 + length - 1, 52 + length] {
             let mut bytes = wire(&[], &pattern(length), BOTH);
-            bytes[at] ^= 1; // the data's first and last byte; padding or digest
+            bytes[at] ^= 1; // the first and last byte of the data; padding or digest
             bytes.extend(wire(&[], b"next", BOTH));
             let frames = decode(&mut decoder(BOTH), &bytes, &[3000]).unwrap();
             assert!(frames[0].data_digest_error, "length {length}, byte {at}");

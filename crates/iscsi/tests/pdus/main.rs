@@ -1,4 +1,4 @@
-//! PDUs as bytes: the codec, layouts, and what hostile peers send.
+//! PDUs as bytes: the codec, layouts, and PDUs of hostile peers.
 
 mod codec;
 mod pdu;

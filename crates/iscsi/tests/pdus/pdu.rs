@@ -1,4 +1,4 @@
-//! PDUs to bytes and back: each kind at random.
+//! Encodes and parses random PDUs of each kind.
 
 use bytes::Bytes;
 use iscsi::{
@@ -54,7 +54,7 @@ fn residual() -> impl Strategy<Value = Residual> {
     ]
 }
 
-/// As it arrives: 16 bytes, or up to 260 with an additional header.
+/// Generates CDBs as they arrive: 16 bytes, or up to 260 with an additional header segment.
 fn cdb() -> impl Strategy<Value = Cdb> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 16),
@@ -149,7 +149,7 @@ fn task_request() -> impl Strategy<Value = Pdu> {
         )
 }
 
-/// T, CSG and NSG; NSG is reserved without T.
+/// Generates T, CSG and NSG. NSG is reserved without T.
 fn stages() -> impl Strategy<Value = (bool, LoginStage, LoginStage)> {
     let stage =
         || select(vec![LoginStage::Security, LoginStage::Operational, LoginStage::FullFeature]);
@@ -299,7 +299,7 @@ fn data_in() -> impl Strategy<Value = Pdu> {
                 [data_sn, buffer_offset],
                 data,
             )| {
-                // What is reserved: LUN and tag without A, StatSN without S; S only with F.
+                // Reserved fields: LUN and tag without A, StatSN without S. S is valid with F only.
                 if status.is_none() {
                     numbers.stat_sn = Serial(0);
                 }
@@ -408,7 +408,7 @@ fn scsi_response() -> impl Strategy<Value = Pdu> {
                 read_residual,
                 sense,
             )| {
-                // Residuals belong to a completed command.
+                // Residuals are valid for a completed command only.
                 let (residual, bidirectional_read_residual) =
                     if response == 0 { (residual, read_residual) } else { Default::default() };
                 Pdu::ScsiResponse(ScsiResponse {
@@ -480,7 +480,7 @@ fn reject() -> impl Strategy<Value = Pdu> {
     })
 }
 
-/// Encodes, and says the lengths that the header gives.
+/// Encodes a PDU and checks the lengths in its header.
 fn encode(pdu: Pdu) -> (Bhs, Vec<u8>, Bytes) {
     let (bhs, ahs, data) = pdu.encode();
     let data: Bytes = data.concat().into();

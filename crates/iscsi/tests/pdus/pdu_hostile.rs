@@ -1,4 +1,4 @@
-//! Headers, additional headers and data that lie or mean nothing.
+//! Invalid headers, additional header segments and data.
 
 use bytes::Bytes;
 use iscsi::{
@@ -13,7 +13,7 @@ const OPCODES: [u8; 18] = [
 ];
 
 proptest! {
-    /// Whatever parses has one meaning: its own encoding parses to the same.
+    /// Every header that parses has one meaning: its own encoding parses to the same PDU.
     #[test]
     fn no_bytes_make_it_panic(
         mut bhs in prop::collection::vec(any::<u8>(), 48),
@@ -49,17 +49,17 @@ fn command_with_ahs(ahs: &[u8]) -> Result<Pdu, ParseError> {
 #[test]
 fn additional_headers_that_lie() {
     for ahs in [
-        &[0][..],                                          // less than a header of one
-        &[0, 5, 2, 0, 0, 0],                               // ends in the middle
-        &[0xff, 0xff, 1, 0],                               // longer than what is there
+        &[0][..],                                          // shorter than the header of an AHS
+        &[0, 5, 2, 0, 0, 0],                               // truncated
+        &[0xff, 0xff, 1, 0],                               // longer than the additional headers
         &[0, 4, 2, 0, 0, 0, 1, 0],                         // a read length of three bytes
-        &[0, 0, 1, 0],                                     // an extended CDB without a byte
-        &[0, 1, 1, 0],                                     // the same, with the reserved byte
+        &[0, 0, 1, 0],                                     // an extended CDB without bytes
+        &[0, 1, 1, 0], // an extended CDB of the reserved byte only
         &[0, 5, 2, 0, 0, 0, 0, 1, 0, 5, 2, 0, 0, 0, 0, 1], // two read lengths
         &[0, 2, 1, 0, 9, 0, 0, 0, 0, 2, 1, 0, 9, 0, 0, 0], // two extended CDBs
-        &[0, 1, 0, 0],                                     // a reserved type
-        &[0, 1, 63, 0],                                    // another
-        &[0, 2, 1, 0, 9],                                  // no padding
+        &[0, 1, 0, 0], // a reserved type
+        &[0, 1, 63, 0], // another reserved type
+        &[0, 2, 1, 0, 9], // missing padding
     ] {
         assert!(matches!(command_with_ahs(ahs), Err(ParseError::Field(_))), "{ahs:?}");
     }
@@ -113,12 +113,13 @@ fn fields_with_values_that_the_standard_excludes() {
     // A request with a reserved stage is parsed: the target answers it with a login status.
     let Ok(Pdu::LoginRequest(request)) = parse(0x03, &[(1, 0x88)], b"") else { panic!() };
     assert_eq!(request.current_stage, LoginStage::Reserved);
-    // A response that is no completion: flags are not looked at.
+    // The flags of a response other than "completed" are ignored.
     assert!(parse(0x21, &[(1, 0x1e), (2, 1)], b"").is_ok());
-    // A login status detail that nobody defined stands for its class.
+    // An undefined detail of a login status becomes the general one of its class.
     let Ok(Pdu::LoginResponse(response)) = parse(0x23, &[(36, 2), (37, 99)], b"") else { panic!() };
     assert_eq!(response.status, LoginStatus::InitiatorError);
-    // What follows the sense data is the vendor's, and vendor's data without a length is ignored.
+    // Bytes after the sense data are vendor specific. Vendor specific data without a length is
+    // ignored.
     let Ok(Pdu::ScsiResponse(response)) = parse(0x21, &[], b"\0\x01\x70vendor") else { panic!() };
     assert_eq!(response.sense, &b"\x70"[..]);
     let Ok(Pdu::Async(message)) = parse(0x32, &[(36, 255)], b"\xff") else { panic!() };
@@ -128,7 +129,7 @@ fn fields_with_values_that_the_standard_excludes() {
 #[test]
 fn reserved_bits_are_ignored() {
     for opcode in OPCODES {
-        // R2T excludes a length of zero.
+        // An R2T must not have a length of zero.
         let mut plain = [0; 48];
         plain[0] = opcode;
         plain[47] = 1;

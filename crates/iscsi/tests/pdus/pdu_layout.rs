@@ -13,7 +13,7 @@ use iscsi::{
 };
 use scsi::{Cdb, Lun};
 
-/// Checks an encoding against bytes written as the standard draws them, one word a line.
+/// Checks an encoding against words as the standard draws them.
 #[track_caller]
 fn looks_like(pdu: Pdu, words: [u32; 12], data: &[u8]) {
     let expected: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();

@@ -1,4 +1,4 @@
-//! Logins without a link between the two machines, and output as PDUs.
+//! Logins without a link between the two ends, and conversion of output to frames.
 
 use std::{sync::Arc, time::Instant};
 
@@ -16,7 +16,8 @@ use iscsi::{
 
 use crate::plan::Plan;
 
-/// Returns an offer with small numbers, so that the workload has PDUs of every kind and not too many of them.
+/// Returns an offer with small numbers, so that the workload has PDUs of every kind and not too
+/// many of them.
 fn offer(plan: &Plan) -> NegotiationOffer {
     NegotiationOffer {
         max_connections: plan.connections,
@@ -40,7 +41,7 @@ impl Directory for Everyone {
     }
 }
 
-/// The logins take no time and go wrong never.
+/// A login between both ends, which takes no time and never fails.
 pub struct Login {
     pub phase: LoginPhase,
     pub login: InitiatorLogin,
@@ -126,7 +127,7 @@ fn step(login: &mut InitiatorLogin, frame: PduFrame) -> InitiatorStep {
     }
 }
 
-/// Takes all output, and returns its PDUs.
+/// Takes all output and returns it as frames.
 pub fn frames(output: &mut PduOutput, decoder: &mut Decoder) -> Vec<PduFrame> {
     let mut frames = Vec::new();
     while !output.is_empty() {

@@ -1,7 +1,7 @@
-//! Recovery with both machines in virtual time: every PDU of a workload of reads and writes is
-//! dropped, damaged, or the last of its connection, at every recovery level, over one to four
-//! connections of which none is as fast as another. Whatever happens, every command is answered
-//! once, no write is done after a later one to the same block, and reads find what was written.
+//! Recovery of initiator and target in virtual time. Every PDU of a workload of reads and writes is
+//! dropped, damaged, or the last of its connection, at every error recovery level, over one to four
+//! connections with different delays. In every case, every command is answered once, no write is
+//! executed after a later one to the same block, and reads return the data that was written.
 
 mod model;
 mod plan;
@@ -15,14 +15,14 @@ use rig::run;
 
 const COMMANDS: u32 = SCRIPT.len() as u32 * WORKERS as u32;
 
-/// The same fault at every PDU of the workload.
+/// Runs the workload once per PDU, with the fault at that PDU.
 fn everywhere(level: u8, connections: u16, fault: Fault, judge: impl Fn(&Report)) {
     let plan = Plan::new(level, connections);
     let whole = run(plan);
     assert_eq!((whole.answered, whole.failed, whole.rebuilt, whole.ended), (COMMANDS, 0, 0, 0));
     for place in 1..=whole.pdus {
         let report = panic::catch_unwind(AssertUnwindSafe(|| {
-            // At level 0 nothing but a time-out tells of a PDU that was lost on the way.
+            // At level 0, a lost PDU is detected by a time-out only.
             let may_fail = level == 0 && matches!(fault, Fault::Dropped | Fault::DataDamaged);
             let report = run(Plan { fault: Some((place, fault)), may_fail, ..plan });
             assert_eq!(report.answered, COMMANDS);
@@ -93,7 +93,8 @@ fn a_connection_that_is_cut_and_the_target_does_not_know() {
     });
 }
 
-/// What the tests above would not notice they do not show.
+/// Checks that the tests above depend on recovery: without SNACKs, retries or reassignments they
+/// would fail.
 #[test]
 fn without_its_means_nothing_is_recovered() {
     let cases = [
@@ -112,7 +113,7 @@ fn without_its_means_nothing_is_recovered() {
     }
 }
 
-/// Neither would they if the application's part went unchecked.
+/// Checks that the tests above detect an application that loses a command.
 #[test]
 fn a_command_that_is_forgotten_is_missed() {
     let misses = |place: u32| {

@@ -1,5 +1,6 @@
-//! The application and the disk at the two ends, and what must hold between them: every command is
-//! answered once and well, no block goes back to what it was, reads find what was written.
+//! The application and the disk at the two ends, and the conditions between them: every command is
+//! answered once and with GOOD, no block returns to an older version, reads return what was
+//! written.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,14 +24,14 @@ pub enum Op {
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8a;
 
-/// Bytes that tell their block and its version.
+/// Returns bytes that depend on block, version and offset.
 fn pattern(block: u8, version: u32, length: u32) -> Bytes {
     let word = |at: u32| (at ^ version << 20 ^ u32::from(block) << 28).to_le_bytes();
     let bytes: Vec<u8> = (0..length.div_ceil(4)).flat_map(word).take(length as usize).collect();
     bytes.into()
 }
 
-/// Which version the bytes tell; all of them must tell the same.
+/// Returns the version in the bytes; all of them must have the same one.
 fn version_of(block: u8, data: &[u8]) -> u32 {
     let first = u32::from_le_bytes(*data.first_chunk().expect("four bytes"));
     let version = (first ^ u32::from(block) << 28) >> 20;
@@ -39,7 +40,7 @@ fn version_of(block: u8, data: &[u8]) -> u32 {
     version
 }
 
-/// What is stored: a version for each block.
+/// The stored data: a version for each block.
 #[derive(Default)]
 pub struct Disk {
     versions: BTreeMap<u8, u32>,
@@ -47,7 +48,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Performs a command.
+    /// Executes a command.
     pub fn perform(&mut self, cdb: &Cdb, data_out: &DataSegment, capacity: u32) -> DataSegment {
         self.performed += 1;
         let block = cdb[1];
@@ -65,25 +66,26 @@ impl Disk {
     }
 }
 
-/// Workers, each with a block of its own and one command on its way.
+/// Workers, each with a block of its own and one command in flight.
 pub struct App {
     workers: Vec<Worker>,
-    /// To be submitted first: what came back.
+    /// Returned commands, which are submitted first.
     returned: VecDeque<CommandRequest>,
     pub answered: u32,
-    /// Commands that failed, where that may be.
+    /// Failed commands, in runs where commands may fail.
     pub failed: u32,
     pub may_fail: bool,
-    /// A fault of the application, to see whether it is noticed: what came back is forgotten.
+    /// If true, the application loses returned commands, so that a test can check that this is
+    /// detected.
     pub forgets: bool,
 }
 
 struct Worker {
     block: u8,
     script: VecDeque<Op>,
-    /// What is on its way; for a read, the version that was acknowledged when it began.
+    /// The command in flight; for a read also the version that was acknowledged when it began.
     open: Option<(u64, Op, u32)>,
-    /// The last version written, and the last acknowledged.
+    /// The last version that was written, and the last that was acknowledged.
     written: u32,
     acknowledged: u32,
     number: u64,
@@ -109,7 +111,7 @@ impl App {
         }
     }
 
-    /// The next command to submit.
+    /// Returns the next command to submit.
     pub fn next(&mut self) -> Option<CommandRequest> {
         if let Some(request) = self.returned.pop_front() {
             return Some(request);
@@ -132,7 +134,8 @@ impl App {
         Some(CommandRequest { tag, lun: Lun(0), cdb: Cdb::new(&cdb), transfer, time_out })
     }
 
-    /// The session could not take it, or the target can do it no more: it is submitted again.
+    /// Takes back commands that the session did not accept or that the target can no longer
+    /// execute. They are submitted again.
     pub fn take_back(&mut self, requests: Vec<CommandRequest>) {
         for request in requests.into_iter().rev() {
             if !self.forgets {
@@ -147,7 +150,7 @@ impl App {
         assert_eq!(open, tag, "an answer to another command");
         let outcome = match result {
             Ok(outcome) if outcome.status == ScsiStatus::Good => outcome,
-            // The same again, as a SCSI layer does it.
+            // Repeat the command, as a SCSI layer does.
             Ok(_) | Err(_) if self.may_fail => {
                 self.failed += 1;
                 worker.script.push_front(op);
@@ -168,7 +171,7 @@ impl App {
         }
     }
 
-    /// All commands were answered.
+    /// Returns true if all commands were answered.
     pub fn is_done(&self) -> bool {
         self.workers.iter().all(|worker| worker.open.is_none() && worker.script.is_empty())
     }

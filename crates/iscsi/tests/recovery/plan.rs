@@ -1,42 +1,42 @@
-//! A run: its workload, the fault that happens in it, and its outcome.
+//! A run: its workload, its fault, and its report.
 
 use crate::model::Op;
 
-/// What happens to one PDU.
+/// The fault of one PDU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     Dropped,
-    /// Its data digest is wrong; a PDU without data is dropped.
+    /// The data digest is wrong; a PDU without data is dropped.
     DataDamaged,
-    /// Its header digest is wrong.
+    /// The header digest is wrong.
     HeaderDamaged,
-    /// It is the last of its connection; both ends see the end.
+    /// The PDU is the last of its connection; both ends see the end.
     Cut,
-    /// The same, and the target does not notice.
+    /// The PDU is the last of its connection, and the target does not notice the end.
     CutUnnoticed,
 }
 
-/// What recovery is made of: these PDUs of the initiator never arrive, to see that it is they that
-/// recover.
+/// A kind of PDU of the initiator that never arrives. Tests use it to check that the recovery depends
+/// on these PDUs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mute {
     Snacks,
     Reassigns,
-    /// Commands that were sent before.
+    /// Commands that were sent before, with their CmdSN.
     Retries,
 }
 
-/// A run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub level: u8,
     pub connections: u16,
-    /// The PDU that it happens to, counted from 1 over all connections and both directions.
+    /// The PDU with the fault, counted from 1 over all connections and both directions.
     pub fault: Option<(u32, Fault)>,
     pub mute: Option<Mute>,
-    /// The application forgets what came back.
+    /// If true, the application loses returned commands.
     pub forgets: bool,
-    /// Commands may end with an error.
+    /// If true, commands may end with an error.
     pub may_fail: bool,
 }
 
@@ -46,20 +46,21 @@ impl Plan {
     }
 }
 
-/// What a run was like.
+/// The report of a run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Report {
     pub pdus: u32,
     pub answered: u32,
     pub failed: u32,
-    /// Sessions after the first.
+    /// Number of sessions after the first.
     pub rebuilt: u32,
-    /// Connections that ended.
+    /// Number of connections that ended.
     pub ended: u32,
     pub seconds: u64,
 }
 
-/// Immediate data alone; with unsolicited and solicited data; reads of one PDU and of several.
+/// Writes with immediate data only, and with unsolicited and solicited data; reads of one PDU and
+/// of several.
 pub const SCRIPT: [Op; 6] = [
     Op::Write { length: 100 },
     Op::Read { length: 3000 },

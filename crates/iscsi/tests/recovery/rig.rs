@@ -1,4 +1,4 @@
-//! Both machines, joined by connections that lose, damage and cut what they are told to.
+//! Initiator and target, joined by connections that lose, damage and cut as the plan says.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -26,7 +26,6 @@ enum Item {
     End,
 }
 
-/// One TCP connection.
 struct Line {
     cid: Cid,
     near_open: bool,
@@ -38,7 +37,7 @@ struct Line {
     is_cut: bool,
 }
 
-/// A command that the disk is about to perform.
+/// A command that the disk will execute.
 struct Work {
     due: Instant,
     command: target::ReceivedCommand,
@@ -55,21 +54,21 @@ pub struct Rig {
     app: App,
     disk: Disk,
     works: Vec<Work>,
-    /// When another connection is to be added.
+    /// When another connection is added.
     join_at: Option<Instant>,
     /// Tags of the commands of this session that were sent.
     commands: BTreeSet<u32>,
     report: Report,
 }
 
-/// Nothing takes so long.
+/// No run takes longer than this.
 const PATIENCE: Duration = Duration::from_secs(150);
 const SCSI_COMMAND: u8 = 0x01;
 const TASK_REQUEST: u8 = 0x02;
 const SNACK: u8 = 0x10;
 const MS: Duration = Duration::from_millis(1);
 
-/// Runs the whole workload; panics if anything is not as it has to be.
+/// Runs the whole workload. Panics if a condition is violated.
 pub fn run(plan: Plan) -> Report {
     let mut rig = Rig::new(plan);
     rig.run();
@@ -132,7 +131,7 @@ impl Rig {
         arrivals.chain(timers).flatten().chain(works).chain(self.near.reinstate_at()).min()
     }
 
-    /// Does all that can be done now.
+    /// Processes everything that can be processed now.
     fn settle(&mut self) {
         loop {
             self.take_near_events();
@@ -195,7 +194,7 @@ impl Rig {
         self.works.retain(|work| work.command.itt != itt);
     }
 
-    /// The disk does what is due.
+    /// Executes the commands that are due at the disk.
     fn perform(&mut self) {
         self.works.sort_by_key(|work| work.due);
         while self.works.first().is_some_and(|work| work.due <= self.now) {
@@ -203,12 +202,12 @@ impl Rig {
                 self.works.remove(0).command;
             let data = self.disk.perform(&cdb, &data_out, data_in_capacity);
             self.far.complete(itt, target::TargetCommandOutcome::good(data));
-            // an abort may be among them
+            // The events may include an abort.
             self.take_far_events();
         }
     }
 
-    /// Puts output on its way. False if there was none.
+    /// Sends the output of both ends. Returns false if there was none.
     fn ship(&mut self) -> bool {
         let mut any = false;
         self.near.transmit();
@@ -281,7 +280,7 @@ impl Rig {
         }
     }
 
-    /// Hands over what has arrived.
+    /// Delivers the PDUs that have arrived.
     fn deliver(&mut self) {
         for at in 0..self.lines.len() {
             while let Some(item) = due(&mut self.lines[at].up, self.now) {
@@ -313,7 +312,7 @@ impl Rig {
             }
         };
         if let Err(error) = ended {
-            // what it had to say is said
+            // Send the remaining output of the target first.
             self.ship();
             let all: Vec<Cid> = self.far.connections().map(target::Connection::cid).collect();
             for cid in all.into_iter().filter(|other| *other == cid || error.ends_session()) {
@@ -360,7 +359,7 @@ impl Rig {
         }
     }
 
-    /// The initiator closes its socket.
+    /// The initiator closes the socket of a connection.
     fn hang_up(&mut self, cid: Cid) {
         let Some(line) = self.lines.iter_mut().find(|l| l.cid == cid && l.near_open) else {
             return;
@@ -381,12 +380,12 @@ impl Rig {
         }
     }
 
-    /// Adds a connection to the session, or takes the place of a lost one.
+    /// Adds a connection to the session, or replaces a lost one.
     fn join(&mut self) -> bool {
         let (cid, cmd_sn) = (self.near.next_cid(), self.near.cmd_sn());
         let mut login = Login::new(&self.plan, Tsih(self.tsih), cid, cmd_sn, self.now);
         login.run();
-        // a connection with its number is replaced
+        // The target replaces a connection with this CID.
         for line in self.lines.iter_mut().filter(|line| line.cid == cid) {
             line.far_open = false;
             line.up.clear();
@@ -403,7 +402,8 @@ impl Rig {
     }
 
     fn add_line(&mut self, cid: Cid) {
-        // none is as fast as another, so what is sent on several arrives in another order
+        // Every connection has another delay, so that PDUs on several connections arrive out of
+        // order.
         let delay = MS * (1 + 3 * u32::from(cid.0 % 4));
         let decoder = || {
             let mut decoder = Decoder::new(65536, 1 << 20);
@@ -422,7 +422,7 @@ impl Rig {
         });
     }
 
-    /// A new session in the place of the old one: the target forgets everything of that first.
+    /// Replaces the session by a new one. The target discards the old one first.
     fn rebuild(&mut self) {
         self.take_near_events();
         let unanswered = self.near.take_unanswered();

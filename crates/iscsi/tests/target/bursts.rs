@@ -1,4 +1,5 @@
-//! Functions that end tasks wait for what those were asked for (RFC 7143, 4.2.3.3 a).
+//! Task management functions wait for data that was requested for the tasks that they end (RFC
+//! 7143, 4.2.3.3 a).
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const FOR_A_UNIT: [TaskFunction; 3] =
     [TaskFunction::AbortTaskSet, TaskFunction::ClearTaskSet, TaskFunction::LogicalUnitReset];
 const FOR_ALL: [TaskFunction; 2] = [TaskFunction::TargetWarmReset, TaskFunction::TargetColdReset];
 
-/// A write of two bursts that was asked for the first.
+/// Begins a write of two bursts, the first of which has been requested. Returns its R2T.
 fn writing(rig: &mut Rig, itt: u32, lun: Lun) -> ReadyToTransfer {
     let mut command = rig.write(itt, 16_384, 0, true);
     command.lun = lun;
@@ -32,7 +33,7 @@ fn ask(rig: &mut Rig, function: TaskFunction) {
     assert!(rig.send(Pdu::TaskRequest(request)).is_empty());
 }
 
-/// The function takes effect now, and ends these.
+/// Checks that the function takes effect now and aborts exactly these commands.
 #[track_caller]
 fn takes_effect(rig: &mut Rig, function: TaskFunction, expected: &[u32]) {
     let mut aborted = Vec::new();
@@ -92,7 +93,7 @@ fn an_initiator_that_sends_nothing_more_is_not_waited_for_long() {
         rig.no_event();
         rig.pass(Duration::from_millis(1)).unwrap();
         takes_effect(&mut rig, function, &[1]);
-        // What comes all the same is for nobody.
+        // Data that arrives later is ignored.
         assert!(rig.send(data_out(1, r2t.ttt, 0, 0, 8192, true)).is_empty());
         rig.no_event();
     }
@@ -165,8 +166,8 @@ fn a_function_that_goes_with_its_connection_lets_the_writes_of_others_go_on() {
     assert_eq!(rig.command().itt, Itt(1));
 }
 
-/// The command after an immediate function has its number: it was aborted without an answer when
-/// the function had to wait.
+/// A regression test: a command after an immediate function has the CmdSN of the function. It was
+/// aborted without a response when the function had to wait.
 #[test]
 fn commands_that_come_after_a_function_that_waits_are_not_ended_by_it() {
     for function in FOR_A_UNIT.into_iter().chain(FOR_ALL) {
@@ -202,7 +203,7 @@ fn commands_that_come_after_a_function_that_waits_are_not_ended_by_it() {
     }
 }
 
-/// As when the connection of a function is logged out or fails.
+/// Writes also continue when the connection of a function is logged out or fails.
 #[test]
 fn writes_go_on_when_the_connection_of_a_function_is_replaced() {
     let mut rig = Rig::new(KEYS);

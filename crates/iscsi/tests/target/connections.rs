@@ -161,7 +161,7 @@ fn a_connection_that_fails_takes_its_tasks_along_and_the_session_goes_on() {
         let command = rig.read(itt, 0);
         rig.send_on(cid, Pdu::ScsiCommand(command));
     }
-    // One that waits for its turn counts as never received.
+    // A command that waits for its turn counts as not received.
     let lost = rig.read(4, 0);
     let held = rig.read(5, 0);
     rig.send_on(other, Pdu::ScsiCommand(held.clone()));
@@ -277,7 +277,7 @@ fn a_function_that_commands_before_it_do_not_reach_in_time_is_rejected() {
     rig.send_on(other, Pdu::ScsiCommand(answered));
     rig.command();
     rig.session.complete(Itt(1), good());
-    // The first of these is stuck on the other connection.
+    // The first of these commands is stuck on the other connection.
     let commands = [2, 3].map(|itt| rig.read(itt, 0));
     rig.send(Pdu::ScsiCommand(commands[1].clone()));
     let request = rig.task_request(TaskFunction::LogicalUnitReset, 10, u32::MAX);

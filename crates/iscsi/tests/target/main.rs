@@ -1,4 +1,4 @@
-//! The target's machine against a script: one rule of RFC 7143 a test, in virtual time.
+//! The target session with a scripted initiator in virtual time: one rule of RFC 7143 per test.
 
 mod rig;
 mod login;

@@ -1,4 +1,4 @@
-//! Task management.
+//! Task management functions.
 
 use iscsi::{
     DataSegment, Itt, Pdu, Ttt,
@@ -9,7 +9,7 @@ use scsi::Lun;
 
 use crate::rig::{Rig, data_out, r2ts, reject, task_result};
 
-/// A session with reads 1 to 3 in progress; 3 is for unit 1.
+/// Returns a session with reads 1 to 3 in progress; read 3 is for unit 1.
 fn three_tasks() -> Rig {
     let mut rig = Rig::new("");
     for itt in 1..4 {

@@ -122,7 +122,8 @@ fn the_tag_that_means_no_task_is_rejected() {
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::InvalidPduField);
 }
 
-/// Behind a hole in CmdSN these PDUs were held, and took memory for an initiator that had proved nothing.
+/// A regression test: after a gap in CmdSN these PDUs were held, and used memory for an
+/// unauthenticated initiator.
 #[test]
 fn a_command_or_data_ends_a_discovery_session_before_anything_is_kept() {
     for in_turn in [true, false] {
@@ -144,8 +145,8 @@ fn a_command_or_data_ends_a_discovery_session_before_anything_is_kept() {
     }
 }
 
-/// MaxCmdSN moved only when a task ended: an idle session that sent so many other PDUs in order
-/// could send no more for good.
+/// A regression test: MaxCmdSN moved only when a task ended. An idle session that had sent a window
+/// of other PDUs in order could never send again.
 #[test]
 fn what_is_no_task_leaves_the_window_open() {
     for queue_commands in [1, 4] {

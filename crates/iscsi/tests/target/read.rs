@@ -1,4 +1,4 @@
-//! Data-In, status, residuals.
+//! Data-In, status and residuals.
 
 use bytes::Bytes;
 use iscsi::{
@@ -172,7 +172,7 @@ fn digests_go_both_ways() {
     assert!(digests.header && digests.data);
     let command = rig.read(1, 5);
     rig.deliver(command);
-    // The rig checks digests when it takes the output apart.
+    // The rig checks the digests when it decodes the output.
     let pdus = rig.complete(1, TargetCommandOutcome::good(pieces(5, 2)));
     let Pdu::DataIn(data_in) = &pdus[0] else { panic!("{pdus:?}") };
     assert_eq!(data_in.data.concat(), pattern(0, 5));

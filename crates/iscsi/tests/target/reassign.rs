@@ -1,4 +1,5 @@
-//! Recovery level 2: tasks outlive their connection (RFC 7143, 6.3.4, 7.2.2, 7.5, 11.5.6, 11.14).
+//! Error recovery level 2: tasks survive their connection (RFC 7143, 6.3.4, 7.2.2, 7.5, 11.5.6,
+//! 11.14).
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ fn logout(rig: &mut Rig, on: Cid, reason: LogoutReason, cid: Cid) -> (LogoutResu
     (answer.result, answer.time2wait, answer.time2retain)
 }
 
-/// The other connection fails and is logged out on the first.
+/// Lets the other connection fail, and logs it out on the first.
 fn lose_other(rig: &mut Rig) {
     rig.session.drop_connection(OTHER, rig.now);
     let pdus = rig.output();
@@ -75,7 +76,7 @@ fn aborts(rig: &mut Rig) -> Vec<u32> {
         .collect()
 }
 
-/// A read of `length` bytes on the other connection, at the driver.
+/// Starts a read of `length` bytes on the other connection; the driver has the command.
 fn read_on_other(rig: &mut Rig, itt: u32, length: u32) {
     let command = rig.read(itt, length);
     rig.send_on(OTHER, Pdu::ScsiCommand(command));

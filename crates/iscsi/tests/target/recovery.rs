@@ -1,5 +1,5 @@
-//! Recovery level 1: what is lost within a connection comes again (RFC 7143, 7.1.4.1, 7.1.4.2,
-//! 7.8, 7.9, 11.16).
+//! Error recovery level 1: PDUs lost within a connection are sent again (RFC 7143, 7.1.4.1,
+//! 7.1.4.2, 7.8, 7.9, 11.16).
 
 use std::time::Duration;
 
@@ -38,14 +38,14 @@ fn status_snack(begin: u32, run_length: u32) -> Pdu {
     snack(SnackKind::Status, Itt::NONE, Ttt::NONE, begin, run_length)
 }
 
-/// A read of `length` bytes that was answered, and its PDUs.
+/// Sends a read of `length` bytes, completes it, and returns its PDUs.
 fn answered_read(rig: &mut Rig, itt: u32, length: u32) -> Vec<Pdu> {
     let command = rig.read(itt, length);
     rig.deliver(command);
     rig.complete(itt, good(length as usize))
 }
 
-/// An acknowledgment of all statuses before this one.
+/// Acknowledges all statuses before this one.
 fn acknowledge(rig: &mut Rig, exp_stat_sn: Serial) {
     let mut pong = rig.ping(u32::MAX, 0);
     pong.exp_stat_sn = exp_stat_sn;
@@ -85,7 +85,7 @@ fn lost_statuses_come_again_with_their_numbers() {
     let none = answered_read(&mut rig, 2, 0);
     let ping = rig.ping(3, 9);
     let pong = rig.send(Pdu::NopOut(ping));
-    // The window has moved since: the rest is the same.
+    // Only the window has changed since.
     let again = rig.send(status_snack(501, 0));
     assert_eq!(again.len(), 3);
     assert_eq!(again[0], with_window_of(&read[1], &again[0]), "the Data-In that held the status");
@@ -97,7 +97,7 @@ fn lost_statuses_come_again_with_their_numbers() {
     assert_eq!(reject(&rig.send(status_snack(500, 1))), RejectReason::ProtocolError);
 }
 
-/// `pdu` with ExpCmdSN and MaxCmdSN of `other`.
+/// Returns `pdu` with ExpCmdSN and MaxCmdSN of `other`.
 fn with_window_of(pdu: &Pdu, other: &Pdu) -> Pdu {
     let mut pdu = pdu.clone();
     match (&mut pdu, other) {
@@ -175,7 +175,8 @@ fn data_beyond_the_bound_is_let_go_and_a_snack_for_it_rejected() {
     assert_eq!(response(&pdus).exp_data_sn, 4, "its status is kept and tells what is missing");
 }
 
-/// What a unit returned, and whether anybody still has it.
+/// Returns an outcome with Data-In of `length` bytes, and a function that returns true while that
+/// data is in memory.
 fn observed(length: usize) -> (TargetCommandOutcome, impl Fn() -> bool) {
     struct Owned(std::sync::Arc<Vec<u8>>);
     impl AsRef<[u8]> for Owned {
@@ -189,7 +190,8 @@ fn observed(length: usize) -> (TargetCommandOutcome, impl Fn() -> bool) {
     (TargetCommandOutcome::good([data].into_iter().collect()), move || weak.strong_count() > 0)
 }
 
-/// It counted for what was sent of it, and was kept whole.
+/// A regression test: the response was charged with the bytes that were sent, but all its data was
+/// kept.
 #[test]
 fn what_the_initiator_has_no_room_for_is_not_kept() {
     let mut rig = Rig::new(ONE);
@@ -251,7 +253,7 @@ fn hostile_acknowledgments_change_nothing() {
     assert_eq!(rig.send(data_snack(1, 0, 0)), sent);
 }
 
-/// A write of two bursts of 1024 bytes, asked for one after the other.
+/// Begins a write of two bursts of 1024 bytes, which are requested one after the other.
 fn write_of_two_bursts() -> (Rig, iscsi::pdu::ReadyToTransfer) {
     let mut rig = Rig::new(&format!("{ONE}ImmediateData=No\n"));
     let command = rig.write(1, 2048, 0, true);
@@ -261,7 +263,7 @@ fn write_of_two_bursts() -> (Rig, iscsi::pdu::ReadyToTransfer) {
     (rig, r2ts[0])
 }
 
-/// Answers R2Ts until the command is whole.
+/// Answers R2Ts until the command is complete.
 fn finish_write(rig: &mut Rig, mut r2t: iscsi::pdu::ReadyToTransfer) {
     loop {
         let pdus: Vec<Pdu> = burst(&r2t, 512).into_iter().flat_map(|pdu| rig.send(pdu)).collect();
@@ -312,7 +314,7 @@ fn data_that_does_not_come_is_asked_for_once_more_and_then_anew() {
     assert_eq!(rig.output().len(), 0);
     rig.pass(Duration::from_secs(1)).unwrap();
     assert_eq!(r2ts(&rig.output()), [first], "it may have been lost");
-    // A PDU of the burst has come: what is missing is asked for.
+    // A PDU of the burst has arrived, so only the missing part is requested.
     rig.send(burst(&first, 512)[0].clone());
     rig.pass(Duration::from_secs(10)).unwrap();
     let recovery = r2ts(&rig.output())[0];

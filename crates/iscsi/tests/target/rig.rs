@@ -1,4 +1,5 @@
-//! A target's machine in a test's hand: PDUs in, PDUs and events out, virtual time.
+//! A target session whose initiator is played by a test: PDUs in, PDUs and events out, virtual
+//! time.
 
 use std::{
     io::IoSlice,
@@ -25,7 +26,7 @@ use iscsi::{
 use scsi::{Cdb, Lun};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:target";
-/// Of the first connection of a rig.
+/// The CID of the first connection of a rig.
 pub const CID: Cid = Cid(7);
 const INITIATOR: &str = "iqn.2026-11.io.forebay:initiator";
 
@@ -40,14 +41,14 @@ impl Directory for OneTarget {
     }
 }
 
-/// A frame as the decoder would make it of this PDU.
+/// Returns the frame that a decoder would make of this PDU.
 pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
     let (ahs, data) = (Bytes::copy_from_slice(&ahs), data.concat().into());
     PduFrame { bhs, ahs, data, is_shared: false, data_digest_error: false }
 }
 
-/// Takes everything out of an output.
+/// Takes all output and returns its PDUs.
 pub fn drain(output: &mut PduOutput, digests: Digests) -> Vec<Pdu> {
     let mut decoder = Decoder::new(65_536, 0xff_ffff);
     decoder.configure(65_536, 0xff_ffff, digests);
@@ -96,7 +97,7 @@ pub fn login_phase(offer: NegotiationOffer, settings: Settings, now: Instant) ->
     LoginPhase::new(offer, Arc::new(OneTarget), settings, now)
 }
 
-/// What a login phase answers.
+/// Takes the responses of a login phase.
 pub fn login_output(phase: &mut LoginPhase) -> Vec<Pdu> {
     drain(phase.output_mut(), Digests::default())
 }
@@ -106,12 +107,12 @@ pub struct Rig {
     pub now: Instant,
     pub cmd_sn: Serial,
     pub login_response: LoginResponse,
-    /// What further connections say of themselves.
+    /// Keys that further connections send.
     own_keys: String,
 }
 
 impl Rig {
-    /// A normal session with these keys, one a line.
+    /// Makes a normal session. `keys` has one key per line.
     pub fn new(keys: &str) -> Self {
         Self::with(keys, Settings::default())
     }
@@ -151,7 +152,8 @@ impl Rig {
         Self { session, now, cmd_sn: Serial(100), login_response, own_keys }
     }
 
-    /// One more connection; the target's final response, and what it says if it refuses.
+    /// Tries to log in another connection. Returns the target's final response, or the status of
+    /// its refusal.
     pub fn try_join(&mut self, request: LoginRequest) -> Result<LoginResponse, LoginStatus> {
         let mut phase = login_phase(NegotiationOffer::target(), Settings::default(), self.now);
         let cid = request.cid;
@@ -178,19 +180,19 @@ impl Rig {
         LoginRequest { tsih: Tsih(3), cid: Cid(cid), cmd_sn, ..login_request(&text) }
     }
 
-    /// One more connection.
+    /// Logs in another connection.
     pub fn join(&mut self, cid: u16) -> Cid {
         let request = self.join_request(cid);
         self.try_join(request).unwrap();
         Cid(cid)
     }
 
-    /// What the target sends by itself or has queued.
+    /// Takes the PDUs that the target has queued on the first connection.
     pub fn output(&mut self) -> Vec<Pdu> {
         self.output_of(CID)
     }
 
-    /// What it sends on one of its connections.
+    /// Takes the PDUs that the target has queued on one of its connections.
     pub fn output_of(&mut self, cid: Cid) -> Vec<Pdu> {
         let connection = self.session.connection_mut(cid).unwrap();
         let digests = connection.digests();
@@ -206,20 +208,21 @@ impl Rig {
         (result, self.output())
     }
 
-    /// Hands in a PDU on one of its connections; returns the answers there.
+    /// Passes a PDU to the target on one of its connections. Returns the answers on that
+    /// connection.
     pub fn send_on(&mut self, cid: Cid, pdu: Pdu) -> Vec<Pdu> {
         self.session.handle_frame(cid, frame(pdu), self.now).unwrap();
         self.output_of(cid)
     }
 
-    /// Hands in a PDU that must not end the connection; returns the answers.
+    /// Passes a PDU that must not end the connection. Returns the answers.
     pub fn send(&mut self, pdu: Pdu) -> Vec<Pdu> {
         let (result, output) = self.try_frame(frame(pdu));
         result.unwrap();
         output
     }
 
-    /// The next number of the command order.
+    /// Returns the next CmdSN and consumes it.
     pub fn next_cmd_sn(&mut self) -> Serial {
         let cmd_sn = self.cmd_sn;
         self.cmd_sn = cmd_sn.next();
@@ -256,7 +259,7 @@ impl Rig {
         }
     }
 
-    /// Sends a command that is whole; returns what the driver gets.
+    /// Sends a complete command. Returns the command that the driver gets.
     #[track_caller]
     pub fn deliver(&mut self, command: ScsiCommand) -> ReceivedCommand {
         let answers = self.send(Pdu::ScsiCommand(command));
@@ -264,7 +267,7 @@ impl Rig {
         self.command()
     }
 
-    /// The command that the driver gets next.
+    /// Returns the next command that the driver gets.
     #[track_caller]
     pub fn command(&mut self) -> ReceivedCommand {
         match self.session.poll_event() {
@@ -282,7 +285,7 @@ impl Rig {
         self.output()
     }
 
-    /// Lets a write go on after its admission was asked for.
+    /// Admits a write, after checking that its admission was requested. Returns the answers.
     #[track_caller]
     pub fn admit(&mut self, itt: u32) -> Vec<Pdu> {
         match self.session.poll_event() {
@@ -347,7 +350,7 @@ impl Rig {
     }
 }
 
-/// Bytes that tell where in a transfer they belong.
+/// Returns bytes that depend on their offset in a transfer.
 pub fn pattern(offset: usize, length: usize) -> Bytes {
     (offset..offset + length).map(|i| (i / 7 + i) as u8).collect()
 }
@@ -365,7 +368,7 @@ pub fn data_out(itt: u32, ttt: Ttt, data_sn: u32, offset: usize, length: usize, 
     })
 }
 
-/// The answer to an R2T in PDUs of at most `segment` bytes.
+/// Returns the answer to an R2T in PDUs of at most `segment` bytes.
 pub fn burst(r2t: &ReadyToTransfer, segment: usize) -> Vec<Pdu> {
     let (start, length) = (r2t.buffer_offset as usize, r2t.desired_data_transfer_length as usize);
     let count = length.div_ceil(segment);
@@ -425,7 +428,7 @@ pub fn task_result(pdus: &[Pdu]) -> TaskFunctionResult {
     }
 }
 
-/// Key, ASC, ASCQ of fixed-format sense data.
+/// Returns key, ASC and ASCQ of sense data in fixed format.
 pub fn sense(response: &ScsiResponse) -> (u8, u8, u8) {
     assert_eq!(response.status, 2);
     let sense = &response.sense;

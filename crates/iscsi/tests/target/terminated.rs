@@ -1,4 +1,4 @@
-//! Commands that end with their connection, and who is to be told of it (RFC 7143, 11.14.5).
+//! Commands that end with their connection, and the units that must report it (RFC 7143, 11.14.5).
 
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ const RECOVERED: &str =
     "MaxConnections=2\nErrorRecoveryLevel=2\nDefaultTime2Wait=2\nDefaultTime2Retain=20\n";
 const OTHER: Cid = Cid(8);
 
-/// What happens to the rig's two reads of unit 1 and one of unit 2 on the other connection, and
-/// then to one of unit 3 on the first: aborted tags, and units to be told at.
+/// Returns the tags of aborted commands, and the units that must report terminated commands. The
+/// rig has two reads of unit 1 and one of unit 2 on the other connection, and one of unit 3 on the
+/// first.
 fn events(rig: &mut Rig) -> (Vec<u32>, Vec<Lun>) {
     let (mut aborted, mut told) = (Vec::new(), Vec::new());
     while let Some(event) = rig.session.poll_event() {
@@ -89,7 +90,7 @@ fn a_connection_that_nobody_recovers_in_time() {
             None => rig.session.drop_connection(OTHER, rig.now),
             Some(reason) => log_out(&mut rig, reason),
         }
-        // The initiator is there, and only its other connection is not.
+        // The initiator is alive; only its other connection has failed.
         rig.now += Duration::from_secs(14);
         let pong = rig.ping(u32::MAX, 0);
         rig.send(Pdu::NopOut(pong));

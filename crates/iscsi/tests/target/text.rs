@@ -1,4 +1,4 @@
-//! SendTargets and other text in full feature phase.
+//! SendTargets and other text keys in full feature phase.
 
 use iscsi::{
     Pdu, Ttt,
@@ -126,7 +126,7 @@ fn text_that_makes_no_sense_is_rejected() {
     let request = rig.text(1, "no equals sign\n");
     assert_eq!(reject(&rig.send(Pdu::TextRequest(request))), RejectReason::ProtocolError);
     let mut request = rig.text(2, "A=b\n");
-    request.continues = true; // with F
+    request.continues = true; // invalid together with F
     assert_eq!(reject(&rig.send(Pdu::TextRequest(request))), RejectReason::ProtocolError);
     let mut request = rig.text(3, "");
     request.ttt = Ttt(0x1234);

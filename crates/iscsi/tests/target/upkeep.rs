@@ -1,4 +1,4 @@
-//! NOP, logout, what is not served, and time.
+//! Pings, logout, unsupported PDUs, and time-outs.
 
 use std::time::Duration;
 
@@ -178,8 +178,8 @@ fn a_broken_header_field_ends_the_connection() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Frames that are random but for a plausible opcode and numbers: nothing panics, what is held
-    /// stays within the limits, and the machine still answers.
+    /// Random frames with a plausible opcode and plausible numbers: nothing panics, memory stays
+    /// within the limits, and the session still answers.
     #[test]
     fn hostile_frames_do_no_harm(
         frames in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Memory of writes that wait for commands before them or for their own data: its limit, and the end of
-//! sessions that hold it without progress (finding W3).
+//! Memory of writes that wait for earlier commands or for their own data: its limit, and the end of
+//! sessions that hold it without progress.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const KEYS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\nFirst
      MaxBurstLength=65536\n";
 /// FirstBurstLength of the session.
 const FIRST: usize = 65_536;
-/// The least memory that a Data-Out takes while it waits.
+/// The least memory in bytes that a waiting Data-Out uses.
 const KEPT: usize = size_of::<(DataOut, Bhs)>();
 
 fn good() -> TargetCommandOutcome {
@@ -47,7 +47,7 @@ fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
         assert!(rig.session.waiting_bytes() <= 4 * FIRST);
     }
     rig.no_event();
-    // The target gives out no further command numbers.
+    // The target does not open the window further.
     let before = rig.login_response.numbers;
     let ping = rig.ping(1000, 0);
     assert_eq!(numbers(&rig.send(Pdu::NopOut(ping))).max_cmd_sn, before.max_cmd_sn);
@@ -68,7 +68,7 @@ fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
         assert_eq!((busy.itt, busy.status), (Itt(itt), ScsiStatus::Busy as u8));
     }
     assert_eq!(rig.session.waiting_bytes(), 0);
-    // The answers have opened the window again.
+    // The responses have opened the window again.
     let opened = numbers(&rig.complete(1, good()));
     assert_eq!(opened.exp_cmd_sn, before.exp_cmd_sn.add(127));
     assert!(before.max_cmd_sn.is_before(opened.max_cmd_sn));
@@ -100,7 +100,8 @@ fn unsolicited_data_behind_a_hole_is_bounded() {
     assert_eq!(rig.session.waiting_bytes(), 0);
 }
 
-/// 126 writes with 5,461 empty Data-Outs each took 80 MB and were charged for nothing.
+/// A regression test: 126 writes with 5,461 empty Data-Out each used 80 MB and were charged with
+/// nothing.
 #[test]
 fn empty_data_behind_a_hole_is_bounded() {
     for length in [0, 1] {
@@ -157,7 +158,7 @@ fn unsolicited_data_that_never_ends_is_bounded() {
         assert!(rig.session.waiting_bytes() <= 2 * FIRST);
     }
     rig.no_event();
-    // Each write is answered when its data has ended. The first two are performed.
+    // Each write is answered when its data has ended. The first two are executed.
     for itt in 1..=100 {
         let answers = rig.send(data_out(itt, Ttt::NONE, 1, FIRST - 512, 512, true));
         if itt <= 2 {
@@ -184,7 +185,7 @@ fn data_is_asked_for_when_there_is_room_for_all_of_it() {
     rig.session.limit_waiting(4 * FIRST);
     assert_eq!(r2ts(&rig.output())[0].itt, Itt(2));
     assert_eq!(rig.session.lacking_bytes(), 2 * FIRST);
-    // The room that write 1 gives back lets write 3 continue.
+    // The memory that write 1 releases lets write 3 continue.
     let mut queue = first;
     while let Some(r2t) = queue.pop() {
         for pdu in burst(&r2t, FIRST) {
@@ -242,7 +243,7 @@ fn a_session_that_holds_memory_without_progress_ends() {
         let mut rig = Rig::new(KEYS);
         let command = case(&mut rig);
         rig.send(Pdu::ScsiCommand(command));
-        // The initiator answers, and its write makes no progress.
+        // The initiator answers pings, but its write makes no progress.
         for second in 1..15 {
             assert_eq!(rig.pass(Duration::from_secs(1)), Ok(()), "after {second} s");
             let ping = rig.ping(1000 + second, 0);
@@ -267,7 +268,7 @@ fn a_slow_session_that_makes_progress_stays() {
         }
     }
     assert_eq!(rig.command().data_out.concat().len(), 4 * FIRST);
-    // A hole in CmdSN that is filled, and another one behind it.
+    // A gap in CmdSN that is filled, and another one after it.
     let (missing, next) = (rig.read(2, 0), rig.write(3, 512, 512, true));
     let (another, last) = (rig.read(4, 0), rig.write(5, 512, 512, true));
     rig.send(Pdu::ScsiCommand(next));
@@ -280,7 +281,8 @@ fn a_slow_session_that_makes_progress_stays() {
     assert_eq!(rig.pass(Duration::from_secs(60)), Ok(()), "it holds nothing");
 }
 
-/// Such a write kept its first burst and was not answered for as long as other sessions used up the pool.
+/// A regression test: such a write kept its first burst and was not answered while other sessions
+/// used up the pool.
 #[test]
 fn a_write_that_waits_for_room_ends_with_busy_and_gives_its_first_burst_back() {
     let mut rig = limited(3 * FIRST);
@@ -330,7 +332,7 @@ fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
         }
     }
     assert_eq!(rig.command().itt, Itt(1));
-    // While other sessions lack room, the write does not keep its immediate data for ever.
+    // While other sessions lack memory, the write does not keep its immediate data forever.
     rig.session.note_contention(true, rig.now);
     rig.pass(Duration::from_secs(59)).unwrap();
     assert!(rig.output().iter().all(|pdu| matches!(pdu, Pdu::NopIn(_))));
@@ -340,8 +342,8 @@ fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
     assert_eq!(response(&rig.output()).itt, Itt(2));
 }
 
-/// 64 KiB in 15 s counted as progress however much a write held: four sessions with one write of 32 MiB each
-/// occupied the pool for two hours.
+/// A regression test: 64 KiB in 15 s counted as progress, however much memory a write held. Four
+/// sessions with one write of 32 MiB each occupied the pool for two hours.
 #[test]
 fn data_comes_within_a_minute_while_others_lack_room() {
     let trickle = |rig: &mut Rig, is_contended: bool| {
@@ -365,7 +367,7 @@ fn data_comes_within_a_minute_while_others_lack_room() {
     assert_eq!(trickle(&mut rig, true), Err(TargetSessionError::Slow(64 * FIRST)));
     assert!(rig.now - begun <= Duration::from_secs(75), "{:?}", rig.now - begun);
 
-    // A hole in CmdSN that moves on does not save the writes that wait behind it.
+    // A gap in CmdSN that moves on does not save the writes that wait after it.
     let mut rig = Rig::new(KEYS);
     let missing: Vec<_> = (0..20)
         .map(|number| {
@@ -408,7 +410,7 @@ fn who_waits_for_us_is_not_stalled() {
     assert!(matches!(rig.pass(Duration::from_secs(15)), Err(TargetSessionError::Stalled(_))));
 }
 
-/// Calls `excuse` every second, and returns the seconds after which the session ends.
+/// Calls `excuse` every second. Returns the number of seconds after which the session ends.
 fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
     for second in 1..1000 {
         excuse(rig);
@@ -422,7 +424,8 @@ fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
     panic!("it does not end");
 }
 
-/// An initiator that did not read its answers was never stalled, although the target read from it.
+/// A regression test: an initiator that did not read its answers was never considered stalled,
+/// although the target read from it.
 #[test]
 fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
     let hole = || {
@@ -458,7 +461,8 @@ fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
     }
 }
 
-/// A piece of 16 KiB was charged for 16 KiB and kept the whole receive buffer in memory.
+/// A regression test: a piece of 16 KiB was charged with 16 KiB and kept the whole receive buffer
+/// in memory.
 #[test]
 fn what_waits_keeps_no_receive_buffer() {
     let (hole, immediate, data) = (0, 1, 2);
@@ -495,7 +499,7 @@ fn what_waits_keeps_no_receive_buffer() {
         };
         assert_eq!(rig.command().data_out.concat(), pattern(0, length).to_vec());
     }
-    // Data that is handed on at once is not copied.
+    // Data that is passed on at once is not copied.
     let mut rig = Rig::new(KEYS);
     let buffer = bytes::Bytes::from(pattern(0, 65_536).to_vec());
     let shared = |pdu| PduFrame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };

@@ -1,4 +1,4 @@
-//! Immediate, unsolicited and solicited data, and all that can be wrong with them.
+//! Immediate, unsolicited and solicited data of writes, and their errors.
 
 use bytes::Bytes;
 use iscsi::{
@@ -124,6 +124,7 @@ fn residuals_of_writes_say_what_the_command_took() {
 }
 
 /// Sends a write that breaks a rule, and the rest of its unsolicited data if more was announced.
+/// Checks its sense data.
 #[track_caller]
 fn check_fails(keys: &str, immediate: usize, length: u32, is_final: bool, expected: (u8, u8, u8)) {
     let mut rig = Rig::new(keys);
@@ -169,7 +170,7 @@ fn a_command_that_is_neither_final_nor_a_write_is_rejected() {
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::InvalidPduField);
 }
 
-/// A write of two bursts of 1024 bytes, both asked for.
+/// Begins a write of two bursts of 1024 bytes, both of which are requested.
 fn two_bursts() -> (Rig, Vec<iscsi::pdu::ReadyToTransfer>) {
     let mut rig = Rig::new(
         "InitialR2T=Yes\nImmediateData=No\nMaxOutstandingR2T=2\nFirstBurstLength=512\n\
@@ -322,7 +323,7 @@ fn data_asked_for_is_bounded_over_all_writes() {
     assert_eq!(response(&pdus[1..]).itt, Itt(1));
     let second = r2ts(&pdus[..1]);
     assert_eq!(second[0].itt, Itt(2));
-    // The one in front gives up; the next may go on.
+    // The first waiting write is aborted, so the next may continue.
     let request = rig.task_request(iscsi::pdu::TaskFunction::AbortTask, 50, 2);
     let pdus = rig.send(Pdu::TaskRequest(request));
     assert_eq!(r2ts(&pdus[..1])[0].itt, Itt(3));
@@ -339,7 +340,7 @@ fn a_single_write_above_the_bound_is_let_through() {
 
 const SOLICITED: &str = "InitialR2T=Yes\nImmediateData=No\nMaxBurstLength=8192\n";
 
-/// Writes of 8192 bytes that were admitted; the tags that were asked for.
+/// Sends and admits writes of 8192 bytes. Returns the tags of those whose data is requested.
 fn admitted(rig: &mut Rig, itts: std::ops::Range<u32>) -> Vec<u32> {
     let mut asked = Vec::new();
     for itt in itts {
@@ -354,7 +355,7 @@ fn admitted(rig: &mut Rig, itts: std::ops::Range<u32>) -> Vec<u32> {
     asked
 }
 
-/// Whose data is asked for in these PDUs.
+/// Returns the tags of the R2Ts.
 fn asked_for(pdus: &[Pdu]) -> Vec<u32> {
     let as_r2t = |pdu: &Pdu| match pdu {
         Pdu::ReadyToTransfer(r2t) => Some(r2t.itt.0),
@@ -363,8 +364,8 @@ fn asked_for(pdus: &[Pdu]) -> Vec<u32> {
     pdus.iter().filter_map(as_r2t).collect()
 }
 
-/// A tag that was left in the queue when its write was aborted counted twice for the next write
-/// with that tag, and the share was lost for good.
+/// A regression test: a tag that was left in the queue when its write was aborted counted twice for
+/// the next write with that tag, and the share was lost forever.
 #[test]
 fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
     let settings = Settings { solicited_bytes: 16_384, ..Settings::default() };
@@ -376,7 +377,7 @@ fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
         assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Abort(Itt(4)))));
         assert!(admitted(&mut rig, 4..5).is_empty());
     }
-    // One that waits is refused, and its tag is used again.
+    // A waiting write is refused, and its tag is used again.
     assert!(asked_for(&rig.complete(4, TargetCommandOutcome::status(ScsiStatus::Busy))).is_empty());
     assert!(admitted(&mut rig, 4..5).is_empty());
     for (itt, next) in [(1, Some(3)), (2, Some(4)), (3, None), (4, None)] {

@@ -32,8 +32,8 @@ pub struct Settings {
     pub acknowledge_after: Duration,
     /// From error recovery level 1 on, requested Data-Out is considered lost after this time (RFC
     /// 7143, 7.1.4.1). This is also the longest wait of a task management function. Default 10 s:
-    /// far longer than a burst takes, and shorter than the 30 s after which initiators give up a
-    /// command.
+    /// far longer than a burst takes, and shorter than the 30 s after which a command times out at
+    /// initiators.
     pub sequence_time: Duration,
     /// A task management function stops waiting for the requested data of its tasks after this time
     /// without any of it. Default 2 s: far longer than a round trip, even if a segment is lost. It
@@ -46,12 +46,12 @@ pub struct Settings {
     pub stalled_after: Duration,
     /// The most time that `stalled_after` ignores because the initiator could do nothing: its
     /// connection was not read, or the R2T had not been sent. Default 60 s; an initiator that reads
-    /// no output for that long is considered gone.
+    /// no output for that long is considered dead.
     pub excused_time: Duration,
     /// A write that waits this long for memory for its data, because other sessions hold it, ends
     /// with BUSY. Otherwise it would keep the data that came with it while others wait. No part of
     /// it was executed, and the initiator repeats it. Default 5 s: a sixth of the 30 s after which
-    /// Linux gives up a command, so that Linux repeats it a few times before that.
+    /// a command times out at Linux, so that Linux repeats it a few times before that.
     pub room_time: Duration,
     /// While other sessions lack memory, a session ends if the data of one of its writes takes
     /// longer than this to arrive. Default 60 s: no known initiator waits longer for a command
@@ -59,8 +59,8 @@ pub struct Settings {
     pub data_time: Duration,
     /// The target sends a NOP-In after this time without a PDU. Default 15 s.
     pub ping_after: Duration,
-    /// The initiator is considered gone after this time without a PDU since that NOP-In. Default 45
-    /// s.
+    /// The initiator is considered dead after this time without a PDU since that NOP-In. Default
+    /// 45 s.
     pub dead_after: Duration,
     /// The longest time that a login may take. Default 15 s.
     pub login_time: Duration,
