@@ -299,7 +299,7 @@ mod tests {
         assert!(!format!("{alice:?}").contains("twelve"));
         fs::write(&file, "too short\n").unwrap();
         let (message, _) = proof(&file).read().unwrap_err();
-        assert!(message.ends_with("the secret has 9 bytes; CHAP wants 12 to 255"), "{message}");
+        assert!(message.ends_with("the secret has 9 bytes; CHAP requires 12 to 255"), "{message}");
         let (message, remedy) = proof(&folder.path().join("none")).read().unwrap_err();
         assert!(message.starts_with("cannot read the secret"), "{message}");
         assert!(remedy.starts_with("make it with `forebay secret"), "{remedy}");

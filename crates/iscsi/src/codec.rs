@@ -49,7 +49,7 @@ pub enum CodecError {
     #[error("header digest error")]
     HeaderDigest,
     /// The data segment is longer than this end has declared that it accepts.
-    #[error("a data segment of {length} bytes, where {limit} is the limit")]
+    #[error("a data segment of {length} bytes exceeds the limit of {limit}")]
     DataSegmentLength {
         /// DataSegmentLength of the header.
         length: u32,
@@ -57,7 +57,7 @@ pub enum CodecError {
         limit: u32,
     },
     /// The additional header segments are longer than any that RFC 7143 defines.
-    #[error("additional headers of {0} bytes")]
+    #[error("additional header segments of {0} bytes exceed the limit of {AHS_LIMIT}")]
     AhsLength(u32),
 }
 

@@ -230,16 +230,16 @@ pub enum KeyError {
     #[error("no authentication method in common")]
     NoAuthMethod,
     /// SessionType is neither `Discovery` nor `Normal`.
-    #[error("an unknown type of session")]
+    #[error("unknown session type")]
     SessionType,
     /// The value is invalid, and no answer of ours could correct it.
-    #[error("{0} has a value that it cannot have")]
+    #[error("{0} has an invalid value")]
     Value(String),
     /// The answer does not follow from our proposal.
-    #[error("the answer to {0} does not follow from what was proposed")]
+    #[error("the answer to {0} does not follow from the proposal")]
     Answer(String),
     /// The result violates a rule between keys, or is unacceptable to this end.
-    #[error("no agreement: {0}")]
+    #[error("no agreement on {0}")]
     Disagreement(&'static str),
 }
 

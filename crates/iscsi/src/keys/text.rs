@@ -26,7 +26,7 @@ pub fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), KeyError>
     let (text, end) = match text {
         [text @ .., 0] => (text, None),
         [] => (text, None),
-        _ => (text, Some(Err(KeyError::Malformed("the last pair does not end")))),
+        _ => (text, Some(Err(KeyError::Malformed("the last pair has no terminating zero byte")))),
     };
     text.split(|&byte| byte == 0).filter(|pair| !pair.is_empty()).map(pair).chain(end)
 }

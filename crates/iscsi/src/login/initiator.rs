@@ -32,10 +32,10 @@ pub enum LoginFailure {
     #[error(transparent)]
     Keys(#[from] KeyError),
     /// The target failed to authenticate, or violated CHAP.
-    #[error("the target does not prove who it is: {0}")]
+    #[error("the target failed to authenticate: {0}")]
     Proof(&'static str),
     /// A field of the response does not match the request.
-    #[error("the target broke the login protocol: {0}")]
+    #[error("the target violated the login protocol: {0}")]
     Protocol(&'static str),
 }
 
@@ -185,7 +185,7 @@ impl InitiatorLogin {
         self.exp_stat_sn = response.numbers.stat_sn.next();
         if !self.outbox.is_empty() {
             if response.continues || !text.is_empty() {
-                return Err(LoginFailure::Protocol("text in the middle of ours"));
+                return Err(LoginFailure::Protocol("text before our text was complete"));
             }
             return Ok(InitiatorStep::Send(self.request()));
         }
@@ -230,7 +230,7 @@ impl InitiatorLogin {
         match &mut self.prover {
             Some(prover) => Ok(prover.receive(keys, text)?),
             None if keys.is_empty() => Ok(()),
-            None => Err(LoginFailure::Proof("CHAP keys that nobody asked for")),
+            None => Err(LoginFailure::Proof("CHAP keys without a request")),
         }
     }
 
@@ -248,21 +248,21 @@ impl InitiatorLogin {
             (ours, theirs) => ours == theirs,
         };
         let complaint = if self.exchanges >= EXCHANGES_MAX {
-            "the login does not end"
+            "no end of the login after 64 requests"
         } else if response.version_active != VERSION {
-            "another version than was offered"
+            "a version that was not offered"
         } else if response.itt != LOGIN_ITT {
-            "another task tag"
+            "wrong task tag"
         } else if response.isid != self.isid {
-            "another ISID"
+            "wrong ISID"
         } else if response.current_stage != self.stage {
-            "another stage than the one we are in"
+            "wrong current stage"
         } else if response.transit && (response.continues || !self.asked) {
-            "a transition that was not asked for"
+            "a transition that was not requested"
         } else if response.transit && response.next_stage != stage_after {
-            "a transition to another stage than was asked for"
+            "a transition to a stage that was not requested"
         } else if !tsih_fits {
-            "TSIH"
+            "wrong TSIH"
         } else {
             return Ok(());
         };

@@ -286,12 +286,12 @@ impl TargetLogin {
                 }
             }
             _ if !keys.is_empty() => {
-                Err(self.refuse((LoginStatus::InitiatorError, "CHAP keys out of turn")))
+                Err(self.refuse((LoginStatus::InitiatorError, "CHAP keys out of order")))
             }
             InitiatorProof::Open => match self.negotiation.declared.auth_method.take() {
                 Some(offered) => self.choose_method(&offered, reply),
                 None if transit || self.stage != LoginStage::Security => {
-                    self.let_in_without_proof("no proof is offered", reply)
+                    self.let_in_without_proof("the initiator offers no authentication", reply)
                 }
                 None => Ok(()),
             },
@@ -412,12 +412,12 @@ impl TargetLogin {
             if declared.discovery { SessionType::Discovery } else { SessionType::Normal };
         Ok(EstablishedLogin {
             session_type,
-            initiator_name: declared.initiator_name.expect("nobody is admitted without"),
+            initiator_name: declared.initiator_name.expect("admission requires an initiator name"),
             initiator_alias: declared.initiator_alias,
             user: match std::mem::replace(&mut self.proof, InitiatorProof::Open) {
                 InitiatorProof::Settled { user } => user,
                 InitiatorProof::Open | InitiatorProof::Chap(_) => {
-                    unreachable!("nobody comes in unproved")
+                    unreachable!("full feature phase requires authentication")
                 }
             },
             target_name: declared.target_name.filter(|_| !declared.discovery),

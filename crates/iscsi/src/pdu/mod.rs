@@ -111,7 +111,7 @@ pub enum Pdu {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ParseError {
     /// The opcode is not defined in RFC 7143, or belongs to the other direction.
-    #[error("opcode {0:#04x} is not one to receive here")]
+    #[error("opcode {0:#04x} is undefined or belongs to the other direction")]
     Opcode(u8),
     /// A field has a value that the standard excludes.
     #[error("{0} is not valid")]

@@ -114,7 +114,7 @@ pub enum InitiatorSessionError {
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
     /// A header is invalid.
-    #[error("a PDU that cannot be read: {0}")]
+    #[error("invalid PDU: {0}")]
     Parse(#[from] ParseError),
     #[error("data digest error")]
     DataDigest,
@@ -143,10 +143,12 @@ pub enum InitiatorSessionError {
         time2wait: u16,
     },
     /// No PDU has arrived since a ping.
-    #[error("no answer to a ping")]
+    #[error("no answer to NOP-Out")]
     Silent,
     /// No PDU has arrived since a ping, although the other connections of the session receive PDUs.
-    #[error("no answer to a ping, where other connections have one")]
+    #[error(
+        "connection stalled: no answer to NOP-Out while other connections of the session receive PDUs"
+    )]
     Stalled,
     /// A request (named) was not answered in time, or its answer shows that it failed.
     #[error("no answer to {0}")]

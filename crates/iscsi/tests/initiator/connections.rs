@@ -49,7 +49,7 @@ fn a_command_that_pings_go_on_to_miss_ends_the_connection() {
     let mut scene = Scene::new();
     let command = scene.submit(1, DataPhase::In(8));
     scene.answer_ping(5 * SECOND, command.cmd_sn).unwrap();
-    let lost = InitiatorSessionError::Unanswered("a command, which did not arrive");
+    let lost = InitiatorSessionError::Unanswered("a command that did not arrive");
     assert_eq!(scene.answer_ping(5 * SECOND, command.cmd_sn), Err(lost));
 }
 

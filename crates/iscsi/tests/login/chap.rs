@@ -305,11 +305,11 @@ fn one_secret_for_both_directions_is_refused_by_either_end() {
 #[test]
 fn a_target_that_cannot_prove_itself_is_left() {
     let (result, _) = log_in(with(mutual("another of twelve or more")), Guarded::new().login());
-    let wrong = LoginFailure::Proof("its answer to the challenge is wrong");
+    let wrong = LoginFailure::Proof("wrong response to our challenge");
     assert_eq!(result.unwrap_err(), wrong);
     let renamed = Guarded { mutual: Some(credential("other", STORAGE)), ..Guarded::new() };
     let (result, _) = log_in(with(mutual(STORAGE)), renamed.login());
-    let other = LoginFailure::Proof("it has another CHAP name than is expected");
+    let other = LoginFailure::Proof("its CHAP name is not the expected one");
     assert_eq!(result.unwrap_err(), other);
     let silent = Guarded { mutual: None, ..Guarded::new() };
     let (result, _) = log_in(with(mutual(STORAGE)), silent.login());
@@ -388,7 +388,7 @@ fn a_hostile_target_gets_nothing_from_our_initiator() {
     }
     match hears(Some(both), &[chosen, question, &["CHAP_N=storage", OURS]]) {
         InitiatorStep::Failed(failure) => {
-            assert_eq!(failure, LoginFailure::Proof("it answers with our own secret"));
+            assert_eq!(failure, LoginFailure::Proof("its response was made with our own secret"));
         }
         step => panic!("{step:?}"),
     }

@@ -124,10 +124,10 @@ impl Prover {
                 Ok(())
             }
             (ChapProverState::Answered { expected: Some(_) }, keys) if keys.is_empty() => {
-                Err(ProofFailure::Proof("it does not answer the challenge"))
+                Err(ProofFailure::Proof("no response to our challenge"))
             }
             (ChapProverState::Done, keys) if keys.is_empty() => Ok(()),
-            _ => Err(ProofFailure::Proof("CHAP keys that are missing or out of turn")),
+            _ => Err(ProofFailure::Proof("CHAP keys are missing or out of order")),
         }
     }
 
@@ -145,7 +145,7 @@ impl Prover {
         let Challenge { identifier, value } = &self.challenge;
         let challenge = &value[..algorithm.length()];
         if self.is_mutual() && asked.value == challenge {
-            return Err(ProofFailure::Proof("our own challenge came before we sent it"));
+            return Err(ProofFailure::Proof("it sent our own challenge before we did"));
         }
         let user = &self.chap.user;
         let response = algorithm.response(asked.identifier, &user.secret, &asked.value);
@@ -169,13 +169,13 @@ impl Prover {
     ) -> Result<(), ProofFailure> {
         let response = keys::bytes("CHAP_R", response).map_err(ProofFailure::Keys)?;
         if expected.ours.ct_eq(&response).into() {
-            return Err(ProofFailure::Proof("it answers with our own secret"));
+            return Err(ProofFailure::Proof("its response was made with our own secret"));
         }
         if !bool::from(expected.response.ct_eq(&response)) {
-            return Err(ProofFailure::Proof("its answer to the challenge is wrong"));
+            return Err(ProofFailure::Proof("wrong response to our challenge"));
         }
         if self.chap.target.as_ref().is_none_or(|target| target.name != name) {
-            return Err(ProofFailure::Proof("it has another CHAP name than is expected"));
+            return Err(ProofFailure::Proof("its CHAP name is not the expected one"));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ pub const SECRET_MAX: usize = 255;
 
 /// The error for a secret that is too short or too long, with its length in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the secret has {0} bytes; CHAP wants {SECRET_MIN} to {SECRET_MAX}")]
+#[error("the secret has {0} bytes; CHAP requires {SECRET_MIN} to {SECRET_MAX}")]
 pub struct SecretLength(pub usize);
 
 impl ChapSecret {

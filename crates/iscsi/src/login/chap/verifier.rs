@@ -88,7 +88,7 @@ impl Verifier {
                 Ok(ChapVerdict::Continue)
             }
             (Some(algorithm), ChapKeys { algorithms: None, .. }) => self.judge(algorithm, keys),
-            _ => Err((LoginStatus::InitiatorError, "CHAP keys out of turn")),
+            _ => Err((LoginStatus::InitiatorError, "CHAP keys out of order")),
         }
     }
 
@@ -131,7 +131,10 @@ impl Verifier {
         // Refuse our own challenge: our response to it would be the proof that we ask for (RFC
         // 7143, 9.2.1).
         if counter.as_ref().is_some_and(|counter| counter.challenge.value == asked) {
-            return Err((LoginStatus::AuthenticationFailure, "our own challenge came back"));
+            return Err((
+                LoginStatus::AuthenticationFailure,
+                "the initiator sent our own challenge",
+            ));
         }
         // An unknown user costs the same work and gets the same status, so that users cannot be
         // probed.
@@ -162,7 +165,7 @@ impl Verifier {
         reply: &mut Vec<u8>,
     ) -> Result<(), ChapRefusal> {
         let Some(Credential { name, secret }) = &self.terms.mutual else {
-            let reason = "mutual CHAP is asked for, and this target has no secret for it";
+            let reason = "mutual CHAP is requested, but this target has no secret for it";
             return Err((LoginStatus::AuthenticationFailure, reason));
         };
         let PeersChallenge { identifier, value } = &counter.challenge;
@@ -173,5 +176,5 @@ impl Verifier {
 }
 
 fn malformed(_: KeyError) -> ChapRefusal {
-    (LoginStatus::InitiatorError, "a CHAP value that does not read")
+    (LoginStatus::InitiatorError, "malformed CHAP value")
 }

@@ -63,7 +63,7 @@ impl DataOutBurst {
         }
         if length == 0 || length > parameters.max_burst_length {
             return Err(InitiatorSessionError::Protocol(
-                "an R2T for nothing or more than MaxBurstLength",
+                "an R2T for zero bytes or more than MaxBurstLength",
             ));
         }
         // From error recovery level 1 on, a target may request lost data again (recovery R2T, RFC

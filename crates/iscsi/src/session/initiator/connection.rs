@@ -244,7 +244,9 @@ impl InitiatorConnection {
         let task = self.task(commands, itt)?;
         task.retries += 1;
         if task.retries > MOST_RETRIES {
-            return Err(InitiatorSessionError::Unanswered("a command, which never arrives"));
+            return Err(InitiatorSessionError::Unanswered(
+                "a command that did not arrive after several retries",
+            ));
         }
         self.bursts.retain(|burst| burst.itt != itt);
         self.counters.retries += 1;
@@ -373,7 +375,7 @@ impl InitiatorConnection {
             && ((task.sent as usize) < data.len() || self.bursts.iter().any(|b| b.itt == itt))
         {
             return Err(InitiatorSessionError::Protocol(
-                "GOOD for a write whose data it has not got",
+                "GOOD for a write before it had all the data",
             ));
         }
         let mut task = self.finish(commands, itt).expect("just looked at");

@@ -85,7 +85,7 @@ impl InitiatorConnection {
                 self.logout = Logout::Done { time2wait: pdu.time2wait, result: pdu.result, scope };
                 Ok(())
             }
-            _ => Err(InitiatorSessionError::Protocol("an answer to a logout that was not asked")),
+            _ => Err(InitiatorSessionError::Protocol("a logout response without a request")),
         }
     }
 
@@ -116,7 +116,7 @@ impl InitiatorConnection {
                 None if commands.recovers() => {}
                 None => {
                     return Err(InitiatorSessionError::Protocol(
-                        "an answer to a ping that was not sent",
+                        "an answer to a NOP-Out that was not sent",
                     ));
                 }
             }
@@ -146,7 +146,7 @@ impl InitiatorConnection {
         }
         let Some(index) = self.requests.iter().position(|request| request.itt == pdu.itt) else {
             return Err(InitiatorSessionError::Protocol(
-                "an answer to a task management that was not asked",
+                "a task management response without a request",
             ));
         };
         let request = self.requests.swap_remove(index);
@@ -168,7 +168,7 @@ impl InitiatorConnection {
                 Ok(())
             }
             (Management::Abort, _) => {
-                Err(InitiatorSessionError::Unanswered("a command, and it cannot be aborted"))
+                Err(InitiatorSessionError::Unanswered("a command that the target cannot abort"))
             }
             (Management::Reassign { .. }, TaskFunctionResult::Complete) => {
                 task.r2t_sn = None;
@@ -256,7 +256,9 @@ impl InitiatorConnection {
             task.retries += 1;
             task.abort = None;
             if task.retries > MOST_REFUSALS {
-                return Err(InitiatorSessionError::Unanswered("task management, which is refused"));
+                return Err(InitiatorSessionError::Unanswered(
+                    "a task management function that the target keeps rejecting",
+                ));
             }
             if task.lost {
                 commands.orphans.push_back(request.task);
@@ -299,9 +301,9 @@ impl InitiatorConnection {
         }
         let text = self.text.as_mut().filter(|text| text.itt == pdu.itt);
         let text =
-            text.ok_or(InitiatorSessionError::Protocol("an answer to a text that was not asked"))?;
+            text.ok_or(InitiatorSessionError::Protocol("a text response without a request"))?;
         if text.answer.len() + pdu.text.len() > TEXT_BYTES {
-            return Err(InitiatorSessionError::Protocol("more text than can be taken"));
+            return Err(InitiatorSessionError::Protocol("a text answer of more than 1 MiB"));
         }
         text.answer.extend_from_slice(&pdu.text);
         if pdu.is_final && !pdu.continues {
@@ -319,7 +321,7 @@ impl InitiatorConnection {
         }
         if pdu.ttt == Ttt::NONE {
             return Err(InitiatorSessionError::Protocol(
-                "a text response to be continued, without a tag",
+                "a text response that continues and has no tag",
             ));
         }
         self.send(Pdu::TextRequest(TextRequest {
@@ -500,7 +502,7 @@ impl InitiatorConnection {
             }
         }
         if self.requests.len() + late.len() > MOST_ABORTS {
-            return Err(InitiatorSessionError::Unanswered("many an ABORT TASK"));
+            return Err(InitiatorSessionError::Unanswered("more than 1,000 ABORT TASK requests"));
         }
         for (itt, lun, ref_cmd_sn) in late {
             let abort = commands.control_itt();

@@ -93,7 +93,7 @@ impl DataInGather {
         };
         if self.ahead.len() >= MOST_AHEAD {
             return Err(InitiatorSessionError::Protocol(
-                "many a Data-In after one that is missing",
+                "more than 1,000 Data-In PDUs after a missing one",
             ));
         }
         // Keep the PDU only if it fits the command's length.
@@ -209,7 +209,7 @@ fn length_of(pdu: &DataIn) -> u64 {
 }
 
 const TOO_MUCH: InitiatorSessionError =
-    InitiatorSessionError::Protocol("more Data-In than the command has room for");
+    InitiatorSessionError::Protocol("more Data-In than the command expects");
 
 #[cfg(test)]
 mod tests {

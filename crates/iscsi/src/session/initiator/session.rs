@@ -359,7 +359,9 @@ impl InitiatorSession {
         let leaving: Vec<Cid> = self.cids().collect();
         leaving.into_iter().for_each(|cid| self.leave(cid, now));
         if self.kept_until.is_some_and(|until| until <= now) {
-            self.end(InitiatorSessionError::Unanswered("a login, while the target kept the tasks"));
+            self.end(InitiatorSessionError::Unanswered(
+                "a login before the target discarded the tasks",
+            ));
         }
         self.recover(now);
     }

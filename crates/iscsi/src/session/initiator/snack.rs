@@ -130,9 +130,7 @@ impl InitiatorConnection {
             None => self.losses.missed = None,
             Some(itt) if self.is_lost(commands, now) => {
                 if !commands.recovers() {
-                    return Err(InitiatorSessionError::Unanswered(
-                        "a command, which did not arrive",
-                    ));
+                    return Err(InitiatorSessionError::Unanswered("a command that did not arrive"));
                 }
                 self.retry(commands, itt)?;
             }

@@ -59,7 +59,7 @@ pub enum CommandFailure {
     #[error("the target failed the command with response code {0:#04x}")]
     Response(u8),
     /// A status byte that SAM-5 does not define.
-    #[error("the target answered with status {0:#04x}, which means nothing")]
+    #[error("the target answered with the undefined SCSI status {0:#04x}")]
     Status(u8),
 }
 

@@ -93,10 +93,10 @@ pub enum TargetSessionError {
     #[error("data digest error in a PDU that takes part in command order")]
     DataDigest,
     /// The initiator has sent neither an answer to our NOP-In nor any other PDU.
-    #[error("the initiator is silent")]
+    #[error("no PDU from the initiator since a NOP-In")]
     Silent,
     /// The initiator does not acknowledge statuses.
-    #[error("the initiator acknowledges nothing of what was sent")]
+    #[error("the initiator does not acknowledge statuses")]
     Unacknowledged,
     /// The session holds memory for writes that make no progress: their data, or commands before
     /// them, do not arrive.
@@ -104,7 +104,7 @@ pub enum TargetSessionError {
     Stalled(usize),
     /// The session holds memory for writes whose data arrives too slowly, while other sessions lack
     /// memory.
-    #[error("waiting writes hold {0} bytes for too long while other sessions lack room")]
+    #[error("waiting writes hold {0} bytes for too long while other sessions lack memory")]
     Slow(usize),
     #[error("the login took too long")]
     LoginTimeout,
