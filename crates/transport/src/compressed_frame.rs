@@ -42,7 +42,7 @@ const LEVEL: i32 = 1;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Damaged {
     /// The content is empty, or the compressed form is not shorter than it.
-    #[error("a compressed frame of {raw} bytes packed into {packed}")]
+    #[error("invalid compressed frame: {packed} compressed bytes for {raw} bytes of content")]
     Lengths {
         /// The length of the content according to the header.
         raw: usize,
@@ -50,7 +50,7 @@ pub enum Damaged {
         packed: usize,
     },
     /// The content cannot be decompressed, or its length differs from the header.
-    #[error("a compressed frame that does not unpack to its length")]
+    #[error("invalid compressed frame: the content does not have the announced length")]
     Content,
 }
 

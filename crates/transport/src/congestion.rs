@@ -128,7 +128,9 @@ impl SessionCongestion {
 
     fn select(&self, stream: &ConnectionStream) -> Result<(), String> {
         let told = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => "the kernel has none of this name".to_owned(),
+            io::ErrorKind::NotFound => {
+                "the kernel has no congestion control of this name".to_owned()
+            }
             io::ErrorKind::PermissionDenied => format!(
                 "{error}: it is not in tcp_allowed_congestion_control, and CAP_NET_ADMIN is missing"
             ),
@@ -180,7 +182,10 @@ mod tests {
         assert!(before.segment_bytes >= 536, "{before:?}");
         let wanted = CongestionControl::named("no_such_thing");
         let told = wanted.session().take_in(&stream).expect("told");
-        assert!(told.contains("none of this name") || told.contains("CAP_NET_ADMIN"), "{told}");
+        assert!(
+            told.contains("no congestion control of this name") || told.contains("CAP_NET_ADMIN"),
+            "{told}"
+        );
         let session = wanted.session();
         assert_eq!(session.take_in(&stream), None, "once");
         assert_eq!(session.statistics(), before);

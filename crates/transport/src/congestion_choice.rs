@@ -28,7 +28,7 @@ pub enum CongestionChoice {
 
 /// The error for a text that does not name a congestion control.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("`{0}` is no congestion control")]
+#[error("`{0}` is not a congestion control")]
 pub struct NoCongestion(pub String);
 
 impl CongestionChoice {

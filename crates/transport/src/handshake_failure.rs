@@ -46,11 +46,11 @@ pub fn distrust(error: &io::Error) -> Option<Distrust> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     let cause = match error {
         Error::AlertReceived(alert) => {
-            let reason = format!("the other end does not take our certificate ({alert:?})");
+            let reason = format!("the peer does not accept our certificate ({alert:?})");
             return Some(Distrust::new(cause_of(*alert)?, reason));
         }
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            return Some(Distrust::new(DistrustCause::NoTls, "the other end does not speak TLS"));
+            return Some(Distrust::new(DistrustCause::NoTls, "the peer does not speak TLS"));
         }
         Error::InvalidCertificate(certificate) => match certificate {
             CertificateError::UnknownIssuer => DistrustCause::UnknownAuthority,

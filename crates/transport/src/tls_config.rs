@@ -211,7 +211,7 @@ impl TlsIdentity<'_> {
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsMaterialError> {
         let chain = certificates(self.certificate, TlsMaterial::Certificate)?;
         let key = PrivateKeyDer::from_pem_slice(self.key).map_err(|error| match error {
-            pem::Error::NoItemsFound => TlsMaterial::Key.unusable(&"there is no private key in it"),
+            pem::Error::NoItemsFound => TlsMaterial::Key.unusable(&"it contains no private key"),
             error => TlsMaterial::Key.unusable(&error),
         })?;
         Ok((chain, key))
@@ -233,7 +233,7 @@ fn certificates(
     let found = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| part.unusable(&error))?;
     if found.is_empty() {
-        return Err(part.unusable(&"there is no certificate in it"));
+        return Err(part.unusable(&"it contains no certificate"));
     }
     Ok(found)
 }

@@ -86,7 +86,7 @@ impl Secured {
             stream.tcp.stream().readable().await?;
             match stream.session.read_tls(&mut TryRead(&mut stream.tcp)) {
                 Ok(0) => {
-                    let why = "closed during the TLS handshake";
+                    let why = "the peer closed the connection during the TLS handshake";
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
                 }
                 Ok(count) => received += count,
@@ -95,7 +95,7 @@ impl Secured {
             }
             stream.process()?;
             if stream.session.is_handshaking() && received > HANDSHAKE_BYTES {
-                let why = format!("a TLS handshake of more than {HANDSHAKE_BYTES} bytes");
+                let why = format!("the TLS handshake exceeds {HANDSHAKE_BYTES} bytes");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
         }

@@ -90,19 +90,19 @@ async fn both_ends_say_why_they_do_not_trust_each_other() {
     check(meet(client(Some(&host), None), server(&node)).await, (Some("Closed"), None));
     check(
         meet(client(Some(&stranger), None), server(&node)).await,
-        (Some("does not take our certificate"), Some("UnknownIssuer")),
+        (Some("does not accept our certificate"), Some("UnknownIssuer")),
     );
     check(
         meet(client(None, None), server(&node)).await,
-        (Some("does not take our certificate (CertificateRequired)"), Some("no certificates")),
+        (Some("does not accept our certificate (CertificateRequired)"), Some("no certificates")),
     );
     check(
         meet(client(Some(&host), None), server(&stranger)).await,
-        (Some("UnknownIssuer"), Some("does not take our certificate (UnknownCA)")),
+        (Some("UnknownIssuer"), Some("does not accept our certificate (UnknownCA)")),
     );
     check(
         meet(client(Some(&host), None), server(&elsewhere)).await,
-        (Some("not valid for name"), Some("does not take our certificate (BadCertificate)")),
+        (Some("not valid for name"), Some("does not accept our certificate (BadCertificate)")),
     );
     // A new authority with the same name has replaced the old one.
     let [old, new] = ["storage CA"; 2].map(Authority::named);
@@ -111,12 +111,12 @@ async fn both_ends_say_why_they_do_not_trust_each_other() {
     let new_client = TlsClient::new(Some(identity(&new_host)), old.certificate.as_bytes(), None);
     check(
         meet(new_client.unwrap(), old_server.clone()).await,
-        (Some("does not take our certificate (DecryptError)"), Some("BadSignature")),
+        (Some("does not accept our certificate (DecryptError)"), Some("BadSignature")),
     );
     let new_client = TlsClient::new(Some(identity(&new_host)), new.certificate.as_bytes(), None);
     check(
         meet(new_client.unwrap(), old_server).await,
-        (Some("BadSignature"), Some("does not take our certificate (DecryptError)")),
+        (Some("BadSignature"), Some("does not accept our certificate (DecryptError)")),
     );
     let by_name = client(Some(&host), Some("elsewhere.example"));
     check(meet(by_name, server(&elsewhere)).await, (Some("Closed"), None));
@@ -167,7 +167,7 @@ async fn a_handshake_without_end_is_not_held() {
         near.write_all(&[&header, record].concat()).await.unwrap();
     }
     let error = soon(server.accept(far)).await.unwrap_err();
-    assert_eq!(error.to_string(), "a TLS handshake of more than 16384 bytes");
+    assert_eq!(error.to_string(), "the TLS handshake exceeds 16384 bytes");
 }
 
 #[test]

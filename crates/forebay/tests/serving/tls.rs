@@ -103,7 +103,7 @@ fn a_portal_with_tls_is_listed_with_a_certificate_only() {
     assert!(String::from_utf8_lossy(&listed.stdout).contains(NODE));
     for (options, expected) in [
         (&[][..], "whether the portal requires TLS: --ca FILE"),
-        (&["--ca", "ca.pem"], "does not take our certificate"),
+        (&["--ca", "ca.pem"], "does not accept our certificate"),
         (&["--ca", "ca.pem"], "`client_ca`: --certificate FILE --key FILE"),
         (&["--ca", "theirs.pem"], "UnknownIssuer"),
         (
@@ -129,7 +129,7 @@ fn a_far_side_that_does_not_take_our_certificate_ends_the_start_at_once() {
     let Err(error) = place.try_serve("gateway", &gateway(far.address, without)) else {
         panic!("it starts")
     };
-    assert!(error.contains("does not take our certificate"), "{error}");
+    assert!(error.contains("does not accept our certificate"), "{error}");
     assert!(error.contains("remedy: show a certificate of an authority"), "{error}");
 }
 
@@ -163,8 +163,8 @@ fn certificates_that_cannot_be_used_are_named_with_their_place_in_the_settings()
             "key = \"other.key\"",
             "wrong.toml:5:23: portal[0].tls.certificate:",
         ),
-        ("key = \"node.key\"", "key = \"text.key\"", "there is no private key in it"),
-        ("\"node.pem\"", "\"text.pem\"", "there is no certificate in it"),
+        ("key = \"node.key\"", "key = \"text.key\"", "it contains no private key"),
+        ("\"node.pem\"", "\"text.pem\"", "it contains no certificate"),
         ("\"ca.pem\"", "\"text.pem\"", "portal[0].tls.client_ca: cannot use"),
         (", client_ca = \"ca.pem\"", "", "`client_ca` is missing"),
         ("key = \"node.key\", ", "", "`key` is missing"),

@@ -121,7 +121,7 @@ async fn certificates_that_do_not_fit_are_named_and_nothing_is_said_without_tls(
         }
     };
     let client = |name| transport::TlsClient::new(None, trusted, name).unwrap();
-    let required = "does not take our certificate (CertificateRequired)";
+    let required = "does not accept our certificate (CertificateRequired)";
     for (tls, cause, reason) in [
         (ends(&Authority::new()).1, DistrustCause::UnknownAuthority, "UnknownIssuer"),
         (client(None), DistrustCause::OursMissing, required),
