@@ -1,4 +1,4 @@
-//! Converts bytes to PDUs and back, with digests (RFC 7143, 11.1, 13.1). It does no I/O.
+//! Converts bytes to PDUs and back, with digests (RFC 7143, 11.1, 13.1), without I/O.
 //!
 //! [`Decoder`] owns the receive buffer; it checks lengths and digests, and cuts the byte stream
 //! into frames. [`Pdu::parse`] interprets their headers. [`PduOutput`] is the send queue.
@@ -61,9 +61,9 @@ pub enum CodecError {
     AhsLength(u32),
 }
 
-/// Cuts a byte stream into PDUs. It owns the receive buffer, so that the kernel copies data to
-/// where it stays: small PDUs are cut out of a shared 64 KiB buffer, and a large data segment is
-/// read into a buffer of its own.
+/// Cuts a byte stream into PDUs. The decoder owns the receive buffer, so that the kernel copies
+/// data to where it stays: small PDUs are cut out of a shared 64 KiB buffer, and a large data
+/// segment is read into a buffer of its own.
 ///
 /// ```text
 /// loop { read the socket into buffer(); while let Some(frame) = next()? { … } }
@@ -149,7 +149,7 @@ impl Decoder {
         self.digests = digests;
     }
 
-    /// Returns the buffer to append received bytes to. It has space for at least one byte.
+    /// Returns the buffer to append received bytes to. The buffer has space for at least one byte.
     pub fn buffer(&mut self) -> Limit<&mut BytesMut> {
         if self.large.is_none() {
             self.make_room();

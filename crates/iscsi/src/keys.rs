@@ -211,7 +211,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     table::names()
 }
 
-/// An error in received text or in its negotiation. It ends a login.
+/// An error in received text or in its negotiation, which ends a login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {
     /// The text is not a list of `key=value` pairs as in RFC 7143, 6.1.

@@ -269,8 +269,8 @@ impl InitiatorLogin {
         Err(LoginFailure::Protocol(complaint))
     }
 
-    /// Returns the next request with the next piece of text. It asks for the next stage with the
-    /// last piece.
+    /// Returns the next request with the next piece of text. The request with the last piece asks
+    /// for the next stage.
     fn request(&mut self) -> LoginRequest {
         self.exchanges += 1;
         let (text, continues) = self.outbox.next();
@@ -325,8 +325,8 @@ impl InitiatorLogin {
     }
 }
 
-/// Returns the new address of the target (RFC 7143, 13.8). It is unverified, so the caller decides
-/// if it follows the redirection.
+/// Returns the new address of the target (RFC 7143, 13.8). The address is unverified, so the caller
+/// decides if it follows the redirection.
 fn redirection(status: LoginStatus, text: &[u8]) -> Result<InitiatorStep, LoginFailure> {
     for pair in keys::pairs(text) {
         let ("TargetAddress", address) = pair? else { continue };

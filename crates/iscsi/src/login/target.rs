@@ -135,8 +135,8 @@ impl TargetLogin {
         ClaimedIdentity { initiator: initiator_name.clone(), target: target_name.clone(), user }
     }
 
-    /// Returns the reason why the authentication failed, for our own log messages. It is not sent
-    /// to the initiator.
+    /// Returns the reason why the authentication failed, for our own log messages. The reason is
+    /// not sent to the initiator.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
         self.reason

@@ -12,7 +12,8 @@ pub(super) type Encoded = (Bhs, SmallVec<[u8; 16]>, DataSegment);
 
 /// The I bit in byte 0: deliver at once.
 pub(super) const IMMEDIATE: u8 = 0x40;
-/// The F bit in byte 1: the last PDU of a sequence. It is always 1 in PDUs that form no sequences.
+/// The F bit in byte 1: the last PDU of a sequence. The bit is always 1 in PDUs that form no
+/// sequences.
 pub(super) const FINAL: u8 = 0x80;
 /// The C bit in byte 1 of login and text PDUs: the text continues in the next PDU.
 pub(super) const CONTINUE: u8 = 0x40;

@@ -14,7 +14,7 @@ pub enum LoginStage {
     Security = 0,
     Operational = 1,
     /// A code that the standard reserves. A request may contain it, because the target must answer
-    /// such a request with a login status. It is not valid in a response.
+    /// such a request with a login status. The code is invalid in a response.
     Reserved = 2,
     FullFeature = 3,
 }

@@ -166,8 +166,8 @@ fn a_function_that_goes_with_its_connection_lets_the_writes_of_others_go_on() {
     assert_eq!(rig.command().itt, Itt(1));
 }
 
-/// A regression test: a command after an immediate function has the CmdSN of the function. It was
-/// aborted without a response when the function had to wait.
+/// A regression test: a command after an immediate function has the CmdSN of the function. The
+/// command was aborted without a response when the function had to wait.
 #[test]
 fn commands_that_come_after_a_function_that_waits_are_not_ended_by_it() {
     for function in FOR_A_UNIT.into_iter().chain(FOR_ALL) {

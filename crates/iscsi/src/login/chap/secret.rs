@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// A CHAP secret. It is never printed, compared in constant time, and overwritten when the last
+/// A CHAP secret, which is never printed, compared in constant time, and overwritten when the last
 /// clone is dropped.
 #[derive(Clone)]
 pub struct ChapSecret(Arc<Zeroizing<Vec<u8>>>);

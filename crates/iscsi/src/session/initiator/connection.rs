@@ -127,7 +127,8 @@ pub(super) struct TextExchange {
 pub(super) enum Logout {
     /// No logout was requested.
     No,
-    /// A logout was requested, so no new commands are sent. It is sent at this time at the latest.
+    /// A logout was requested, so no new commands are sent. The logout is sent at this time at the
+    /// latest.
     Draining(Instant),
     /// The logout was sent, for this connection or for the session.
     Sent { itt: Itt, deadline: Instant, scope: LogoutScope },

@@ -151,7 +151,8 @@ impl InitiatorConnection {
         };
         let request = self.requests.swap_remove(index);
         let itt = request.task;
-        // The task may have ended while the request was on its way. Its own outcome then counts.
+        // The task may have ended while the request was on its way. In that case its own outcome
+        // counts.
         let Some(task) = commands.tasks.get_mut(itt) else { return Ok(()) };
         match (request.kind, pdu.result) {
             // The task has no response: one that was sent before this answer would have arrived

@@ -18,7 +18,7 @@ pub(super) struct DataInGather {
     received: u32,
     /// All PDUs before this DataSN have arrived.
     data_sn: u32,
-    /// The target has sent all PDUs before this DataSN. Those from `data_sn` on that are not in
+    /// The target has sent all PDUs before this DataSN. PDUs from `data_sn` on that are not in
     /// `ahead` were lost.
     sent: u32,
     /// PDUs that arrived after a lost one, in order.
@@ -49,7 +49,7 @@ const FREE_PIECES: usize = 8;
 const SMALL_PIECE: usize = 2048;
 
 /// The most PDUs that are kept after a missing one: 8 MiB in PDUs of 8 KiB, the default of the
-/// standard. That many can be on their way before the target learns of the loss.
+/// standard, which can be on their way before the target learns of the loss.
 const MOST_AHEAD: usize = 1024;
 
 impl DataInGather {

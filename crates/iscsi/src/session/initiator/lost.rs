@@ -23,6 +23,6 @@ pub(super) enum ConnectionRecoveryStep {
         itt: Itt,
         deadline: Instant,
     },
-    /// The target has logged the connection out. Its tasks may be requested at this time.
+    /// The target has logged the connection out. The tasks may be requested at this time.
     Resting(Instant),
 }

@@ -13,8 +13,8 @@
 //! - At error recovery level 2, any other task is reassigned to another connection, on which it
 //!   continues.
 //! - At levels 0 and 1, and if the target does not have the task any more, the target has
-//!   terminated it. It is returned to the application ([`InitiatorEvent::Returned`]), which submits
-//!   it again.
+//!   terminated it. Such a task is returned to the application ([`InitiatorEvent::Returned`]),
+//!   which submits it again.
 
 use std::time::{Duration, Instant};
 

@@ -94,8 +94,8 @@ impl ConnectionLoad {
 }
 
 impl InitiatorSession {
-    /// Makes a session after the login of its first connection. It accepts `depth` commands at a
-    /// time.
+    /// Makes a session after the login of its first connection. The session accepts `depth`
+    /// commands at a time.
     #[must_use]
     pub fn new(
         parameters: Parameters,
@@ -453,8 +453,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Removes a connection from the session while others continue. Its commands end, or are
-    /// returned after `patience`; then it is logged out. The answer is an
+    /// Removes a connection from the session while others continue. The commands of the connection
+    /// end, or are returned after `patience`; then it is logged out. The answer is an
     /// [`InitiatorEvent::Closed`].
     pub fn remove(&mut self, cid: Cid, patience: Duration, now: Instant) {
         if let Some(connection) = self.connection_mut(cid)

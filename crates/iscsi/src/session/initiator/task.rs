@@ -45,8 +45,8 @@ pub struct InitiatorCommandOutcome {
     pub residual: Residual,
 }
 
-/// A command that ended without a SCSI status. It may have been executed, completely or in part, or
-/// not.
+/// A command that ended without a SCSI status. The target may have executed all of it, a part of
+/// it, or nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CommandFailure {
     /// The target did not answer in time, and the task was aborted.

@@ -204,7 +204,7 @@ impl Connection {
     }
 
     /// Returns the length in bytes of the login response at the start of the output, as long as
-    /// nothing was written. It must be sent without compression.
+    /// nothing was written. These bytes must be sent without compression.
     #[must_use]
     pub fn login_bytes(&self) -> usize {
         self.login_bytes

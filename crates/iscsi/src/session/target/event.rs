@@ -12,7 +12,7 @@ pub enum TargetEvent {
     /// Decide if the data of a write may be requested: call `admit`, or `complete` to refuse the
     /// write.
     Admission(WriteAdmission),
-    /// Discard a command. Its outcome will not be sent.
+    /// Discard a command, whose outcome will not be sent.
     Abort(Itt),
     /// Commands for this unit ended with their connection. Raise the unit attention condition SOME
     /// COMMANDS CLEARED BY ISCSI PROTOCOL EVENT at the unit (RFC 7143, 11.14.5). This event comes

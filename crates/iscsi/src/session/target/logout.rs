@@ -40,7 +40,7 @@ impl Session {
         self.resume_transfers();
     }
 
-    /// Removes a connection from the session. Its tasks end, or are kept for another connection.
+    /// Removes a connection from the session. The tasks end, or are kept for another connection.
     /// `cid` may be a connection that has failed before.
     fn log_out(&mut self, at: usize, cid: Cid, for_recovery: bool) -> LogoutResult {
         let is_own = self.connections[at].cid() == cid;

@@ -78,7 +78,7 @@ impl Session {
     }
 
     /// Returns until when a function waits for data that R2Ts of this session have requested for
-    /// its tasks; `None` if it need not wait. It does not wait for other sessions.
+    /// its tasks; `None` if it need not wait. A function does not wait for other sessions.
     fn bursts_until(&self, postponed: &Postponed) -> Option<Instant> {
         let is_meant =
             |itt: &Itt| self.tasks.by_tag.get(itt).is_some_and(|task| postponed.is_about(task));

@@ -1,5 +1,5 @@
-//! The response to a command: Data-In, status, and their division into PDUs. It can be sent more
-//! than once, completely or in part (RFC 7143, 11.4, 11.7, 11.16).
+//! The response to a command: Data-In, status, and their division into PDUs. A response can be sent
+//! more than once, completely or in part (RFC 7143, 11.4, 11.7, 11.16).
 
 use std::cmp::Ordering;
 

@@ -21,10 +21,10 @@ pub struct Settings {
     /// recommends such a limit). Default 1024, eight windows.
     pub unacknowledged_statuses: u32,
     /// The most data of one connection, in bytes, that is kept from error recovery level 1 on until
-    /// it is acknowledged: Data-In, echoed pings and texts. It is kept by reference. Beyond the
-    /// limit, the oldest data is discarded, and a SNACK for it is rejected. The limit also applies
-    /// to the responses that are kept for a lost connection. Default 8 MiB, twice the data that 32
-    /// reads of 128 KiB have on their way.
+    /// it is acknowledged: Data-In, echoed pings and texts. The data is kept by reference. Beyond
+    /// the limit, the oldest data is discarded, and a SNACK for it is rejected. The limit also
+    /// applies to the responses that are kept for a lost connection. Default 8 MiB, twice the data
+    /// that 32 reads of 128 KiB have on their way.
     pub retained_bytes: usize,
     /// From error recovery level 1 on, the target sends a NOP-In after this time without a PDU on a
     /// connection with unacknowledged statuses, so that the initiator acknowledges them (RFC 7143,
@@ -36,8 +36,8 @@ pub struct Settings {
     /// initiators.
     pub sequence_time: Duration,
     /// A task management function stops waiting for the requested data of its tasks after this time
-    /// without any of it. Default 2 s: far longer than a round trip, even if a segment is lost. It
-    /// is short because Linux sends no more data after its request, as if FastAbort had been
+    /// without any of it. Default 2 s: far longer than a round trip, even if a segment is lost. The
+    /// time is short because Linux sends no more data after its request, as if FastAbort had been
     /// negotiated (its `node.session.iscsi.FastAbort` is on by default).
     pub burst_silence: Duration,
     /// A session that holds data of waiting writes ends after this time without progress. The

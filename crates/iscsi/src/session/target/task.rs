@@ -23,9 +23,9 @@ pub(super) struct Instance(pub(super) u32);
 /// A task in progress: a command from its arrival to its status, or a task management function.
 #[derive(Clone, Debug)]
 pub(super) struct TargetTask {
-    /// The connection on which the task arrived or to which it was reassigned. Its data and status
-    /// use this connection (connection allegiance). If the connection is lost, the task waits for
-    /// its reassignment.
+    /// The connection on which the task arrived or to which it was reassigned. Data and status use
+    /// this connection (connection allegiance). If the connection is lost, the task waits for its
+    /// reassignment.
     pub(super) allegiance: Instance,
     pub(super) lun: Lun,
     pub(super) cmd_sn: Serial,
@@ -135,8 +135,8 @@ pub(super) struct IncomingWrite {
     pub(super) admission: AdmissionState,
     /// The result of the unit's checks, which is returned to the unit together with the data.
     pub(super) admitted: Option<AdmittedCommand>,
-    /// The outcome of a write that the driver has refused. It is sent when no more data is on its
-    /// way.
+    /// The outcome of a write that the driver has refused. The status is sent when no more data is
+    /// on its way.
     pub(super) refusal: Option<TargetCommandOutcome>,
     /// When data last arrived, or was last requested.
     pub(super) progress: Instant,

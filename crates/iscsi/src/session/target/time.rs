@@ -32,8 +32,8 @@ impl Session {
     }
 
     /// Records that output of this connection is blocked, so that R2Ts may not have reached the
-    /// initiator. Its silence is excused. Call this before `handle_timeout`, and once more when the
-    /// output is no longer blocked.
+    /// initiator. The silence of the initiator is excused. Call this before `handle_timeout`, and
+    /// once more when the output is no longer blocked.
     pub fn excuse_silence(&mut self, cid: Cid, now: Instant) {
         self.excuse(cid, now, IncomingWrite::is_asked_for);
     }
