@@ -41,7 +41,7 @@ impl Command {
         Self::Block(BlockCommand::SynchronizeCache { transfer, immediate: false })
     }
 
-    /// Parses a CDB. It may be longer than its command requires, because iSCSI always sends 16
+    /// Parses a CDB, which may be longer than its command requires, because iSCSI always sends 16
     /// bytes.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ impl<C: 'static> OperationTable<C> {
         Self { rows, first }
     }
 
-    /// Parses a CDB. It may be longer than its command requires, because iSCSI always sends 16
+    /// Parses a CDB, which may be longer than its command requires, because iSCSI always sends 16
     /// bytes. Returns `None` if the family has no command of this operation code and service
     /// action.
     ///

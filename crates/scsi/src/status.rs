@@ -12,8 +12,8 @@ pub enum ScsiStatus {
     Busy = 0x08,
     /// Another nexus holds a reservation that excludes this command.
     ReservationConflict = 0x18,
-    /// The task set has no space for the command. It was not executed; the initiator should retry
-    /// it.
+    /// The task set has no space for the command, which was not executed; the initiator should
+    /// retry it.
     TaskSetFull = 0x28,
     /// Another nexus aborted the task (TAS=1).
     TaskAborted = 0x40,

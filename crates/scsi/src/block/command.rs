@@ -58,7 +58,7 @@ pub enum BlockCommand {
         /// NDOB: the command has no data, and the pattern is zeros. Only in WRITE SAME (16).
         no_data_out: bool,
     },
-    /// COMPARE AND WRITE (SBC-3, 5.2), at most 255 blocks, with a CDB of 16 bytes. Its data is the
+    /// COMPARE AND WRITE (SBC-3, 5.2), at most 255 blocks, with a CDB of 16 bytes. The data is the
     /// blocks to compare followed by equally many blocks to write.
     CompareAndWrite(BlockTransfer),
     /// ORWRITE (16) (SBC-3, 5.9).

@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl BlockCommand {
-    /// Parses the CDB of a command of this family. It may be longer than its command requires,
+    /// Parses the CDB of a command of this family. The CDB may be longer than its command requires,
     /// because iSCSI always sends 16 bytes. Returns `None` if the family has no command of this
     /// operation code and service action.
     ///

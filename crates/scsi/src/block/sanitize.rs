@@ -26,7 +26,7 @@ pub enum SanitizeAction {
 /// The parameter list of OVERWRITE.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Overwrite {
-    /// INVERT: invert the pattern in each pass after the first.
+    /// INVERT: invert the bits of the pattern from each pass to the next.
     pub invert: bool,
     /// OVERWRITE COUNT, 1 to 31: the number of passes.
     pub passes: u8,
