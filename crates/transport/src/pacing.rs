@@ -1,8 +1,8 @@
 //! Limits the rate at which the kernel sends on a connection with a long round trip time.
 //!
 //! BBR begins with a start-up phase, in which it sends at almost three times the rate that it has
-//! measured. It ends this phase when the measured rate no longer grows. It does not count a round
-//! in which the application had nothing to send for a moment (`bbr_check_full_bw_reached` in
+//! measured. The phase ends when the measured rate no longer grows. BBR does not count a round in
+//! which the application had nothing to send for a moment (`bbr_check_full_bw_reached` in
 //! net/ipv4/tcp_bbr.c). A session that keeps only rate × round trip time in flight has such a
 //! moment in almost every round. The phase then does not end, and every burst overflows a short
 //! queue. [`PacingBound`] bounds the rate in this case.

@@ -50,7 +50,7 @@ pub struct TlsMaterialError {
     pub reason: String,
 }
 
-/// The accepting end. It has a certificate, and requires one from the connecting end.
+/// The accepting end, which has a certificate and requires one from the connecting end.
 #[derive(Clone, Debug)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
@@ -69,7 +69,7 @@ pub struct TlsClient {
 }
 
 impl TlsServer {
-    /// Makes a server. It accepts clients whose certificates were issued by one of the
+    /// Makes a server that accepts clients whose certificates were issued by one of the
     /// `authorities` (PEM), directly or through intermediate certificates that the client sends.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl PartialEq for TlsServer {
 impl Eq for TlsServer {}
 
 impl TlsClient {
-    /// Makes a client. It accepts servers whose certificates were issued by one of the
+    /// Makes a client that accepts servers whose certificates were issued by one of the
     /// `authorities` (PEM) for `name`, a host name or an IP address; without `name`, for the host
     /// to which it connects. `own` is sent to servers that request a certificate, as Forebay's
     /// portals do.

@@ -232,8 +232,8 @@ impl Secured {
         Ok(true)
     }
 
-    /// Returns the error of an alert that the peer sent before it closed the connection. It is more
-    /// informative than the error of the write.
+    /// Returns the error of an alert that the peer sent before it closed the connection. The alert
+    /// is more informative than the error of the write.
     fn alert(&mut self) -> Option<io::Error> {
         while self.plaintext == 0 {
             match self.session.read_tls(&mut Recv(&mut self.tcp)) {
