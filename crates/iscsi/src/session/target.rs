@@ -2,10 +2,10 @@
 //! [`Session`] with its [`Connection`]s. No I/O, no clock: the driver passes frames and the time,
 //! polls for events, and sends the output of each connection.
 //!
-//!  state | owner |
-//!  --- | --- |
-//!  command order (CmdSN), tasks, negotiated parameters | session |
-//!  statuses (StatSN), statuses and data kept until they are acknowledged, digests | connection |
+//! | state | owner |
+//! | --- | --- |
+//! | command order (CmdSN), tasks, negotiated parameters | session |
+//! | statuses (StatSN), statuses and data kept until they are acknowledged, digests | connection |
 //!
 //! Each task has the connection to which its data and status belong (connection allegiance).
 
