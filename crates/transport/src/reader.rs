@@ -29,8 +29,9 @@ pub fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Resu
     or_nothing(received)
 }
 
-/// Reads once, at most as much as the decoder has space for. A read that returned less has emptied
-/// the socket; the decision for the next wake-up then needs no further system call.
+/// Reads once, at most as much as the decoder has space for. A read that returns fewer bytes than
+/// requested has emptied the socket: the runtime then waits for new data without another system
+/// call to find that out.
 ///
 /// # Errors
 /// The errors of [`receive`].

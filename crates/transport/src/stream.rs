@@ -130,9 +130,9 @@ impl ConnectionStream {
         self.tcp().poll_write_ready(context)
     }
 
-    /// Sets the number of bytes that one read of a TLS or compressed stream requests. Before this
-    /// call, made after the login, it is 4 KiB. Plain TCP ignores it, since the space in the
-    /// decoder decides.
+    /// Sets the number of bytes that one read of a TLS or compressed stream requests. Call this
+    /// after the login, until which a TLS stream requests 4 KiB. Plain TCP ignores it, since the
+    /// space in the decoder decides.
     pub fn set_read_bytes(&mut self, bytes: usize) {
         match self {
             Self::Plain(_) => {}
