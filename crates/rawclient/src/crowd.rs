@@ -1,4 +1,4 @@
-//! Several connections, of one session or of many, under one load by one thread.
+//! Drives several connections, of one session or of many, under one load in one thread.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,34 +10,35 @@ use rustix::event::{Timespec, epoll};
 
 use crate::wire::SILENCE;
 
-/// One connection under a load `L`.
+/// A connection that a [`Crowd`] drives under a load `L`.
 pub trait CrowdConnection<L> {
-    /// Sends what the load wants and the socket takes. True if the load says stop.
+    /// Sends as many commands as the load and the socket accept. Returns true if the load says
+    /// stop.
     fn send(&mut self, load: &mut L, now: Instant) -> Result<bool>;
 
-    /// Takes what has arrived, without waiting for it.
+    /// Handles what has arrived, without waiting for more.
     fn receive(&mut self, load: &mut L, now: Instant) -> Result<()>;
 
-    /// Requests that were sent and not answered.
+    /// Returns the number of requests that were sent and not yet answered.
     fn in_flight(&self) -> usize;
 
-    /// Whether something waits for the socket to take it.
+    /// Returns true if bytes wait until the socket accepts them.
     fn is_sending(&self) -> bool;
 
-    /// The socket, to wait for.
+    /// Returns the socket, to poll it.
     fn socket(&self) -> &TcpStream;
 }
 
-/// Connections and what waits for them to have something to say.
+/// Connections, and the epoll instance that reports which of them are ready.
 pub struct Crowd<M> {
     members: Vec<M>,
     waiting: OwnedFd,
-    /// Which of them are also waited for until they take bytes again.
+    /// Per connection: true if epoll also waits until its socket accepts bytes again.
     sending: Vec<bool>,
 }
 
 impl<M> Crowd<M> {
-    /// Connections that are ready to take a load.
+    /// Registers the connections with epoll.
     pub fn new<L>(members: Vec<M>) -> Result<Crowd<M>>
     where
         M: CrowdConnection<L>,
@@ -51,12 +52,11 @@ impl<M> Crowd<M> {
         Ok(Crowd { members, waiting, sending })
     }
 
-    /// The connections.
     pub fn members_mut(&mut self) -> &mut [M] {
         &mut self.members
     }
 
-    /// Sends what the load asks for on every connection until it says stop.
+    /// Sends what the load asks for on every connection until the load says stop.
     pub fn run<L>(&mut self, load: &mut L) -> Result<()>
     where
         M: CrowdConnection<L>,
@@ -87,7 +87,8 @@ impl<M> Crowd<M> {
                     return Ok(());
                 }
             }
-            // What one connection hears opens the window for others, which hear nothing.
+            // An answer on one connection may open the command window for the others. An idle
+            // connection receives nothing that would wake it, so try to send on each.
             for number in 0..self.members.len() {
                 if self.members[number].in_flight() == 0 && self.send(number, load, now)? {
                     return Ok(());
@@ -96,7 +97,8 @@ impl<M> Crowd<M> {
         }
     }
 
-    /// True if the load says stop.
+    /// Sends on one connection and updates what epoll waits for. Returns true if the load says
+    /// stop.
     fn send<L>(&mut self, number: usize, load: &mut L, now: Instant) -> Result<bool>
     where
         M: CrowdConnection<L>,

@@ -1,4 +1,4 @@
-//! Login (RFC 7143, 6 and 11.12): one request with every key, and what the target made of them.
+//! Login (RFC 7143, 6 and 11.12): sends one request with every key and reads the negotiated values.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,33 +10,34 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Nothing we talk to is further away than this.
+/// Limit of a connect, and of a read during login. All targets are on this machine or behind an
+/// emulated link.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A login is over after this many requests, or something is wrong.
+/// A login that needs more requests than this is broken.
 const MAX_REQUESTS: usize = 5;
 
-/// Where to log in, and how.
+/// Target, logical unit and parameters of a login.
 #[derive(Clone, Debug)]
 pub struct ClientLogin {
-    /// The portal.
     pub portal: SocketAddr,
-    /// The target's name.
     pub target: String,
-    /// The logical unit to send commands to.
+    /// The LUN to which the session sends its commands.
     pub lun: u8,
-    /// Whether to ask for CRC32C header and data digests.
+    /// True to ask for CRC32C header and data digests.
     pub digests: bool,
-    /// The most error recovery to ask for, 0 to 2.
+    /// The error recovery level to propose, 0 to 2.
     pub level: u8,
-    /// How many connections the session is to have.
+    /// The number of connections to propose (MaxConnections).
     pub connections: u16,
-    /// The TCP congestion control of our end, by its name in the kernel. `None` leaves the default.
+    /// The TCP congestion control of this end, by its name in the kernel. `None` leaves the
+    /// default.
     pub congestion: Option<String>,
 }
 
-/// Connects to a portal within [`LIMIT`]. A congestion control is selected before: a connection that begins with BBR is paced
-/// by the kernel for good, also with another congestion control later.
+/// Connects to a portal within [`LIMIT`]. Selects the congestion control before connecting: the
+/// kernel paces a connection that begins with BBR for its whole life, even if another congestion
+/// control is selected later.
 pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
     let Some(name) = congestion else { return TcpStream::connect_timeout(&portal, LIMIT) };
     let family = if portal.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -48,25 +49,25 @@ pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpSt
     Ok(socket.into())
 }
 
-/// What both ends agreed on.
+/// The values that both ends agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The most data one PDU to the target may carry, bytes.
+    /// MaxRecvDataSegmentLength of the target: the most data of one PDU to it, in bytes.
     pub send_limit: usize,
-    /// The most data a write may send unasked, bytes.
+    /// FirstBurstLength: the most unsolicited data of a write, in bytes.
     pub first_burst: usize,
-    /// No unsolicited Data-Out PDUs.
+    /// InitialR2T: if true, no unsolicited Data-Out PDUs are allowed.
     pub initial_r2t: bool,
-    /// Data may come with the command.
+    /// ImmediateData: a command may carry data.
     pub immediate_data: bool,
-    /// CRC32C after headers.
+    /// True if headers have a CRC32C digest.
     pub header_digest: bool,
-    /// CRC32C after data.
+    /// True if data segments have a CRC32C digest.
     pub data_digest: bool,
 }
 
 impl Default for Negotiated {
-    /// The values that hold when a target says nothing (RFC 7143, 13).
+    /// The defaults that hold for keys which are not negotiated (RFC 7143, 13).
     fn default() -> Negotiated {
         Negotiated {
             send_limit: 8192,
@@ -79,23 +80,21 @@ impl Default for Negotiated {
     }
 }
 
-/// A connection that is through its login.
+/// A connection in the full feature phase.
 pub struct LoadClientConnection {
-    /// The socket.
     pub socket: TcpStream,
-    /// What was agreed.
     pub negotiated: Negotiated,
-    /// The numbers of commands, shared by the connections of a session.
+    /// The command window, which all connections of the session share.
     pub window: Arc<ClientCommandWindow>,
-    /// The next status number we expect.
+    /// The StatSN that the next response should have.
     pub exp_stat_sn: u32,
-    /// What the session is called: our half, the target's.
+    /// The identifier of the session: ISID and TSIH.
     name: ([u8; 6], u16),
-    /// What the connection is called in it.
+    /// The CID of the connection.
     pub cid: u16,
 }
 
-/// Which commands a session may send.
+/// CmdSN and MaxCmdSN of a session.
 #[derive(Debug)]
 pub struct ClientCommandWindow {
     next: AtomicU32,
@@ -103,22 +102,22 @@ pub struct ClientCommandWindow {
 }
 
 impl ClientCommandWindow {
-    /// The number that the next command will have.
+    /// Returns the CmdSN of the next command.
     pub fn next(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Takes the number of the next command.
+    /// Returns the CmdSN of the next command and advances it.
     pub fn take(&self) -> u32 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether the target takes no command more.
+    /// Returns true if the window is closed: the target accepts no further command now.
     pub fn is_closed(&self) -> bool {
         (self.most.load(Ordering::Relaxed).wrapping_sub(self.next()) as i32) < 0
     }
 
-    /// The target has said up to which number it takes commands.
+    /// Records the MaxCmdSN of a response. An older value than the current one is ignored.
     pub fn note(&self, max_cmd_sn: u32) {
         if max_cmd_sn.wrapping_sub(self.most.load(Ordering::Relaxed)) as i32 > 0 {
             self.most.store(max_cmd_sn, Ordering::Relaxed);
@@ -127,7 +126,7 @@ impl ClientCommandWindow {
 }
 
 impl ClientLogin {
-    /// A session of one connection without digests and recovery.
+    /// Returns the login of a session with one connection, without digests and error recovery.
     pub fn new(portal: SocketAddr, target: &str, lun: u8) -> ClientLogin {
         let target = target.to_owned();
         ClientLogin {
@@ -141,16 +140,16 @@ impl ClientLogin {
         }
     }
 
-    /// Connects and logs in to a session of its own.
+    /// Connects and logs in, as a new session.
     pub fn establish(&self) -> Result<LoadClientConnection> {
         let window = ClientCommandWindow { next: AtomicU32::new(1), most: AtomicU32::new(1) };
         self.connect((new_isid(), 0), 0, Arc::new(window))
     }
 
-    /// Adds one more connection to the session that `leading` began.
+    /// Adds a connection to the session that `leading` began.
     pub fn join(&self, leading: &LoadClientConnection, cid: u16) -> Result<LoadClientConnection> {
         let joined = self.connect(leading.name, cid, leading.window.clone())?;
-        // What was agreed for the whole session holds for this one too.
+        // Values of the whole session are negotiated on the leading connection only.
         let leading = &leading.negotiated;
         let negotiated = Negotiated {
             first_burst: leading.first_burst,
@@ -190,7 +189,8 @@ impl ClientLogin {
         bail!("the login does not end");
     }
 
-    /// What is asked for; a further connection asks for what is its own only.
+    /// Returns the keys to propose. A connection that joins a session sends only the keys that are
+    /// negotiated per connection.
     fn keys(&self, is_leading: bool) -> Vec<u8> {
         let digest = if self.digests { "CRC32C" } else { "None" };
         let own = [
@@ -218,7 +218,7 @@ impl ClientLogin {
 }
 
 impl LoadClientConnection {
-    /// Reads one login response; true if the full feature phase has begun.
+    /// Reads one login response. Returns true if the full feature phase has begun.
     fn answer(&mut self) -> Result<bool> {
         let mut bhs = [0; 48];
         self.socket.read_exact(&mut bhs)?;
@@ -254,7 +254,7 @@ impl Negotiated {
     }
 }
 
-/// A login request in the operational stage that asks for the full feature phase.
+/// Builds a login request in the operational stage that asks for the full feature phase.
 fn request(connection: &LoadClientConnection, text: &[u8]) -> Vec<u8> {
     let (isid, tsih) = connection.name;
     let mut pdu = vec![0; 48];
@@ -271,7 +271,7 @@ fn request(connection: &LoadClientConnection, text: &[u8]) -> Vec<u8> {
     pdu
 }
 
-/// A session identifier of its own for each session of each process (type "random", RFC 7143, 11.12.5).
+/// Returns an ISID that no other session has, of any process (type "random", RFC 7143, 11.12.5).
 fn new_isid() -> [u8; 6] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id().to_be_bytes();
@@ -279,7 +279,7 @@ fn new_isid() -> [u8; 6] {
     [0x80, process[1], process[2], process[3], next[2], next[3]]
 }
 
-/// Four bytes of a header as a number.
+/// Reads the big-endian number in four bytes of a header.
 pub fn word(bhs: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bhs[at..at + 4].try_into().expect("four bytes"))
 }
@@ -292,7 +292,7 @@ mod tests {
     fn a_connection_begins_with_the_congestion_control_that_was_asked_for() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let portal = listener.local_addr().unwrap();
-        // Every kernel has Reno, and allows it for all users.
+        // Every kernel has Reno and allows it for all users.
         let socket = connect(portal, Some("reno")).unwrap();
         assert_eq!(rustix::net::sockopt::tcp_congestion(&socket).unwrap(), "reno");
         assert_eq!(socket.write_timeout().unwrap(), None);

@@ -1,18 +1,18 @@
-//! What one command asks for: its CDB and the way its data goes.
+//! CDBs and data lengths of the SCSI commands that the client sends.
 
-/// One command.
+/// One SCSI command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientScsiCommand {
-    /// The CDB, zeroes behind its end.
+    /// The CDB, padded with zeroes.
     pub cdb: [u8; 16],
-    /// Bytes that go to the target.
+    /// The number of bytes to write.
     pub out: u32,
-    /// Bytes that are expected from it.
+    /// The number of bytes to read.
     pub expected: u32,
 }
 
 impl ClientScsiCommand {
-    /// READ(10) of blocks of `block_bytes`.
+    /// READ(10); `block_bytes` is the block length of the unit.
     pub fn read(lba: u32, blocks: u16, block_bytes: u32) -> ClientScsiCommand {
         ClientScsiCommand {
             expected: u32::from(blocks) * block_bytes,
@@ -20,7 +20,7 @@ impl ClientScsiCommand {
         }
     }
 
-    /// WRITE(10); with `fua` it is stable when it is answered.
+    /// WRITE(10). With `fua` the data is stable when the command is acknowledged.
     pub fn write(lba: u32, blocks: u16, block_bytes: u32, fua: bool) -> ClientScsiCommand {
         let flags = if fua { 0x08 } else { 0 };
         ClientScsiCommand {
@@ -29,17 +29,16 @@ impl ClientScsiCommand {
         }
     }
 
-    /// SYNCHRONIZE CACHE(10) of everything.
+    /// SYNCHRONIZE CACHE(10) of the whole unit.
     pub fn flush() -> ClientScsiCommand {
         ClientScsiCommand::ten(0x35, 0, 0, 0)
     }
 
-    /// TEST UNIT READY.
     pub fn test_unit_ready() -> ClientScsiCommand {
         ClientScsiCommand { cdb: [0; 16], out: 0, expected: 0 }
     }
 
-    /// READ CAPACITY(16), answered with 32 bytes.
+    /// READ CAPACITY(16), with 32 bytes of response.
     pub fn read_capacity() -> ClientScsiCommand {
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);

@@ -1,4 +1,5 @@
-//! A session under load: slots of commands in flight, filled by a workload, answered in bulk.
+//! A session under load. Each command in flight has a slot; a workload fills free slots, and all
+//! responses that have arrived are handled together.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -10,48 +11,47 @@ use crate::login::{ClientLogin, LoadClientConnection, word};
 use crate::request::ClientScsiCommand;
 use crate::wire::{ClientReceiveBuffer, ClientSendQueue};
 
-/// What decides which commands a session sends, and learns how each went.
+/// Chooses the commands that a session sends, and receives their results.
 pub trait ClientWorkload {
-    /// The next command for a free slot. A command with data to send finds it in `payload`.
+    /// Returns the next command for a free slot, and writes the data of the command to `payload`.
     fn next(&mut self, now: Instant, payload: &mut [u8]) -> ClientSlotAction;
 
-    /// A command was answered.
+    /// Receives the result of a command.
     fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>);
 }
 
-/// What a workload wants to do with a free slot.
+/// The decision of a workload about a free slot.
 pub enum ClientSlotAction {
-    /// Send this command; the number comes back with its answer.
+    /// Send this command. The number is returned with its response.
     Send(ClientScsiCommand, u64),
-    /// Nothing now; ask again after the next answer.
+    /// Send no command now; ask again after the next response.
     Wait,
-    /// Nothing more: return from [`ClientSession::run`] without waiting for what is in flight.
+    /// Return from [`ClientSession::run`] without waiting for the commands in flight.
     Stop,
 }
 
-/// How a command went.
+/// The result of a command.
 #[derive(Debug)]
 pub struct ClientResponse<'a> {
-    /// The number its workload gave it.
+    /// The number that the workload gave to the command.
     pub number: u64,
-    /// When it was sent.
     pub sent: Instant,
-    /// SCSI status.
     pub status: u8,
-    /// Sense key, ASC and ASCQ, zeroes without sense data.
+    /// Sense key, ASC and ASCQ; zeroes without sense data.
     pub sense: [u8; 3],
-    /// What was read; empty unless the session keeps data.
+    /// The data of a read. Empty unless [`ClientSessionOptions::keep`] is set.
     pub data: &'a [u8],
 }
 
-/// How a session handles payload.
+/// The number and size of the slots of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientSessionOptions {
-    /// Commands in flight at most.
+    /// The highest number of commands in flight.
     pub depth: usize,
-    /// Bytes of the largest command.
+    /// Data length of the largest command.
     pub bytes: usize,
-    /// Each slot has a payload of its own, and what is read is kept. Without, all share one.
+    /// If true, each slot has its own payload, and the data of reads is kept. Otherwise all slots
+    /// share one payload.
     pub keep: bool,
 }
 
@@ -61,10 +61,11 @@ struct Slot {
     sent: Instant,
 }
 
-/// What the next bytes of the input are.
+/// The expected meaning of the next bytes of the input.
 enum Reading {
     Header,
-    /// Of a data segment: bytes to come without padding, padding and digest, where they go.
+    /// Inside a data segment: `left` bytes of data are missing, then `trailer` bytes of padding and
+    /// digest. The next byte of data belongs at offset `at` of the command's data.
     Data {
         bhs: [u8; 48],
         left: usize,
@@ -90,14 +91,14 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// Logs in and brings the unit to the point where it takes commands.
+    /// Logs in, and waits until the unit is ready.
     pub fn open(login: &ClientLogin, shape: ClientSessionOptions) -> Result<ClientSession> {
         let mut session = ClientSession::on(login.establish()?, login, shape);
         session.get_ready()?;
         Ok(session)
     }
 
-    /// One more connection of the same session, to be driven beside it.
+    /// Adds a connection to this session. A caller drives it together with this one.
     pub fn join(&self, login: &ClientLogin, cid: u16) -> Result<ClientSession> {
         Ok(ClientSession::on(login.join(&self.connection, cid)?, login, self.shape))
     }
@@ -124,7 +125,7 @@ impl ClientSession {
         }
     }
 
-    /// Blocks and bytes of a block, as READ CAPACITY(16) says.
+    /// Returns the number of blocks and the block length, from READ CAPACITY(16).
     pub fn capacity(&mut self) -> Result<(u64, u32)> {
         let (status, data) = self.one(ClientScsiCommand::read_capacity())?;
         ensure!(status == 0 && data.len() >= 12, "READ CAPACITY: status {status:#04x}");
@@ -132,7 +133,7 @@ impl ClientSession {
         Ok((last + 1, u32::from_be_bytes(data[8..12].try_into()?)))
     }
 
-    /// Sends what a workload asks for until it says stop.
+    /// Sends the commands of a workload until the workload says stop.
     pub fn run(&mut self, workload: &mut impl ClientWorkload) -> Result<()> {
         let mut now = Instant::now();
         loop {
@@ -153,12 +154,12 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Waits for what is in flight, without sending more.
+    /// Waits for all commands in flight without sending more.
     pub fn drain(&mut self, workload: &mut impl ClientWorkload) -> Result<()> {
         self.run(&mut Drain { workload, left: self.shape.depth - self.free.len() })
     }
 
-    /// One command, alone on the session: its status and its data.
+    /// Sends one command while no other is in flight. Returns its status and data.
     pub fn one(&mut self, request: ClientScsiCommand) -> Result<(u8, Vec<u8>)> {
         let keep = std::mem::replace(&mut self.shape.keep, true);
         let mut one = One { request: Some(request), answer: None };
@@ -169,8 +170,8 @@ impl ClientSession {
     }
 
     fn get_ready(&mut self) -> Result<()> {
-        // A new nexus gets each pending unit attention once. A gateway whose node was down answers NOT READY or
-        // BUSY until it has found the node again.
+        // A new nexus gets each pending unit attention once. A gateway whose node was down answers
+        // NOT READY or BUSY until it has connected to the node again.
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let status = self.one(ClientScsiCommand::test_unit_ready())?.0;
@@ -182,7 +183,8 @@ impl ClientSession {
         }
     }
 
-    /// Fills free slots as far as workload and window allow. True if the workload says stop.
+    /// Fills free slots as far as the workload and the command window allow. Returns true if the
+    /// workload says stop.
     fn fill(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         while let Some(&slot) = self.free.last() {
             if self.connection.window.is_closed() || self.output.is_full() {
@@ -226,12 +228,13 @@ impl ClientSession {
         }
     }
 
-    /// The tag of the command in a slot: no other connection of the session uses it.
+    /// Returns the ITT of the command in a slot. It contains the CID, since the ITTs of all
+    /// connections of a session must differ.
     fn tag(&self, slot: u16) -> u32 {
         u32::from(self.connection.cid) << 16 | u32::from(slot)
     }
 
-    /// Queues a burst as Data-Out PDUs.
+    /// Queues a sequence of Data-Out PDUs.
     fn data_out(&mut self, slot: u16, ttt: u32, offset: usize, length: usize) {
         let limit = self.connection.negotiated.send_limit;
         for (data_sn, start) in (offset..offset + length).step_by(limit).enumerate() {
@@ -248,7 +251,7 @@ impl ClientSession {
         }
     }
 
-    /// Queues one PDU with a part of a slot's payload, digests as agreed.
+    /// Queues one PDU with a part of a slot's payload, and the digests that were negotiated.
     fn pdu(&mut self, mut bhs: [u8; 48], slot: u16, offset: usize, length: usize) {
         bhs[5..8].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
         bhs[28..32].copy_from_slice(&self.connection.exp_stat_sn.to_be_bytes());
@@ -271,7 +274,7 @@ impl ClientSession {
         }
     }
 
-    /// Takes the next part of the input. False if there is not enough of it.
+    /// Handles the next part of the input. Returns false if more bytes are needed first.
     fn step(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         match &self.reading {
             Reading::Header => self.header(workload, now),
@@ -305,7 +308,8 @@ impl ClientSession {
         Ok(true)
     }
 
-    /// Takes bytes of a data segment, keeps them if somebody wants them, and its end.
+    /// Handles received bytes of a data segment: keeps sense data, and read data if the session
+    /// keeps it. Checks the digest at the end of the segment.
     fn data(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         let Reading::Data { bhs, mut left, trailer, mut at } = self.reading else {
             unreachable!("asked only for data");
@@ -344,7 +348,7 @@ impl ClientSession {
         Ok(true)
     }
 
-    /// A whole PDU has arrived.
+    /// Handles a PDU that has arrived completely.
     fn complete(
         &mut self,
         bhs: &[u8; 48],
@@ -360,7 +364,7 @@ impl ClientSession {
                 ensure!(bhs[2] == 0, "response {:#04x}: not completed at target", bhs[2]);
                 self.finish(bhs, workload, now)
             }
-            // Data-In; its S bit says that it carries the status too
+            // Data-In with the S bit: it carries the status, too.
             0x25 if bhs[1] & 1 != 0 => {
                 self.connection.exp_stat_sn = word(bhs, 24).wrapping_add(1);
                 self.sense.clear();
@@ -375,7 +379,7 @@ impl ClientSession {
                 self.data_out(slot, word(bhs, 20), offset, length);
                 Ok(())
             }
-            // NOP-In that wants an answer
+            // NOP-In. A TTT other than 0xffffffff asks for a NOP-Out in return.
             0x20 => {
                 if word(bhs, 20) != u32::MAX {
                     let mut nop = [0; 48];
@@ -403,7 +407,7 @@ impl ClientSession {
         let slot = slot.context("an answer to no command")?;
         self.free.push(number as u16);
         let has_sense = bhs[0] & 0x3f == 0x21 && bhs[3] != 0 && self.sense.len() >= 16;
-        // Fixed format behind two bytes of length: key at 2, ASC at 12, ASCQ at 13 (SPC-4, 4.5.3).
+        // Fixed format after two bytes of length: key at 2, ASC at 12, ASCQ at 13 (SPC-4, 4.5.3).
         let sense =
             if has_sense { [self.sense[4] & 0x0f, self.sense[14], self.sense[15]] } else { [0; 3] };
         let mut data = std::mem::take(&mut self.received[number]);
@@ -449,13 +453,14 @@ impl<W: ClientWorkload> CrowdConnection<W> for ClientSession {
     }
 }
 
-/// How long a unit may take to get ready: a gateway looks for its node every few seconds.
+/// The longest time until a unit is ready: a gateway tries to connect to its node every few
+/// seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Pause between two TEST UNIT READY commands.
 const READY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits for answers to what was sent before.
+/// A workload that sends no commands and stops when `left` commands have been answered.
 struct Drain<'a, W> {
     workload: &'a mut W,
     left: usize,
@@ -472,7 +477,7 @@ impl<W: ClientWorkload> ClientWorkload for Drain<'_, W> {
     }
 }
 
-/// One command and its answer.
+/// A workload of one command that keeps the response.
 struct One {
     request: Option<ClientScsiCommand>,
     answer: Option<(u8, Vec<u8>)>,
@@ -492,7 +497,7 @@ impl ClientWorkload for One {
     }
 }
 
-/// The slot of the command that a PDU is about.
+/// Returns the slot of the command to which a PDU belongs.
 fn slot(bhs: &[u8; 48]) -> u16 {
     word(bhs, 16) as u16
 }

@@ -1,6 +1,7 @@
-//! Blocks whose content says which block and which version they are, in every one of their words.
+//! Stamps blocks: the content of a block identifies its LBA and version, and each word of it
+//! depends on both.
 
-/// Fills a block with the content of `version` of block `lba`.
+/// Fills a block with the stamp of `version` of block `lba`.
 pub fn fill(block: &mut [u8], lba: u64, version: u64) {
     let mut state = seed(lba, version);
     let (head, body) = block.split_at_mut(16);
@@ -11,18 +12,18 @@ pub fn fill(block: &mut [u8], lba: u64, version: u64) {
     }
 }
 
-/// What a block holds.
+/// The result of a check of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockStampState {
-    /// Zeroes only: never written.
+    /// Zeroes only: the block was never written.
     Empty,
-    /// All of this version.
+    /// The whole block has the stamp of this version.
     Version(u64),
-    /// Neither: torn, or of another block.
+    /// Any other content: the block is torn, or contains the data of another block.
     Damaged,
 }
 
-/// What block `lba` holds.
+/// Checks the content of block `lba`.
 pub fn read(block: &[u8], lba: u64) -> BlockStampState {
     if block.iter().all(|byte| *byte == 0) {
         return BlockStampState::Empty;
@@ -35,7 +36,7 @@ pub fn read(block: &[u8], lba: u64) -> BlockStampState {
     if whole { BlockStampState::Version(version) } else { BlockStampState::Damaged }
 }
 
-/// Numbers that look random: SplitMix64.
+/// Returns the next pseudorandom number (SplitMix64).
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;

@@ -1,4 +1,4 @@
-//! The two directions of a session's bytes: pieces that wait to be sent, and a buffer that is read.
+//! The bytes that a connection sends and receives: a queue of pieces to send, and a receive buffer.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -9,23 +9,23 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-/// Headers that wait beyond this many bytes: first they go out.
+/// No new commands are queued while more bytes of headers than this wait to be sent.
 const MAX_HEADERS: usize = 1 << 20;
 
-/// Pieces in one system call (IOV_MAX is 1024; more than this brings nothing).
+/// The most pieces of one system call. IOV_MAX is 1024, but more than this made no difference.
 const MAX_PIECES: usize = 256;
 
-/// A peer that is silent this long is taken for dead, seconds.
+/// A peer is regarded as dead if it sends nothing for this time, in seconds.
 pub(super) const SILENCE: i64 = 30;
 
-/// Bytes that wait to be sent: headers of our own, and payload by reference.
+/// Bytes that wait to be sent: headers are copied, payload is referenced.
 #[derive(Default)]
 pub struct ClientSendQueue {
     headers: Vec<u8>,
     pieces: VecDeque<ClientSendPiece>,
 }
 
-/// A run of bytes: of the headers, or of payload `slot`.
+/// A run of bytes of the headers, or of the payload of `slot`.
 #[derive(Clone, Copy)]
 struct ClientSendPiece {
     slot: Option<u16>,
@@ -34,17 +34,16 @@ struct ClientSendPiece {
 }
 
 impl ClientSendQueue {
-    /// Whether everything has been sent.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Whether so much waits that new commands should too.
+    /// Returns true if new commands should wait.
     pub fn is_full(&self) -> bool {
         self.headers.len() >= MAX_HEADERS
     }
 
-    /// Queues bytes of our own.
+    /// Queues a copy of these bytes.
     pub fn header(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -64,7 +63,7 @@ impl ClientSendQueue {
         self.pieces.push_back(ClientSendPiece { slot: Some(slot), offset, length });
     }
 
-    /// Sends what the socket takes now.
+    /// Sends as many bytes as the socket accepts now.
     pub fn send(&mut self, socket: &TcpStream, payloads: &[Vec<u8>]) -> Result<()> {
         while !self.pieces.is_empty() {
             let slices: Vec<IoSlice<'_>> = self
@@ -103,7 +102,7 @@ impl ClientSendQueue {
     }
 }
 
-/// Bytes that were received and not yet taken.
+/// Bytes that were received and not yet consumed.
 pub struct ClientReceiveBuffer {
     buffer: Vec<u8>,
     start: usize,
@@ -111,23 +110,23 @@ pub struct ClientReceiveBuffer {
 }
 
 impl ClientReceiveBuffer {
-    /// An empty buffer of so many bytes.
+    /// Returns an empty buffer with a capacity of `size` bytes.
     pub fn new(size: usize) -> ClientReceiveBuffer {
         ClientReceiveBuffer { buffer: vec![0; size], start: 0, end: 0 }
     }
 
-    /// What is there.
+    /// Returns the bytes that were received and not yet consumed.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Takes the first `count` bytes away.
+    /// Removes the first `count` bytes.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Waits for more bytes, or with `sending` until the socket takes bytes again.
+    /// Waits for more bytes. With `sending` it also returns when the socket accepts bytes again.
     pub fn receive(&mut self, socket: &TcpStream, sending: bool) -> Result<()> {
         if sending && !wait(socket)? {
             return Ok(());
@@ -138,12 +137,12 @@ impl ClientReceiveBuffer {
         }
     }
 
-    /// Takes the bytes that are there, if any are.
+    /// Receives the bytes that have arrived, without waiting.
     pub fn receive_now(&mut self, socket: &TcpStream) -> Result<()> {
         self.fill(socket, RecvFlags::DONTWAIT).map(|_| ())
     }
 
-    /// True if bytes came.
+    /// Returns true if bytes were received.
     fn fill(&mut self, socket: &TcpStream, flags: RecvFlags) -> Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -164,7 +163,7 @@ impl ClientReceiveBuffer {
     }
 }
 
-/// Waits until the socket can be read or written; true if it can be read.
+/// Waits until the socket can be read or written. Returns true if it can be read.
 fn wait(socket: &TcpStream) -> Result<bool> {
     let mut polled = [PollFd::new(socket, PollFlags::IN | PollFlags::OUT)];
     let limit = Timespec { tv_sec: SILENCE, tv_nsec: 0 };
