@@ -1,4 +1,4 @@
-//! Builds the programs of this workspace, and says where they are.
+//! Builds the programs of this workspace and returns their paths.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Certificates for both ends of TLS on this machine, made by openssl.
+//! TLS certificates for both ends of a connection on this machine, made by openssl.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,21 +6,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// Three keys on a curve take no longer.
+/// Limit of one openssl command. Keys on an elliptic curve are made in much less.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// An authority, and one certificate that it issued for 127.0.0.1, good for both ends.
+/// A certificate authority, and one certificate that it issued for 127.0.0.1. The certificate is
+/// valid for server and client.
 pub struct Certificates {
-    /// The authority's own certificate (PEM).
+    /// The certificate of the authority (PEM).
     pub authority: PathBuf,
-    /// The certificate (PEM).
+    /// The certificate of the ends (PEM).
     pub certificate: PathBuf,
-    /// Its key (PEM).
+    /// The private key of `certificate` (PEM).
     pub key: PathBuf,
 }
 
 impl Certificates {
-    /// Makes them in a folder.
+    /// Makes the authority and the certificate in a folder.
     pub fn make(folder: &Path) -> Result<Certificates> {
         let new = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
         for command in [

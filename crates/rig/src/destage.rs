@@ -1,4 +1,4 @@
-//! What a gateway says of its dirty data.
+//! The amounts of dirty and destaged data in the status of a gateway.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use crate::node::{ServeProcess, layer_figures};
 
-/// Bytes that a gateway has and its far side does not, and that it has sent there.
+/// Dirty and destaged bytes of the first unit of a gateway.
 pub struct Destage {
-    /// Still to be sent.
+    /// Bytes that the far volume does not hold yet.
     pub dirty: u64,
-    /// Sent since the gateway started.
+    /// Bytes destaged since the gateway started.
     pub destaged: u64,
 }
 
 impl Destage {
-    /// What the gateway says now.
+    /// Asks a gateway for its current status.
     pub fn of(gateway: &ServeProcess) -> Result<Destage> {
         Destage::in_status(&gateway.status()?)
     }
@@ -29,7 +29,7 @@ impl Destage {
     }
 }
 
-/// Waits until the far side has everything.
+/// Waits until a gateway holds no dirty data.
 pub fn drained(gateway: &ServeProcess, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     while Destage::of(gateway)?.dirty > 0 {

@@ -1,4 +1,4 @@
-//! A volume attached to this machine: `forebay attach`, its loop device, its file system.
+//! A volume that `forebay attach` attached to this machine as a loop device.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use program::{LoggedProgram, WaitLimit};
 use crate::node::READY_LIMIT;
 use rustix::process::Signal;
 
-/// The last writes of a test leave in seconds.
+/// Limit of a detach, which writes what is dirty. The last writes of a test take seconds.
 const DETACH_LIMIT: Duration = Duration::from_secs(120);
 
-/// Why volumes cannot be attached here; nothing if they can.
+/// Returns the reason why volumes cannot be attached on this machine, or `None` if they can.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may attach volumes".to_owned());
@@ -24,7 +24,7 @@ pub fn missing() -> Option<String> {
     Some(format!("{path} does not open"))
 }
 
-/// An attached volume. Its process is killed when this is dropped.
+/// An attached volume. Dropping it kills the process of `forebay attach`.
 pub struct AttachedTestDevice {
     process: LoggedProgram,
     program: PathBuf,
@@ -32,7 +32,7 @@ pub struct AttachedTestDevice {
 }
 
 impl AttachedTestDevice {
-    /// Attaches a volume with these arguments; events go to a file in `folder`.
+    /// Attaches a volume with these arguments. The events go to a file in `folder`.
     pub fn attach(program: &Path, folder: &Path, arguments: &[&str]) -> Result<AttachedTestDevice> {
         let events = folder.join("attach.events");
         let mut command = Command::new(program);
@@ -47,7 +47,7 @@ impl AttachedTestDevice {
         Ok(AttachedTestDevice { process, program: program.to_owned(), path })
     }
 
-    /// `/dev/loopN`.
+    /// The path of the loop device: `/dev/loopN`.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -57,12 +57,12 @@ impl AttachedTestDevice {
         self.process.id()
     }
 
-    /// Kills its process (SIGKILL).
+    /// Kills the process (SIGKILL) and waits until it has ended.
     pub fn kill(&mut self) -> Result<()> {
         Ok(self.process.kill(DETACH_LIMIT)?)
     }
 
-    /// Detaches it, when everything is written.
+    /// Detaches the volume after all data is written.
     pub fn detach(mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
         let finished = program::run(command.args(["detach", &self.path]), DETACH_LIMIT)?;

@@ -1,4 +1,5 @@
-//! The machine a benchmark runs on: which CPU runs whom, and what a process used of it.
+//! The machine on which a benchmark runs: assigns CPUs to processes, and measures the CPU time that
+//! they use.
 
 use std::fs;
 use std::num::NonZeroU64;
@@ -9,20 +10,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use rustix::thread::CpuSet;
 
-/// The CPU of servers.
+/// The CPU on which servers run.
 pub const SERVER_CPU: usize = 0;
 
-/// The CPU of load generators.
+/// The CPU on which load generators run.
 pub const CLIENT_CPU: usize = 1;
 
-/// Fails unless the caller is root. `command` is the command that makes network namespaces.
+/// Fails unless the user is root. `command` is the name of the command that makes network
+/// namespaces.
 pub fn require_root(command: &str) -> Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     ensure!(is_root, "{command} makes network namespaces: run it as root");
     Ok(())
 }
 
-/// Confines a program to one CPU and lets it run before all other work.
+/// Confines a program to one CPU and raises its priority (see [`prefer`]).
 pub fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
     // SAFETY: between fork and exec only system calls are made that are async-signal-safe.
     unsafe {
@@ -34,24 +36,25 @@ pub fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
     }
 }
 
-/// Confines the calling thread, and those it will start, to one CPU.
+/// Confines the calling thread to one CPU, and the threads that it will start.
 pub fn confine(cpu: usize) -> std::io::Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &cpus)?)
 }
 
-/// Whether to ask for real-time scheduling; set once, before anything is started.
+/// True if [`prefer`] asks for real-time scheduling. Set once, before anything is started.
 static REALTIME: AtomicBool = AtomicBool::new(false);
 
-/// From now on [`prefer`] asks for real-time scheduling: for machines that are busy with other work.
-/// It is not the usual setting, since it also changes how programs with several threads behave.
+/// Makes [`prefer`] ask for real-time scheduling from now on, for machines that are busy with other
+/// work. This is not the default, since it also changes how programs with several threads behave.
 pub fn realtime() {
     REALTIME.store(true, Ordering::Relaxed);
 }
 
-/// Asks for priority over other work on this machine, threads and programs started later included.
-/// Without the right to it things stay as they are, and measurements are disturbed by what else runs.
+/// Raises the priority of the calling thread, and of the threads and programs that it will start.
+/// Without the privilege the priority stays unchanged, and other programs disturb measurements
+/// more.
 pub fn prefer() {
     if REALTIME.load(Ordering::Relaxed) {
         let lowest = libc::sched_param { sched_priority: 1 };
@@ -62,8 +65,8 @@ pub fn prefer() {
     }
 }
 
-/// Lets this thread's timers end when they are due, while `work` is done, and not up to 50 us later.
-/// Programs started in it would inherit that.
+/// Runs `work` with a timer slack of 1 ns, so that the timers of this thread end when they are due
+/// and not up to 50 us later. Programs that `work` starts would inherit the slack.
 pub fn wake_on_time<T>(work: impl FnOnce() -> T) -> T {
     let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -72,7 +75,7 @@ pub fn wake_on_time<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Lets a program run before all other work, on any CPU.
+/// Raises the priority of a program (see [`prefer`]), on any CPU.
 pub fn preferred(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec only system calls are made that are async-signal-safe.
     unsafe {
@@ -83,22 +86,22 @@ pub fn preferred(command: &mut Command) -> &mut Command {
     }
 }
 
-/// What a process has used so far.
+/// CPU time and context switches of a process so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BenchProcessUsage {
-    /// CPU time of all its threads, nanoseconds.
+    /// CPU time of all living threads, nanoseconds.
     pub cpu_ns: u64,
-    /// Context switches of all its threads, voluntary or not.
+    /// Context switches of all living threads, voluntary or not.
     pub switches: u64,
-    /// CPU time in user space, of all its threads, hundredths of a second. The kernel samples it at its timer ticks: use
-    /// sums of ten seconds and more.
+    /// CPU time in user space of all living threads, in hundredths of a second. The kernel samples
+    /// it at its timer ticks: use sums of ten seconds and more.
     pub user_ticks: u64,
     /// CPU time in the kernel, counted like `user_ticks`.
     pub kernel_ticks: u64,
 }
 
 impl BenchProcessUsage {
-    /// What these have used together.
+    /// Returns the sum for several processes.
     pub fn of_all(processes: &[u32]) -> Result<BenchProcessUsage> {
         processes.iter().try_fold(BenchProcessUsage::default(), |sum, process| {
             let usage = BenchProcessUsage::of(*process)?;
@@ -111,12 +114,12 @@ impl BenchProcessUsage {
         })
     }
 
-    /// Adds up the living threads of a process.
+    /// Returns the sum over the living threads of a process.
     pub fn of(process: u32) -> Result<BenchProcessUsage> {
         let mut usage = BenchProcessUsage::default();
         for task in fs::read_dir(format!("/proc/{process}/task")).context("the server is gone")? {
             let task = task?.path();
-            // A thread may end between the listing and here: then its share is not counted.
+            // A thread may end after the listing. Its share is not counted then.
             let Ok(schedule) = fs::read_to_string(task.join("schedstat")) else { continue };
             let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
             let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
@@ -129,7 +132,7 @@ impl BenchProcessUsage {
         Ok(usage)
     }
 
-    /// What was used since an earlier look.
+    /// Returns the difference to an earlier value.
     pub fn since(self, earlier: BenchProcessUsage) -> BenchProcessUsage {
         BenchProcessUsage {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
@@ -140,7 +143,8 @@ impl BenchProcessUsage {
     }
 }
 
-/// CPU time that went to others than us and the programs we started: what disturbs a measurement.
+/// CPU time of all programs on this machine, and of this process and the programs that it started.
+/// The difference, CPU time of other programs, disturbs a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Others {
     all_ns: u64,
@@ -148,12 +152,12 @@ pub struct Others {
 }
 
 impl Others {
-    /// The times so far.
+    /// Reads the times so far.
     pub fn now() -> Result<Others> {
         let own = std::process::id();
         let mut ours_ns = BenchProcessUsage::of(own)?.cpu_ns;
         for child in children(own)? {
-            // It may have ended meanwhile.
+            // The child may have ended since the listing.
             ours_ns += BenchProcessUsage::of(child).map_or(0, |usage| usage.cpu_ns);
         }
         let all = fs::read_to_string("/proc/stat")?;
@@ -161,7 +165,8 @@ impl Others {
         Ok(Others { all_ns, ours_ns })
     }
 
-    /// CPUs that others kept busy since an earlier look, `time` ago.
+    /// Returns the number of CPUs that other programs kept busy since `earlier`, which was read
+    /// `time` ago.
     pub fn cpus_since(self, earlier: Others, time: std::time::Duration) -> f64 {
         let all = self.all_ns.saturating_sub(earlier.all_ns);
         let ours = self.ours_ns.saturating_sub(earlier.ours_ns);
@@ -172,13 +177,14 @@ impl Others {
 /// /proc/stat counts hundredths of a second (USER_HZ, fixed for programs).
 const NS_PER_TICK: u64 = 10_000_000;
 
-/// What all CPUs spent on programs and on the kernel for them: user, nice, system.
+/// Returns the time that all CPUs spent on programs, and in the kernel for them: user, nice,
+/// system.
 fn programs_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
     (0..3).map(|_| fields.next()?.parse::<u64>().ok()).sum()
 }
 
-/// Programs that this process started from any of its threads.
+/// Returns the child processes of all threads of a process.
 fn children(process: u32) -> Result<Vec<u32>> {
     let mut found = vec![];
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -192,8 +198,8 @@ fn on_cpu(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 
-/// User and kernel time in the `stat` file of a thread (proc(5), fields 14 and 15). Its second field is the name of the
-/// program in parentheses, which may contain spaces.
+/// Returns user and kernel time from the `stat` file of a thread (proc(5), fields 14 and 15). The
+/// second field is the name of the program in parentheses, which may contain spaces.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -205,7 +211,7 @@ fn switches(status: &str) -> u64 {
     kinds.iter().filter_map(|kind| field(status, kind)).sum()
 }
 
-/// The number of the line that starts with `name`.
+/// Returns the number in the line that starts with `name`.
 fn field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,5 +1,5 @@
-//! `forebay serve` and its relays as processes: starts them, waits until they are ready, asks for their status, ends
-//! them.
+//! Runs `forebay serve` and its relays as processes: starts them, waits until they are ready, asks
+//! for their status and ends them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,33 +16,35 @@ use serde_json::Value;
 use crate::certificates::Certificates;
 use crate::machine;
 
-/// From start to listening, with a log of some hundred megabytes to recover or to create.
+/// Limit from the start of `forebay serve` to its line `ready`. It may have to recover or create a
+/// log of some hundred megabytes.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Limit from SIGTERM to the end of the process, on a busy machine.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// One question over the control socket.
+/// Limit of one command over the control socket.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
 /// An error shows at most this many lines that `forebay status` printed.
 const STATUS_LINES: usize = 5;
 
-/// The pause between two looks at the status of a process.
+/// The pause between two queries of the status.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How a program of ours runs beside others.
+/// CPU priority and affinity of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestProcessPriority {
-    /// Like any program.
+    /// Those of this process.
     Usual,
-    /// Before all others, on any CPU.
+    /// Raised priority, on any CPU.
     Preferred,
-    /// Before all others, on the CPU of servers.
+    /// Raised priority, on [`machine::SERVER_CPU`].
     Pinned,
 }
 
-/// Returns the figures of the layer with this name of the first unit in the JSON of `forebay status`.
+/// Returns the figures of the layer with this name of the first unit in the JSON of `forebay
+/// status`.
 pub fn layer_figures<'a>(status: &'a Value, layer: &str) -> Result<&'a Value> {
     let layers = status.pointer("/targets/0/units/0/layers").and_then(Value::as_array);
     let wanted = layers.into_iter().flatten().find(|known| known["layer"] == layer);
@@ -60,7 +62,8 @@ pub struct ServeProcess {
 }
 
 impl ServeProcess {
-    /// Starts it with these settings, kept in `folder` under `name`, and waits until it listens.
+    /// Starts the process with these settings, which are written to `name`.toml in `folder`, and
+    /// waits until it listens.
     pub fn start(
         program: &Path,
         folder: &Path,
@@ -70,7 +73,7 @@ impl ServeProcess {
         ServeProcess::start_as(TestProcessPriority::Usual, program, folder, name, settings)
     }
 
-    /// Starts it as `start` does, with the given CPU priority or affinity.
+    /// Starts the process as `start` does, with the given CPU priority or affinity.
     pub fn start_as(
         how: TestProcessPriority,
         program: &Path,
@@ -81,7 +84,8 @@ impl ServeProcess {
         ServeProcess::start_heard(how, program, folder, name, settings, |_| ())
     }
 
-    /// Starts it as `start_as` does, and calls `started` with the process id before it waits until the program listens.
+    /// Starts the process as `start_as` does, and calls `started` with the process id before
+    /// waiting until it listens.
     pub fn start_heard(
         how: TestProcessPriority,
         program: &Path,
@@ -108,13 +112,14 @@ impl ServeProcess {
 
     /// Starts `forebay serve` with a file of settings, and waits until it listens.
     ///
-    /// `command` is the program, with the namespace or the CPU that it is to run in. `name` is the role of the process, for errors.
-    /// The log is beside the settings, with the ending `events`. `started` is called with the process id before the wait. When
-    /// the calling thread ends, the process gets the signal `when_we_die`.
+    /// `command` is the program, with the namespace or the CPU in which it is to run. `name` is the
+    /// role of the process, for errors. The events go to a file next to the settings, with the
+    /// ending `events`. `started` is called with the process id before the wait. When the calling
+    /// thread ends, the process gets the signal `when_we_die`.
     ///
     /// # Errors
-    /// [`Error::NotReady`] if the process ends before it listens, [`Error::Failed`] if it prints something unexpected,
-    /// [`Error::Late`], [`Error::Stopped`] or [`Error::System`].
+    /// [`Error::NotReady`] if the process ends before it listens, [`Error::Failed`] if it prints
+    /// something unexpected, [`Error::Late`], [`Error::Stopped`] or [`Error::System`].
     pub fn launch(
         name: &str,
         mut command: Command,
@@ -137,22 +142,22 @@ impl ServeProcess {
         Ok(ServeProcess { name, process, program, settings, events, portals })
     }
 
-    /// Kills it (SIGKILL) and waits until it has ended.
+    /// Kills the process (SIGKILL) and waits until it has ended.
     pub fn kill(&mut self) -> Result<()> {
         Ok(self.process.kill(STOP_LIMIT)?)
     }
 
-    /// Waits for its end at most `limit` long. Returns false if it still runs then.
+    /// Waits at most `limit` for the end of the process. Returns false if it still runs then.
     pub fn has_ended(&mut self, limit: Duration) -> Result<bool> {
         Ok(self.process.ended(limit)?.is_some())
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Where it listens first.
+    /// The address of the first portal.
     pub fn portal(&self) -> SocketAddr {
         self.portals[0]
     }
@@ -162,7 +167,7 @@ impl ServeProcess {
         self.portals.iter().map(SocketAddr::port).collect()
     }
 
-    /// The URL of a unit, as libiscsi and QEMU take it.
+    /// The URL of a unit, in the form that libiscsi and QEMU accept.
     pub fn url(&self, target: &str, lun: u8) -> String {
         format!("iscsi://{}/{target}/{lun}", self.portal())
     }
@@ -210,12 +215,12 @@ impl ServeProcess {
         }
     }
 
-    /// Runs a command of the program that speaks with this process over its control socket.
+    /// Runs a subcommand of `forebay` that uses the control socket of this process.
     pub fn ask(&self, arguments: &[&str]) -> Result<ProgramResult> {
         self.ask_for(arguments, STATUS_LIMIT)
     }
 
-    /// Runs a command of the program as `ask` does, with this time limit.
+    /// Runs a subcommand as `ask` does, with another time limit.
     pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<ProgramResult> {
         Ok(program::run(&mut self.command(arguments), limit)?)
     }
@@ -226,7 +231,7 @@ impl ServeProcess {
         command
     }
 
-    /// Writes other settings, and has it read them again.
+    /// Writes other settings and has the process reload them.
     pub fn change(&self, settings: &str) -> Result<()> {
         let socket = self.settings.with_extension("sock");
         let socket = socket.file_name().context("a path without a name")?.display();
@@ -236,15 +241,16 @@ impl ServeProcess {
         Ok(())
     }
 
-    /// Its events so far, the last lines.
+    /// Returns the last 20 lines of the events.
     pub fn events(&self) -> String {
         let events = fs::read_to_string(&self.events).unwrap_or_default();
         let lines: Vec<&str> = events.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// Asks it to stop (SIGTERM) and waits for exit code 0. The program promises to end within five seconds; the limit
-    /// is longer, since other processes may occupy the CPUs.
+    /// Asks the process to stop (SIGTERM) and waits for exit code 0. Returns the time this took.
+    /// The program promises to end within five seconds; the limit is longer, since other processes
+    /// may occupy the CPUs.
     pub fn stop(mut self) -> Result<Duration> {
         let start = Instant::now();
         let stopped = self.process.ask_to_end(STOP_LIMIT);
@@ -252,7 +258,7 @@ impl ServeProcess {
         Ok(start.elapsed())
     }
 
-    /// Asks it to stop (SIGTERM) and waits for exit code 0. Kills it after `limit`.
+    /// Asks the process to stop (SIGTERM) and waits for exit code 0. Kills it after `limit`.
     ///
     /// # Errors
     /// [`Error::Failed`] for another exit code, [`Error::Late`] or [`Error::System`].
@@ -261,19 +267,21 @@ impl ServeProcess {
     }
 }
 
-/// A relay to an address: `forebay link`, a line of 1 Gbit/s with a delay, or `forebay tunnel`.
+/// A relay to an address: `forebay link`, an emulated link of 1 Gbit/s with a delay, or `forebay
+/// tunnel`.
 pub struct RelayProcess {
     process: LoggedProgram,
     address: SocketAddr,
 }
 
 impl RelayProcess {
-    /// Starts it.
+    /// Starts `forebay link` with this one-way delay.
     pub fn start(program: &Path, to: SocketAddr, delay_ms: f64) -> Result<RelayProcess> {
         RelayProcess::start_as(TestProcessPriority::Usual, program, to, delay_ms)
     }
 
-    /// The same, with a place among the other processes of the machine.
+    /// Starts `forebay link` as `start` does, with the given CPU priority. `Pinned` has no effect
+    /// on a link.
     pub fn start_as(
         how: TestProcessPriority,
         program: &Path,
@@ -294,8 +302,8 @@ impl RelayProcess {
         RelayProcess::of("forebay link", command)
     }
 
-    /// The initiator's end of a `forebay tunnel` to a portal with TLS, with the certificate of
-    /// `certificates`. It runs where we do.
+    /// Starts `forebay tunnel connect`, the initiator's end of a tunnel to a portal with TLS. It
+    /// uses the certificate of `certificates`, and CPU priority and affinity of this process.
     pub fn tunnel(
         program: &Path,
         to: SocketAddr,
@@ -328,31 +336,31 @@ impl RelayProcess {
         serde_json::from_str(traffic).with_context(|| format!("'{traffic}'"))
     }
 
-    /// Stops the relay (SIGSTOP): nothing passes, and neither end is told.
+    /// Stops the relay (SIGSTOP): no bytes pass, and neither end notices a closed connection.
     pub fn cut(&mut self) -> Result<()> {
         Ok(self.process.signal(Signal::STOP)?)
     }
 
-    /// Lets the relay go on (SIGCONT): first with the bytes that have waited.
+    /// Continues the relay (SIGCONT). It first forwards the bytes that have waited.
     pub fn mend(&mut self) -> Result<()> {
         Ok(self.process.signal(Signal::CONT)?)
     }
 
-    /// Where its near end listens.
+    /// The address at which the relay listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// The addresses of a line such as `ready 127.0.0.1:3260 [::1]:3260`.
-/// Returns `None` if it is no such line or names no address.
+/// Returns the addresses of a line such as `ready 127.0.0.1:3260 [::1]:3260`, or `None` for another
+/// line and for one without a valid address.
 fn addresses(line: &str) -> Option<Vec<SocketAddr>> {
     let list = line.strip_prefix("ready ")?.split_whitespace();
     let addresses: Vec<SocketAddr> = list.map(str::parse).collect::<Result<_, _>>().ok()?;
     (!addresses.is_empty()).then_some(addresses)
 }
 
-/// Returns the log of a process that has these settings.
+/// Returns the path of the events of the process with these settings.
 fn events_of(settings: &Path) -> PathBuf {
     settings.with_extension("events")
 }

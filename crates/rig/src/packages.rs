@@ -1,4 +1,5 @@
-//! Foreign tools: finds out which are missing, and installs their Debian packages where that is possible.
+//! Finds out which foreign tools are missing, and installs their Debian packages where that is
+//! possible.
 
 use std::fs;
 use std::process::Command;
@@ -6,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// One call of apt-get; a slow mirror needs a while for some 60 MB.
+/// Limit of one call of apt-get. A slow mirror needs a while for some 60 MB.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A package mirror that fails now often works a moment later.
+/// A package mirror that fails often works a moment later.
 const ATTEMPTS: usize = 3;
 
-/// Installs the packages that `missing` names until it names none. Where that is not possible, the
-/// error says what to install, and `otherwise`.
+/// Installs the packages that `missing` returns until it returns none. Where this is not possible,
+/// the error names the packages and ends with `otherwise`, the alternative for the user.
 pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<String> {
     let packages = missing();
     if packages.is_empty() {
@@ -35,8 +36,8 @@ pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<St
     bail!("apt-get cannot install {list}; {otherwise}")
 }
 
-/// The packages of those of these tools that are not there, each tool with its package; those of one package
-/// stand together.
+/// Returns the packages of the tools that are missing. `tools` has pairs of tool and package; tools
+/// of one package must be neighbours, or their package is returned twice.
 pub fn of_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
     let missing = tools.iter().filter(|(tool, _)| program::find(tool).is_none());
     let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();

@@ -1,7 +1,7 @@
 //! Tables that commands print.
 
-/// Returns rows under headings as text. Each column is as wide as its widest cell. Numbers are aligned to the right, except
-/// in the last column.
+/// Returns rows under headings as text. Each column is as wide as its widest cell. Numbers are
+/// aligned to the right, except in the last column.
 pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let rows: Vec<Vec<String>> = rows.into_iter().collect();
     let head: Vec<String> = headings.iter().map(|heading| (*heading).to_owned()).collect();

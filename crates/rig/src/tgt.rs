@@ -1,4 +1,4 @@
-//! Debian's tgt, with its settings untouched: a peer of our target.
+//! Debian's tgt with its default settings: another iSCSI target, to compare ours with.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::machine;
 
-/// The daemon answers its control tool within this time, or it is broken.
+/// Limit of one command of tgtadm. A daemon that works answers earlier.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The pause between two attempts to reach a daemon that starts.
 const LOOK: Duration = Duration::from_millis(20);
@@ -20,27 +20,28 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The name of the target of a [`ReferenceTgtd`].
 pub const NAME: &str = "iqn.2026-11.forebay.peer:tgt";
 
-/// The number of the unit: tgt keeps LUN 0 for itself.
+/// The LUN of the unit. tgt reserves LUN 0 for a controller.
 pub const LUN: u8 = 1;
 
-/// What a tgtd serves, and where.
+/// Settings of a tgtd with one unit.
 #[derive(Clone, Copy, Debug)]
 pub struct TgtPlan<'a> {
-    /// The address and the port at which it listens.
+    /// Address and port of the portal.
     pub portal: &'a str,
-    /// Tells apart the daemons of one process, 0 to 15. Each has a control channel of its own.
+    /// Distinguishes the daemons of one process, 0 to 15. Each has its own control channel.
     pub number: u8,
-    /// The name of the target.
     pub target: &'a str,
-    /// The file with the data of the unit. A file that exists keeps its data and gets the size of the unit.
+    /// The file with the data of the unit. A file that exists keeps its data and gets the size of
+    /// the unit.
     pub backing: &'a Path,
     /// The size of the unit in bytes.
     pub bytes: u64,
-    /// The log of the daemon and of its control tool.
+    /// The file for the output of the daemon and of its control tool.
     pub events: &'a Path,
 }
 
-/// A running tgtd with one unit. It ignores SIGTERM while it has targets, so dropping it kills it.
+/// A running tgtd with one unit. It ignores SIGTERM while it has targets, therefore dropping it
+/// kills it.
 pub struct TgtServer {
     process: LoggedProgram,
     url: String,
@@ -50,12 +51,12 @@ pub struct TgtServer {
 }
 
 impl TgtServer {
-    /// Starts the daemon and waits until it serves the unit. `prepare` is called for each program that is started, to set
-    /// its namespace or its CPU.
+    /// Starts the daemon and waits until it serves the unit. `prepare` is called for each program
+    /// before its start, to set its namespace or its CPU.
     ///
     /// # Errors
-    /// [`Error::Failed`] if tgt is not installed or refuses a command, [`Error::Late`], [`Error::Stopped`] or
-    /// [`Error::System`].
+    /// [`Error::Failed`] if tgt is not installed or refuses a command, [`Error::Late`],
+    /// [`Error::Stopped`] or [`Error::System`].
     pub fn start(
         plan: &TgtPlan<'_>,
         prepare: &dyn Fn(&mut Command) -> io::Result<()>,
@@ -66,8 +67,9 @@ impl TgtServer {
         let file = || File::options().write(true).create(true).truncate(false).open(plan.backing);
         let make = || file()?.set_len(plan.bytes);
         make().map_err(Error::system(format!("make {backing}")))?;
-        // The control channel has a number, at most 32767. It must not be that of a tgtd that somebody else runs: the
-        // process id tells programs apart, the number the daemons of one program.
+        // The number of the control channel is at most 32767, and must differ from that of any
+        // other tgtd on the machine. The process id distinguishes programs, `plan.number` the
+        // daemons of one program.
         let control = 1 + (std::process::id() * 16 + u32::from(plan.number)) % 32_000;
         let control = control.to_string();
         let start = |name: &str, command: &mut Command| {
@@ -89,7 +91,7 @@ impl TgtServer {
             }
             std::thread::sleep(LOOK);
         }
-        // The target is bound last, so that no initiator meets it without its unit.
+        // Bind the target last, so that no initiator finds it without its unit.
         let lun = LUN.to_string();
         admin(&["target", "--op", "new", "--tid", "1", "-T", plan.target])?;
         admin(&["logicalunit", "--op", "new", "--tid", "1", "--lun", &lun, "-b", &backing])?;
@@ -98,7 +100,7 @@ impl TgtServer {
         Ok(TgtServer { process, url, tool, control })
     }
 
-    /// Returns the command of the control tool for this daemon. The caller adds what it is to do.
+    /// Returns a command of the control tool for this daemon. The caller adds its arguments.
     pub fn admin(&self) -> Command {
         admin_command(&self.tool, &self.control)
     }
@@ -111,12 +113,12 @@ impl TgtServer {
         self.process.kill(LIMIT)
     }
 
-    /// Returns the process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Returns the URL of the unit.
+    /// The URL of the unit.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -135,16 +137,16 @@ fn tool(name: &str) -> Result<PathBuf, Error> {
     })
 }
 
-/// A tgtd on the CPU of servers, with its unit in memory.
+/// A tgtd on [`machine::SERVER_CPU`], with its unit in memory.
 pub struct ReferenceTgtd {
     server: TgtServer,
     portal: SocketAddr,
-    /// Removed with us.
+    /// Deleted when this is dropped.
     _folder: tempfile::TempDir,
 }
 
 impl ReferenceTgtd {
-    /// Starts it with a unit of so many bytes, on a free port of the loopback interface.
+    /// Starts the daemon with a unit of `bytes` bytes, on a free port of the loopback interface.
     pub fn start(bytes: u64) -> anyhow::Result<ReferenceTgtd> {
         let portal = free_port()?;
         let folder = tempfile::Builder::new().prefix("forebay-tgt").tempdir_in(memory_folder())?;
@@ -164,24 +166,25 @@ impl ReferenceTgtd {
         Ok(ReferenceTgtd { server, portal, _folder: folder })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.server.id()
     }
 
-    /// The portal of its target.
+    /// The portal of the target.
     pub fn portal(&self) -> SocketAddr {
         self.portal
     }
 }
 
-/// A folder whose files are in memory.
+/// Returns a folder whose files are in memory, or the folder for temporary files if there is none.
 pub fn memory_folder() -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     if shared.is_dir() { shared } else { std::env::temp_dir() }
 }
 
-/// A port of the loopback interface that nobody uses now, for programs that cannot choose one themselves.
+/// Returns a port of the loopback interface that is unused now, for programs that cannot choose one
+/// themselves.
 pub fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
