@@ -1,20 +1,20 @@
-//! The bars: what the data path promises, each as a figure of one run and a limit.
+//! The performance bars: each compares one figure of a run with a limit.
 
 use crate::figures::{BenchFigures, PointMetric, Samples, larger, ratio, sum};
 use crate::load::BenchPoint;
 use crate::plan::{loads, servers};
 
-/// On which side of the limit the median must lie.
+/// The bound of a bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// At least this.
+    /// The median must be at least this.
     Least(f64),
-    /// At most this.
+    /// The median must be at most this.
     Most(f64),
 }
 
 impl Limit {
-    /// Whether a median keeps it.
+    /// Returns true if a median is within the bound.
     pub fn holds(self, median: f64) -> bool {
         match self {
             Limit::Least(limit) => median >= limit,
@@ -32,13 +32,12 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// One promise.
+/// One figure and its limit.
 pub struct PerformanceBar {
-    /// What it is about.
+    /// The description of the figure in the report.
     pub name: &'static str,
-    /// What is promised.
     pub limit: Limit,
-    /// How it follows from the figures; nothing if they were not measured.
+    /// Computes the figure; `None` if something it needs was not measured.
     pub figure: fn(&BenchFigures) -> Option<Samples>,
 }
 
@@ -48,7 +47,7 @@ const MEDIAN: PointMetric = BenchPoint::median_us;
 const MEAN: PointMetric = BenchPoint::mean_us;
 const P9999: PointMetric = |point| point.quantile_us(0.9999);
 
-/// A part of one load: our server's over another's.
+/// Returns the ratio of a metric of one load: `server` divided by `other`.
 fn over(
     figures: &BenchFigures,
     load: &str,
@@ -86,7 +85,7 @@ use servers::{
     RAW_MEMORY, RAW_TOGETHER, REMOTE, REMOTE_LZ4, REMOTE_ZSTD, TGT, TLS,
 };
 
-/// Every promise, in the order of the data path.
+/// Every bar, in the order of the data path.
 #[rustfmt::skip]
 pub const BARS: &[PerformanceBar] = &[
     least("4 KiB reads, depth 32: operations/s over bare TCP", 0.7, |f| over(f, READ_32, RATE, FOREBAY, RAW)),

@@ -1,5 +1,6 @@
-//! The EMC-tel-like trace on the paper's line-up: a far volume without a cache, a gateway with either
-//! report, and the log disk's own file; on the paper's link and on one of 4 ms.
+//! Replays the EMC-tel-like trace on the configurations of the STICS paper: a far volume without a
+//! cache, a gateway with each kind of report, and the log disk's own file. Each runs over a link
+//! without delay and over one of 4 ms.
 
 pub mod replay;
 pub mod disk;
@@ -22,22 +23,23 @@ use replay::{BenchTracePace, BenchTraceReplay, check_all};
 
 const NAME: &str = "iqn.2026-11.forebay.bench:emc-tel";
 
-/// The far side's disk: IBM 07N3200, 3.0 ms of rotation and 4.9 ms of seek (STICS, table 2). Each
-/// command waits for that alone, as if no other were in its way: the far volume without a cache looks
-/// better than with a real disk.
+/// Service time of the far disk: IBM 07N3200, 3.0 ms of rotation and 4.9 ms of seek (STICS, table
+/// 2). Commands do not queue for each other, so the far volume without a cache looks better than
+/// with a real disk.
 const FAR_DISK: &str = "7900us";
 
-/// As the prototype of the paper (section 5.1): 4 MB of NVRAM, 16 MB of DRAM. The log disk is a file on
-/// the disk of this machine.
+/// Sizes of the prototype in the paper (STICS, section 5.1): 4 MB of NVRAM, 16 MB of DRAM. The log
+/// disk is a file on the disk of this machine.
 const PAPERS_CACHE: &str = "nvram_size = \"4MiB\", dram = \"16MiB\"";
 
-/// 900 MB at the rate of the far disk, several times over.
+/// Several times as long as the far disk needs for the 900 MB of the trace.
 const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
-/// Commands in flight at most: what a session's window has.
+/// The most commands in flight: the size of a session's command window.
 const DEPTH: usize = 128;
 
-/// Who is measured: the name in the table, the line's delay one way in ms, the gateway's report.
+/// The measured configurations: the name in the table, the one-way delay of the link in ms, and the
+/// report of the gateway; `None` is the far volume without a gateway.
 const LINE_UP: [(&str, f64, Option<&str>); 6] = [
     (servers::EMC_FAR, 0.0, None),
     (servers::EMC_IMMEDIATE, 0.0, Some("immediate")),
@@ -47,17 +49,16 @@ const LINE_UP: [(&str, f64, Option<&str>); 6] = [
     (servers::EMC_COMPLETE_4, 4.0, Some("after-complete")),
 ];
 
-/// Other work may keep this many CPUs busy: more shows in the figures.
+/// A point is marked as disturbed if other programs keep more CPUs busy than this.
 const OTHERS: f64 = 0.1;
 
-/// The seed of the trace.
 const SEED: u64 = 1;
 
 fn trace(requests: u64) -> TraceEvents {
     TraceEvents::new(SEED, requests)
 }
 
-/// Replays the first `requests` of the trace on all of them, one after the other.
+/// Replays the first `requests` of the trace on each configuration, one after the other.
 pub fn measure(
     program: &Path,
     folder: &Path,
@@ -85,7 +86,7 @@ pub fn measure(
     Ok(figures)
 }
 
-/// One point, and what else there is to say of it.
+/// The result of one configuration.
 struct BenchTracePoint {
     point: BenchPoint,
     said: String,
@@ -111,7 +112,8 @@ fn on_line_up(
     let far = ServeProcess::start_as(how, program, folder, "far", &far_settings())?;
     let line = RelayProcess::start_as(how, program, far.portal(), delay_ms)?;
     let there = ClientLogin { portal: line.address(), ..ClientLogin::new(far.portal(), NAME, 0) };
-    // What is acknowledged is stable in both cases: FUA where there is no cache, and the cache's report.
+    // Writes are stable when they are acknowledged in both cases: by FUA without a cache, otherwise
+    // by the report of the cache.
     let Some(report) = report else {
         let (point, replay) = put(&there, far.id(), requests, pace, true)?;
         check_all(&ClientLogin::new(far.portal(), NAME, 0), replay.versions())?;
@@ -147,7 +149,7 @@ fn gateway_settings(line: &RelayProcess, report: &str) -> String {
     )
 }
 
-/// Replays the trace on a target, whose process is `server`.
+/// Replays the trace on a target. `server` is the process id of the target.
 fn put(
     login: &ClientLogin,
     server: u32,
@@ -166,7 +168,7 @@ fn put(
     Ok((BenchPoint { operations: latency.len(), time, latency, server }, replay))
 }
 
-/// What the gateway says of its reads and writes.
+/// Returns how many reads went to the far volume, and how many writes were absorbed, as text.
 fn hits(near: &ServeProcess) -> Result<String> {
     let status = near.status()?;
     let layers = status.pointer("/targets/0/units/0/layers").and_then(|list| list.as_array());
@@ -178,8 +180,9 @@ fn hits(near: &ServeProcess) -> Result<String> {
     Ok(format!("{far} reads of the far side, {absorbed} slots written again before they were sent"))
 }
 
-/// Each test replays a short piece of the trace at a higher speed. Its reads are compared with what was written, and so is
-/// the far volume at the end. `cargo xtask test` runs the tests one after the other.
+/// Each test replays a short piece of the trace at a higher speed. The tests compare its reads with
+/// the data that was written, and at the end the whole far volume. `cargo xtask test` runs the
+/// tests one after the other.
 #[cfg(test)]
 mod tests {
     use super::*;

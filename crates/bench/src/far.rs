@@ -23,17 +23,17 @@ use crate::far::report::{FarFigures, FarPoint};
 use crate::far::site::{FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
 use crate::far::wan::{BenchWan, LinkSpec};
 
-/// Measure gateways over an emulated long link: cold reads, drain, sustained writes, and the latency of random reads
-/// on a full link. A bulk TCP stream and a host that uses the node directly are measured in the same round. Needs
-/// root. Each round starts a new link, node and gateways.
+/// Measure gateways over an emulated long link: cold reads, drain, sustained writes, and the
+/// latency of random reads on a full link. A bulk TCP stream and a host that uses the node directly
+/// are measured in the same round. Needs root. Each round starts a new link, node and gateways.
 #[derive(Args, Debug)]
 pub struct FarBenchOptions {
     /// Link to measure: Mbit/s, one-way delay in ms, queue as a fraction of bandwidth × round trip and, optionally,
     /// packet loss in percent, such as 200,4,0.25,0.1. May be repeated [default: six links of 200 Mbit/s].
     #[arg(long = "link", value_name = "MBIT,MS,QUEUE[,LOSS]")]
     links: Vec<LinkSpec>,
-    /// TCP congestion control of both ends, as the setting `congestion` names it. May be repeated. The hosts and the bulk
-    /// stream use BBR beside an ensemble [default: cubic and bbr].
+    /// TCP congestion control of both ends, as in the setting `congestion`. May be repeated. With
+    /// an ensemble, the hosts and the bulk stream use BBR [default: cubic and bbr].
     #[arg(long, value_name = "NAME")]
     congestion: Vec<String>,
     /// Program to measure, and its name in the report. May be repeated, to compare two builds in one run [default: the
@@ -43,12 +43,14 @@ pub struct FarBenchOptions {
     /// Group of points to measure. May be repeated [default: all].
     #[arg(long, value_name = "GROUP")]
     only: Vec<FarBenchGroup>,
-    /// Give the node a cache whose writes count with the next flush (`report = "at-flush"`), so that the epochs of a
-    /// gateway are atomic there. Its log is in memory. [default: the volume alone, in memory]
+    /// Give the node a cache whose writes are stable with the next flush (`report = "at-flush"`),
+    /// so that the epochs of a gateway are atomic on the node. Its log is in memory. [default: no
+    /// cache on the node, volume in memory]
     #[arg(long)]
     epochs: bool,
-    /// Number of CPUs that other work on the machine may use on average. If it uses more, the round is repeated. Raise it
-    /// to run two benchmarks at once, each in a mount and network namespace of its own.
+    /// Number of CPUs that other work on the machine may use on average. If it uses more, the round
+    /// is repeated. Raise this to run two benchmarks concurrently, each in its own mount and
+    /// network namespace.
     #[arg(long, value_name = "CPUS", default_value_t = 0.1)]
     others: f64,
     /// Number of rounds. Each point is measured once per round.
@@ -155,8 +157,9 @@ pub const LINK: &str = "bench-far";
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The size of the log of a gateway that only reads.
 const LOG_BYTES: u64 = 16 << 20;
-/// The size of the log for sustained writes, in round trips of the full link. An epoch is then 80 round trips long, and
-/// the two round trips between two epochs, in which the gateway sends nothing, cost a fortieth.
+/// The size of the log for sustained writes, in round trips of the full link. An epoch then takes
+/// 80 round trips, and the two round trips between two epochs, in which the gateway sends nothing,
+/// cost a fortieth.
 const LOG_TRIPS: u32 = 360;
 /// The least length of a drain in round trips. TCP's slow start over a link of 200 Mbit/s and 80 ms takes seven.
 const DRAIN_TRIPS: u32 = 100;
@@ -177,7 +180,7 @@ struct FarBenchRound<'a> {
 }
 
 impl FarBenchRound<'_> {
-    /// Measures all points. Also returns why the round is tainted, if it is.
+    /// Measures all points. Also returns the reason if the round is tainted.
     fn measure(&self) -> Result<(Vec<FarPoint>, Option<String>)> {
         let (before, start) = (Others::now()?, Instant::now());
         let wan = BenchWan::start(self.program, LINK, self.spec)?;
@@ -324,7 +327,8 @@ impl FarBenchRound<'_> {
         gateway.stop()
     }
 
-    /// Measures random reads through a gateway: alone, and while a second host reads sequentially and a third one writes.
+    /// Measures random reads through a gateway: without other load, and while a second host reads
+    /// sequentially and a third one writes.
     fn latency(
         &self,
         wan: &BenchWan,

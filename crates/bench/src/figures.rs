@@ -1,4 +1,5 @@
-//! What was measured, round by round, and how it is said: median and range of ratios taken per round.
+//! The measured values of all rounds, and their summary: the median and range of the values, or of
+//! ratios that are computed per round.
 
 use std::fmt;
 
@@ -6,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::load::BenchPoint;
 
-/// One number a round.
+/// One value per round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// The middle one.
+    /// Returns the median.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -39,7 +40,7 @@ impl fmt::Display for Samples {
     }
 }
 
-/// A number with about three digits that mean something.
+/// Formats a number with about three significant digits.
 pub fn short(number: f64) -> String {
     match number.abs() {
         size if size >= 100.0 => format!("{number:.0}"),
@@ -49,10 +50,10 @@ pub fn short(number: f64) -> String {
     }
 }
 
-/// Which part of a point a figure is about.
+/// Selects one metric of a point.
 pub type PointMetric = fn(&BenchPoint) -> f64;
 
-/// All points of a run.
+/// All points and single values of a run.
 #[derive(Default)]
 pub struct BenchFigures {
     points: Vec<(&'static str, &'static str, Vec<BenchPoint>)>,
@@ -61,7 +62,7 @@ pub struct BenchFigures {
 }
 
 impl BenchFigures {
-    /// Adds the point of one more round.
+    /// Adds the point of one round.
     pub fn add(&mut self, load: &'static str, server: &'static str, point: BenchPoint) {
         match self.points.iter_mut().find(|(l, s, _)| (*l, *s) == (load, server)) {
             Some((_, _, points)) => points.push(point),
@@ -74,13 +75,13 @@ impl BenchFigures {
         self.disturbed += 1;
     }
 
-    /// How many of all points other work disturbed, in words.
+    /// Returns a sentence with the number of points that other work disturbed.
     pub fn disturbance(&self) -> String {
         let all: usize = self.points.iter().map(|(_, _, points)| points.len()).sum();
         format!("{} of {all} points were disturbed by other work on the machine", self.disturbed)
     }
 
-    /// Adds a number that is not about commands.
+    /// Adds a value that does not belong to a load.
     pub fn add_single(&mut self, name: &'static str, number: f64) {
         match self.single.iter_mut().find(|(n, _)| *n == name) {
             Some((_, numbers)) => numbers.push(number),
@@ -88,19 +89,19 @@ impl BenchFigures {
         }
     }
 
-    /// One part of the points of a load on a server; nothing if it was not measured.
+    /// Returns one metric of a load on a server, or `None` if it was not measured.
     pub fn of(&self, load: &str, server: &str, part: PointMetric) -> Option<Samples> {
         let points = self.points.iter().find(|(l, s, _)| (*l, *s) == (load, server));
         points.map(|(_, _, points)| Samples(points.iter().map(part).collect()))
     }
 
-    /// A number that is not about commands.
+    /// Returns a value that does not belong to a load.
     pub fn single(&self, name: &str) -> Option<Samples> {
         let numbers = self.single.iter().find(|(n, _)| *n == name);
         numbers.map(|(_, numbers)| Samples(numbers.clone()))
     }
 
-    /// Rows of the table of points.
+    /// Returns the rows of the table of points.
     pub fn rows(&self) -> Vec<Vec<String>> {
         let row = |(load, server, points): &(&str, &str, Vec<BenchPoint>)| {
             let say =
@@ -129,7 +130,7 @@ impl BenchFigures {
         "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "of it user", "switches",
     ];
 
-    /// Every round of every point.
+    /// Returns every round of every point.
     pub fn json(&self) -> Value {
         let points = self.points.iter().flat_map(|(load, server, points)| {
             points.iter().enumerate().map(move |(round, point)| {
@@ -147,27 +148,28 @@ impl BenchFigures {
     }
 }
 
-/// The part of the server's CPU time that it spent in user space, over all rounds together. The kernel counts it in
-/// hundredths of a second, so a single round says little.
+/// Returns the share of the server's CPU time that it spent in user space, over all rounds
+/// together. The kernel counts this time in hundredths of a second, which is too coarse for a
+/// single round.
 fn user_part(points: &[BenchPoint]) -> Option<f64> {
     let user: u64 = points.iter().map(|point| point.server.user_ticks).sum();
     let kernel: u64 = points.iter().map(|point| point.server.kernel_ticks).sum();
     (user + kernel > 0).then(|| user as f64 / (user + kernel) as f64)
 }
 
-/// Round by round, one divided by the other.
+/// Divides one value by the other in each round.
 pub fn ratio(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     let (Samples(one), Samples(other)) = (one?, other?);
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one / other).collect()))
 }
 
-/// Round by round, the sum of both.
+/// Adds both values in each round.
 pub fn sum(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     let (Samples(one), Samples(other)) = (one?, other?);
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one + other).collect()))
 }
 
-/// Round by round, the larger of both.
+/// Takes the larger value in each round.
 pub fn larger(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     let (Samples(one), Samples(other)) = (one?, other?);
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one.max(*other)).collect()))

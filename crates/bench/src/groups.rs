@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: measures what the data path costs, beside peers and limits in the same run.
+//! `cargo xtask bench`: measures the cost of the data path, and in the same run the peers and
+//! limits for comparison.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::plan::{self, BenchGroup, GROUPS, servers};
 use crate::stage::BenchServers;
 use crate::{emc, memory, postmark, report};
 
-/// Measures and reports; true if every bar that was measured holds.
+/// Measures and reports. Returns true if every bar that was measured holds.
 pub fn bench(options: &BenchOptions) -> Result<bool> {
     if options.groups == ["postmark"] {
         return postmark::bench(options);
@@ -67,10 +68,12 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
     reported(figures, options)
 }
 
-/// The trace takes twelve minutes for each of those it is put on, and is measured only if it is named.
+/// The group that replays a trace. It takes twelve minutes for each of its servers, so it runs only
+/// if it is named.
 const TRACE: &str = "emc-tel";
 
-/// Says it all, and writes it where that is wanted.
+/// Prints the figures, and writes them to the files that the user named. Returns true if the bars
+/// hold.
 fn reported(figures: BenchFigures, options: &BenchOptions) -> Result<bool> {
     let command = command(options);
     if let Some(path) = &options.json {
@@ -82,10 +85,10 @@ fn reported(figures: BenchFigures, options: &BenchOptions) -> Result<bool> {
     Ok(report::print(&figures))
 }
 
-/// Other work may keep this many CPUs busy during a point: more shows in its figures.
+/// A point is disturbed if other programs keep more CPUs busy than this.
 const OTHERS: f64 = 0.1;
 
-/// Measures points, again if other work disturbed them and patience lasts.
+/// Measures points. Repeats disturbed ones until the repetitions have taken `patience` in all.
 struct Measurer<'a> {
     stage: &'a BenchServers,
     options: &'a BenchOptions,
@@ -93,7 +96,7 @@ struct Measurer<'a> {
 }
 
 impl Measurer<'_> {
-    /// The point, and whether it was disturbed all the same.
+    /// Returns the point, and whether it was disturbed.
     fn measure(&mut self, server: &str, load: &BenchLoad) -> Result<(BenchPoint, bool)> {
         loop {
             let (before, start) = (Others::now()?, Instant::now());
@@ -117,7 +120,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static BenchGroup>> {
     if names.is_empty() { Ok(GROUPS.iter().collect()) } else { names.iter().map(find).collect() }
 }
 
-/// The command that does it again.
+/// Returns a command line that repeats this run.
 fn command(options: &BenchOptions) -> String {
     let names: String = options.groups.iter().map(|name| format!(" {name}")).collect();
     let realtime = if options.realtime { " --realtime" } else { "" };

@@ -1,4 +1,5 @@
-//! A link with an interface that counts: a network namespace for whoever is at its far end.
+//! A link whose interface counts packets and bytes: a network namespace for the processes at its
+//! far end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,25 +9,28 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// A namespace, and two interfaces between it and ours. Both go when this is dropped.
+/// A network namespace, and two interfaces that connect it to the namespace of this process.
+/// Dropping it removes them.
 pub struct CountingLink {
     name: String,
     program: PathBuf,
 }
 
 impl CountingLink {
-    /// The address of the far end. Link-local: nothing leaves the machine.
+    /// The address of the far end. It is link-local, so packets do not leave the machine.
     pub const FAR: &str = "169.254.83.2";
     const NEAR: &str = "169.254.83.1";
 
-    /// Makes it; what is started with [`CountingLink::program`] runs at its far end. Files go to `folder`.
+    /// Makes the link. Programs that are started through [`CountingLink::program`] run at its far
+    /// end. Files go to `folder`.
     pub fn new(program: &Path, folder: &Path) -> Result<CountingLink> {
         let name = format!("forebay{}", std::process::id());
         let link = CountingLink { name, program: folder.join("at-the-far-end") };
         let name = &link.name;
         ip(&["netns", "add", name])?;
         ip(&["link", "add", name, "type", "veth", "peer", "name", "far", "netns", name])?;
-        // Packets as on a wire, not as large as the kernel would hand them to a card that cuts them.
+        // Without this limit the kernel passes on large packets, for a network card to split. The
+        // counters would not count packets as on a wire.
         ip(&["link", "set", name, "gso_max_segs", "1", "up"])?;
         ip(&["address", "add", &format!("{}/30", Self::NEAR), "dev", name])?;
         ip(&["-n", name, "link", "set", "far", "gso_max_segs", "1", "up"])?;
@@ -39,12 +43,12 @@ impl CountingLink {
         Ok(link)
     }
 
-    /// The same program at the far end.
+    /// A script that runs the program at the far end.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Bytes and packets, both ways, until now.
+    /// Returns the bytes and packets in both directions so far.
     pub fn passed(&self) -> Result<(u64, u64)> {
         let count = |what: &str| {
             let path = format!("/sys/class/net/{}/statistics/{what}", self.name);
@@ -58,7 +62,7 @@ impl CountingLink {
 
 impl Drop for CountingLink {
     fn drop(&mut self) {
-        // With the namespace go its interface and the other one of the pair.
+        // The kernel removes the interface in the namespace with it, and the other one of the pair.
         let _ = ip(&["netns", "delete", &self.name]);
     }
 }

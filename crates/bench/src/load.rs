@@ -1,4 +1,4 @@
-//! The workloads of the benchmarks, and what one measured point says.
+//! The loads of the benchmarks, and the result of one measured point.
 
 use std::time::{Duration, Instant};
 
@@ -13,41 +13,41 @@ use rig::machine::BenchProcessUsage;
 /// Unmeasured time at the start of a point: connections, caches and the scheduler settle.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// What to send.
+/// The commands of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchLoad {
-    /// Writes; reads otherwise.
+    /// True for writes, false for reads.
     pub write: bool,
-    /// Writes are stable when answered (FUA).
+    /// Writes have FUA: they are stable when they are acknowledged.
     pub durable: bool,
-    /// Bytes of a command.
+    /// Bytes of data of a command.
     pub bytes: u32,
     /// Commands in flight on each connection.
     pub depth: usize,
-    /// In random order; one after the other otherwise.
+    /// True for random addresses, false for ascending ones.
     pub random: bool,
-    /// What is written.
+    /// The data of writes.
     pub content: BenchPayload,
-    /// Only the first so many bytes of the unit; all of it if 0.
+    /// The load uses only the first `region` bytes of the unit. 0 means the whole unit.
     pub region: u64,
-    /// CRC32C header and data digests.
+    /// True to use CRC32C header and data digests.
     pub digests: bool,
-    /// Sessions.
+    /// The number of sessions.
     pub sessions: usize,
     /// Connections of each session.
     pub connections: u16,
-    /// Error recovery level.
+    /// The error recovery level.
     pub level: u8,
 }
 
-/// What writes carry, the same each time.
+/// The data of writes. All writes carry the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchPayload {
-    /// One byte over and over.
+    /// One byte repeated.
     Same,
-    /// Words in random order: LZ4 makes them 2.4 times smaller.
+    /// Words in random order. LZ4 compresses them by a factor of 2.4.
     Words,
-    /// What looks random: nothing makes it smaller.
+    /// Pseudorandom bytes, which cannot be compressed.
     Noise,
 }
 
@@ -84,7 +84,7 @@ const WORDS: [&str; 32] = [
 ];
 
 impl BenchLoad {
-    /// Random 4 KiB reads.
+    /// Random reads of 4 KiB.
     pub const fn read_4k(depth: usize) -> BenchLoad {
         BenchLoad {
             write: false,
@@ -101,84 +101,85 @@ impl BenchLoad {
         }
     }
 
-    /// Random 4 KiB writes.
+    /// Random writes of 4 KiB.
     pub const fn write_4k(depth: usize) -> BenchLoad {
         BenchLoad { write: true, ..BenchLoad::read_4k(depth) }
     }
 
-    /// 128 KiB one after the other.
+    /// Sequential commands of 128 KiB.
     pub const fn stream(write: bool, depth: usize) -> BenchLoad {
         BenchLoad { write, bytes: 128 << 10, random: false, ..BenchLoad::read_4k(depth) }
     }
 
-    /// Writes of 64 KiB one after the other, eight at once.
+    /// Sequential writes of 64 KiB at depth 8.
     pub const fn write_64k(content: BenchPayload) -> BenchLoad {
         BenchLoad { bytes: 64 << 10, content, ..BenchLoad::stream(true, 8) }
     }
 
-    /// Bytes of a request and of its answer on the wire, headers included.
+    /// Returns the bytes of a request and of its response on the wire, with headers.
     pub fn wire_bytes(&self) -> (usize, usize) {
         let payload = self.bytes as usize;
         if self.write { (48 + payload, 48) } else { (48, 48 + payload) }
     }
 }
 
-/// What was measured at one point.
+/// The result of one point.
 #[derive(Clone, Debug)]
 pub struct BenchPoint {
     /// Commands answered.
     pub operations: u64,
-    /// How long it took.
+    /// The length of the measurement.
     pub time: Duration,
-    /// From sending to answer, nanoseconds.
+    /// Time from sending a command to its response, nanoseconds.
     pub latency: Histogram<u64>,
-    /// What the server used meanwhile.
+    /// CPU time and context switches of the server during the measurement.
     pub server: BenchProcessUsage,
 }
 
 impl BenchPoint {
-    /// Commands a second.
+    /// Commands per second.
     pub fn per_second(&self) -> f64 {
         self.operations as f64 / self.time.as_secs_f64()
     }
 
-    /// Server CPU a command, microseconds.
+    /// CPU time of the server per command, microseconds.
     pub fn cpu_us(&self) -> f64 {
         self.server.cpu_ns as f64 / 1e3 / self.operations as f64
     }
 
-    /// The part of one CPU that the server used.
+    /// The share of one CPU that the server used.
     pub fn cpu_share(&self) -> f64 {
         self.server.cpu_ns as f64 / self.time.as_nanos() as f64
     }
 
-    /// Context switches of the server a command.
+    /// Context switches of the server per command.
     pub fn switches(&self) -> f64 {
         self.server.switches as f64 / self.operations as f64
     }
 
-    /// The mean latency, microseconds.
+    /// Mean latency in microseconds.
     pub fn mean_us(&self) -> f64 {
         self.latency.mean() / 1e3
     }
 
-    /// The latency that half of the commands stay below, microseconds.
+    /// Median latency in microseconds.
     pub fn median_us(&self) -> f64 {
         self.quantile_us(0.5)
     }
 
-    /// The longest latency, microseconds.
+    /// Longest latency in microseconds.
     pub fn longest_us(&self) -> f64 {
         self.latency.max() as f64 / 1e3
     }
 
-    /// The latency that this part of the commands stays below, microseconds.
+    /// The quantile `part` (0 to 1) of the latency, in microseconds.
     pub fn quantile_us(&self, part: f64) -> f64 {
         self.latency.value_at_quantile(part) as f64 / 1e3
     }
 }
 
-/// Puts a load on a target for a time; what these processes use for it is the server's.
+/// Runs a load on a target for `time`. The CPU time of the processes `servers` counts as the
+/// server's.
 pub fn measure(
     login: &ClientLogin,
     load: &BenchLoad,
@@ -213,7 +214,7 @@ pub fn measure(
     Ok(point)
 }
 
-/// Logs in: so many sessions, each with the connections that `login` asks for.
+/// Opens this number of sessions, each with the connections that `login` asks for.
 fn open(
     login: &ClientLogin,
     sessions: usize,
@@ -230,7 +231,7 @@ fn open(
     Crowd::new::<Generator>(members)
 }
 
-/// A connection that is alone needs nobody to say that it is its turn.
+/// A single connection runs without epoll.
 fn run(crowd: &mut Crowd<ClientSession>, generator: &mut Generator) -> Result<()> {
     match crowd.members_mut() {
         [only] => only.run(generator),
@@ -238,12 +239,12 @@ fn run(crowd: &mut Crowd<ClientSession>, generator: &mut Generator) -> Result<()
     }
 }
 
-/// A histogram for latencies: up to a minute, three digits.
+/// Returns a histogram for latencies of up to a minute with three significant digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// Draws commands from a load.
+/// The workload that draws commands from a load.
 struct Generator {
     load: BenchLoad,
     commands: u64,
@@ -254,7 +255,7 @@ struct Generator {
     deadline: Instant,
     latency: Histogram<u64>,
     failed: Option<(u8, [u8; 3])>,
-    /// The payload, which all commands share, holds what they carry.
+    /// True when the payload, which all commands share, contains the data to write.
     is_filled: bool,
 }
 
@@ -276,7 +277,7 @@ impl Generator {
         }
     }
 
-    /// Goes on for a time, with what was counted so far forgotten.
+    /// Extends the load by `time` from now, and discards the latencies so far.
     fn until(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
         self.latency.reset();
@@ -301,7 +302,7 @@ impl ClientWorkload for Generator {
             return ClientSlotAction::Stop;
         }
         let place = if self.load.random {
-            // A multiplication maps a random word to the range without a division.
+            // The multiplication maps a random word to the range without a division.
             ((u128::from(stamp::next(&mut self.random)) * u128::from(self.commands)) >> 64) as u64
         } else {
             self.next = (self.next + 1) % self.commands;

@@ -1,4 +1,5 @@
-//! Measures Forebay beside peers and limits. `cargo xtask bench` and `cargo xtask load` build this program and become it.
+//! Measures Forebay together with peers and limits. `cargo xtask bench` and `cargo xtask load`
+//! build this program and execute it in their place.
 
 mod load;
 mod raw;
@@ -37,58 +38,58 @@ struct BenchCli {
 
 #[derive(Subcommand)]
 enum BenchCommand {
-    /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
-    /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
-    /// and of an encrypted log), memory. Other benchmarks run alone. Those with options of their own need root: far
-    /// measures gateways over long links; bad-links measures them over links that change or reorder packets; pair measures
-    /// a pair of gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
-    /// paper, 12 minutes for each of seven servers.
+    /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report
+    /// which bars hold. Groups: target, stream, depth1, polling, digests, tls, sessions, gateway,
+    /// pauses, options (the cost of compression and of an encrypted log), memory. Other benchmarks
+    /// run alone. Those with options of their own need root: far measures gateways over long links;
+    /// bad-links measures them over links that change or reorder packets; pair measures a pair of
+    /// gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like
+    /// that of the STICS paper, 12 minutes for each of seven servers.
     #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
     Bench(BenchArgs),
-    /// Put one load on a target that runs already: 4 KiB random commands, or as said.
+    /// Put one load on a target that already runs. The default is 4 KiB random reads.
     Load(visit::ExternalTargetLoad),
     /// The bare TCP server of the benchmarks.
     #[command(hide = true)]
     RawServer {
-        /// One thread for all connections.
+        /// Serve all connections in one thread.
         #[arg(long)]
         together: bool,
     },
 }
 
-/// The arguments of `cargo xtask bench`.
 #[derive(Args)]
 struct BenchArgs {
     #[command(subcommand)]
     alone: Option<StandaloneBench>,
-    /// Only these; all of them if none is named.
+    /// Groups to measure [default: all].
     names: Vec<String>,
-    /// How often each point is measured.
+    /// Number of times that each point is measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Seconds that one point takes.
+    /// Length of one measurement in seconds.
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
-    /// Run servers and load generators with real-time scheduling (root): for a machine that is
-    /// busy with other work. tgt gains more from it than the others.
+    /// Run servers and load generators with real-time scheduling (root): for a machine that is busy
+    /// with other work. tgt gains more from it than the others.
     #[arg(long)]
     realtime: bool,
-    /// Seconds to spend, all in all, on repeating points that other work disturbed.
+    /// Total time in seconds for repeating points that other work disturbed.
     #[arg(long, default_value_t = 60)]
     patience: u32,
-    /// Seconds of the trace of emc-tel in one of ours.
+    /// Speed of the replay of emc-tel: seconds of the trace per second.
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     speed: f64,
-    /// How many requests of that trace.
+    /// Number of requests of the trace emc-tel to replay.
     #[arg(long, value_name = "N", default_value_t = TraceEvents::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
-    /// Measure this program instead of building one: to compare two builds.
+    /// Measure this program instead of building one, for example to compare two builds.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Write every round of every point to this file.
+    /// Write every round of every point to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with the medians to this file.
+    /// Write a page with the medians to this file, as Markdown.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
@@ -119,7 +120,6 @@ impl BenchArgs {
     }
 }
 
-/// Benchmarks that have their own options.
 #[derive(Subcommand)]
 enum StandaloneBench {
     Far(far::FarBenchOptions),

@@ -1,4 +1,4 @@
-//! What a process holds at 64 sessions, beyond what its settings say.
+//! Measures the memory of a process with 64 sessions, beyond the memory that its settings give it.
 
 use std::fs;
 use std::path::Path;
@@ -14,21 +14,20 @@ use crate::stage::write_all;
 const SESSIONS: usize = 64;
 const NAME: &str = "iqn.2026-11.forebay.bench:memory";
 
-/// The volume of the target, and the DRAM of the gateway, MiB.
+/// The size of the target's volume and of the gateway's DRAM, MiB.
 const SETTING_MIB: u64 = 64;
 
-/// The gateway's NVRAM, MiB.
 const NVRAM_MIB: u64 = 4;
 
-/// What each session keeps in flight: small writes, or large ones, which are 256 MiB together.
+/// The load of each session: small writes, or large ones, which are 256 MiB in flight together.
 const LOADS: [BenchLoad; 2] =
     [BenchLoad::write_4k(32), BenchLoad { bytes: 128 << 10, ..BenchLoad::write_4k(32) }];
 
-/// How long the sessions work.
+/// How long each load runs.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// The most a target with a volume in memory ever held, MiB beyond that volume: at small writes, and
-/// then at large ones.
+/// Returns the peak memory of a target with a volume in memory, in MiB beyond that volume: after
+/// small writes, and then after large ones.
 pub fn target(program: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::tempdir()?;
     let node =
@@ -37,8 +36,8 @@ pub fn target(program: &Path) -> Result<[f64; 2]> {
     Ok(peaks.map(|peak| peak - SETTING_MIB as f64))
 }
 
-/// The most a gateway ever held, MiB beyond its DRAM and NVRAM: at small writes, and then at large
-/// ones. `folder` is on a disk.
+/// Returns the peak memory of a gateway, in MiB beyond its DRAM and NVRAM: after small writes, and
+/// then after large ones. `folder` is on a disk.
 pub fn gateway(program: &Path, folder: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::Builder::new().prefix("memory").tempdir_in(folder)?;
     let far =
@@ -62,7 +61,8 @@ fn memory_settings(mib: u64) -> String {
     )
 }
 
-/// Fills the unit, puts all sessions on it, and reads the peak of the process after each load, MiB.
+/// Writes the whole unit, runs each load on all sessions at once, and reads the peak of the process
+/// after each load, MiB.
 fn peaks(node: &ServeProcess, bytes: u64) -> Result<[f64; 2]> {
     let login = ClientLogin::new(node.portal(), NAME, 0);
     write_all(&login, bytes)?;
@@ -81,7 +81,7 @@ fn peaks(node: &ServeProcess, bytes: u64) -> Result<[f64; 2]> {
     Ok(peaks)
 }
 
-/// The most a process ever had in RAM, mapped files included, MiB.
+/// Returns the peak of the resident memory of a process, mapped files included, in MiB.
 fn peak(process: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;

@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use crate::emc::replay::BenchTracePace;
 
-/// What to measure and where to write it.
+/// The points to measure, and the files to write.
 #[derive(Debug)]
 pub struct BenchOptions {
-    /// Names of groups; all of them if none is named.
+    /// Names of groups. Empty for all.
     pub groups: Vec<String>,
-    /// How often each point is measured.
+    /// Number of times that each point is measured.
     pub rounds: usize,
-    /// How long one point takes.
+    /// Length of one measurement.
     pub time: Duration,
-    /// Whether to ask for real-time scheduling.
+    /// True to use real-time scheduling.
     pub realtime: bool,
-    /// The program to measure. If none is named, the release build is made and measured.
+    /// The program to measure. `None` builds the release build and measures that.
     pub program: Option<PathBuf>,
-    /// How long to repeat, all in all, what other work on the machine disturbed.
+    /// Total time for repeating points that other work disturbed.
     pub patience: Duration,
-    /// How fast the trace is replayed.
+    /// Speed of the replay of the trace.
     pub pace: BenchTracePace,
-    /// How many requests of it.
+    /// Number of requests of the trace to replay.
     pub requests: u64,
-    /// A file for every round of every point.
+    /// A JSON file for every round of every point.
     pub json: Option<PathBuf>,
-    /// A file for a page.
+    /// A Markdown file for a page with the medians.
     pub markdown: Option<PathBuf>,
 }

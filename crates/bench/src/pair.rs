@@ -1,5 +1,5 @@
-//! `cargo xtask bench pair`: measures the latency of a 4 KiB write to a pair of gateways, and of its parts alone in the
-//! same round.
+//! `cargo xtask bench pair`: measures the latency of a 4 KiB write to a pair of gateways, and in
+//! the same round the latency of the parts of such a write.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::far::load::FarLoad;
 use crate::far::wan::{BenchWan, BenchWanEnd, LinkSpec};
 use crate::far::{LINK, site::script};
 
-/// Measure the latency of 4 KiB writes at depth 1 to a pair of gateways with 1 ms one way between them: durable, and
-/// with an NVRAM at each gateway. The parts of such a write are measured alone in the same round. The logs are in memory
-/// (/dev/shm). Needs root.
+/// Measure the latency of 4 KiB writes at depth 1 to a pair of gateways with 1 ms one way between
+/// them: durable, and with an NVRAM at each gateway. The parts of such a write are measured
+/// separately in the same round. The logs are in memory (/dev/shm). Needs root.
 #[derive(Args, Debug)]
 pub struct PairBenchOptions {
     /// Program to measure [default: the release build].
@@ -89,10 +89,12 @@ fn print(rounds: &[Vec<f64>]) {
     row("immediate / (host + partner round trip)", "", rounds.iter().map(immediate).collect());
 }
 
-/// Measures each point once, in milliseconds. Also returns why the emulated link calls the round tainted, if it does.
+/// Measures each point once, in milliseconds. Also returns the reason if the emulated link regards
+/// the round as tainted.
 fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)> {
     let wan = BenchWan::start(program, LINK, &LinkSpec::new(1000.0, 1.0))?;
-    // The logs are in memory (tmpfs), because both gateways would share the one disk of this machine.
+    // The logs are in memory (tmpfs), because both gateways would share the one disk of this
+    // machine.
     let folder = tempfile::Builder::new().prefix("bench-pair").tempdir_in("/dev/shm")?;
     let programs =
         [BenchWanEnd::Near, BenchWanEnd::Far].map(|end| script(folder.path(), &wan, end, program));
@@ -134,7 +136,8 @@ fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)>
     Ok((medians, wan.tainted()?))
 }
 
-/// The node keeps a volume for each pair and for the gateway without a partner.
+/// Returns settings of a node with a volume for each pair, and one for the gateway without a
+/// partner.
 fn node_settings(wan: &BenchWan) -> String {
     let targets = [PAIRS[0], PAIRS[1], "alone"].map(|name| {
         format!(

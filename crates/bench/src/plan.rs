@@ -1,112 +1,103 @@
-//! What is measured on whom: groups of loads, and the servers each is put on.
+//! The plan of a run: groups of loads, and the servers on which each load runs.
 
 use crate::load::{BenchLoad, BenchPayload};
 
 /// Names of loads.
 pub mod loads {
-    /// Random 4 KiB reads at depth 32.
     pub const READ_32: &str = "4 KiB random reads, depth 32";
-    /// Random 4 KiB writes at depth 32.
     pub const WRITE_32: &str = "4 KiB random writes, depth 32";
-    /// Random 4 KiB reads at depth 1.
     pub const READ_1: &str = "4 KiB random reads, depth 1";
-    /// Random 4 KiB writes at depth 1.
     pub const WRITE_1: &str = "4 KiB random writes, depth 1";
-    /// Sequential 128 KiB reads at depth 8.
     pub const READ_STREAM: &str = "128 KiB reads in order, depth 8";
-    /// Sequential 128 KiB writes at depth 8.
     pub const WRITE_STREAM: &str = "128 KiB writes in order, depth 8";
-    /// Random 4 KiB reads at depth 32 with digests.
     pub const DIGESTS: &str = "4 KiB random reads, depth 32, CRC32C";
-    /// Random 4 KiB reads at depth 32 at recovery level 2, with nothing to recover.
+    /// Error recovery level 2, without errors.
     pub const READ_LEVEL_2: &str = "4 KiB random reads, depth 32, level 2";
-    /// The same, writes.
+    /// Error recovery level 2, without errors.
     pub const WRITE_LEVEL_2: &str = "4 KiB random writes, depth 32, level 2";
-    /// Random 4 KiB reads by four sessions at depth 64.
     pub const FEW: &str = "4 KiB random reads, 4 sessions at depth 64";
-    /// Random 4 KiB reads by 64 sessions at depth 4.
     pub const MANY: &str = "4 KiB random reads, 64 sessions at depth 4";
-    /// Sequential 128 KiB reads at depth 32.
     pub const STREAM_OF_ONE: &str = "128 KiB reads in order, depth 32";
-    /// Sequential 128 KiB reads over four connections of a session at depth 8.
+    /// Four connections of one session.
     pub const STREAM_OF_FOUR: &str = "128 KiB reads in order, 4 connections at depth 8";
-    /// Random 4 KiB writes with FUA at depth 1.
+    /// Writes with FUA.
     pub const DURABLE_1: &str = "4 KiB durable writes, depth 1";
-    /// Random 4 KiB writes with FUA at depth 32.
+    /// Writes with FUA.
     pub const DURABLE_32: &str = "4 KiB durable writes, depth 32";
-    /// Random 4 KiB reads at depth 32 of a region that fits the cache.
+    /// Reads of a region that fits in the cache.
     pub const HIT: &str = "4 KiB random reads of 64 MiB, depth 32";
-    /// One durable 4 KiB append after the other to a file written before.
+    /// One durable append after the other, to a file whose blocks exist.
     pub const APPEND: &str = "4 KiB durable appends to a file";
-    /// Sequential 64 KiB writes at depth 8 of what can be compressed.
+    /// Data that can be compressed.
     pub const WRITE_WORDS: &str = "64 KiB writes of words, depth 8";
-    /// Sequential 64 KiB writes at depth 8 of what cannot.
+    /// Data that cannot be compressed.
     pub const WRITE_NOISE: &str = "64 KiB writes of noise, depth 8";
-    /// The trace of the paper, as far as it is known.
+    /// A trace like EMC-tel of the STICS paper, as far as the paper describes it.
     pub const EMC_TEL: &str = "EMC-tel-like trace";
 }
 
-/// Names of servers, and of figures that are not about commands.
+/// Names of servers, and of figures that do not belong to a load.
 pub mod servers {
-    /// The bare TCP program.
+    /// The bare TCP program, one thread per connection.
     pub const RAW: &str = "bare TCP";
-    /// The bare TCP program with 256 MiB of memory, as much as a target's volume: it answers reads from that memory, and
-    /// copies the payload of writes to it.
+    /// The bare TCP program with 256 MiB of memory, as much as the volume of a target: it answers
+    /// reads from that memory, and copies the payload of writes to it.
     pub const RAW_MEMORY: &str = "bare TCP, 256 MiB";
-    /// The same, one thread for all connections.
+    /// The bare TCP program with one thread for all connections.
     pub const RAW_TOGETHER: &str = "bare TCP, one thread";
-    /// The same, which answers from 256 MiB of memory, an equal part of it for each connection.
+    /// The bare TCP program with one thread and 256 MiB of memory, divided equally among the
+    /// connections.
     pub const RAW_TOGETHER_MEMORY: &str = "bare TCP, one thread, 256 MiB";
     /// Debian's tgt.
     pub const TGT: &str = "tgt";
-    /// A target of ours with a volume in memory.
+    /// A target with a volume in memory.
     pub const FOREBAY: &str = "forebay";
-    /// The same behind TLS, through `forebay tunnel` on the load generator's CPU.
+    /// A target with TLS, through `forebay tunnel` on the load generator's CPU.
     pub const TLS: &str = "forebay, TLS";
-    /// The same with busy polling.
+    /// A target with busy polling.
     pub const POLLING: &str = "forebay, polling";
-    /// A gateway of ours over a line of 4 ms.
+    /// A gateway behind a link of 4 ms.
     pub const GATEWAY: &str = "forebay gateway";
-    /// A gateway of ours that destages all the time.
+    /// A gateway that destages all the time.
     pub const GATEWAY_DESTAGING: &str = "forebay gateway, destaging";
-    /// A gateway of ours whose log is encrypted.
+    /// A gateway with an encrypted log.
     pub const GATEWAY_SEALED: &str = "forebay gateway, log encrypted";
-    /// A gateway of ours without a cache, and the target behind it: CPU is of both.
+    /// A gateway without a cache. The CPU time is that of the gateway and of the target behind it.
     pub const REMOTE: &str = "remote layer, loopback";
-    /// The same, the link compressed.
+    /// A gateway without a cache, with LZ4 on the link.
     pub const REMOTE_LZ4: &str = "remote layer, loopback, lz4";
-    /// The same, compressed more.
+    /// A gateway without a cache, with Zstandard on the link.
     pub const REMOTE_ZSTD: &str = "remote layer, loopback, zstd";
-    /// The same over a line of 1 Gbit/s.
+    /// A gateway without a cache behind a link of 1 Gbit/s.
     pub const LINE: &str = "remote layer, 1 Gbit/s";
-    /// The same, the link compressed.
+    /// A link of 1 Gbit/s with LZ4.
     pub const LINE_LZ4: &str = "remote layer, 1 Gbit/s, lz4";
-    /// The same, compressed more.
+    /// A link of 1 Gbit/s with Zstandard.
     pub const LINE_ZSTD: &str = "remote layer, 1 Gbit/s, zstd";
-    /// The gateway's far volume, reached over the same line without it.
+    /// The far volume of the gateway, used over the same link without the gateway.
     pub const FAR: &str = "far volume";
-    /// A file beside the gateway's log.
+    /// A file in the folder of the gateway's log.
     pub const DISK: &str = "disk";
-    /// The paper's far volume over its link.
+    /// The far volume with the paper's disk, over a link without delay.
     pub const EMC_FAR: &str = "far volume, 0 ms";
-    /// A gateway before it.
+    /// A gateway in front of it that reports from NVRAM.
     pub const EMC_IMMEDIATE: &str = "gateway, immediate, 0 ms";
-    /// The same with the other report.
+    /// A gateway in front of it that reports from its log.
     pub const EMC_COMPLETE: &str = "gateway, after complete, 0 ms";
-    /// The far volume over a line of 4 ms one way.
+    /// The far volume with the paper's disk, over a link of 4 ms one way.
     pub const EMC_FAR_4: &str = "far volume, 4 ms";
-    /// A gateway before it.
+    /// A gateway in front of it that reports from NVRAM.
     pub const EMC_IMMEDIATE_4: &str = "gateway, immediate, 4 ms";
-    /// The same with the other report.
+    /// A gateway in front of it that reports from its log.
     pub const EMC_COMPLETE_4: &str = "gateway, after complete, 4 ms";
-    /// The log disk's own file.
+    /// A file in the folder of the log, without a gateway.
     pub const EMC_DISK: &str = "the log disk's file";
-    /// Share of a CPU that a polling server uses with an idle session.
+    /// The share of a CPU that a polling server uses with an idle session.
     pub const IDLE: &str = "idle CPU, polling";
-    /// Memory of a target beyond its settings, MiB: at small writes, at large ones.
+    /// Memory of a target beyond its settings, MiB: with small and with large writes.
     pub const TARGET_MEMORY: [&str; 2] =
         ["memory of a target, 4 KiB", "memory of a target, 128 KiB"];
-    /// Memory of a gateway beyond its settings, MiB: at small writes, at large ones.
+    /// Memory of a gateway beyond its settings, MiB: with small and with large writes.
     pub const GATEWAY_MEMORY: [&str; 2] =
         ["memory of a gateway, 4 KiB", "memory of a gateway, 128 KiB"];
 }
@@ -114,26 +105,24 @@ pub mod servers {
 use loads::*;
 use servers::*;
 
-/// Bytes of the region that fits every cache.
+/// Bytes of a region that fits in every cache.
 pub const HIT_BYTES: u64 = 64 << 20;
 
-/// One load on some servers.
+/// One load on several servers.
 pub struct BenchSeries {
     /// The name of the load.
     pub name: &'static str,
-    /// The load.
     pub load: BenchLoad,
-    /// On whom it is put, in this order, in each round.
+    /// The servers on which the load runs in each round, in this order.
     pub servers: &'static [&'static str],
 }
 
 /// Series that belong together.
 pub struct BenchGroup {
-    /// How it is called on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it measures.
     pub series: &'static [BenchSeries],
-    /// Whether it also looks at memory.
+    /// True if the group also measures memory.
     pub memory: bool,
 }
 
@@ -145,12 +134,12 @@ const fn series(
     BenchSeries { name, load, servers }
 }
 
-/// Both links, with and without.
+/// Both links, with and without compression.
 const COMPRESSED: &[&str] = &[REMOTE, REMOTE_LZ4, REMOTE_ZSTD, LINE, LINE_LZ4, LINE_ZSTD];
 
 const DURABLE: BenchLoad = BenchLoad { durable: true, ..BenchLoad::write_4k(1) };
 
-/// Everything that can be asked for by name.
+/// Every group that can be named on the command line.
 #[rustfmt::skip]
 pub const GROUPS: &[BenchGroup] = &[
     BenchGroup { name: "target", memory: false, series: &[
@@ -208,7 +197,7 @@ pub const GROUPS: &[BenchGroup] = &[
     BenchGroup { name: "memory", memory: true, series: &[] },
 ];
 
-/// What to measure for the groups of these names (all, if none is named): each load once on each server.
+/// Returns the points of these groups: each load once on each server.
 pub fn points(groups: &[&BenchGroup]) -> Vec<(&'static str, BenchLoad, &'static str)> {
     let mut points: Vec<(&str, BenchLoad, &str)> = vec![];
     for series in groups.iter().flat_map(|group| group.series) {
@@ -218,7 +207,8 @@ pub fn points(groups: &[&BenchGroup]) -> Vec<(&'static str, BenchLoad, &'static 
             }
         }
     }
-    // One load on all its servers, one right after the other: what disturbs one disturbs them all.
+    // All servers of a load run directly one after the other, so that a disturbance affects all of
+    // them alike.
     points.sort_by_key(|(name, _, _)| points_order(groups, name));
     points
 }

@@ -1,11 +1,11 @@
-//! `cargo xtask bench postmark`: Debian's PostMark on ext4 over attached volumes, straight to a node
-//! and through a gateway, with what crossed the link between.
+//! `cargo xtask bench postmark`: runs Debian's PostMark on ext4 over attached volumes, directly on
+//! a node and through a gateway, and counts the traffic between them.
 //!
-//! The node is in a network namespace of its own, so that the interface before it counts packets as a
-//! switch does.
+//! The node is in its own network namespace, so that the interface to it counts packets as a switch
+//! does.
 //!
 //! The file system is mounted `sync,dirsync`: PostMark deletes its files before a page cache would
-//! write them, and only the cache would be measured.
+//! write them, so otherwise only the page cache would be measured.
 
 mod layers;
 
@@ -28,15 +28,15 @@ use crate::options::BenchOptions;
 
 const NAME: &str = "iqn.2026-11.forebay.bench:postmark";
 
-/// A run over 8 ms takes minutes.
+/// Limit of one run. A run over a link of 8 ms takes minutes.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Some hundred megabytes over a line of 1 Gbit/s, with a disk that syncs.
+/// Limit of a drain: some hundred megabytes over a link of 1 Gbit/s, to a disk that syncs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
-/// How many files there are, and how many transactions are made with them: the paper's two
-/// (1000 and 50,000; 20,000 and 100,000), scaled to runs of a minute where each write is synchronous. Blocks
-/// of 4096 bytes, one of the paper's sizes.
+/// The number of files and of transactions. The pools are the two of the paper (1000 and 50,000;
+/// 20,000 and 100,000), scaled to runs of a minute where each write is synchronous. Blocks have
+/// 4096 bytes, one of the paper's sizes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct BenchPostmarkPool {
     name: &'static str,
@@ -48,42 +48,44 @@ const SMALL: BenchPostmarkPool =
     BenchPostmarkPool { name: "small", files: 100, transactions: 1000 };
 const LARGE: BenchPostmarkPool =
     BenchPostmarkPool { name: "large", files: 1000, transactions: 1000 };
-/// Over 8 ms without a cache, where a transaction takes a quarter of a second.
+/// For 8 ms without a cache, where a transaction takes a quarter of a second.
 const SHORT: BenchPostmarkPool = BenchPostmarkPool { name: "short", files: 20, transactions: 60 };
 
-/// What stands between ext4 and the far disk.
+/// The path from ext4 to the far disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkPath {
-    /// The attached volume is the node's.
+    /// The attached volume is the node's, over the link.
     Uncached,
-    /// It is a gateway's.
+    /// The attached volume is a gateway's, and the link is between gateway and node.
     Gateway(BenchPostmarkAckMode),
-    /// The same without a link between gateway and node.
+    /// The attached volume is a gateway's, without a link between gateway and node.
     Local(BenchPostmarkAckMode),
 }
 
-/// When the gateway answers a write.
+/// When the gateway acknowledges a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkAckMode {
-    /// When it is in an NVRAM that is declared to survive a power loss: memory, as in the paper's
-    /// prototype.
+    /// When the data is in an NVRAM that is declared to survive a power loss. The NVRAM is memory,
+    /// as in the paper's prototype.
     Stable,
-    /// When it is in an NVRAM; a flush waits for the log disk.
+    /// When the data is in an NVRAM. A flush waits for the log disk.
     Immediate,
-    /// When it is on the log disk.
+    /// When the data is on the log disk.
     Complete,
 }
 
-/// What the node's volume lies on.
+/// The disk of the node's volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkDisk {
-    /// A file on the disk of this machine: a write is done in its page cache, a flush is an fdatasync(2).
+    /// A file on the disk of this machine: a write ends in the page cache, a flush is an
+    /// fdatasync(2).
     File,
-    /// The same, and each command waits as for the paper's disk.
+    /// A file, and each command is delayed as long as the paper's disk takes.
     Papers,
 }
 
-/// As the trace has it (`bench/emc.rs`): 3.0 ms of rotation and 4.9 ms of seek (STICS, table 2).
+/// Service time of the paper's disk as in `bench/emc.rs`: 3.0 ms of rotation and 4.9 ms of seek
+/// (STICS, table 2).
 const FAR_DISK: &str = "7900us";
 
 /// One run.
@@ -109,7 +111,7 @@ const IMMEDIATE: BenchPostmarkPath = BenchPostmarkPath::Gateway(BenchPostmarkAck
 const COMPLETE: BenchPostmarkPath = BenchPostmarkPath::Gateway(BenchPostmarkAckMode::Complete);
 const LOCAL: BenchPostmarkPath = BenchPostmarkPath::Local(BenchPostmarkAckMode::Stable);
 
-/// Those that are compared stand together, so that other work on the machine meets both.
+/// Runs that are compared are neighbours, so that other work on the machine affects both.
 const RUNS: [BenchPostmarkRun; 16] = [
     run(BenchPostmarkPath::Uncached, BenchPostmarkDisk::Papers, 0, SMALL),
     run(STABLE, BenchPostmarkDisk::Papers, 0, SMALL),
@@ -129,12 +131,13 @@ const RUNS: [BenchPostmarkRun; 16] = [
     run(STABLE, BenchPostmarkDisk::File, 8, SHORT),
 ];
 
-/// What a run took.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 struct BenchPostmarkResult {
-    /// PostMark from its start to its end.
+    /// The time that PostMark ran.
     time: Duration,
-    /// Over the link, both ways, until everything was at the node.
+    /// Traffic on the link in both directions, until all data was at the node. `None` without a
+    /// link.
     traffic: Option<BenchPostmarkTraffic>,
 }
 
@@ -144,7 +147,7 @@ struct BenchPostmarkTraffic {
     packets: u64,
 }
 
-/// Runs all and prints; true if the bars hold.
+/// Executes all runs and prints the results. Returns true if the bars hold.
 pub fn bench(options: &BenchOptions) -> Result<bool> {
     if let Some(why) = device::missing() {
         anyhow::bail!("volumes cannot be attached here: {why}");
@@ -154,7 +157,7 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
         None => build::build()?,
     };
-    // Logs and volumes on the disk, not in memory.
+    // Keep logs and volumes on the disk, not in memory.
     let folder = program.parent().context("the program has a folder")?;
     let layers = layers::measure(&program, folder)?;
     println!("{layers}");
@@ -235,12 +238,13 @@ fn measure(program: &Path, folder: &Path, run: BenchPostmarkRun) -> Result<Bench
     })
 }
 
-/// As in the paper (section 5.1) destage waits for a threshold or for an idle system, and not for data of an
-/// age of 5 s or a pause of 20 ms, as is usual: more is overwritten before it goes down.
+/// As in the paper (section 5.1), destage waits for a threshold or an idle system. The defaults
+/// would destage data after 5 s or a pause of 20 ms; with these values more data is overwritten
+/// before it is destaged.
 const DIRTY_AGE: &str = "60s";
 const IDLE: &str = "1s";
 
-/// A gateway with its log on the disk, and its NVRAM in `memory`.
+/// Returns settings of a gateway with its log on the disk, and its NVRAM in `memory`.
 fn gateway(url: &str, report: BenchPostmarkAckMode, memory: &Path) -> String {
     let (report, survives) = match report {
         BenchPostmarkAckMode::Stable => ("immediate", "power-loss"),
@@ -257,7 +261,8 @@ fn gateway(url: &str, report: BenchPostmarkAckMode, memory: &Path) -> String {
     )
 }
 
-/// How long PostMark takes on a new file system on that volume, begun when everything is `settled`.
+/// Runs PostMark on a new file system on the volume `url` and returns its time. `settled` is called
+/// when the file system is mounted; PostMark starts when it returns.
 fn postmark(
     program: &Path,
     folder: &Path,
@@ -267,7 +272,8 @@ fn postmark(
 ) -> Result<Duration> {
     let place = mount_point(folder)?;
     let mount = place.display().to_string();
-    // With `noinit_itable` the kernel does not zero the inode tables in the background during the measurement.
+    // With `noinit_itable` the kernel does not zero the inode tables in the background during the
+    // measurement.
     let options = layers::MOUNT_OPTIONS;
     let arguments = [url, "--mkfs", "ext4", "--mount", &mount, "--mount-options", options];
     let device = AttachedTestDevice::attach(program, folder, &arguments)?;
@@ -285,7 +291,7 @@ fn mount_point(folder: &Path) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// Unmounts the file system of a run, if it is mounted still.
+/// Unmounts the file system of a run, if it is still mounted.
 fn leave(folder: &Path) {
     let _ = rustix::mount::unmount(folder.join("mnt"), rustix::mount::UnmountFlags::DETACH);
 }
@@ -297,12 +303,12 @@ fn run_in(folder: &Path, place: &Path, pool: BenchPostmarkPool) -> Result<Durati
     Ok(postmark.run_once(place, &folder.join("postmark.in"), SEED, LIMIT)?.took)
 }
 
-/// The size of the largest file in bytes and the seed: the defaults of the program itself, with which the published
-/// results were measured. The settings of the laboratory have another size.
+/// The size of the largest file in bytes and the seed: the defaults of PostMark itself, with which
+/// the published results were measured. The settings of the laboratory have another size.
 const MOST: u32 = 10_000;
 const SEED: u64 = 42;
 
-/// What was promised, and whether it holds.
+/// Returns the table of bars, and true if all of them hold.
 fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>, bool) {
     let find = |way: BenchPostmarkPath,
                 disk: BenchPostmarkDisk,
@@ -355,7 +361,7 @@ fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>,
     (rows, held)
 }
 
-/// Where a figure has to be.
+/// The bound of a bar.
 enum Bound {
     Least(f64),
     Most(f64),

@@ -1,4 +1,4 @@
-//! The limit: a bare TCP program that answers requests of one size with answers of another.
+//! The upper limit: a bare TCP program that answers requests of one size with responses of another.
 
 mod greeting;
 mod answering;
@@ -19,18 +19,17 @@ use client::{RawTcpClient, RawTcpMeasurement};
 
 use crate::load::{BenchLoad, BenchPoint, histogram};
 
-/// Unmeasured time at the start of a point.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// The server's process.
+/// The process of the server.
 pub struct RawTcpServer {
     running: RunningProgram,
     address: SocketAddr,
 }
 
 impl RawTcpServer {
-    /// Starts ourselves as the server, on the CPU of servers; one thread for all connections if
-    /// `together`, one for each if not.
+    /// Starts this program as the server, on the CPU of servers. The server has one thread for all
+    /// connections if `together`, otherwise one for each connection.
     pub fn start(together: bool) -> Result<RawTcpServer> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("raw-server").stdout(Stdio::piped());
@@ -45,13 +44,13 @@ impl RawTcpServer {
         Ok(RawTcpServer { running, address })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.running.id()
     }
 
-    /// Puts the requests of a load on it for a time. Each connection is answered from `memory` bytes of its own; with 0
-    /// from the same few bytes again and again.
+    /// Sends the requests of a load for `time`. Each connection is answered from `memory` bytes of
+    /// its own; with 0, always from the same few bytes.
     pub fn measure(&self, load: &BenchLoad, memory: u32, time: Duration) -> Result<BenchPoint> {
         let connect = |_| RawTcpClient::connect(self.address, load, memory);
         let clients: Vec<RawTcpClient> = (0..load.sessions).map(connect).collect::<Result<_>>()?;

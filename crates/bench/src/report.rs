@@ -1,4 +1,4 @@
-//! A run's figures for people, for pages and for programs.
+//! Reports the figures of a run: as text, as a page and as JSON.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::bars::{BARS, PerformanceBar};
 use crate::figures::{BenchFigures, Samples};
 
-/// A bar with what was measured.
+/// A bar and its measured value.
 struct Judged {
     bar: &'static PerformanceBar,
     measured: Samples,
@@ -40,7 +40,7 @@ fn judged(figures: &BenchFigures) -> Vec<Judged> {
 
 const BAR_HEADINGS: [&str; 4] = ["promise", "median [least..most] of the rounds", "bar", ""];
 
-/// Prints points and bars. True if every bar that was measured holds.
+/// Prints points and bars. Returns true if every bar that was measured holds.
 pub fn print(figures: &BenchFigures) -> bool {
     let judged = judged(figures);
     println!("\n{}", table(&BenchFigures::HEADINGS, figures.rows()));
@@ -92,7 +92,7 @@ fn markdown(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     line(&head) + &line(&rule) + &body
 }
 
-/// Processor, kernel, date and commit.
+/// Returns processor, kernel, date and commit.
 fn machine() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =

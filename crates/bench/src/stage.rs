@@ -1,4 +1,4 @@
-//! The servers of a run: started when first needed, ended with it.
+//! The servers of a run. Each is started when it is first needed, and ends with the run.
 
 use std::cell::OnceCell;
 use std::os::unix::fs::OpenOptionsExt;
@@ -21,28 +21,28 @@ use crate::load::{BenchLoad, BenchPoint, histogram, measure};
 use crate::plan::{HIT_BYTES, servers};
 use crate::raw;
 
-/// What every server holds in memory: far more than the processor's caches.
+/// The size of the volume of most servers: far more than the processor's caches.
 const UNIT_BYTES: u64 = 256 << 20;
 
-/// The gateway's volume: all of it fits its DRAM, so that reads of it hit.
+/// The size of the gateway's far volume. All of it fits in the gateway's DRAM, so that reads hit.
 const GATEWAY_BYTES: u64 = 128 << 20;
 
-/// The volume behind a remote layer: far more than the processor's caches, and six of them in memory.
+/// The size of a volume behind a remote layer: far more than the processor's caches, and small
+/// enough for six of them in memory.
 const REMOTE_BYTES: u64 = 64 << 20;
 
-/// To draw and lock a key.
+/// Limit of the commands that make a key and its secret.
 const KEY_LIMIT: Duration = Duration::from_secs(10);
 
-/// 128 MiB at the rate of a slow machine, several times over.
+/// Limit of a drain: several times what a slow machine needs for 128 MiB.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// The name of every target.
 const NAME: &str = "iqn.2026-11.forebay.bench:unit";
 
-/// Appends go round in a file of this size.
+/// Size of the file of the appends, which wrap around at its end.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// The servers, each there or not yet.
+/// The servers of a run; empty cells are servers that were not started yet.
 pub struct BenchServers {
     program: PathBuf,
     folder: tempfile::TempDir,
@@ -60,7 +60,7 @@ pub struct BenchServers {
     file: OnceCell<Appender>,
 }
 
-/// A gateway and all that stands behind it.
+/// A gateway, its link and its node.
 struct BenchGateway {
     near: ServeProcess,
     far: ClientLogin,
@@ -68,14 +68,15 @@ struct BenchGateway {
     _line: RelayProcess,
 }
 
-/// A gateway without a cache, and the target that it passes everything to.
+/// A gateway without a cache, and the target to which it passes all commands.
 struct BenchPassthrough {
     near: ServeProcess,
     node: ServeProcess,
     _line: Option<RelayProcess>,
 }
 
-/// Such gateways: the server's name, how the link is compressed, and whether it is a line.
+/// The gateways without a cache: name of the server, compression, and whether a link of 1 Gbit/s is
+/// between gateway and target.
 const REMOTES: [(&str, &str, bool); 6] = [
     (servers::REMOTE, "none", false),
     (servers::REMOTE_LZ4, "lz4", false),
@@ -93,7 +94,8 @@ struct Tunnelled {
 }
 
 impl BenchServers {
-    /// An empty stage. Logs are kept on the disk under `folder`, not in memory.
+    /// Returns servers of which none is started. Logs are kept on the disk under `folder`, not in
+    /// memory.
     pub fn new(program: &Path, folder: &Path) -> Result<BenchServers> {
         Ok(BenchServers {
             program: program.to_owned(),
@@ -130,13 +132,14 @@ impl BenchServers {
                 Ok(tgt)
             }),
             servers::FOREBAY => fill(&self.target, || self.memory_target("target", "0s")),
-            // The prototype's figures are with 50 microseconds.
+            // The figures of the prototype were measured with 50 microseconds.
             servers::POLLING => fill(&self.polling, || self.memory_target("polling", "50us")),
             servers::TLS => fill(&self.tls, || self.start_tls()),
             servers::GATEWAY | servers::FAR => {
                 fill(&self.gateway, || self.start_gateway("gateway", ""))
             }
-            // What is dirty for a millisecond is urgent: one round follows the other.
+            // Data is urgent after a millisecond, so destage rounds follow each other without a
+            // pause.
             servers::GATEWAY_DESTAGING => {
                 fill(&self.destaging, || self.start_gateway("destaging", "dirty_age = \"1ms\","))
             }
@@ -152,7 +155,7 @@ impl BenchServers {
         }
     }
 
-    /// Puts a load on a server.
+    /// Runs a load on a server.
     pub fn measure(&self, server: &str, load: &BenchLoad, time: Duration) -> Result<BenchPoint> {
         self.prepare(server)?;
         let on = |node: Option<&ServeProcess>| {
@@ -162,7 +165,7 @@ impl BenchServers {
         if let Some(at) = remote(server) {
             let BenchPassthrough { near, node, .. } =
                 self.remotes[at].get().context("it was prepared")?;
-            // What both ends of the link use.
+            // The CPU time is that of both ends of the link.
             return measure(
                 &ClientLogin::new(near.portal(), NAME, 0),
                 load,
@@ -198,8 +201,8 @@ impl BenchServers {
                 let is_sealed = server == servers::GATEWAY_SEALED;
                 let gateway = if is_sealed { self.sealed.get() } else { self.gateway.get() };
                 let gateway = gateway.context("it was prepared")?;
-                // The destage of an earlier point would take the CPUs of this one: the node and
-                // the line, elsewhere in life, share them here.
+                // Wait for the destage of an earlier point, which would use the CPUs during this
+                // one: node and link share them here, but not in practice.
                 destage::drained(&gateway.near, DRAIN_LIMIT)?;
                 on(Some(&gateway.near))
             }
@@ -213,7 +216,7 @@ impl BenchServers {
         .with_context(|| format!("measuring {server}"))
     }
 
-    /// The share of a CPU that the polling server uses while its only session says nothing.
+    /// Returns the share of a CPU that the polling server uses while its only session is idle.
     pub fn idle_share(&self) -> Result<f64> {
         self.prepare(servers::POLLING)?;
         let node = self.polling.get().context("it was prepared")?;
@@ -264,7 +267,7 @@ impl BenchServers {
         Ok(Tunnelled { node, login, _tunnel: tunnel })
     }
 
-    /// The key of an encrypted log, and the secret that locks it.
+    /// Makes the key of an encrypted log, and the secret that protects the key.
     fn make_key(&self) -> Result<()> {
         for arguments in [
             &["secret", "log.secret", "--characters", "64"][..],
@@ -321,7 +324,7 @@ impl BenchServers {
         Ok(BenchPassthrough { near, node, _line: line })
     }
 
-    /// A gateway with further keys of its cache, in files of this name.
+    /// Starts a gateway with further settings of its cache. Its files begin with `name`.
     fn start_gateway(&self, name: &str, keys: &str) -> Result<BenchGateway> {
         let folder = self.folder.path();
         let settings = format!("listen = [\"127.0.0.1:0\"]\n{}", memory_unit(GATEWAY_BYTES));
@@ -353,7 +356,7 @@ impl BenchServers {
             name,
             &settings,
         )?;
-        // What is written is in DRAM afterwards: the region that reads must hit.
+        // The data of writes stays in DRAM. This writes the region that reads must hit.
         write_all(&ClientLogin::new(near.portal(), NAME, 0), HIT_BYTES)?;
         let far =
             ClientLogin { portal: line.address(), ..ClientLogin::new(node.portal(), NAME, 0) };
@@ -365,12 +368,12 @@ fn tgt_login(tgt: &ReferenceTgtd) -> ClientLogin {
     ClientLogin::new(tgt.portal(), tgt::NAME, tgt::LUN)
 }
 
-/// Where in [`REMOTES`] a server stands.
+/// Returns the index of a server in [`REMOTES`].
 fn remote(server: &str) -> Option<usize> {
     REMOTES.iter().position(|(name, ..)| *name == server)
 }
 
-/// Settings of a target whose volume is in memory.
+/// Returns settings of a target whose volume is in memory.
 fn memory_unit(bytes: u64) -> String {
     format!(
         "[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [{{ memory = {{ size = {bytes} }} }}]\n"
@@ -384,7 +387,7 @@ fn fill<T>(cell: &OnceCell<T>, start: impl FnOnce() -> Result<T>) -> Result<()> 
     Ok(())
 }
 
-/// Writes every block once: memory that was never touched would be measured as page faults.
+/// Writes every block once. Otherwise page faults of untouched memory would be measured.
 pub fn write_all(login: &ClientLogin, bytes: u64) -> Result<()> {
     let mut session = ClientSession::open(
         login,
@@ -432,13 +435,13 @@ impl ClientWorkload for Once {
     }
 }
 
-/// Durable appends of 4 KiB, one after the other, round and round in a file that was written before.
+/// Durable appends of 4 KiB, one after the other. They wrap around in a file whose blocks exist.
 struct Appender {
     file: std::fs::File,
     buffer: Vec<u8>,
 }
 
-/// What O_DIRECT asks of addresses, lengths and offsets.
+/// Alignment that O_DIRECT needs for addresses, lengths and offsets.
 const ALIGNMENT: usize = 4096;
 
 impl Appender {
@@ -450,8 +453,8 @@ impl Appender {
         Ok(Appender { file, buffer: vec![0xa5; 2 * ALIGNMENT] })
     }
 
-    /// On the CPU of servers, where a gateway writes its log: a disk's interrupts cost each CPU
-    /// another time.
+    /// Measures on the CPU of servers, where a gateway writes its log: the cost of a disk's
+    /// interrupts differs between CPUs.
     fn measure(&self, time: Duration) -> Result<BenchPoint> {
         std::thread::scope(|scope| {
             let appends = scope.spawn(|| {

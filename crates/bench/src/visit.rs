@@ -1,4 +1,4 @@
-//! One load on a target that somebody else has started: for comparing, and for profiling.
+//! Puts one load on a target that the user has started, for comparisons and for profiling.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use rig::machine;
 
 use crate::load::{BenchLoad, measure};
 
-/// What to put on which target.
+/// The load and the target.
 #[derive(Debug, clap::Args)]
 pub struct ExternalTargetLoad {
-    /// The portal.
+    /// Address and port of the portal.
     address: SocketAddr,
-    /// The target's name.
+    /// Name of the target.
     name: String,
-    /// The process that serves it, whose CPU time is told.
+    /// Id of the process that serves the target, to measure its CPU time.
     #[arg(long, value_name = "PID")]
     process: u32,
-    /// Writes; reads otherwise. What the unit holds is lost.
+    /// Write instead of read. This destroys the data of the unit.
     #[arg(long)]
     write: bool,
-    /// Writes are stable when they are answered (FUA).
+    /// Make each write stable before it is acknowledged (FUA).
     #[arg(long, requires = "write")]
     durable: bool,
     /// Commands in flight on each connection.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     depth: u16,
-    /// Sessions.
+    /// Number of sessions.
     #[arg(long, default_value_t = 1)]
     sessions: usize,
     /// Connections of each session.
@@ -37,19 +37,20 @@ pub struct ExternalTargetLoad {
     /// Error recovery level.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
     level: u8,
-    /// Bytes of a command; beyond 64 KiB they go one after the other, below in random order.
+    /// Bytes of a command. Commands of more than 64 KiB are sequential, others have random
+    /// addresses.
     #[arg(long, default_value_t = 4096)]
     bytes: u32,
-    /// Seconds that one round takes.
+    /// Length of one round in seconds.
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
-    /// How often to measure.
+    /// Number of rounds.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
 
 impl ExternalTargetLoad {
-    /// Measures, and prints a line a round.
+    /// Measures, and prints a line per round.
     pub fn measure(&self) -> Result<()> {
         machine::confine(machine::CLIENT_CPU)?;
         machine::prefer();

@@ -1,5 +1,5 @@
-//! The same trace on a file where the log is: what the disk itself does with it. A write is a durable
-//! append of 4 KiB, which is the least that a log can write; a read is a read of the file.
+//! Replays the trace on a file in the folder of the log, to measure the disk alone. A write is a
+//! durable append of 4 KiB, the smallest write of a log; a read is a read of the file.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,14 +15,15 @@ use workload::{TraceEvent, TraceEvents};
 use crate::emc::replay::BenchTracePace;
 use crate::load::{BenchPoint, histogram};
 
-/// Appends go round in a file of this size.
+/// Size of the file. Appends wrap around at its end.
 const FILE_BYTES: u64 = 64 << 20;
-/// What O_DIRECT asks of addresses, lengths and offsets.
+/// Alignment that O_DIRECT needs for addresses, lengths and offsets.
 const ALIGNMENT: usize = 4096;
-/// Requests under way at once: as many as come in the mean before there is a pause.
+/// The most requests in flight: the mean number of requests that arrive before a pause.
 const WORKERS: usize = 16;
 
-/// Each request when it is due, if a worker is free; on the CPU of servers, where a gateway writes its log.
+/// Replays the trace: each request starts when it is due, or as soon as a worker is free. The
+/// workers run on the CPU of servers, on which a gateway writes its log.
 pub fn replay(
     path: &Path,
     trace: TraceEvents,
@@ -52,17 +53,17 @@ pub fn replay(
     Ok((point, said))
 }
 
-/// What the workers have in common.
+/// State that the workers share.
 struct BenchTraceDisk {
     file: File,
     pace: BenchTracePace,
     begun: Instant,
-    /// The requests that are left, and where the last append went.
+    /// The remaining requests, and the offset of the last append.
     left: Mutex<(TraceEvents, u64)>,
 }
 
 impl BenchTraceDisk {
-    /// One request after the other, until there are none.
+    /// Executes requests until none remain.
     fn work(&self) -> Result<Histogram<u64>> {
         machine::confine(machine::SERVER_CPU)?;
         let mut buffer = vec![0xa5; 2 * ALIGNMENT];
@@ -83,7 +84,7 @@ impl BenchTraceDisk {
         Ok(latency)
     }
 
-    /// The next request, and where in the file it goes.
+    /// Returns the next request and its offset in the file.
     fn next(&self) -> Option<(TraceEvent, u64)> {
         let mut left = self.left.lock().expect("no worker panics");
         let event = left.0.next()?;

@@ -1,5 +1,5 @@
-//! A trace at its times on a session: each request when it is due, whatever has been answered, and every
-//! read compared with what was written.
+//! Replays a trace on a session. Each request is sent when it is due, independently of earlier
+//! responses, and every read is compared with the data that was written.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -19,30 +19,31 @@ use workload::{TraceEvent, TraceEvents, TraceQueue};
 
 use crate::load::histogram;
 
-/// How fast time passes.
+/// The speed of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BenchTracePace {
-    /// Seconds of the trace in one of ours.
+    /// Seconds of the trace per second of the replay.
     pub speed: f64,
 }
 
 impl BenchTracePace {
-    /// When something is due that comes so long after the beginning.
+    /// Returns when a request is due whose time in the trace is `at`.
     pub fn due(self, begun: Instant, at: Duration) -> Instant {
         begun + at.div_f64(self.speed)
     }
 }
 
-/// Blocks as the trace counts them have so many of the target's.
+/// Blocks of the target (512 bytes) in one block of the trace.
 const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
 
-/// So long before a request is due we are awake, and look at the clock: an idle processor of a virtual machine
-/// takes about that to come back, which is no time of the server's. It keeps the processors warm, too, for all servers.
+/// The thread busy-waits for this time before a request is due. An idle processor of a virtual
+/// machine takes about as long to wake up, and this time is not the server's. The processors also
+/// stay warm, for all servers alike.
 const AWAKE: Duration = Duration::from_micros(150);
-/// Nothing takes longer than this.
+/// A response that takes longer than this is an error.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// One replay.
+/// A replay of a trace, as the workload of a session.
 pub struct BenchTraceReplay {
     events: Peekable<TraceEvents>,
     pace: BenchTracePace,
@@ -51,22 +52,22 @@ pub struct BenchTraceReplay {
     queue: TraceQueue,
     in_flight: HashMap<u64, BenchTraceCommand>,
     number: u64,
-    /// Version of each block that was written.
+    /// The version of each block that was written.
     versions: HashMap<u32, u64>,
     latency: Histogram<u64>,
     wrong: Option<String>,
 }
 
-/// A command in flight.
 #[derive(Clone, Copy)]
 struct BenchTraceCommand {
     event: TraceEvent,
-    /// From when its time counts: when it was due, or the one before it was answered.
+    /// The start of its latency: when it was due, or when the preceding request of the block was
+    /// answered.
     from: Instant,
 }
 
 impl BenchTraceReplay {
-    /// Of a trace; its writes are stable when they are answered if they are durable (FUA).
+    /// Returns a replay that has not started. With `durable`, writes have FUA.
     pub fn new(trace: TraceEvents, pace: BenchTracePace, durable: bool) -> BenchTraceReplay {
         BenchTraceReplay {
             events: trace.peekable(),
@@ -82,10 +83,10 @@ impl BenchTraceReplay {
         }
     }
 
-    /// All of it. Returns how long it took.
+    /// Replays the whole trace. Returns how long it took.
     pub fn run(&mut self, login: &ClientLogin, shape: ClientSessionOptions) -> Result<Duration> {
         let mut session = ClientSession::open(login, shape)?;
-        // Or the kernel takes 50 us more to wake us.
+        // Without this, the kernel takes up to 50 us more to wake the thread.
         machine::wake_on_time(|| self.put_all(&mut session))?;
         match self.wrong.take() {
             None => Ok(self.begun.elapsed()),
@@ -106,11 +107,12 @@ impl BenchTraceReplay {
         }
     }
 
-    /// Until something comes, or is due that was not at `sent`, when all was sent that there was room for.
-    /// True if it is the former.
+    /// Waits until a response arrives or until the next request is due. `sent` is the time of the
+    /// last attempt to send. Returns true if the socket can be read.
     fn wait(&mut self, session: &ClientSession, sent: Instant) -> Result<bool> {
         let due = self.events.peek().map(|event| self.pace.due(self.begun, event.at));
-        // What was due then waits for room in the window.
+        // A request that was already due at `sent` waits for space in the command window, so only a
+        // response can release it.
         let due = due.filter(|due| *due > sent);
         let left = |due: Instant| due.saturating_duration_since(Instant::now());
         let limit = due.map_or(SILENCE, |due| left(due).saturating_sub(AWAKE).min(SILENCE));
@@ -126,7 +128,7 @@ impl BenchTraceReplay {
         Ok(polled[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
     }
 
-    /// The next request that may go, and from when its time counts.
+    /// Returns the next request that may be sent, and the start of its latency.
     fn next_event(&mut self, now: Instant) -> Option<(TraceEvent, Instant)> {
         if let Some(event) = self.queue.release() {
             return Some((event, now));
@@ -140,17 +142,17 @@ impl BenchTraceReplay {
         }
     }
 
-    /// From when a request was due to its answer, nanoseconds.
+    /// The times from when a request was due until its response, nanoseconds.
     pub fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
 
-    /// What each block holds that was written.
+    /// The version of each block that was written.
     pub fn versions(&self) -> &HashMap<u32, u64> {
         &self.versions
     }
 
-    /// In words.
+    /// Returns the latencies as text.
     pub fn said(&self) -> String {
         let quantile = |part| self.latency.value_at_quantile(part) as f64 / 1e6;
         format!(
@@ -209,7 +211,7 @@ impl ClientWorkload for BenchTraceReplay {
     }
 }
 
-/// Whether a block holds what was written to it last.
+/// Fails unless a block has the stamp of the last write to it.
 fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String> {
     let expected =
         version.map_or(BlockStampState::Empty, |version| BlockStampState::Version(*version));
@@ -219,7 +221,7 @@ fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String
     }
 }
 
-/// Reads every block that was written, from `login`.
+/// Reads every block that was written and compares it with its version.
 pub fn check_all(login: &ClientLogin, versions: &HashMap<u32, u64>) -> Result<()> {
     let shape =
         ClientSessionOptions { depth: 64, bytes: TraceEvents::BLOCK_BYTES as usize, keep: true };
@@ -286,14 +288,15 @@ mod tests {
             BenchTraceReplay::new(TraceEvents::new(1, 3000), BenchTracePace { speed: 1e6 }, false);
         let later = replay.begun + Duration::from_secs(60);
         let mut payload = vec![0; TraceEvents::BLOCK_BYTES as usize];
-        // Nobody answers: each block is sent for once.
+        // No request is answered in this test, so at most one request per block is sent.
         while let ClientSlotAction::Send(..) = replay.next(later, &mut payload) {}
         let waiting = replay.queue.waiting();
         assert!(waiting > 0);
         let blocks: HashSet<u32> = replay.in_flight.values().map(|sent| sent.event.block).collect();
         assert_eq!(blocks.len(), replay.in_flight.len());
         assert_eq!(replay.in_flight.len() + waiting, 3000);
-        // A request that waited is sent when the one before it is answered, and counts from then.
+        // A request that waited is sent when the preceding one of its block is answered, and its
+        // latency starts then.
         let mut once = HashSet::new();
         let held = TraceEvents::new(1, 3000).find(|event| !once.insert(event.block)).unwrap();
         let block = held.block;

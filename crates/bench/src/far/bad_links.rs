@@ -1,5 +1,6 @@
-//! `cargo xtask bench bad-links`: measures gateways over links and far sides that misbehave, and checks that they stay
-//! near what the link allows, that nobody is starved, and that memory stays bounded.
+//! `cargo xtask bench bad-links`: measures gateways over links and nodes that misbehave. Checks
+//! that throughput stays near what the link allows, that no gateway is starved, and that memory
+//! stays bounded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,10 @@ use crate::far::load::{self, FarAddressOrder, FarLoad, FarLoadResult};
 use crate::far::site::{FarBenchGateway, FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
 use crate::far::wan::{BenchWan, LinkSpec};
 
-/// Measure gateways where the link changes or reorders packets, where the far side answers late, where eight gateways
-/// share the link, and where a reader stops. Needs root, and 10 GiB of memory for volumes in which a reader does not come
-/// back to data that it has read before. Takes eight minutes.
+/// Measure gateways where the link changes or reorders packets, where the node answers late, where
+/// eight gateways share the link, and where a reader stops. Needs root, and 10 GiB of memory: the
+/// volumes must be so large that a reader does not return to data that it has read before. Takes
+/// eight minutes.
 #[derive(Args, Debug)]
 pub struct BadLinkOptions {
     /// Program to measure [default: the release build].
@@ -89,7 +91,7 @@ pub fn bench(options: &BadLinkOptions) -> Result<bool> {
     Ok(report.holds)
 }
 
-/// Prints the measured figures, and remembers whether all bars hold.
+/// Prints the measured figures, and records whether all bars hold.
 struct BadLinkReport {
     holds: bool,
 }
@@ -261,7 +263,8 @@ impl BadLinkRun<'_> {
         let far = FarNodeSpec::new(CONTROL, self.spec.bytes_in(warm_up + time));
         let site = self.site(&wan, FarNodeSpec { is_late: true, ..far })?;
         report.title("A node that answers one request of a hundred a second late");
-        // The node refuses writes of other hosts while a gateway has its claim.
+        // Measure the direct writes first: the node refuses writes of other hosts while a gateway
+        // holds its claim.
         let direct_writes = writes(&site).measure(site.direct(), CONTROL, warm_up, time)?;
         let gateway = site.gateway(LOG_BYTES)?;
         let loads = [

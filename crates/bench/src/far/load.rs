@@ -30,7 +30,7 @@ pub struct FarLoadResult {
 pub enum FarAddressOrder {
     /// Ascending addresses.
     Sequential,
-    /// Each address once, in an order that no stream detector takes for sequential.
+    /// Each address once, in an order that no stream detector mistakes for sequential.
     Scattered,
 }
 
@@ -41,7 +41,7 @@ pub struct FarLoad {
     order: FarAddressOrder,
     bytes: u32,
     depth: usize,
-    /// Each write is stable when it is answered.
+    /// With FUA, each write is stable when it is acknowledged.
     fua: bool,
     /// The byte range of the volume that the load uses. Its length is a power of two.
     range: Range<u64>,
@@ -58,7 +58,7 @@ impl FarLoad {
         FarLoad { write: true, order: FarAddressOrder::Sequential, bytes, depth, fua: false, range }
     }
 
-    /// Makes each write stable when it is answered (FUA).
+    /// Makes each write stable when it is acknowledged (FUA).
     pub fn with_fua(self) -> FarLoad {
         FarLoad { fua: true, ..self }
     }
@@ -189,7 +189,8 @@ impl ClientWorkload for FarLoadCommands {
         }
         let place = match self.load.order {
             FarAddressOrder::Sequential => self.sent % self.places,
-            // The number of places is a power of two and the stride is odd, so every place comes once.
+            // The number of addresses is a power of two and the stride is odd, so each address
+            // occurs once.
             FarAddressOrder::Scattered => self.sent.wrapping_mul(STRIDE) % self.places,
         };
         self.sent += 1;

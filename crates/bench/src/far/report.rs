@@ -26,7 +26,7 @@ pub struct FarPoint {
 }
 
 impl FarPoint {
-    /// Makes a point of a load that ran during another point. It has a throughput only.
+    /// Makes a point for a load that ran concurrently with another point. It has a throughput only.
     pub fn beside(name: &str, outcome: &FarLoadResult) -> FarPoint {
         let rate = outcome.bytes as f64 / outcome.time.as_secs_f64();
         FarPoint { name: name.to_owned(), rate, p50: None, p99: None, drops: 0.0, cpu: Vec::new() }
@@ -98,7 +98,7 @@ impl FarFigures {
         self.pending.clear();
     }
 
-    /// Ends the current round and keeps its points. `tainted` says why they may be wrong.
+    /// Ends the current round and keeps its points. `tainted` is the reason why they may be wrong.
     pub fn keep(&mut self, tainted: Option<String>) {
         self.tainted.extend(tainted);
         for (name, points) in self.pending.drain(..) {
@@ -202,7 +202,7 @@ impl FarFigures {
     }
 }
 
-/// The indexes of the points that a point is compared with.
+/// The indexes of the points with which a point is compared.
 struct Peers {
     bulk: Option<usize>,
     direct: Option<usize>,

@@ -1,4 +1,4 @@
-//! The node at the far end of the link and the gateways at its near end.
+//! Starts the node at the far end of the link and the gateways at its near end.
 
 use std::fs;
 use std::ops::Range;
@@ -33,9 +33,9 @@ pub struct FarNodeSpec<'a> {
     pub most: u64,
     /// The number of logical units, all of one size.
     pub units: u8,
-    /// The node has a cache of its own whose writes count with the next flush.
+    /// True if the node has a cache whose writes are stable with the next flush.
     pub has_epochs: bool,
-    /// The volume answers one of a hundred calls a second late.
+    /// True if the volume answers one of a hundred calls a second late.
     pub is_late: bool,
 }
 
@@ -73,7 +73,8 @@ impl FarBenchSite {
             false => "",
         };
         let cache = match has_epochs {
-            // The log holds all data that one load writes, so that the node's own destage does not hold it up.
+            // The log holds all data that one load writes, so that the node's own destage does not
+            // slow the load down.
             true => format!(
                 ", {{ cache = {{ log = \"{}\", log_size = {}, dram = {}, report = \"at-flush\", epoch_too_large = \"split\" }} }}",
                 memory.path().join("node.log").display(),
@@ -122,14 +123,15 @@ impl FarBenchSite {
         ClientLogin::new(self.node.portal(), NAME, 0)
     }
 
-    /// Returns the byte range with this number. Each load has a range of its own, so that no cache holds it.
+    /// Returns the byte range with this number. Each load has its own range, so that no cache holds
+    /// its data.
     pub fn range(&self, number: u64) -> Range<u64> {
         let start = number * self.range_bytes;
         start..start + self.range_bytes
     }
 
-    /// Returns the size of the page cache of a gateway in bytes. It is smaller than a range, so a load always has to read a
-    /// part of its range from the node.
+    /// Returns the size of the page cache of a gateway in bytes. It is smaller than a range,
+    /// therefore a load always reads a part of its range from the node.
     pub fn dram_bytes(&self) -> u64 {
         self.range_bytes / 4 * 3
     }
@@ -185,7 +187,7 @@ impl FarBenchGateway {
         self.node.id()
     }
 
-    /// Returns the bytes that destage has sent since the gateway was started.
+    /// Returns the bytes that the gateway has destaged since its start.
     pub fn destaged(&self) -> Result<u64> {
         Ok(Destage::of(&self.node)?.destaged)
     }

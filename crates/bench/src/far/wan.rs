@@ -99,7 +99,7 @@ pub enum BenchWanEnd {
     Far,
 }
 
-/// Counts of the emulator since the link was made.
+/// Counters of the emulator since the link was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BenchWanTraffic {
     /// Bytes of delivered packets, both directions together.
@@ -137,7 +137,7 @@ impl BenchWan {
         command.args(["--loss", &format!("{}%", spec.loss)]).args(settings);
         command.stdin(Stdio::null());
         let (role, events) = ("forebay lab wan run", Path::new("/dev/null"));
-        // When we are interrupted, SIGTERM makes the emulator remove the namespaces, too.
+        // If this process is interrupted, SIGTERM makes the emulator remove the namespaces, too.
         let mut process = LoggedProgram::start(role, &mut command, events, Signal::TERM)?;
         let ready = process.line(WaitLimit::of(node::READY_LIMIT))?;
         let words: Vec<&str> = ready.split_whitespace().collect();
@@ -149,7 +149,8 @@ impl BenchWan {
             BenchWan { process, program: program.to_owned(), name: name.to_owned(), addresses };
         for end in [BenchWanEnd::Near, BenchWanEnd::Far] {
             wan.at(end, || {
-                // Each connection has to measure the link itself: the kernel must not reuse the metrics of an earlier one.
+                // Each connection must measure the link itself: the kernel must not reuse the
+                // metrics of an earlier one.
                 fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")
                     .context("tcp_no_metrics_save")
             })?;
@@ -185,7 +186,8 @@ impl BenchWan {
         Ok(traffic)
     }
 
-    /// Returns why the emulator calls its measurements tainted, for example because it woke up late; `None` if it does not.
+    /// Returns why the emulator regards its measurements as tainted, for example because it woke up
+    /// late, or `None`.
     pub fn tainted(&self) -> Result<Option<String>> {
         let status = self.status()?;
         let reasons = status["report"]["tainted"].as_array().context("no tainted")?;
@@ -224,8 +226,8 @@ fn namespace(link: &str, end: BenchWanEnd) -> String {
     format!("{link}-{}", if end == BenchWanEnd::Near { "near" } else { "far" })
 }
 
-/// Runs `work` in the network namespace of an end. `work` gets a thread of its own, so that the namespace of the caller
-/// does not change. Sockets that `work` opens stay in that namespace.
+/// Runs `work` in the network namespace of an end. `work` runs in its own thread, so that the
+/// namespace of the caller does not change. Sockets that `work` opens stay in that namespace.
 pub fn at<T: Send>(
     link: &str,
     end: BenchWanEnd,

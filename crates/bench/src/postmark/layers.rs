@@ -23,7 +23,7 @@ const TOOL_LIMIT: Duration = Duration::from_secs(20);
 /// The mount options of all runs, with and without `forebay attach`.
 pub const MOUNT_OPTIONS: &str = "sync,dirsync,noinit_itable";
 
-/// The number of rounds. Each round measures all three.
+/// The number of rounds. Each round measures all three stacks.
 const ROUNDS: usize = 5;
 
 /// The layers below ext4.
@@ -33,7 +33,7 @@ enum Layers {
     Loop,
     /// A loop device, FUSE, a session and a node whose volume is in memory.
     Node,
-    /// The layers of `ServeProcess`, with a gateway and a second session before the node.
+    /// The layers of `Node`, with a gateway and a second session before the node.
     Gateway,
 }
 
@@ -59,7 +59,7 @@ struct PostmarkLayerTimes {
     node: Duration,
 }
 
-/// Measures the three runs in interleaved rounds. Returns a table of medians.
+/// Measures the three stacks in interleaved rounds. Returns a table of medians.
 pub fn measure(program: &Path, folder: &Path) -> Result<String> {
     let mut taken = vec![Vec::new(); ALL.len()];
     for _ in 0..ROUNDS {

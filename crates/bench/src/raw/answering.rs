@@ -1,4 +1,4 @@
-//! The server's end: one connection that answers, and who takes turns with it.
+//! The server: connections that answer requests, and the threads that serve them.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,13 +10,14 @@ use rustix::event::epoll;
 
 use super::greeting::{Greeting, buffer_bytes};
 
-/// Blocks in memory begin at multiples of this. A read may exceed its block by the length of a header.
+/// Blocks in memory begin at multiples of this. A read may exceed its block by the length of a
+/// header.
 const PAGE: usize = 4096;
-/// Answers in one system call.
+/// The most responses of one system call.
 const MOST_AT_ONCE: usize = 64;
 
-/// The server: prints its address, then serves until it is killed; each connection by a thread of
-/// its own, or all by one.
+/// Prints the address of the server, then serves until the process is killed: with one thread for
+/// all connections if `together`, otherwise with one for each.
 pub fn serve(together: bool) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
@@ -62,7 +63,7 @@ fn serve_together(listener: &TcpListener) -> Result<()> {
     }
 }
 
-/// One connection at the server.
+/// A connection at the server.
 struct Answering {
     socket: TcpStream,
     sizes: Greeting,
@@ -76,7 +77,7 @@ struct Answering {
 }
 
 impl Answering {
-    /// Learns from the client what to do.
+    /// Receives the sizes from the client and allocates the memory of the connection.
     fn begin(mut socket: TcpStream) -> Result<Answering> {
         socket.set_nodelay(true)?;
         let sizes = Greeting::hear(&mut socket)?;
@@ -86,7 +87,8 @@ impl Answering {
         Ok(Answering { socket, sizes, buffer, answers, received: 0, place: 0, random: 1 })
     }
 
-    /// Receives once and answers what is whole. False at the end of the connection.
+    /// Receives once, and answers the requests that are complete. Returns false at the end of the
+    /// connection.
     fn turn(&mut self) -> Result<bool> {
         let count = match self.socket.read(&mut self.buffer)? {
             0 => return Ok(false),

@@ -1,4 +1,4 @@
-//! The client's end: one connection with requests in flight.
+//! The client: a connection with requests in flight.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
@@ -12,15 +12,14 @@ use rawclient::wire::{ClientReceiveBuffer, ClientSendQueue};
 use super::greeting::{Greeting, buffer_bytes};
 use crate::load::BenchLoad;
 
-/// How long a run goes on, and what it has seen.
+/// The deadline of a run, and its latencies.
 pub struct RawTcpMeasurement {
-    /// When it is over.
     pub deadline: Instant,
-    /// From sending to answer, nanoseconds.
+    /// Time from sending a request to its response, nanoseconds.
     pub latency: Histogram<u64>,
 }
 
-/// The client: keeps `depth` requests in flight.
+/// A connection that keeps `depth` requests in flight.
 pub struct RawTcpClient {
     socket: TcpStream,
     depth: usize,
@@ -29,14 +28,14 @@ pub struct RawTcpClient {
     requests: Vec<u8>,
     output: ClientSendQueue,
     input: ClientReceiveBuffer,
-    /// When the requests in flight were sent, oldest first; answers come in order.
+    /// When the requests in flight were sent, oldest first. Responses arrive in the same order.
     sent: VecDeque<Instant>,
-    /// Bytes of an answer that is not whole yet.
+    /// Received bytes of an incomplete response.
     part: usize,
 }
 
 impl RawTcpClient {
-    /// A connection to a server that is ready.
+    /// Connects to a server and waits until it is ready.
     pub fn connect(address: SocketAddr, load: &BenchLoad, memory: u32) -> Result<RawTcpClient> {
         let (request, response) = load.wire_bytes();
         let mut socket = TcpStream::connect(address)?;
@@ -56,7 +55,7 @@ impl RawTcpClient {
         })
     }
 
-    /// Keeps its requests in flight until the time is over.
+    /// Keeps requests in flight until the deadline.
     pub fn run(&mut self, clock: &mut RawTcpMeasurement) -> Result<()> {
         let mut now = Instant::now();
         while !self.send(clock, now)? {

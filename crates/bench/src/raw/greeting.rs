@@ -1,31 +1,33 @@
-//! What a client says first, and what both ends go by.
+//! The first bytes of a connection: the client sends the sizes that both ends use.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use anyhow::Result;
 
-/// What the server says when it is about to take requests.
+/// The byte that the server sends when it is ready for requests.
 const READY: u8 = 1;
 
-/// What both ends receive at once, bytes: as the target does for small commands, more for large ones.
+/// Returns the size of a receive buffer in bytes. It equals that of the target for small commands,
+/// and is larger for large ones.
 pub fn buffer_bytes(largest: usize) -> usize {
     if largest > 16384 { 256 << 10 } else { 64 << 10 }
 }
 
-/// Sizes, in bytes.
+/// Sizes in bytes.
 #[derive(Clone, Copy)]
 pub struct Greeting {
-    /// Of a request.
+    /// Size of a request.
     pub request: usize,
-    /// Of its answer.
+    /// Size of a response.
     pub response: usize,
-    /// What is answered from; 0 for the same few answers again and again.
+    /// Size of the memory from which the connection is answered. 0 means the same few bytes for
+    /// each response.
     pub memory: usize,
 }
 
 impl Greeting {
-    /// The client's part; returns when the server is ready.
+    /// Sends the sizes, and waits until the server is ready.
     pub fn say(self, socket: &mut TcpStream) -> Result<()> {
         for size in [self.request, self.response, self.memory] {
             socket.write_all(&u32::try_from(size)?.to_be_bytes())?;
@@ -33,7 +35,7 @@ impl Greeting {
         Ok(socket.read_exact(&mut [0])?)
     }
 
-    /// The server's part.
+    /// Receives the sizes from the client.
     pub fn hear(socket: &mut TcpStream) -> Result<Greeting> {
         let mut size = || {
             let mut bytes = [0; 4];
@@ -43,7 +45,8 @@ impl Greeting {
         Ok(Greeting { request: size()?, response: size()?, memory: size()? })
     }
 
-    /// The server has made its memory: what that costs is not measured.
+    /// Sends that the server is ready. It has allocated its memory by then, so the allocation is
+    /// not measured.
     pub fn answer(socket: &mut TcpStream) -> Result<()> {
         Ok(socket.write_all(&[READY])?)
     }
