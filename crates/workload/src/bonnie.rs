@@ -23,12 +23,12 @@ const AT_ONCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bonnie {
-    /// Size of the file of each process in MiB; more than twice this machine's memory leaves nothing of it in
-    /// the page cache
+    /// Size of the file of each process in MiB. More than twice this machine's memory leaves
+    /// nothing of the file in the page cache
     #[arg(long, default_value_t = 1024)]
     pub file_mib: u32,
-    /// What Bonnie++ takes for this machine's memory in MiB: it refuses files that are not twice as large. 0:
-    /// any file is right
+    /// Memory size that Bonnie++ assumes for this machine, in MiB: it refuses files that are not
+    /// twice as large. 0 allows any file
     #[arg(long, default_value_t = 0)]
     pub ram_mib: u32,
     /// Bytes of each read and write: a power of two, 256 to 1048576
@@ -37,10 +37,10 @@ pub struct Bonnie {
     /// Seeks of each process
     #[arg(long, default_value_t = 8192)]
     pub seeks: u32,
-    /// Processes that seek at once, in each process
+    /// Concurrent seeking processes, in each process
     #[arg(long, default_value_t = 3)]
     pub seekers: u32,
-    /// Processes at once, each with a file of its own; they begin each test together
+    /// Concurrent processes, each with its own file. They begin each test together
     #[arg(long, default_value_t = 1)]
     pub processes: u32,
 }
@@ -148,7 +148,8 @@ fn bonnie() -> Result<Command, Error> {
     Ok(command)
 }
 
-/// The beginning of the line of values: its version, that of the program, and the name that we have given.
+/// The first field of the line of values, which is its format version, and the host name that we
+/// pass to Bonnie++.
 const FORMAT: &str = "1.98";
 const NAME: &str = "forebay";
 /// The reported values and their positions in the line.

@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn all_go_on_at_the_same_time_and_the_first_that_fails_is_told() {
-        // No thread passes before all are there.
+        // No thread passes the barrier before all have arrived.
         let all = Barrier::new(3);
         let one = |number: u32| {
             all.wait();

@@ -14,38 +14,38 @@ const TOOL: Tool = Tool { program: "fio", package: "fio" };
 /// Time limit of each of the three calls, in addition to the measured time: the papers' set, 512 MB, at 100 KB/s.
 const LIMIT: Duration = Duration::from_secs(5400);
 
-/// Settings of a run. What is not given has the shape's default.
+/// Settings of a run. Each setting that is not given has the default of the shape.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fio {
-    /// Like which program
+    /// Program to imitate
     #[arg(long, value_enum, default_value_t = FioShape::Iometer)]
     pub shape: FioShape,
-    /// Size of each read and write in KiB, 1 to 1024 [default: 4; of vxbench 8]
+    /// Size of each read and write in KiB, 1 to 1024 [default: 8 for vxbench, else 4]
     #[arg(long)]
     pub block_kib: Option<u32>,
-    /// Size of what is read and written in MiB, over all processes
+    /// Size of the data set in MiB, of all processes together
     #[arg(long, default_value_t = 512)]
     pub size_mib: u32,
-    /// How much of a hundred are reads [default: of iometer 67, iozone 0, vxbench 50]
+    /// Percentage of reads [default: 67 for iometer, 0 for iozone, 50 for vxbench]
     #[arg(long, value_name = "PERCENT")]
     pub reads: Option<u8>,
-    /// One block behind the other, in place of any order
+    /// Read and write sequentially instead of in random order
     #[arg(long)]
     pub sequential: bool,
-    /// Each write is on stable storage before the next (O_SYNC) [default: of iozone true, else false]
+    /// Make each write stable before the next (O_SYNC) [default: true for iozone, else false]
     #[arg(long, value_name = "BOOL")]
     pub sync: Option<bool>,
-    /// Past the page cache (O_DIRECT) [default: of iometer true, else false]
+    /// Bypass the page cache (O_DIRECT) [default: true for iometer, else false]
     #[arg(long, value_name = "BOOL")]
     pub direct: Option<bool>,
-    /// Reads and writes at once, in each process; more than one only past the page cache
+    /// Requests in flight in each process. More than one needs --direct true
     #[arg(long, default_value_t = 1)]
     pub depth: u32,
-    /// Processes at once, each on a part of its own
+    /// Concurrent processes, each on its own part of the data set
     #[arg(long, default_value_t = 1)]
     pub processes: u32,
-    /// It ends after so many seconds, or when every block had its turn
+    /// Longest measurement in seconds. It ends earlier when every block was used once
     #[arg(long, default_value_t = 30)]
     pub seconds: u32,
 }
@@ -160,7 +160,7 @@ struct FioCalls<'a> {
 impl FioCalls<'_> {
     fn all(&self) -> Result<WorkloadResult, Error> {
         let (reads, progress) = (self.task.reads(), self.run.progress);
-        // Write other data first than the measured writes will: so a lost write is detected.
+        // Fill the set with other data than the measured writes, so that a lost write is detected.
         let fill = if reads == 0 { &[][..] } else { &VERIFY };
         self.call("fill", &[&["--rw=write", "--bs=1m", "--end_fsync=1", "--do_verify=0"], fill])?;
         progress(0.3);
@@ -195,7 +195,7 @@ impl FioCalls<'_> {
         ))
     }
 
-    /// The measured call.
+    /// Returns the options of the measured call.
     fn shape(&self) -> Vec<String> {
         let task = self.task;
         let random = if task.sequential { "" } else { "rand" };
@@ -245,7 +245,7 @@ impl FioCalls<'_> {
     }
 }
 
-/// Each block contains its position and a checksum, and the first wrong one ends the run.
+/// Each block contains its position and a checksum. The first wrong block ends the run.
 const VERIFY: [&str; 2] = ["--verify=crc32c", "--verify_fatal=1"];
 
 /// Returns an option with a path.
@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Performs only the first call; the others find the file as it was before, so that the writes are lost.
+    /// The file is overwritten with zeroes after the measured writes, as if they had been lost.
     #[test]
     fn a_lost_write_is_found() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };

@@ -1,4 +1,4 @@
-//! PostMark, Debian's: mail and news as many small files (Katcher, TR3022).
+//! PostMark from Debian: simulates mail and news servers with many small files (Katcher, TR3022).
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -13,14 +13,15 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
-/// The papers' longest runs took hours on their far disks; ours are scaled to minutes.
+/// Limit of one run. The papers' longest runs took hours on their far disks; ours are scaled to
+/// minutes.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
-/// Settings of a run; the defaults are PostMark's, but for the block size.
+/// Settings of a run. The defaults are PostMark's, except for the block size.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Postmark {
-    /// Files at once, in each process
+    /// Number of files in each process
     #[arg(long, default_value_t = 500)]
     pub files: u32,
     /// Transactions of each process
@@ -29,13 +30,13 @@ pub struct Postmark {
     /// Bytes of the smallest file
     #[arg(long, default_value_t = 500)]
     pub least: u32,
-    /// Bytes of the largest
+    /// Bytes of the largest file
     #[arg(long, default_value_t = 9770)]
     pub most: u32,
     /// Bytes of each read and write
     #[arg(long, default_value_t = 4096)]
     pub block: u32,
-    /// Processes at once, each with files of its own
+    /// Concurrent processes, each with its own files
     #[arg(long, default_value_t = 1)]
     pub processes: u32,
 }
@@ -75,7 +76,8 @@ impl Workload for Postmark {
     }
 
     fn space(&self) -> u64 {
-        // Files grow when they are appended to; creations and deletions keep their number about the same.
+        // Files grow when PostMark appends to them, therefore twice the largest size. Creations and
+        // deletions keep the number of files about constant.
         let each = u64::from(self.files).saturating_mul(u64::from(self.most) * 2);
         each.saturating_mul(self.processes.into()).saturating_add(WitnessFiles::SPACE)
     }
@@ -91,7 +93,7 @@ impl Workload for Postmark {
             let script = run.scratch.join(format!("postmark-{process}"));
             let seed = run.seed.wrapping_add(process.into()) % (1 << 31);
             let done = self.run_once(&own, &script, seed, LIMIT)?;
-            // It has deleted every file that it knows of.
+            // Fails if a file is left: PostMark deletes every file that it made.
             fs::remove_dir(&own).map_err(Error::system("remove PostMark's folder"))?;
             Ok(done)
         };
@@ -116,12 +118,14 @@ impl Workload for Postmark {
 }
 
 impl Postmark {
-    /// Runs one process of PostMark, whatever [`Postmark::processes`] says. It makes its files in `folder` and deletes them again.
-    /// `script` is the file to which its commands are written. `seed`, below 2^31, is that of its random numbers; the
-    /// program's own default is 42.
+    /// Runs one process of PostMark, independently of [`Postmark::processes`]. It makes its files
+    /// in `folder` and deletes them again. `script` is the file to which its commands are written.
+    /// `seed` is that of its random numbers and must be below 2^31; the program's own default is
+    /// 42.
     ///
     /// # Errors
-    /// [`Error::Missing`]; [`Error::Program`] or [`Error::Unreadable`] if it fails; [`Error::Late`] after `limit`.
+    /// [`Error::Missing`]; [`Error::Program`] or [`Error::Unreadable`] if it fails; [`Error::Late`]
+    /// after `limit`.
     pub fn run_once(
         &self,
         folder: &Path,
@@ -149,7 +153,8 @@ impl Postmark {
     }
 }
 
-/// Bytes read and written, of a verbose report; `None` if it is none, or told of an error.
+/// Returns the bytes read and written according to a verbose report, or `None` if the output is no
+/// report or contains an error.
 fn data(said: &str) -> Option<[f64; 2]> {
     if said.contains("Error") {
         return None;

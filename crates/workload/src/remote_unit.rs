@@ -1,15 +1,15 @@
-//! A unit of a target, with a session of the workload's own.
+//! Logs in to a unit of a target, with a session of this process.
 
 use initiator::{RemoteVolume, Settings, Url};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Error;
 
-/// Our iSCSI name.
+/// The iSCSI name of the initiator.
 const NAME: &str = "iqn.2026-11.io.forebay:workload";
 
-/// Returns a runtime that drives a session on the waiting thread itself, so that no command waits for another
-/// processor.
+/// Returns a runtime that drives a session on the calling thread itself, so that no command waits
+/// for another processor.
 pub(crate) fn runtime() -> Result<Runtime, Error> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::system("start a runtime"))

@@ -1,4 +1,4 @@
-//! A program that is run to its end, within a time, with what it says.
+//! Runs a program to its end within a time limit, and collects its output.
 
 use std::{
     process::Command,
@@ -10,21 +10,22 @@ use program::{ending, last_lines};
 
 use crate::Error;
 
-/// Of what a program says, the last that an error tells.
+/// The number of lines, at the end of a program's output, that an error shows.
 const TAIL_LINES: usize = 8;
 
-/// Runs a program to its end and answers with what it said on both its outputs, and how long it took.
+/// Runs a program to its end. Returns the text of both its outputs, and how long it took.
 ///
 /// # Errors
-/// If it fails, or takes longer: then it is killed, with all that it has started in its group.
+/// [`Error::Program`] if the program fails; [`Error::Late`] if it takes longer than `limit`: then
+/// it is killed, with all processes of its group.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Duration), Error> {
     run_unless(command, limit, &AtomicBool::new(false))
 }
 
-/// The same, until `stop` is set.
+/// Runs a program as `run` does, until `stop` is set.
 ///
 /// # Errors
-/// [`Error::Stopped`], too: then it is killed as well.
+/// Those of `run`; [`Error::Stopped`] when `stop` is set: then the program is killed, too.
 pub(crate) fn run_unless(
     command: &mut Command,
     limit: Duration,
@@ -44,7 +45,7 @@ pub(crate) fn run_unless(
     }
 }
 
-/// The last lines.
+/// Returns the last lines of an output.
 pub(crate) fn tail(said: &str) -> String {
     last_lines(said, TAIL_LINES)
 }

@@ -1,4 +1,4 @@
-//! A program that runs beside a workload, such as a server, and ends with it.
+//! A program that runs concurrently with a workload, such as a server, and ends with it.
 
 use std::{process::Command, time::Duration};
 
@@ -7,25 +7,25 @@ use rustix::process::Signal;
 
 use crate::{Error, run_program::tail};
 
-/// For a server that is told to drop everything.
+/// Limit from the signal `quit` to the end of the program.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
 
 /// A program that runs until it is stopped or this is dropped.
 pub(crate) struct Service {
     program: String,
     running: RunningProgram,
-    /// What it says on both its outputs.
+    /// The text of both its outputs.
     said: Said,
-    /// The signal at which it drops everything at once.
+    /// The signal at which the program ends at once, without finishing its work.
     quit: Signal,
 }
 
 impl Service {
-    /// Starts it. The thread that does has to live as long as the program shall: it is told to end with
-    /// the thread.
+    /// Starts the program. It gets the signal `quit` when the thread that started it ends, so that
+    /// thread must live as long as the program is needed.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the program cannot be started.
     pub(crate) fn start(command: &mut Command, quit: Signal) -> Result<Self, Error> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = || Error::system(format!("run {program}"));
@@ -35,10 +35,10 @@ impl Service {
         Ok(Self { program, running, said, quit })
     }
 
-    /// That it still runs.
+    /// Checks that the program still runs.
     ///
     /// # Errors
-    /// How it ended, and the last that it said.
+    /// [`Error::Program`] with the exit status and the last lines of output.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         let failed = Error::system(format!("wait for {}", self.program));
         match self.running.ended(Duration::ZERO).map_err(failed)? {
@@ -47,10 +47,11 @@ impl Service {
         }
     }
 
-    /// Asks it by a signal to end in good order, and waits until it has.
+    /// Sends the signal `by`, at which the program ends in good order, and waits until it has
+    /// ended.
     ///
     /// # Errors
-    /// If it fails, or takes longer.
+    /// If the program fails, or takes longer than `limit`.
     pub(crate) fn stop(mut self, by: Signal, limit: Duration) -> Result<(), Error> {
         let failed = || Error::system(format!("stop {}", self.program));
         self.running.signal(by).map_err(failed())?;
@@ -70,7 +71,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // What does not end so is killed when `running` is dropped.
+        // A program that does not end within the limit is killed when `running` is dropped.
         let _ = self.running.signal(self.quit);
         let _ = self.running.ended(LAST_LIMIT);
     }
@@ -93,7 +94,7 @@ mod tests {
         let process = Pid::from_raw(service.running.id().cast_signed()).unwrap();
         drop(service);
         assert!(test_kill_process(process).is_err(), "it still runs");
-        // It says when it is ready to be asked.
+        // The script prints "ready" when its trap is set.
         let mut service = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
         while !service.said.text().unwrap().contains("ready") {
             service.check().unwrap();

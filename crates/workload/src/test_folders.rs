@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
-/// Two folders that the users of servers can reach as well.
+/// Two folders that other users can also access, such as the user of a server.
 pub(crate) struct TrialFolders {
     folder: TempDir,
     scratch: TempDir,
 }
 
 impl TrialFolders {
-    /// For tests that need only folders.
+    /// Makes folders for tests that need no programs.
     pub(crate) fn new() -> Self {
         let [folder, scratch] = [0, 1].map(|_| {
             let made = tempfile::tempdir().unwrap();
@@ -27,7 +27,8 @@ impl TrialFolders {
         Self { folder, scratch }
     }
 
-    /// For tests that need these programs; `None` and a message if one is missing.
+    /// Makes folders for tests that need these programs. Returns `None` and prints a message if one
+    /// is missing.
     pub(crate) fn with(tools: &[Tool]) -> Option<Self> {
         match tools.iter().find(|tool| tool.find().is_err()) {
             None => Some(Self::new()),
@@ -43,18 +44,18 @@ impl TrialFolders {
         self.folder.path()
     }
 
-    /// The folder for its other files.
+    /// The folder for the other files of the workload.
     pub(crate) fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Calls a function with the place of a run.
+    /// Calls a function with a run in these folders.
     pub(crate) fn given<T>(&self, work: impl FnOnce(&WorkloadRun<'_>) -> T) -> T {
         let place = WorkloadLocation::Folder(self.folder().to_owned());
         work(&WorkloadRun { place: &place, scratch: self.scratch(), seed: 1, progress: &|_| () })
     }
 
-    /// Runs a workload, and checks that it leaves nothing where it ran.
+    /// Runs a workload, and checks that it leaves no files in the folder.
     pub(crate) fn run(&self, workload: &dyn Workload) -> Result<WorkloadResult, Error> {
         let outcome = self.given(|run| workload.run(run));
         assert_eq!(left(self.folder()), 0, "{outcome:?}");

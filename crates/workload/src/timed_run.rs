@@ -11,7 +11,8 @@ use std::{
 
 use crate::Error;
 
-/// Time between progress reports; also how late a paused worker notices that another one has failed.
+/// Time between progress reports. A paused worker notices the failure of another one within this
+/// time.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The schedule that all workers of a run share.
@@ -19,7 +20,7 @@ pub(crate) struct RunWatch {
     begun: Instant,
     measured_from: Instant,
     until: Instant,
-    /// A worker has failed: the others need not continue.
+    /// True if a worker has failed, so that the others end early.
     has_failed: AtomicBool,
 }
 
@@ -94,7 +95,8 @@ impl RunWatch {
     }
 }
 
-/// Returns the value within which this share of all values is, if there are any. The values are sorted.
+/// Returns the smallest value such that this share of all values is not larger, or `None` without
+/// values. The values must be sorted.
 pub(crate) fn within(sorted: &[f64], share: f64) -> Option<f64> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()

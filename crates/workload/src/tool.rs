@@ -1,23 +1,21 @@
-//! Programs that are not ours.
+//! Foreign programs, and the Debian packages that contain them.
 
 use std::{fmt, path::PathBuf};
 
-/// A program and the package of Debian that has it.
+/// A program, and the Debian package that contains it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tool {
-    /// The program's name.
     pub program: &'static str,
-    /// The package's.
     pub package: &'static str,
 }
 
-/// One that is not installed.
+/// A program that is not installed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0} is not installed (Debian's package {package})", package = .0.package)]
 pub struct Missing(pub Tool);
 
 impl Tool {
-    /// Where it is.
+    /// Returns the path of the program.
     ///
     /// # Errors
     /// [`Missing`].
@@ -31,7 +29,7 @@ impl Tool {
     }
 }
 
-/// Where Debian has PostgreSQL's programs, the newest version first.
+/// Returns the folders in which Debian has PostgreSQL's programs, the newest version first.
 fn of_postgresql() -> Vec<PathBuf> {
     let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
     let folders = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();

@@ -23,7 +23,7 @@ pub(crate) struct Sum {
     pub(crate) length: u64,
     /// Time of the last change, in seconds since 1970.
     pub(crate) changed: i64,
-    /// Checksum of the content: SipHash of 64 bits, against mistakes and not against attacks.
+    /// Checksum of the content: SipHash of 64 bits. It detects errors, not attacks.
     pub(crate) hash: u64,
 }
 
@@ -37,7 +37,8 @@ pub(crate) fn forget(folder: &Path) -> Result<(), Error> {
     syncfs(&whole).map_err(|error| failed()(error.into()))?;
     for path in files(folder)? {
         let file = File::open(&path).map_err(Error::system(format!("open {}", path.display())))?;
-        // Only written pages are dropped. On a file system without this function reads come from memory.
+        // The kernel drops clean pages only. A file system that does not support this call returns
+        // data from memory.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
     }
     Ok(())

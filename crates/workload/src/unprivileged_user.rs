@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 
 use crate::Error;
 
-/// A user without privileges if we are root; otherwise the current user.
+/// A user without privileges if the caller is root; otherwise the current user.
 pub(crate) struct UnprivilegedUser(Option<SystemAccount>);
 
 struct SystemAccount {
@@ -21,7 +21,8 @@ struct SystemAccount {
 }
 
 impl UnprivilegedUser {
-    /// Returns the first of these users that the system has, if we are root.
+    /// Returns the first of these users that the system has. Returns the current user if it is not
+    /// root.
     ///
     /// # Errors
     /// If the system has none of them.
@@ -46,7 +47,7 @@ impl UnprivilegedUser {
     /// Makes this user the owner of a folder.
     ///
     /// # Errors
-    /// If the system refuses it, or if the folders above do not let the user pass.
+    /// If the system refuses it, or if the user may not search one of the folders above.
     pub(crate) fn take(&self, folder: &Path) -> Result<(), Error> {
         let Some(user) = &self.0 else { return Ok(()) };
         let failed = Error::system(format!("give {} to {}", folder.display(), user.name));
@@ -60,7 +61,7 @@ impl UnprivilegedUser {
     }
 }
 
-/// Returns true if everybody may pass all folders above this one.
+/// Returns true if every user may search all folders above this one.
 fn is_open(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let all_may = |above: &Path| above.metadata().is_ok_and(|about| about.mode() & 0o001 != 0);

@@ -1,5 +1,6 @@
-//! Files of known content beside a program that does not verify what it reads. They are written before it runs and
-//! compared after it, from the storage and not from memory.
+//! Files of known content next to the files of a program that does not verify its reads. They are
+//! written before the program runs, and compared after it with the data in the storage, not in
+//! memory.
 
 use std::{
     fs::{File, OpenOptions},
@@ -24,7 +25,7 @@ pub(crate) struct WitnessFiles {
 impl WitnessFiles {
     /// The bytes that they take up, including the overhead of file systems.
     pub(crate) const SPACE: u64 = 5 << 20;
-    /// What is compared, for people.
+    /// The compared data, as text for the report.
     pub(crate) const VERIFIED: &'static str =
         "4 MiB in files beside it, written before and read back after, not from the page cache";
 

@@ -6,16 +6,16 @@ use crate::{Error, Tool, WorkloadLocation, WorkloadResult};
 
 /// A workload with its settings.
 pub trait Workload {
-    /// Programs that it needs.
+    /// Returns the programs that the workload needs.
     fn needs(&self) -> Vec<Tool>;
 
-    /// Checks its settings. What they need on this machine is checked later.
+    /// Checks the settings. [`Workload::ready`] checks what they need on this machine.
     ///
     /// # Errors
     /// [`Error::Settings`].
     fn check(&self) -> Result<(), Error>;
 
-    /// Checks that what it needs besides programs is on this machine.
+    /// Checks that this machine has everything that the workload needs besides programs.
     ///
     /// # Errors
     /// [`Error::Settings`], with what is missing and how to get it.
@@ -23,31 +23,34 @@ pub trait Workload {
         Ok(())
     }
 
-    /// Bytes that it needs on its place at most.
+    /// Returns the most bytes that the workload needs at its location.
     fn space(&self) -> u64;
 
-    /// Bytes of these that an earlier run has left there for the next one.
+    /// Returns the bytes of [`Workload::space`] that an earlier run has already left at the
+    /// location for the next one.
     fn left_behind(&self, _place: &WorkloadLocation) -> u64 {
         0
     }
 
-    /// Runs it to its end, and compares what it reads with what it wrote.
+    /// Runs the workload to its end, and compares the data that it reads with the data that it
+    /// wrote.
     ///
     /// # Errors
-    /// What is missing or failed; [`Error::Wrong`] if the storage returned other data.
+    /// Those of missing or failed programs and system calls; [`Error::Wrong`] if the storage
+    /// returned other data.
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error>;
 }
 
-/// What a run gets.
+/// The circumstances of a run.
 #[derive(Clone, Copy)]
 pub struct WorkloadRun<'a> {
-    /// The place.
+    /// The storage on which the workload runs.
     pub place: &'a WorkloadLocation,
     /// A folder on this machine's own disk or memory for scripts and expected content. The caller removes it.
     pub scratch: &'a Path,
-    /// The source of all random choices of the workload itself.
+    /// The seed of all random choices of the workload itself.
     pub seed: u64,
-    /// Called now and then with the share that is done, 0 to 1.
+    /// Called from time to time with the completed share, 0 to 1.
     pub progress: &'a (dyn Fn(f64) + Sync),
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct WorkloadResult {
     /// The first figure is the workload's main metric; the others explain it.
     pub figures: Vec<WorkloadFigure>,
-    /// Which data was compared, for people: "every file that was read".
+    /// The compared data, as text for the report: "every file that was read".
     pub verified: String,
     /// Series over time or of pairs, for plots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

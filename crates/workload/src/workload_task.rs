@@ -11,23 +11,24 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
 #[serde(tag = "workload", rename_all = "kebab-case")]
 pub enum WorkloadTask {
-    /// Bonnie++: a large file written, rewritten, read and sought in; needs a folder
+    /// Bonnie++: writes, rewrites and reads a large file, and seeks in it; needs a folder
     Bonnie(Bonnie),
     /// A software build: unpack, configure, make; needs a folder
     Build(Build),
-    /// SCSI commands over one session, so many at a time; needs a URL
+    /// SCSI commands over one session, with a fixed number in flight; needs a URL
     Commands(CommandsWorkload),
-    /// fio, shaped like Iometer, IOzone or vxbench; needs a folder or device
+    /// fio, configured like Iometer, IOzone or vxbench; needs a folder or device
     Fio(Fio),
-    /// Reads or writes of one size, one at a time, from one thread; on a folder, device or unit
+    /// Reads or writes of one size, one at a time; needs a folder, device or URL
     Micro(Micro),
-    /// PostMark: mail and news as many small files; needs a folder
+    /// PostMark: a mail and news server with many small files; needs a folder
     Postmark(Postmark),
-    /// Scripts of a software developer's day, many at once; needs a folder
+    /// Concurrent scripts of a day of software development; needs a folder
     Sdet(Sdet),
-    /// A trace like EMC-tel at its times: small requests, most of them writes; needs a device or iSCSI unit of 900 MB
+    /// A trace like EMC-tel: small requests, most of them writes, at their original times; needs a
+    /// device or iSCSI unit of 900 MB
     Trace(TraceWorkload),
-    /// A web server under Surge's users: nginx, and what it logs; needs a folder
+    /// A web server under the load of Surge's users: nginx with its log; needs a folder
     Surge(Surge),
     /// TPC-C on PostgreSQL: orders of a wholesale supplier; needs a folder
     Tpcc(Tpcc),
@@ -93,7 +94,7 @@ mod tests {
             WorkloadTask::Bonnie(Bonnie { file_mib: most, processes: most, ..Bonnie::default() }),
             WorkloadTask::Surge(Surge { warm_up: most, ..Surge::default() }),
         ] {
-            // Settings as a plan requests them.
+            // `space` must not overflow with these settings, since a plan calls it before `check`.
             assert!(task.workload().space() > 0);
             let ran = trial.given(|run| task.run(run));
             assert!(matches!(ran, Err(Error::Settings(_))), "{task:?}");

@@ -89,7 +89,7 @@ fn a_span_beyond_the_end_and_a_folder_are_refused() {
     assert!(matches!(short().run(&run), Err(Error::Place { .. })));
 }
 
-/// Answers every write, and performs all except the hundredth.
+/// A volume that loses the hundredth write: it acknowledges it without performing it.
 struct Forgetful {
     disk: MemVolume,
     writes: AtomicU64,

@@ -39,30 +39,31 @@ const SPACE: u64 = 256 << 20;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Build {
-    /// The source, a tarball with a `configure`; without this, Dropbear's, which `forebay lab fetch` has fetched
+    /// Source to build, a tarball with a `configure`. Without this option, Dropbear's, which
+    /// `forebay lab fetch` has fetched
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
-    /// How often it is built
+    /// Number of builds
     #[arg(long, default_value_t = 1)]
     pub iterations: u32,
-    /// Commands that make runs at once
+    /// Commands that make runs concurrently
     #[arg(long, default_value_t = 2)]
     pub jobs: u32,
-    /// What configure is given
+    /// Options for configure
     #[arg(long, value_name = "OPTIONS", default_value = CONFIGURE, allow_hyphen_values = true)]
     pub configure: String,
-    /// What make is to make; all without this
+    /// Goal for make. Without this option, make builds everything
     #[arg(long, value_name = "NAME")]
     pub goal: Option<String>,
-    /// What is run in the built tree and must succeed
+    /// Command that is run in the built tree and must succeed
     #[arg(long, value_name = "COMMAND", default_value = PROOF)]
     pub proof: String,
-    /// Build it on this machine's own disk, too, and compare the objects and programs of both
+    /// Also build on this machine's own disk, and compare the objects and programs of both builds
     #[arg(long)]
     pub reference: bool,
 }
 
-/// Build without zlib, because its headers are not on every machine.
+/// Builds without zlib, because not every machine has its headers.
 const CONFIGURE: &str = "--disable-zlib";
 /// The proof: the server prints its version.
 const PROOF: &str = "./dropbear -V";
@@ -146,7 +147,7 @@ struct Phases {
     unpack: Duration,
     configure: Duration,
     make: Duration,
-    /// The time until all data was stable; it is not part of the benchmark.
+    /// The time until all data was stable after the build. It is not part of the benchmark.
     sync: Duration,
 }
 
@@ -230,8 +231,8 @@ impl Build {
     }
 }
 
-/// Returns the first file that is missing, or that has changed although it was not written since it was unpacked (a
-/// build may write its own sources).
+/// Returns the first file that is missing or wrong. A file is wrong if its content differs although
+/// its modification time does not; a build may write its own sources.
 fn altered<'a>(
     original: &'a BTreeMap<PathBuf, Sum>,
     stored: &BTreeMap<PathBuf, Sum>,
@@ -243,7 +244,8 @@ fn altered<'a>(
     original.iter().find(wrong).map(|(path, _)| path.as_path())
 }
 
-/// Returns true for objects, archives of objects and programs. Other files of a build contain its place and time.
+/// Returns the checksums of objects, archives of objects and programs. Other files of a build
+/// contain its path and time.
 fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     let mut sums = uncached_sums::sums(folder)?;
     sums.retain(|path, _| {
@@ -255,7 +257,7 @@ fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     Ok(sums)
 }
 
-/// Returns the unpacked folder that has a `configure`.
+/// Returns the unpacked folder that contains a `configure`.
 fn tree(folder: &Path) -> Result<PathBuf, Error> {
     let entries = fs::read_dir(folder).map_err(Error::system("look at what was unpacked"))?;
     let mut folders = entries.flatten().map(|entry| entry.path());

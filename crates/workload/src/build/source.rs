@@ -25,7 +25,7 @@ const FETCHING: &str = "forebay-lab-fetching";
 pub struct Fetched {
     /// The tarball.
     pub file: PathBuf,
-    /// Whether it existed already.
+    /// True if the file existed before.
     pub was_there: bool,
 }
 
@@ -77,7 +77,8 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     Ok(Fetched { file, was_there: false })
 }
 
-/// Makes the folder of a fetch and locks it while it is open. Removes what a killed fetch has left.
+/// Locks the destination folder until the returned file is closed, so that no other fetch runs in
+/// it. Removes the remains of a fetch that was killed.
 fn ours(into: &Path) -> Result<File, Error> {
     let lock = File::open(into).map_err(Error::system(format!("open {}", into.display())))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -134,7 +135,8 @@ fn sources(said: &str) -> String {
     lines.into_iter().map(|line| format!("deb-src {line}\n")).collect()
 }
 
-/// Returns the newest file of a folder.
+/// Returns the path of the Dropbear tarball in a folder; of several, the last one in the order of
+/// their names.
 fn tarball(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

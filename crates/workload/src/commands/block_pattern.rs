@@ -4,8 +4,9 @@ use bytes::{Bytes, BytesMut};
 use sim::Rng;
 use volume::Data;
 
-/// The content of blocks: noise, which is the same in all blocks, and in every 4 KiB the number of the block and of
-/// its write. So a block at a wrong place, an old block and a torn block are detected.
+/// The content of blocks: random bytes, which are the same in all blocks, and in every 4 KiB the
+/// number of the block and of its write. This detects a block at a wrong address, an old block and
+/// a torn block.
 pub(super) struct CommandBlockPattern {
     noise: Bytes,
     seed: u64,

@@ -8,12 +8,13 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 use super::block_pattern::CommandBlockPattern;
 use crate::{Error, WorkloadRun, remote_unit::failed};
 
-/// The used part of the volume in blocks of one command each, with the last write of each.
+/// The used part of the volume, divided into blocks of one command each, with the number of the
+/// last write to each.
 pub(super) struct CommandBlocks<'a> {
     volume: &'a dyn Volume,
     block: u32,
     count: u64,
-    /// The block after the last one that was taken.
+    /// The block after the one that was taken last.
     next: Cell<u64>,
     /// The blocks with a command in flight.
     taken: RefCell<Vec<bool>>,
@@ -46,8 +47,9 @@ impl<'a> CommandBlocks<'a> {
         Ok(Self { volume, block, count, next: Cell::new(0), taken, content, written })
     }
 
-    /// Returns the next block without a command in flight. Otherwise a command that is delayed on one connection
-    /// could meet another one for the same block, and the result of two writes would be undefined.
+    /// Returns the next block without a command in flight. Otherwise a command that is delayed on
+    /// one connection could overlap with another one for the same block, and the result of two
+    /// writes would be undefined.
     pub(super) fn take(&self) -> u64 {
         let mut taken = self.taken.borrow_mut();
         loop {
@@ -101,7 +103,8 @@ impl<'a> CommandBlocks<'a> {
         self.volume.flush().await.map_err(failed("flush"))
     }
 
-    /// Compares `count` of the written blocks, evenly distributed. Returns their number.
+    /// Reads at most `most` of the written blocks, evenly distributed, and compares them. Returns
+    /// their number.
     pub(super) async fn read_back(&self, most: u32) -> Result<usize, Error> {
         let written = self.written.borrow().clone();
         let all: Vec<u64> = (0..self.count).filter(|&slot| written[slot as usize] > 0).collect();

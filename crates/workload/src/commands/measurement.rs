@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::{Error, WorkloadResult};
 
-/// A longer turnaround time counts as this one. The session aborts such a command long before.
+/// A longer turnaround time counts as this one. The session aborts such a command much earlier.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The counters of commands that were answered during the measurement.

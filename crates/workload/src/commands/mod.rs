@@ -30,40 +30,42 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommandsWorkload {
-    /// Read; what is read is written first, before the measurement
+    /// Read instead of write. The blocks are written first, before the measurement
     #[arg(long)]
     pub read: bool,
-    /// Bytes of each command, a multiple of 4096, 1 MiB at most
+    /// Bytes of each command, a multiple of 4096, at most 1 MiB
     #[arg(long, default_value_t = 128 << 10)]
     pub block: u32,
-    /// Commands at once, 1 to 1024
+    /// Commands in flight, 1 to 1024
     #[arg(long, default_value_t = 32)]
     pub depth: u16,
     /// Connections of the session, 1 to 8
     #[arg(long, default_value_t = 4)]
     pub connections: u16,
-    /// Give commands to the connections in turn, not to the one with the least to do
+    /// Distribute the commands to the connections in turn, instead of to the connection with the
+    /// least to do
     #[arg(long)]
     pub in_turn: bool,
-    /// The congestion control of our end, as `congestion` in the settings
+    /// TCP congestion control of this end, as in the setting `congestion`
     #[arg(long, value_name = "NAME", default_value = "kernel default")]
     pub congestion: CongestionChoice,
-    /// Send and receive buffer of each socket of our end in bytes; if left out, the kernel tunes them
+    /// Send and receive buffer of each socket of this end in bytes. Without this option the kernel
+    /// tunes them
     #[arg(long, value_name = "BYTES")]
     pub socket_buffer: Option<u32>,
-    /// Seconds before the measurement
+    /// Warm-up in seconds
     #[arg(long, default_value_t = 1.0)]
     pub warm: f64,
-    /// Seconds of the measurement, at most
+    /// Longest measurement in seconds
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
-    /// Bytes after which it ends earlier, those of `warm` included; 0: it does not
+    /// Bytes after which the run ends earlier, including those of the warm-up. 0: no limit
     #[arg(long, default_value_t = 0)]
     pub total: u64,
-    /// Bytes at the beginning of the volume that are used, one command after the other, then again
+    /// Bytes at the beginning of the volume that are used, in sequential order and repeatedly
     #[arg(long, default_value_t = 64 << 20)]
     pub span: u64,
-    /// How many blocks are read back and compared at the end of writes, spread over what was written
+    /// Number of blocks to read back and compare after writes, distributed over the written blocks
     #[arg(long, default_value_t = 32)]
     pub check: u32,
 }
@@ -104,7 +106,7 @@ impl Workload for CommandsWorkload {
             _ if times.iter().any(|time| !(0.0..=86_400.0).contains(time)) => {
                 wrong("a measurement takes from nothing to a day")
             }
-            // There is always a block without a command in flight.
+            // With fewer blocks, there could be none without a command in flight.
             _ if self.slots() < 2 * u64::from(self.depth) => {
                 wrong("the span is shorter than twice what is on its way at once")
             }
@@ -167,8 +169,8 @@ impl CommandsWorkload {
         if self.total == 0 { u64::MAX } else { self.total.div_ceil(self.block.into()) }
     }
 
-    /// Keeps `depth` commands in flight until the time is over or everything is transferred. Returns also the number
-    /// of commands sent.
+    /// Keeps `depth` commands in flight until the time is over or everything is transferred. Also
+    /// returns the number of commands sent.
     async fn measure(
         &self,
         slots: &CommandBlocks<'_>,
@@ -215,8 +217,8 @@ mod tests {
 
     use super::*;
 
-    /// Memory that delays its first write until a number of others are done. It counts writes to a block that arrive
-    /// while another write to it is in progress.
+    /// A volume in memory that delays its first write until `OTHERS` other writes are done. It
+    /// counts writes to a block that arrive while another write to it is in progress.
     struct HoldingUp {
         memory: MemVolume,
         writes: AtomicU32,

@@ -10,13 +10,13 @@ use transport::{CongestionChoice, SocketOptions};
 use super::CommandsWorkload;
 use crate::{Error, remote_unit};
 
-/// Time limit until all connections of the session are there: that of a login.
+/// Time limit until all connections of the session are established: that of a login.
 const JOIN_LIMIT: Duration = Duration::from_secs(15);
-/// How often this is checked.
+/// How often the number of connections is checked.
 const JOIN_LOOK: Duration = Duration::from_millis(10);
 
-/// Opens the session with all connections and the requested congestion control. Fails otherwise: another
-/// configuration must not be measured under this name.
+/// Opens the session with all connections and the requested congestion control. Fails if it gets
+/// another configuration, which must not be measured under this name.
 pub(super) async fn open(commands: &CommandsWorkload, url: &str) -> Result<RemoteVolume, Error> {
     let settings = remote_unit::settings(url)?;
     let congestion = commands.congestion.load().map_err(|error| {
@@ -65,8 +65,8 @@ fn check(congestion: &CongestionChoice, session: &RemoteSession) -> Result<(), E
     Err(Error::Session { act: "open the session".to_owned(), reason })
 }
 
-/// Returns the share of the bytes that each connection has carried; zero for connections that were not there all the
-/// time.
+/// Returns the share of the bytes that each connection has carried. It is zero for connections that
+/// were lost during the measurement.
 pub(super) fn shares(
     before: &[InitiatorConnectionStats],
     after: &[InitiatorConnectionStats],

@@ -26,10 +26,10 @@ pub(super) enum MicroStore {
     File {
         file: File,
         path: PathBuf,
-        /// The page cache is bypassed.
+        /// True if the page cache is bypassed.
         direct: bool,
     },
-    /// A unit of a target, with a session of our own.
+    /// A unit of a target, with a session of this process.
     Remote { runtime: Runtime, volume: Box<RemoteVolume>, durability: Durability },
 }
 
@@ -165,8 +165,8 @@ impl MicroStore {
 impl Drop for MicroStore {
     fn drop(&mut self) {
         match self {
-            // A program that another thread starts has a copy of the descriptor for a moment. Unlock explicitly:
-            // closing alone would keep the lock until the program closes its copy.
+            // A program that another thread starts briefly has a copy of the descriptor. Unlock
+            // explicitly: closing alone would keep the lock until the program closes its copy.
             Self::File { file, .. } => drop(flock(&*file, FlockOperation::Unlock)),
             Self::Remote { runtime, volume, .. } => runtime.block_on(volume.close()),
         }
@@ -177,7 +177,7 @@ fn sync(stable: bool) -> OFlags {
     if stable { OFlags::DSYNC } else { OFlags::empty() }
 }
 
-/// Converts a range of bytes to blocks; `None` if it contains a part of a block.
+/// Converts a range of bytes to blocks. Fails with EINVAL if the range contains a part of a block.
 fn whole(volume: &RemoteVolume, at: u64, length: usize) -> io::Result<Extent> {
     let block = u64::from(volume.geometry().block_size);
     let length = length as u64;
@@ -190,13 +190,14 @@ fn whole(volume: &RemoteVolume, at: u64, length: usize) -> io::Result<Extent> {
 
 /// Memory that is aligned for every disk.
 pub(super) struct Aligned {
-    /// `ALIGNMENT` bytes longer than its used part. It never grows, so that it does not move.
+    /// The vector is `ALIGNMENT` bytes longer than its used part. It never grows, therefore it does
+    /// not move.
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
-/// A page: no disk needs more.
+/// The size of a page. No disk needs a larger alignment.
 const ALIGNMENT: usize = 4096;
 
 impl Aligned {

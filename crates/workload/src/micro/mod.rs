@@ -1,5 +1,5 @@
-//! Reads or writes of one size, one at a time on one thread: the microbenchmarks of the paper on storage outsourcing
-//! (section 4.1, Table 1).
+//! The microbenchmarks of the paper on storage outsourcing (section 4.1, Table 1): reads or writes
+//! of one size, one at a time on one thread.
 
 mod sector_pattern;
 mod block_store;
@@ -24,20 +24,21 @@ use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun
 
 /// The name of the working set's file in a folder.
 const FILE: &str = "forebay-lab-micro";
-/// Number of blocks that are read back after writes: four seconds with a round trip of 16 ms.
+/// Number of blocks that are read back after writes. This takes four seconds with a round trip of
+/// 16 ms.
 const SAMPLE: usize = 256;
-/// Maximum time: a day. No point of an experiment takes as long.
+/// Longest time of a measurement: a day. No point of an experiment takes as long.
 const MOST_SECONDS: u32 = 86_400;
 
-/// Settings of a run; the defaults are those of the paper's Table 1, but for the working set, which is
-/// to be some times larger than the caches below.
+/// Settings of a run. The defaults are those of the paper's Table 1, except for the working set,
+/// which should be several times larger than the caches below.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Micro {
-    /// What is done
+    /// Kind of requests
     #[arg(long, value_enum, default_value_t = MicroAccess::Read)]
     pub access: MicroAccess,
-    /// In which order
+    /// Order of the requests
     #[arg(long, value_enum, default_value_t = MicroAccessPattern::Random)]
     pub pattern: MicroAccessPattern,
     /// Size of each read or write in KiB: 1, 2, 4, 8, 16, 32 or 64
@@ -46,19 +47,19 @@ pub struct Micro {
     /// Size of the working set in MiB
     #[arg(long, default_value_t = 64)]
     pub set_mib: u32,
-    /// How long is measured, in seconds
+    /// Length of the measurement in seconds
     #[arg(long, default_value_t = 10)]
     pub seconds: u32,
-    /// How many reads or writes are measured, in place of a time
+    /// Number of requests to measure, instead of a time
     #[arg(long)]
     pub count: Option<u32>,
-    /// How long the same is done before, in seconds
+    /// Length of the warm-up in seconds, with the same requests
     #[arg(long, default_value_t = 1)]
     pub warm_up_seconds: u32,
-    /// Each write is on stable storage before the next
+    /// Make each write stable before the next
     #[arg(long)]
     pub stable: bool,
-    /// Leave the working set in the folder for the next run (on a device it stays anyway)
+    /// Leave the working set in the folder for the next run. On a device it always stays
     #[arg(long)]
     pub keep: bool,
 }
@@ -205,7 +206,8 @@ struct Measuring<'a> {
     rng: Rng,
     /// The number of the next block in sequential order.
     next: u64,
-    /// The number of this run among those that have written, and of its writes.
+    /// The number of this run among those that have written to the set, and the number of its last
+    /// write.
     writes: [u32; 2],
     /// The last version of each written block.
     written: BTreeMap<u64, u64>,
@@ -303,7 +305,7 @@ impl<'a> Measuring<'a> {
         number * block
     }
 
-    /// Forgets the results so far.
+    /// Discards the results so far.
     fn forget(&mut self) {
         self.times.reset();
         self.total = Duration::ZERO;
@@ -344,7 +346,7 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// Longer response times than an hour count as an hour.
+/// Response times longer than an hour count as an hour.
 const LONGEST_NANOS: u64 = 3_600_000_000_000;
 
 /// How often progress is reported: often enough for requests of 20 ms, and without an effect on the results.
@@ -405,7 +407,7 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_secs(1));
     }
 
-    /// The second run finds the set of the first one, whatever its own settings.
+    /// The second run uses the set of the first one, even if its own settings differ.
     #[test]
     fn a_set_that_is_kept_is_not_filled_again() {
         let folder = tempfile::tempdir().unwrap();

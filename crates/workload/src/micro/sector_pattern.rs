@@ -3,7 +3,8 @@
 
 use sim::Rng;
 
-/// The smallest block of a disk: so a write that is torn at any boundary is detected.
+/// The smallest block of a disk. Each sector has its own stamp, therefore a write that is torn at
+/// any boundary is detected.
 pub(super) const SECTOR: usize = 512;
 
 /// Fills whole sectors. The first one has this number.
@@ -61,7 +62,7 @@ fn word(bytes: &[u8], number: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Describes the error for people.
+/// Describes the error in words.
 fn told(sector: &[u8], number: u64, seed: u64, expected: ExpectedSectorVersion) -> String {
     let at = format!("the 512 bytes at {}", number * SECTOR as u64);
     if sector.iter().all(|byte| *byte == 0) {

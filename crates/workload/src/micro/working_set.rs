@@ -1,5 +1,5 @@
-//! The working set: blocks with verifiable content, after a label that records them. So several runs on one storage
-//! fill it only once.
+//! The working set: blocks with verifiable content, after a label that describes them. With it,
+//! several runs on one storage fill the set only once.
 
 use std::io::ErrorKind;
 
@@ -23,10 +23,10 @@ const PIECE: usize = 4 << 20;
 /// A filled working set.
 pub(super) struct Set<'a> {
     store: &'a MicroStore,
-    /// The seed of the content: that of the run which has filled the set.
+    /// The seed of the content, from the run that filled the set.
     seed: u64,
     bytes: u64,
-    /// Number of runs that have written to it since.
+    /// Number of runs that have written to the set since.
     runs: u32,
 }
 
@@ -67,7 +67,8 @@ impl<'a> Set<'a> {
 
     /// Fills the set with version 0.
     fn filled(self, progress: &dyn Fn(f64)) -> Result<Self, Error> {
-        // Label it as empty until it is complete, whatever was there before.
+        // Label the set as empty until it is complete. Otherwise an interrupted run could leave an
+        // old label with new content.
         self.mark(0)?;
         let mut piece = Aligned::zeros(PIECE);
         for at in (0..self.bytes).step_by(PIECE) {
@@ -81,7 +82,7 @@ impl<'a> Set<'a> {
         Ok(self)
     }
 
-    /// Notes one more run that writes. Returns its number.
+    /// Records in the label that one more run writes. Returns the number of the run.
     pub(super) fn begin_writing(&mut self) -> Result<u32, Error> {
         let mut mark = Aligned::zeros(MARK);
         self.store.read(0, &mut mark)?;
@@ -96,7 +97,7 @@ impl<'a> Set<'a> {
         self.store.read(START + at, into)
     }
 
-    /// Returns the content of a block after this write.
+    /// Writes the content that a block has after this write to `into`.
     pub(super) fn content(&self, at: u64, version: u64, into: &mut [u8]) {
         sector_pattern::fill(into, number(at), self.seed, version);
     }
@@ -159,7 +160,8 @@ fn read_mark(mark: &[u8]) -> Option<[u64; 3]> {
     (magic == MAGIC && summed == sum(&words[..4])).then_some([seed, bytes, runs])
 }
 
-/// A checksum against a torn label. A stronger one is not needed, because nobody gains by a forged one.
+/// A checksum that detects a torn label. It need not be stronger, because a forged label gains
+/// nothing.
 fn sum(words: &[u64]) -> u64 {
     words.iter().fold(0, |sum, word| Rng::new(sum ^ word).next_u64())
 }

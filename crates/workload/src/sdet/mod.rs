@@ -31,16 +31,17 @@ const TOOLS: [Tool; 9] = [
     Tool { program: "tar", package: "tar" },
     Tool { program: "cksum", package: "coreutils" },
 ];
-/// Time limit of one script, which is a second of work. A link on which this is not sufficient needs fewer scripts.
+/// Time limit of one script, which normally takes a second. A link on which this is not sufficient
+/// needs fewer scripts.
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
-/// Maximum number of scripts, each with a waiting thread. The papers use 32 at most.
+/// Maximum number of scripts; each has a waiting thread. The papers use 32 at most.
 const MOST_SCRIPTS: u32 = 1024;
 
 /// Settings of a run.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sdet {
-    /// Scripts at once
+    /// Concurrent scripts
     #[arg(long, default_value_t = 32)]
     pub scripts: u32,
     /// How often each script goes through its mix of 21 tasks
@@ -68,7 +69,7 @@ impl Workload for Sdet {
     }
 
     fn space(&self) -> u64 {
-        // The most that a script makes before it removes it, rounded up.
+        // The most that a script has on the disk at one time, rounded up.
         (u64::from(self.rounds) << 20).saturating_mul(self.scripts.into())
     }
 
@@ -77,7 +78,7 @@ impl Workload for Sdet {
         self.check()?;
         let scripts: Vec<String> =
             (0..self.scripts).map(|number| script::write(run.seed, number, self.rounds)).collect();
-        // Run the scripts on this machine's own disk first, to know the output and the files that they must produce.
+        // Run the scripts on this machine's own disk first, to get the expected output and files.
         let all = 2.0 * f64::from(self.scripts);
         let done = AtomicU32::new(0);
         let one_done = || (run.progress)(f64::from(done.fetch_add(1, Ordering::Relaxed) + 1) / all);

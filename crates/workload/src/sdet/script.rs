@@ -1,17 +1,19 @@
-//! One script: the files with which it begins, then its tasks in an order of its own.
+//! One script: it makes its first files, then executes its tasks in a random order.
 
 use std::fmt::Write;
 
 use sim::Rng;
 
-/// A task of a script, and how often it occurs in each round. `@` is replaced by its number: the names of its files
-/// contain it, so that tasks do not depend on each other. The output of a task is the same wherever it runs.
+/// A task of a script, and how often it occurs in each round. `@` is replaced by the number of the
+/// task: the names of its files contain it, so that tasks do not depend on each other. The output
+/// of a task does not depend on where it runs.
 struct SdetScriptTask {
     in_round: u32,
     commands: &'static str,
 }
 
-/// A round has 21 tasks: mostly editing, viewing and copying, and one of compiling and of formatting.
+/// A round has 21 tasks: mostly editing, viewing and copying, and one each of compiling and of
+/// formatting.
 const TASKS: [SdetScriptTask; 12] = [
     SdetScriptTask {
         in_round: 1,
@@ -51,7 +53,8 @@ const TASKS: [SdetScriptTask; 12] = [
 /// Number of texts in `doc`.
 const TEXTS: u64 = 5;
 
-/// Makes six texts, three sources, and a paper to format; awk makes their random parts from a seed.
+/// Makes five texts, three sources, and a paper to format. awk makes their random parts from a
+/// seed.
 const BEGIN: &str = "\
 set -eu
 export LC_ALL=C

@@ -10,7 +10,7 @@ use std::{
 use super::site::{PIECE, SurgeSite};
 use crate::Error;
 
-/// Time limit of one response: a longer one means that the storage is stuck.
+/// Time limit of one response. A longer time means that the storage is stuck.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Maximum number of header lines, and their maximum length; nginx sends about eight.
 const HEADER: (usize, u64) = (100, 8192);
@@ -90,7 +90,7 @@ impl SurgeClient {
 mod tests {
     use super::*;
 
-    /// Returns the client's result for this response.
+    /// Returns the client's result for a response of these bytes.
     fn of(site: &SurgeSite, answer: Vec<u8>) -> Result<Duration, Error> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut client = SurgeClient { connection: BufReader::new(ours), piece: vec![0; PIECE] };

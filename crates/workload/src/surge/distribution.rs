@@ -37,8 +37,8 @@ pub(super) const TAIL_PERCENT: u32 = 7;
 pub(super) const PAGE: Distribution = Pareto { least: 1.0, shape: 2.43 };
 /// Stack distance: how many other files were requested since the last request for this file.
 pub(super) const STACK: Distribution = Lognormal { mean: 1.5, deviation: 0.80 };
-/// Seconds between the files of a page. The paper's alpha is the scale and its beta the shape, so that half the
-/// pauses are shorter than 0.56 s and a few last many seconds.
+/// Seconds between the files of a page. The paper's alpha is the scale and its beta the shape: half
+/// of the pauses are then shorter than 0.56 s, and a few last many seconds.
 pub(super) const ACTIVE_OFF: Distribution = Weibull { scale: 1.46, shape: 0.382 };
 /// Seconds between pages.
 pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
@@ -46,7 +46,7 @@ pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
 impl Distribution {
     /// Draws a number.
     pub(super) fn draw(self, rng: &mut Rng) -> f64 {
-        // Above 0 and at most 1, so that it has a logarithm.
+        // The number is above 0 and at most 1, so that it has a logarithm.
         let mut share = || ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         match self {
             // The method of Box and Muller, 1958.

@@ -1,5 +1,5 @@
-//! A web server under the load of Surge's users: nginx serves the files of a folder and writes its log to that
-//! folder.
+//! A web server under the load of Surge's users. nginx serves the files of a folder and writes its
+//! log to that folder.
 
 mod distribution;
 mod site;
@@ -40,26 +40,27 @@ const SETTINGS: &str = "nginx.conf";
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time between attempts to connect to a starting server.
 const LOOK: Duration = Duration::from_millis(10);
-/// Bytes of a log line, as measured, rounded up; and the largest number of lines per second.
+/// Space for the log per second: bytes of a log line, as measured and rounded up, times the largest
+/// number of lines per second.
 const LOGGED: u64 = 100 * 20_000;
 
 /// Settings of a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Surge {
-    /// Files of the site, some 50 KB each; the paper has 20000
+    /// Files of the site, some 50 KB each. The paper has 20000
     #[arg(long, default_value_t = 2000)]
     pub files: u32,
-    /// Users at once
+    /// Concurrent users
     #[arg(long, default_value_t = 100)]
     pub users: u32,
-    /// Seconds that are measured
+    /// Length of the measurement in seconds
     #[arg(long, default_value_t = 60)]
     pub seconds: u32,
-    /// Seconds before these, with the same load
+    /// Length of the warm-up in seconds, with the same load
     #[arg(long, default_value_t = 5)]
     pub warm_up: u32,
-    /// How many times as fast as Surge's the users read what they got
+    /// Speed of the users' pauses, relative to Surge's: 2 halves the pauses
     #[arg(long, default_value_t = 1.0)]
     pub pace: f64,
 }
@@ -107,11 +108,12 @@ impl Workload for Surge {
         }
         let site = SurgeSite::new(self.files, run.seed);
         site.write(&own.path().join("files"), &|done| (run.progress)(0.3 * done))?;
-        // Written before the folder is given to the server's user, who could otherwise replace the file.
+        // Write the settings before the folder is given to the server's user, who could otherwise
+        // replace the file.
         self.write_settings(own.path(), local.path())?;
         user.take(&own.path().join("log"))?;
         user.take(local.path())?;
-        // The server has not cached any of the files yet.
+        // Drop the files from the page cache, so that the server reads them from storage.
         uncached_sums::forget(own.path())?;
         let (mut server, clients) = self.start(&user, local.path())?;
         let sequence = site.sequence();
@@ -141,7 +143,7 @@ impl Workload for Surge {
 /// State shared by all users.
 struct SurgeLoad<'a> {
     site: &'a SurgeSite,
-    /// The request sequence; it is generated again when it ends.
+    /// The request sequence. It starts again from the beginning when it ends.
     sequence: &'a [u32],
     next: AtomicUsize,
 }
@@ -239,7 +241,8 @@ impl Surge {
         written.map_err(Error::system("write nginx's settings"))
     }
 
-    /// Writes the server's settings: its log is in the folder, in nginx's default format; everything else is local.
+    /// Returns the server's settings. The log is in the folder, in nginx's default format; all
+    /// other files are local.
     fn settings(&self, folder: &Path, local: &Path) -> String {
         let (folder, local) = (folder.display(), local.display());
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

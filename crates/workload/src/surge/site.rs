@@ -22,7 +22,7 @@ const IN_FOLDER: u32 = 1000;
 pub(super) const PIECE: usize = 16 * 1024;
 /// Bytes of one write at most. It is large because each write may be synchronous.
 const BUFFER: usize = 256 * 1024;
-/// Number of neighbours on either side of the drawn stack position among which the next file is chosen.
+/// The next file is chosen among the drawn stack position and this many neighbours on either side.
 const WINDOW: usize = 5;
 
 /// The files of a site, by number.
@@ -130,7 +130,8 @@ fn size(rng: &mut Rng) -> u64 {
     size.clamp(1.0, LARGEST) as u64
 }
 
-/// The body ends where the tail begins: 97 of a hundred drawn numbers are below.
+/// Draws a size of the body. The body ends where the tail begins; 97 of a hundred drawn numbers are
+/// below that.
 fn small(rng: &mut Rng) -> f64 {
     loop {
         let size = BODY.draw(rng);
@@ -168,7 +169,8 @@ mod tests {
         for site in &sites {
             let total = site.total() as f64;
             assert!((0.95e9..1.25e9).contains(&total), "{total}");
-            // The tail has 7 % of the files. No file of the body is as large; otherwise it would be 3 % more.
+            // The tail has 7 % of the files. Without the limit of the body, 3 % more files would be
+            // as large.
             let large = (0..20_000).filter(|file| site.size(*file) as f64 >= LARGE).count();
             assert!((1250..1550).contains(&large), "{large}");
         }
@@ -184,7 +186,8 @@ mod tests {
         sequence.iter().for_each(|file| counts[*file as usize] += 1);
         counts.sort_unstable_by(|a, b| b.cmp(a));
         assert_eq!([counts[0], counts[1], counts[9], counts[999]], [1000, 500, 100, 1]);
-        // In a random order one request in ten would be for one of the ten files before; here most are.
+        // In a random order only a minority of the requests would be for one of the ten files
+        // before; here most are.
         let again = sequence.windows(11).filter(|ten| ten[..10].contains(&ten[10])).count();
         assert!(again * 2 > sequence.len(), "{again} of {}", sequence.len());
         assert_eq!(sequence, SurgeSite::new(1000, 2).sequence());

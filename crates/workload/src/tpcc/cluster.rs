@@ -1,4 +1,5 @@
-//! The workload's own PostgreSQL cluster: created in the folder, and reachable only by a Unix socket.
+//! The workload's own PostgreSQL cluster. It is created in the folder, and can be reached only
+//! through a Unix socket.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,18 +18,19 @@ use crate::{
 };
 
 pub(super) const INITDB: Tool = Tool { program: "initdb", package: "postgresql" };
-/// Time limit for initdb, for a start after a stop, and for a stop that writes all dirty data to remote storage over
-/// a slow line.
+/// Time limit of initdb, of a start after a stop, and of a stop that writes all dirty data to
+/// remote storage over a slow link.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Time between attempts to connect to a starting database. A start takes about a second.
 const LOOK: Duration = Duration::from_millis(20);
-/// Connections in addition to those of the clients: our own one, and those that PostgreSQL reserves for its
-/// superuser.
+/// Connections in addition to those of the clients: the one of the workload itself, and those that
+/// PostgreSQL reserves for its superuser.
 const SPARE: u32 = 6;
 
 /// A cluster that may be running.
 pub(super) struct Cluster {
-    // Dropped in this order: the processes end before their files are removed.
+    // The order of the fields is the order of dropping: the processes must end before their files
+    // are removed.
     server: Option<Service>,
     data: OwnedFolder,
     sockets: OwnedFolder,
@@ -38,15 +40,15 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Creates an empty cluster with page checksums. If we are root, it belongs to another user, because PostgreSQL
-    /// does not run as root.
+    /// Creates an empty cluster with page checksums. If the caller is root, the cluster belongs to
+    /// another user, because PostgreSQL does not run as root.
     pub(super) fn make(
         folder: &Path,
         scratch: &Path,
         tpcc: &Tpcc,
         space: u64,
     ) -> Result<Self, Error> {
-        // The program may be a link; the other programs are beside its target.
+        // The program may be a link. The other programs are in the folder of its destination.
         let initdb = INITDB.find()?.canonicalize().map_err(Error::system("find initdb"))?;
         let programs = initdb.parent().expect("a program is in a folder").to_owned();
         let user = UnprivilegedUser::without_privilege(&["postgres", "nobody"])?;
@@ -57,7 +59,8 @@ impl Cluster {
         let settings = vec![
             "listen_addresses=".to_owned(),
             format!("unix_socket_directories={}", sockets.path().display()),
-            // Whoever can connect to the socket is superuser: only its owner and root can.
+            // Every user who can connect to the socket is superuser; therefore only its owner and
+            // root can connect.
             "unix_socket_permissions=0700".to_owned(),
             format!("max_connections={}", tpcc.clients + SPARE),
             format!("shared_buffers={}MB", tpcc.shared_buffers),
@@ -132,20 +135,20 @@ impl Cluster {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
-        // Environment variables for the user's other clusters do not apply to this one.
+        // Remove environment variables that the user has set for other clusters.
         for (key, _) in
             std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("PG"))
         {
             command.env_remove(key);
         }
-        // The program parses PostgreSQL's messages.
+        // The program parses PostgreSQL's messages, which must not be translated.
         command.env("LC_ALL", "C").current_dir(self.data.path());
         self.user.run(&mut command);
         command
     }
 
     fn data(&self) -> PathBuf {
-        // initdb sets the mode of its folder itself.
+        // initdb sets the mode of its folder itself, which must not be that of the folder `data`.
         self.data.path().join("data")
     }
 }
@@ -191,7 +194,7 @@ mod tests {
         let error = failed(client.query_one("SELECT sum(n) FROM t", &[]).unwrap_err());
         assert!(matches!(error, Error::Wrong(_)), "{error}");
         drop(client);
-        // A running cluster that is dropped leaves nothing.
+        // A running cluster that is dropped leaves no files.
         drop(cluster);
         assert_eq!(left(folder), 0);
     }

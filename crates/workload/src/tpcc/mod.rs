@@ -28,31 +28,32 @@ use crate::{Error, Tool, Workload, WorkloadResult, WorkloadRun};
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tpcc {
-    /// Warehouses, each some 100 MB of data
+    /// Number of warehouses, each with some 100 MB of data
     #[arg(long, default_value_t = 1)]
     pub warehouses: u32,
-    /// Customers of each of a warehouse's ten districts; the standard says 3000
+    /// Customers of each of a warehouse's ten districts. The standard demands 3000
     #[arg(long, default_value_t = 3000)]
     pub customers: u32,
-    /// Items, all of them in stock in each warehouse; the standard says 100000
+    /// Number of items, all of them in stock in each warehouse. The standard demands 100000
     #[arg(long, default_value_t = 100_000)]
     pub items: u32,
-    /// Clients at once
+    /// Concurrent clients
     #[arg(long, default_value_t = 10)]
     pub clients: u32,
-    /// Seconds that are measured
+    /// Length of the measurement in seconds
     #[arg(long, default_value_t = 60)]
     pub seconds: u32,
-    /// Seconds before these, with the same load
+    /// Length of the warm-up in seconds, with the same load
     #[arg(long, default_value_t = 5)]
     pub warm_up: u32,
-    /// MiB of the database's own cache (shared_buffers): less than its data, or the storage has little to read
+    /// Size of the database's own cache (shared_buffers) in MiB. It should be smaller than the
+    /// data, or the storage has little to read
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub shared_buffers: u32,
-    /// MiB of the database's log between two checkpoints (max_wal_size)
+    /// Size of the database's log between two checkpoints (max_wal_size) in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub log: u32,
-    /// Let clients take the standard's time to key in and to think: some 21 s for each transaction
+    /// Let clients wait for the standard's keying and think times: some 21 s for each transaction
     #[arg(long)]
     pub think: bool,
 }
@@ -104,11 +105,12 @@ impl Workload for Tpcc {
     fn space(&self) -> u64 {
         let [warehouses, customers, items] =
             [self.warehouses, self.customers, self.items].map(u64::from);
-        // As measured with a populated database, including indices: a row of stock takes 400 bytes, a customer with
-        // an order of ten lines 2200, an item 120.
+        // Bytes per row, measured with a populated database, indices included: stock 400, a
+        // customer with an order of ten lines 2200, an item 120.
         let warehouse = items * 400 + 10 * customers * 2200;
         let data = warehouses.saturating_mul(warehouse).saturating_add(items * 120);
-        // The log, an empty cluster, and what a fast machine adds in a second.
+        // Space for the log, for an empty cluster, and for the data that a fast machine adds per
+        // second.
         let seconds = u64::from(self.seconds) + u64::from(self.warm_up);
         data.saturating_add((u64::from(self.log) << 20) + (64 << 20) + seconds * (4 << 20))
     }
@@ -129,7 +131,7 @@ impl Workload for Tpcc {
             .run(&mut random, &progress(0.4, 0.4))?;
         consistency::check(&mut client)?;
         drop(client);
-        // The totals after a restart, which PostgreSQL reads from its files.
+        // Stop the cluster, so that the totals after the restart come from its files.
         cluster.stop()?;
         cluster.check_pages()?;
         cluster.start()?;
@@ -193,8 +195,8 @@ fn failed(error: postgres::Error) -> Error {
     Error::Program { program: "PostgreSQL".to_owned(), ending: "answered".to_owned(), said }
 }
 
-/// Time limit of a statement. To read a database of a few GB from remote storage takes minutes; a statement that
-/// takes longer than this is stuck.
+/// Time limit of a statement. Reading a database of a few GB from remote storage takes minutes; a
+/// statement that takes longer than this is stuck.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ pub(super) fn populate(
         fill.warehouse(warehouse)?;
         progress(f64::from(warehouse) / parts);
     }
-    // Statement by statement: some cannot be in a transaction together with others.
+    // Execute each statement separately: some of them cannot run in a transaction together with
+    // others.
     for statement in schema::KEYS.split(';').filter(|text| !text.trim().is_empty()) {
         fill.client.batch_execute(statement).map_err(failed)?;
     }
@@ -59,7 +60,7 @@ impl<'a> Rows<'a> {
         Ok(Self(client.copy_in(&format!("COPY {table} FROM STDIN")).map_err(failed)?))
     }
 
-    /// Adds a row; `\N` is a null. None of our values contains a tab, a newline or a backslash.
+    /// Adds a row; `\N` is a null. No value contains a tab, a newline or a backslash.
     fn row(&mut self, values: &[&dyn Display]) -> Result<(), Error> {
         let mut write = || {
             for (number, value) in values.iter().enumerate() {

@@ -9,13 +9,13 @@ pub(super) struct TpccRandom(Rng);
 /// The constants C of NURand (clause 2.1.6.1), chosen once for each run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constants {
-    /// For last names while the database is populated.
+    /// C for last names while the database is populated.
     pub(super) last_load: u32,
-    /// For last names in transactions.
+    /// C for last names in transactions.
     pub(super) last_run: u32,
-    /// For customers.
+    /// C for customer numbers.
     pub(super) customer: u32,
-    /// For items.
+    /// C for item numbers.
     pub(super) item: u32,
 }
 
@@ -66,7 +66,7 @@ impl TpccRandom {
         self.0.exponential(mean)
     }
 
-    /// The function NURand(A, x, y), clause 2.1.6.
+    /// Returns the value of the function NURand(A, x, y), clause 2.1.6.
     pub(super) fn uneven(&mut self, a: u32, c: u32, x: u32, y: u32) -> u32 {
         (((self.within(0, a) | self.within(x, y)) + c) % (y - x + 1)) + x
     }

@@ -1,4 +1,4 @@
-//! The clients: each executes one transaction after the other until the time is over.
+//! The clients. Each executes transactions until the time is over.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use super::{
 };
 use crate::timed_run::{RunWatch, within};
 
-/// How often a transaction is retried after a serialization failure or deadlock. With hundreds of clients at one row
-/// some retries are normal; this many are not.
+/// How often a transaction is executed when it meets serialization failures or deadlocks. With
+/// hundreds of clients at one row some retries are normal; this many are not.
 const TRIES: u32 = 100;
 
 /// All clients.
@@ -43,7 +43,8 @@ pub(super) struct TerminalResult {
 }
 
 impl TerminalResult {
-    /// Returns the milliseconds within which this share of the measured orders was answered, if there are any.
+    /// Returns the time in milliseconds within which this share of the measured orders was
+    /// answered, if there are any.
     pub(super) fn within(&self, share: f64) -> Option<f64> {
         within(&self.times, share)
     }

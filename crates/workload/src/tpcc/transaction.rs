@@ -54,7 +54,7 @@ pub(super) enum TransactionEnding {
     Wrong(String),
 }
 
-/// The place of a client: its warehouse, and the district whose stock it asks for.
+/// The warehouse of a client, and the district whose stock it asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
     pub(super) warehouse: i32,
@@ -164,7 +164,7 @@ impl TransactionInputSource<'_> {
         Some(if other >= self.home.warehouse { other + 1 } else { other })
     }
 
-    /// By name in sixty of a hundred cases.
+    /// Draws a customer: by name in sixty of a hundred cases, otherwise by number.
     fn customer(&self, warehouse: i32, district: i32, random: &mut TpccRandom) -> CustomerSelector {
         let customers = self.tpcc.customers;
         let who = if random.percent(60) {
@@ -408,7 +408,7 @@ fn stock_level(
     Ok(TransactionEnding::Committed)
 }
 
-/// Returns the number of a customer.
+/// Returns the number of a customer, or `None` if there is no customer with the name.
 fn find(
     act: &mut Transaction<'_>,
     st: &Statements,
@@ -423,8 +423,8 @@ fn find(
     Ok((!all.is_empty()).then(|| all[(all.len() - 1) / 2].get(0)))
 }
 
-/// Returns the result for a missing customer, which is wrong: every name that is asked for was given when the tables
-/// were filled.
+/// Returns the result for a missing customer. The database is wrong then: every name that is asked
+/// for was assigned when the tables were filled.
 fn nobody(of: &CustomerSelector) -> TransactionEnding {
     TransactionEnding::Wrong(format!("there is no such customer: {of:?}"))
 }

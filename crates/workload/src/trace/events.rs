@@ -1,44 +1,46 @@
-//! A trace like EMC-tel. STICS (section 5.2) says of the one that EMC recorded at a telecommunications company: 230,370
-//! requests of 4 blocks (2 KiB), 89 % of them writes, 333 a second, of a data set of 900 MB. The trace itself is not public.
-//! How requests cluster in time and in space is assumed here: each assumption is a constant below. Times, places and
-//! kinds follow from a seed.
+//! A trace like EMC-tel, which EMC recorded at a telecommunications company and which is not
+//! public. STICS (section 5.2) says about it: 230,370 requests of 4 blocks (2 KiB), 89 % of them
+//! writes, 333 per second, in a data set of 900 MB. How requests cluster in time and in space is
+//! assumed here; each assumption is a constant below. Times, blocks and kinds of requests follow
+//! from a seed.
 
 use std::time::Duration;
 
 use sim::Rng;
 
-/// The data set, in blocks of one request.
+/// Size of the data set in blocks of one request.
 const SET_BLOCKS: u64 = TraceEvents::SET_BLOCKS;
 
-/// Published: the share of writes, and requests in a second.
+/// Published: the share of writes, and requests per second.
 const WRITES: f64 = 0.89;
 const RATE: f64 = 333.0;
 
-/// Assumed: requests of a burst and seconds between them, in the mean. The pause after a burst makes up the rate.
+/// Assumed: mean number of requests in a burst, and mean seconds between them. The pause after a
+/// burst is chosen so that the rate is [`RATE`].
 const BURST: f64 = 16.0;
 const GAP: f64 = 0.0005;
 const PAUSE: f64 = BURST / RATE - (BURST - 1.0) * GAP;
-/// Assumed: the share of writes that follow the last one, and that go to a block of lately.
+/// Assumed: the share of writes to the block after the last write, and of writes to a recently used
+/// block.
 const SEQUENTIAL: f64 = 0.4;
 const REWRITES: f64 = 0.3;
-/// Assumed: the share of reads that go to a block of lately.
+/// Assumed: the share of reads of a recently used block.
 const REREADS: f64 = 0.95;
-/// Assumed: how many requests ago that was, in the mean, and at most.
+/// Assumed: how many requests ago a recently used block was used, in the mean, and at most.
 const DISTANCE: f64 = 1024.0;
 const MEMORY: usize = 4096;
 
-/// One request of the trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceEvent {
-    /// When it is due, from the beginning of the trace.
+    /// When the request is due, as time from the beginning of the trace.
     pub at: Duration,
-    /// The number of the block of [`TraceEvents::BLOCK_BYTES`].
+    /// The number of the block, in units of [`TraceEvents::BLOCK_BYTES`].
     pub block: u32,
-    /// Whether it writes.
+    /// True for a write, false for a read.
     pub write: bool,
 }
 
-/// The requests in the order of their times.
+/// Iterator over the requests in the order of their times.
 #[derive(Clone, Debug)]
 pub struct TraceEvents {
     rng: Rng,
@@ -46,7 +48,7 @@ pub struct TraceEvents {
     writes_left: u64,
     seconds: f64,
     last_write: u32,
-    /// Blocks of lately, a ring.
+    /// Ring of recently used blocks.
     recent: Vec<u32>,
     newest: usize,
 }
@@ -56,10 +58,11 @@ impl TraceEvents {
     pub const REQUESTS: u64 = 230_370;
     /// Bytes of a request: four sectors.
     pub const BLOCK_BYTES: u32 = 2048;
-    /// The data set in blocks of one request: 900 MB.
+    /// Size of the data set in blocks of one request: 900 MB.
     pub const SET_BLOCKS: u64 = 900_000_000 / Self::BLOCK_BYTES as u64;
 
-    /// The first `requests` of the trace that this seed gives, with the published share of writes.
+    /// Returns the first `requests` requests of the trace of this seed, with the published share of
+    /// writes.
     #[must_use]
     pub fn new(seed: u64, requests: u64) -> Self {
         Self {
@@ -105,7 +108,8 @@ impl Iterator for TraceEvents {
         if self.left == 0 {
             return None;
         }
-        // So that in the end there are as many writes as there have to be.
+        // Drawn from the writes and requests that remain, so that the number of writes is exact in
+        // the end.
         let write = self.rng.share() * (self.left as f64) < self.writes_left as f64;
         self.writes_left -= u64::from(write);
         self.left -= 1;
@@ -129,7 +133,7 @@ mod tests {
         let events: Vec<TraceEvent> = TraceEvents::new(1, TraceEvents::REQUESTS).collect();
         assert_eq!(events.len(), 230_370);
         assert_eq!(events.iter().filter(|event| event.write).count(), 205_029);
-        // 472 MB moved, of 900 MB.
+        // The requests move 472 MB; the data set has 900 MB.
         assert_eq!(events.len() as u64 * u64::from(TraceEvents::BLOCK_BYTES) / 1_000_000, 471);
         let seconds = events.last().unwrap().at.as_secs_f64();
         assert!((seconds - 692.0).abs() < 0.03 * 692.0, "{seconds}");
@@ -148,7 +152,7 @@ mod tests {
         assert_eq!(first(7).iter().filter(|event| event.write).count(), 890);
     }
 
-    /// Results that were published refer to these requests. The digest is FNV-1a.
+    /// Published results refer to these requests. The digest is FNV-1a.
     #[test]
     fn the_trace_of_seed_1_never_changes() {
         let digest =

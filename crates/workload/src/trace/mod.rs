@@ -1,4 +1,5 @@
-//! A trace like EMC-tel, replayed at its times on a device or unit: "STICS", 5.2 and 5.3.4.
+//! Replays a trace like EMC-tel at its original times on a device or unit (STICS, sections 5.2 and
+//! 5.3.4).
 
 mod events;
 mod queue;
@@ -27,16 +28,16 @@ const REQUESTS: u64 = TraceEvents::REQUESTS;
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct TraceWorkload {
-    /// How many requests from the beginning, 1 to 230370
+    /// Number of requests to replay, from the beginning of the trace, 1 to 230370
     #[arg(long, default_value_t = REQUESTS)]
     pub requests: u64,
-    /// Seconds of the trace in a second, 0.01 to 100
+    /// Speed of the replay: seconds of the trace per second, 0.01 to 100
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
-    /// Writes are stable when they are answered (FUA)
+    /// Make each write stable before it is acknowledged (FUA)
     #[arg(long)]
     pub durable: bool,
-    /// How many written blocks are read back at the end and compared, spread over all of them
+    /// Number of written blocks to read back and compare at the end, distributed over all of them
     #[arg(long, default_value_t = 1000)]
     pub check: u64,
 }
@@ -68,7 +69,7 @@ impl Workload for TraceWorkload {
 
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
-        // The thread that replays drives the session, too.
+        // One thread runs both the replay and the session.
         remote_unit::runtime()?.block_on(async {
             let opened = OpenedTraceVolume::open(run.place).await?;
             let answered = self.replay(&opened.stack, run).await;
@@ -105,7 +106,8 @@ impl TraceWorkload {
         };
         let (all, reads, writes) = (of(None), of(Some(false)), of(Some(true)));
         let end = requests.iter().map(|it| it.due + it.response).max().unwrap_or_default();
-        // Three digits after the point are microseconds of the response: no clock here is better.
+        // Round the response, which is in milliseconds, to microseconds: no clock here is more
+        // precise.
         let rounded = |seconds: f64| (seconds * 1e6).round() / 1e6;
         let points = requests
             .iter()
@@ -138,16 +140,16 @@ fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len().max(1) as f64
 }
 
-/// Of sorted times; 0 if there are none.
+/// Returns the quantile `part` (0 to 1) of sorted times, or 0 without times.
 fn quantile(times: &[f64], part: f64) -> f64 {
     let last = times.len().saturating_sub(1);
     times.get((last as f64 * part).round() as usize).copied().unwrap_or(0.0)
 }
 
-/// What a trace is replayed on.
+/// The volume on which a trace is replayed.
 struct OpenedTraceVolume {
     stack: Stack,
-    /// To be closed at the end.
+    /// The session, to be closed at the end; `None` for a device.
     remote: Option<Arc<RemoteVolume>>,
 }
 
@@ -173,7 +175,7 @@ impl OpenedTraceVolume {
     }
 }
 
-/// A block device past the page cache, which nobody else uses.
+/// Opens a block device that bypasses the page cache. Fails if another program uses the device.
 fn device(path: &Path) -> Result<Stack, Error> {
     drop(open_device(path, rustix::fs::OFlags::empty())?);
     let options = FileVolumeOptions { direct: true, ..FileVolumeOptions::new(path) };
@@ -215,7 +217,7 @@ mod tests {
         assert!(answered.compared > 500, "{}", answered.compared);
         assert!(answered.requests.iter().all(|it| it.response < Duration::from_secs(5)));
         let outcome = trace.outcome(answered);
-        // At the times of the trace: 333 a second, ten times as fast.
+        // The trace has 333 requests per second, and is replayed ten times as fast.
         let rate = outcome.get("requests").unwrap();
         assert!((2000.0..4500.0).contains(&rate), "{rate}");
         assert!(outcome.get("response").unwrap() > 0.0, "{outcome:?}");

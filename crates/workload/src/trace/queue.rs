@@ -4,8 +4,8 @@ use std::collections::{HashSet, VecDeque};
 
 use super::events::TraceEvent;
 
-/// The blocks that have a request in flight, and the requests that wait for one of them. A file system does not send two
-/// requests for one block at once either.
+/// The blocks that have a request in flight, and the requests that wait for one of them. A file
+/// system does not send two concurrent requests for one block either.
 #[derive(Clone, Debug, Default)]
 pub struct TraceQueue {
     busy: HashSet<u32>,
@@ -35,7 +35,7 @@ impl TraceQueue {
         Some(event)
     }
 
-    /// Notes that the request for a block was answered.
+    /// Records that the request for a block was answered.
     pub fn answered(&mut self, block: u32) {
         self.busy.remove(&block);
     }

@@ -1,4 +1,5 @@
-//! Requests when they are due, whatever has been answered, and every read compared with what was written.
+//! Sends each request when it is due, independently of earlier responses, and compares every read
+//! with the data that was written.
 
 use std::{
     collections::HashMap,
@@ -29,29 +30,29 @@ pub(super) struct TraceReplay<'a> {
     durability: Durability,
     in_flight: FuturesUnordered<BoxFuture<'a, CompletedTraceRequest>>,
     queue: TraceQueue,
-    /// How often each block was written; what it holds follows from that.
+    /// The number of writes to each block. The expected content follows from it.
     versions: HashMap<u32, u32>,
     answered: TraceReplayResult,
 }
 
-/// What was found.
+/// The result of a replay.
 #[derive(Debug, Default)]
 pub(super) struct TraceReplayResult {
-    /// In the order in which they were due.
+    /// The requests in the order in which they were due.
     pub requests: Vec<AnsweredTraceRequest>,
-    /// How many waited for one of the same block.
+    /// Number of requests that waited for another one for their block.
     pub held: u64,
-    /// Reads that were compared.
+    /// Number of reads that were compared.
     pub compared: u64,
 }
 
 /// A request that was answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnsweredTraceRequest {
-    /// When it was due, from the beginning.
+    /// When the request was due, as time from the beginning.
     pub due: Duration,
     pub write: bool,
-    /// From then to its answer.
+    /// Time from when the request was due until its response.
     pub response: Duration,
 }
 
@@ -62,9 +63,9 @@ struct CompletedTraceRequest {
 }
 
 const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
-/// Requests in flight when blocks are read back.
+/// The most requests in flight while blocks are read back.
 const AT_ONCE: usize = 32;
-/// Of so many answers, one is told as progress.
+/// Progress is reported once per this number of responses.
 const TELL: usize = 64;
 
 impl<'a> TraceReplay<'a> {
@@ -80,7 +81,7 @@ impl<'a> TraceReplay<'a> {
         }
     }
 
-    /// All events, `speed` times as fast as they came.
+    /// Replays all events at `speed` times their original speed.
     pub async fn put(
         &mut self,
         events: TraceEvents,
@@ -101,7 +102,8 @@ impl<'a> TraceReplay<'a> {
                 }
                 Some(done) = self.in_flight.next() => {
                     let CompletedTraceRequest { event, at, .. } = done;
-                    // The clock of the trace does not stop for a request that waits.
+                    // The response time begins when the request is due, even if it waits for
+                    // another one for its block.
                     let response = at.saturating_duration_since(begun + event.at);
                     let request = AnsweredTraceRequest { due: event.at, write: event.write, response };
                     self.answered.requests.push(request);
@@ -122,7 +124,7 @@ impl<'a> TraceReplay<'a> {
         Ok(())
     }
 
-    /// Makes all writes stable, and reads so many of the written blocks again.
+    /// Makes all writes stable, and reads back at most `most` of the written blocks.
     pub async fn read_back(&mut self, most: u64) -> Result<(), Error> {
         self.volume.flush().await.map_err(failed("flush"))?;
         let mut blocks: Vec<u32> = self.versions.keys().copied().collect();
@@ -174,7 +176,8 @@ impl<'a> TraceReplay<'a> {
         let CompletedTraceRequest { event: TraceEvent { block, write, .. }, found, .. } = done;
         self.queue.answered(block);
         let found = found.map_err(failed(if write { "write" } else { "read" }))?;
-        // What a block held before the trace is not known.
+        // Blocks that the trace has not written cannot be compared: their earlier content is
+        // unknown.
         let (Some(found), Some(version)) = (found, self.versions.get(&block)) else {
             return Ok(());
         };
@@ -187,19 +190,20 @@ impl<'a> TraceReplay<'a> {
     }
 }
 
-/// Events from a thread of its own, each when it is due: the runtime's timers count in milliseconds.
+/// Sends each event to the receiver when it is due. A separate thread does this, since the
+/// runtime's timers have a resolution of milliseconds.
 fn at_their_times(
     begun: Instant,
     events: Vec<TraceEvent>,
 ) -> Result<UnboundedReceiver<TraceEvent>, Error> {
-    // It holds what waits for the replay to have time, at most the trace.
+    // The channel is unbounded, but holds at most the events of the trace.
     let (sender, receiver) = unbounded_channel();
     let thread = thread::Builder::new().name("trace".to_owned()).spawn(move || {
-        // Without it the kernel may take 50 us more to wake us.
+        // Without this, the kernel may take 50 us more to wake the thread.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         for event in events {
             thread::sleep((begun + event.at).saturating_duration_since(Instant::now()));
-            // The replay has ended early.
+            // The receiver is closed: the replay has ended early.
             if sender.send(event).is_err() {
                 return;
             }
@@ -208,7 +212,7 @@ fn at_their_times(
     thread.map(|_| receiver).map_err(Error::system("start a thread"))
 }
 
-/// What a block holds after so many writes to it.
+/// Returns the content of a block after `version` writes to it.
 fn content(seed: u64, block: u32, version: u32) -> Vec<u8> {
     let place = u64::from(block) << 32 | u64::from(version);
     let mut bytes = vec![0; TraceEvents::BLOCK_BYTES as usize];
