@@ -1,5 +1,5 @@
-//! Runs points in order, each as often as it specifies, and stores each result as soon as it is known. If a point
-//! fails, the run continues without it.
+//! Runs points in order, each as often as it specifies, and stores each result as soon as it is
+//! known. After a point that fails, the run continues with the next one.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +11,11 @@ use crate::{
     Error, ExperimentPoint, PointRecord, PointRunResult, Results, Scene, results::settings,
 };
 
-/// Gets notified about the progress of a run.
+/// Receives the progress of a run.
 pub trait Watcher {
-    /// A point begins; `left` is the estimated time for it and all points after it.
+    /// A point begins. `left` is the estimated time for it and all points after it.
     fn begins(&mut self, point: &ExperimentPoint, number: usize, of: usize, left: Duration);
-    /// A point has ended: its record, or why it has none.
+    /// A point has ended. `result` is its record, or the reason why it has none.
     fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>);
 }
 
@@ -26,19 +26,20 @@ pub struct LabRunSummary {
     pub measured: usize,
     /// Number of failed points.
     pub failed: usize,
-    /// The run was stopped before its end.
+    /// True if the run was stopped before its end.
     pub stopped: bool,
-    /// An error while everything was shut down.
+    /// The error of removing a site, if there was one.
     pub untidy: Option<String>,
 }
 
-/// Seconds to set up a site, for the estimate: processes, a file system, an empty log.
+/// Seconds to set up a site, for the estimate: to start processes, make a file system and an empty
+/// log.
 pub const SETTING_UP: f64 = 2.0;
 
-/// Runs these points; `stop` is set to end the run early.
+/// Runs these points. Setting `stop` ends the run early.
 ///
 /// # Errors
-/// If results cannot be written: later ones would be lost as well.
+/// If results cannot be written: later ones would be lost, too.
 pub fn run(
     points: &[ExperimentPoint],
     scene: &mut dyn Scene,
@@ -72,7 +73,7 @@ pub fn run(
                 watcher.ends(point, Err(&reason));
                 results.left_out(&point.name, &reason)?;
                 ended.failed += 1;
-                // What a failed point leaves may not affect the next one.
+                // The remains of a failed point must not affect the next one.
                 if let Err(error) = scene.clear() {
                     ended.untidy = Some(error.to_string());
                 }
@@ -100,7 +101,8 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     if runs.iter().any(|value| !value.is_finite()) {
         return Err(Error::Settings("the workload found no figure".to_owned()));
     }
-    // A taint of any run is a taint of the median: without the taint another run might be the median.
+    // A taint of any run is a taint of the median: without the disturbance another run might be the
+    // median.
     let mut taints: Vec<String> = Vec::new();
     for (number, run) in (1..).zip(&found) {
         for taint in &run.taints {
@@ -134,14 +136,14 @@ fn median(values: &[f64]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// Estimates the seconds for these points from their own estimates. A site that can be changed into the next one is
-/// not set up again.
+/// Estimates the seconds for these points from their own estimates. A site that can be changed into
+/// the next one is not set up again.
 #[must_use]
 pub fn estimate(points: &[ExperimentPoint]) -> f64 {
     (0..points.len()).map(|number| said(&points[..=number])).sum()
 }
 
-/// Returns the estimate for the last of these points, after the others.
+/// Returns the estimate for the last of these points when it runs after the others.
 fn said(points: &[ExperimentPoint]) -> f64 {
     let Some((point, before)) = points.split_last() else { return 0.0 };
     let stands = before.last().is_some_and(|it| it.site.can_become(&point.site));
@@ -155,8 +157,8 @@ struct EstimateCorrection {
     took: f64,
 }
 
-/// Weight of the points' own estimates: as if points with this number of seconds had taken exactly these. So the
-/// first few points do not change the correction much.
+/// Weight of the points' own estimates: the correction behaves as if points of this many seconds
+/// had taken exactly the estimated time. The first few points therefore change it little.
 const TRUSTED: f64 = 20.0;
 
 impl EstimateCorrection {
@@ -178,13 +180,13 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use workload::WorkloadResult;
 
-    /// A scene that only records what was requested of it.
+    /// A scene that only records the calls.
     #[derive(Default)]
     struct Fake<'a> {
         acts: Vec<String>,
         stands: Option<LabSite>,
         fails: &'a str,
-        /// Set when this point runs.
+        /// The point that sets this flag when it runs.
         stop: Option<(&'a str, &'a AtomicBool)>,
         runs: AtomicU32,
     }
@@ -207,7 +209,7 @@ mod tests {
             if point.name == self.fails {
                 return Err(Error::Settings("it broke".to_owned()));
             }
-            // 3, 1, 2, 3, 1, 2, …
+            // The values are 3, 2, 1, 3, 2, 1, …
             let value = f64::from((self.runs.fetch_add(2, Ordering::Relaxed) + 2) % 3 + 1);
             let taints = if value > 2.5 { vec!["late".to_owned()] } else { Vec::new() };
             Ok(PointRunResult {

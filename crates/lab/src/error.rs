@@ -1,28 +1,27 @@
-//! Why a site does not stand, or a point has no result.
+//! The errors of the laboratory: reasons why a site cannot be set up, or why a point has no result.
 
 use std::{io, path::Path};
 
-/// Why.
+/// The error of a site or point.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The link.
+    /// The emulated link has failed.
     #[error(transparent)]
     Link(#[from] wan::Error),
-    /// What was asked for does not go together; nothing was started.
+    /// Settings contradict each other. Nothing was started.
     #[error("{0}")]
     Settings(String),
-    /// A program did not start, failed, took too long, or somebody asked to stop.
+    /// A program did not start, failed or took too long, or the run was stopped.
     #[error(transparent)]
     Process(program::Error),
-    /// A folder is another run's, or nobody's that we know, or has in it what cannot be read.
+    /// A folder is in use by another run, is of unknown origin, or has unreadable files.
     #[error("{0}")]
     Folder(String),
-    /// The system failed.
+    /// A system call has failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         act: String,
-        /// What the system says.
         error: io::Error,
     },
 }
@@ -37,13 +36,13 @@ impl From<program::Error> for Error {
 }
 
 impl Error {
-    /// A failure of the system in an act.
+    /// Makes an error of the system for an action.
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();
         move |error| Self::System { act, error }
     }
 
-    /// The same with a file.
+    /// Makes an error of the system for an action on a file.
     pub(crate) fn file(act: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         Self::system(format!("{act} {}", path.display()))
     }

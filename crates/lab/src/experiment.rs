@@ -36,7 +36,8 @@ impl Experiment {
         }
     }
 
-    /// Returns the report with the paper's numbers; `left_out` has the names and reasons of points without a record.
+    /// Returns the report, which compares the records with the paper's numbers. `left_out` has the
+    /// names of points without a record and the reasons.
     #[must_use]
     pub fn report(self, records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
         match self {

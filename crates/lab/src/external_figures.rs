@@ -1,5 +1,5 @@
-//! Figures that were measured elsewhere, as a section of a report: those of `cargo xtask vm-test`, whose peers need a
-//! kernel that this host does not have.
+//! A section of a report with figures that were measured on another machine: those of `cargo xtask
+//! vm-test`, whose peers need a kernel that this host does not have.
 
 use serde::Deserialize;
 

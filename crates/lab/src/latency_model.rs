@@ -1,5 +1,5 @@
-//! The time of a single request over a distance: equation (1) of the storage outsourcing paper, its masking rule, and
-//! the rule extended by the disk's response time. All times are in ms.
+//! A model of the time of a single request over a distance: equation (1) of the storage outsourcing
+//! paper, its masking rule, and the rule extended by the disk's response time. All times are in ms.
 
 /// A request over a distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,8 +10,8 @@ pub struct ModelRequest {
     pub answer: f64,
     /// The round trip time (2 × `T_netDelay`).
     pub round_trip: f64,
-    /// It is a write that the disk's cache accepts while the disk still executes earlier ones: then the disk works
-    /// during the round trip.
+    /// True for a write that the disk's cache accepts while the disk still executes earlier ones:
+    /// then the disk works during the round trip.
     pub is_behind: bool,
 }
 
@@ -22,15 +22,15 @@ pub enum LatencyRule {
     Sum,
     /// Section 4.1: for a write behind, the longer of disk time and round trip, plus `T_iSCSI`.
     Masked,
-    /// Beyond the paper: the same, with the disk's response time as part of the round trip.
+    /// Beyond the paper: like `Masked`, but the disk's response time is added to the round trip.
     Answered,
 }
 
 impl LatencyRule {
-    /// All rules; each takes more into account than the one before.
+    /// All rules, each more complete than the one before.
     pub const ALL: [Self; 3] = [Self::Sum, Self::Masked, Self::Answered];
 
-    /// Returns its name for people.
+    /// Returns the name for the report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,8 @@ impl LatencyRule {
         }
     }
 
-    /// Returns the predicted time of a request; the protocol takes `T_iSCSI`.
+    /// Returns the predicted time of a request. `iscsi` is the time that the protocol takes
+    /// (`T_iSCSI`).
     #[must_use]
     pub fn time(self, request: &ModelRequest, iscsi: f64) -> f64 {
         let ModelRequest { disk, answer, round_trip, is_behind } = *request;
@@ -53,8 +54,9 @@ impl LatencyRule {
     }
 }
 
-/// Computes the time that the protocol takes (`T_iSCSI`): the median of the measured times less disk time and round
-/// trip, without those that a rule masks. `None` if none are left.
+/// Computes the time that the protocol takes (`T_iSCSI`): the median of the measured times, less
+/// disk time and round trip. Requests that a rule masks do not count. Returns `None` if no others
+/// exist.
 #[must_use]
 pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
     let open = measured.iter().filter(|(request, _)| !request.is_behind);
@@ -72,9 +74,9 @@ pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
 pub struct Fit {
     /// Number of measurements.
     pub count: usize,
-    /// Their mean distance from the rule, ms; 0 without any.
+    /// Mean distance between measurements and rule in ms; 0 without measurements.
     pub mean_residual: f64,
-    /// The largest distance; positive if the measured time is longer.
+    /// Largest difference in ms; positive if the measured time is longer.
     pub worst: f64,
     /// Number of measurements that differ by at most a tenth.
     pub within_tenth: usize,
@@ -82,8 +84,8 @@ pub struct Fit {
     pub within: usize,
 }
 
-/// Permitted difference from a rule if a tenth of the time is less, ms. The paper's own unmasked times result in
-/// protocol times that differ by 0.35 ms between 0 and 8 ms.
+/// Allowed difference from a rule where a tenth of the time is less, ms. The protocol times that
+/// follow from the paper's own unmasked times differ by 0.35 ms between 0 and 8 ms.
 pub const TOLERANCE: f64 = 0.35;
 
 impl Fit {
@@ -112,7 +114,8 @@ impl Fit {
         fit
     }
 
-    /// Returns the share of measurements that differ by at most a tenth or [`TOLERANCE`]; `None` without any.
+    /// Returns the share of measurements that differ by at most a tenth or [`TOLERANCE`]; `None`
+    /// without measurements.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         (self.count > 0).then(|| self.within as f64 / self.count as f64)
@@ -124,7 +127,8 @@ mod tests {
     use super::*;
     use crate::paper::outsourcing::{ANSWER_MS, DELAYS_MS, ISCSI_MS, RESPONSE_MS};
 
-    /// Compares the paper's Table 1 with a rule; `behind` says which disks execute random writes behind.
+    /// Compares the paper's Table 1 with a rule. `behind` marks the disks that execute random
+    /// writes behind.
     fn paper(rule: LatencyRule, behind: [bool; 4]) -> Fit {
         let mut pairs = vec![];
         for (row, delay) in RESPONSE_MS[2..].iter().zip(DELAYS_MS) {

@@ -1,4 +1,4 @@
-//! Finds measurements by the name of their point, for cells and curves of a report.
+//! Finds measurements by the names of their points, for cells and curves of a report.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use workload::{WorkloadFigure, WorkloadSeries};
 
 use crate::{Cell, Curve, LabSite, NOT_MEASURED, PointRecord, SiteBacking, SiteDisk, SiteServer};
 
-/// The records of an experiment by the names of their points, and why some are missing.
+/// The records of an experiment by the names of their points, and the reasons why points are
+/// missing.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredPoints<'a> {
     records: BTreeMap<&'a str, &'a PointRecord>,
@@ -14,15 +15,15 @@ pub struct MeasuredPoints<'a> {
 }
 
 impl<'a> MeasuredPoints<'a> {
-    /// If there are two records of a point, the later one is used.
+    /// Indexes the records. Of two records of a point, the later one is used.
     #[must_use]
     pub fn new(records: &'a [PointRecord]) -> Self {
         let records = records.iter().map(|record| (record.point.as_str(), record)).collect();
         Self { records, ..Self::default() }
     }
 
-    /// Sets the reasons of missing points. A name also applies to all names that begin with it and a `/`, so that a
-    /// single line can leave out a whole table.
+    /// Sets the reasons of missing points. A name also applies to all names that begin with it and
+    /// a `/`, so that one entry can leave out a whole table.
     #[must_use]
     pub fn left_out<N: Into<String>, R: Into<String>>(
         mut self,
@@ -47,16 +48,18 @@ impl<'a> MeasuredPoints<'a> {
             .take_while(move |record| record.point.starts_with(start))
     }
 
-    /// Returns a figure of a point, either of its workload or of what was counted around it, converted to `unit`. An
-    /// empty name means the workload's first figure of this kind: "" in ms is the first one that is a time. `None` if
-    /// there is no such point or figure, or if its unit cannot be converted.
+    /// Returns a figure of a point, converted to `unit`. The figure is one of its workload, or one
+    /// that was counted during the run. An empty name means the workload's first figure of the same
+    /// kind as `unit`: "" in ms is the first one that is a time. Returns `None` if there is no such
+    /// point or figure, or if its unit cannot be converted.
     #[must_use]
     pub fn value(&self, point: &str, figure: &str, unit: &str) -> Option<f64> {
         let figure = named(self.record(point)?, figure, unit)?;
         convert(figure.value, &figure.unit, unit)
     }
 
-    /// Returns the same as a cell of a table: with its taints, or with the reason why it is missing.
+    /// Returns a figure like [`MeasuredPoints::value`], as a cell of a table: with the taints of
+    /// the point, or with the reason why it is missing.
     #[must_use]
     pub fn cell(&self, point: &str, figure: &str, unit: &str) -> Cell {
         let Some(record) = self.record(point) else {
@@ -87,8 +90,9 @@ impl<'a> MeasuredPoints<'a> {
         Curve::ours(name, points)
     }
 
-    /// Describes the storage of the points whose names begin with `start`, as words for a sentence: "a simulated disk
-    /// (dnes) over memory, or a file on this machine's disk". Empty if none was measured.
+    /// Describes the storage of the points whose names begin with `start`, as words for a sentence:
+    /// "a simulated disk (dnes) over memory, or a file on this machine's disk". Returns an empty
+    /// text if none was measured.
     #[must_use]
     pub fn disks(&self, start: &str) -> String {
         let mut disks = vec![];
@@ -110,7 +114,7 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Returns a series that a point's workload found.
+    /// Returns a series of a point's workload.
     #[must_use]
     pub fn series(&self, point: &str, name: &str) -> Option<&'a WorkloadSeries> {
         self.record(point)?.outcome.series.iter().find(|series| series.name == name)

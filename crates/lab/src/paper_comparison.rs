@@ -1,20 +1,20 @@
-//! Compares our figures with a paper's claims. A difference results in a sentence with explanations from the
-//! measurements of the run itself.
+//! Compares our figures with the numbers and statements of a paper. A difference results in a
+//! sentence, with explanations from the measurements of the run itself.
 
 use crate::{
     Cell, factor, number,
     paper::{PaperFigure, PaperStatement},
 };
 
-/// The largest difference from the paper that is no deviation, as a share of the paper's number: within this
-/// tolerance equation (1) with masking predicts the paper's own Table 1.
+/// The largest difference from the paper that is not a deviation, as a share of the paper's number.
+/// Within this tolerance equation (1) with masking predicts the paper's own Table 1.
 pub const TOLERANCE: f64 = 0.1;
 
 /// The text for a deviation without explanations.
 pub const NO_REASON: &str = "No reason for it is known.";
 
-/// Returns a sentence if `ours` was measured and differs from the claim by more than [`TOLERANCE`]; `what` names it.
-/// The explanations are sorted by their weight.
+/// Returns a sentence if `ours` was measured and differs from the claim by more than [`TOLERANCE`].
+/// `what` names the figure. The explanations must be sorted, the most important one first.
 #[must_use]
 pub fn deviation(
     what: &str,
@@ -38,8 +38,8 @@ pub fn deviation(
     Some(format!("{}: {what}: {} instead of {range}{by}. {why}", claim.place, number(value)))
 }
 
-/// Returns a sentence if `ours` was measured and contradicts the paper's words; `what` names it. The bound is ours,
-/// so there is no tolerance. Explanations are as in [`deviation`].
+/// Returns a sentence if `ours` was measured and contradicts the paper's words. `what` names the
+/// figure. The bound is ours, so there is no tolerance. Explanations are as in [`deviation`].
 #[must_use]
 pub fn contradiction(
     what: &str,
@@ -58,7 +58,7 @@ pub fn contradiction(
     ))
 }
 
-/// Joins explanations, including taints of the runs; [`NO_REASON`] without any.
+/// Joins explanations and taints of the runs, or returns [`NO_REASON`] if there are none.
 #[must_use]
 pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[String]) -> String {
     let doubts = (!taints.is_empty()).then(|| format!("In doubt: {}.", taints.join("; ")));

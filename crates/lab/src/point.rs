@@ -5,21 +5,20 @@ use workload::WorkloadTask;
 
 use crate::LabSite;
 
-/// The unit of measurement.
+/// A site, a workload and the number of its runs: the unit of measurement.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExperimentPoint {
     /// Identifies it in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
     pub name: String,
-    /// The site.
     pub site: LabSite,
-    /// The workload.
     pub task: WorkloadTask,
-    /// Number of runs, 1 or more; the run with the median of the first figure is used.
+    /// Number of runs, 1 or more. The record is that of the run with the median of the first
+    /// figure.
     pub runs: u32,
-    /// Estimated seconds of one run, also used to bound it.
+    /// Estimated seconds of one run. They also bound it.
     pub seconds: f64,
-    /// Sample the congestion windows of connections during the run.
+    /// True to sample the congestion windows of connections during the run.
     #[serde(default)]
     pub windows: bool,
 }
@@ -28,9 +27,9 @@ pub struct ExperimentPoint {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExperimentScale {
-    /// All points in less than ten minutes on two processors: small working sets, short runs.
+    /// A run of less than ten minutes on two processors: small working sets, short runs.
     Quick,
-    /// Less than three hours.
+    /// A run of less than three hours.
     Full,
 }
 

@@ -1,5 +1,5 @@
-//! Checks before anything is started: what this machine lacks, which points therefore cannot be measured, and how
-//! long the others take.
+//! Checks before anything is started: what this machine lacks, which points therefore cannot be
+//! measured, and how long the others will take.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -11,61 +11,63 @@ use crate::{
     stage::{available, can_be_limited, check, peer},
 };
 
-/// Something that the machine lacks.
+/// A missing capability of the machine.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lack {
-    /// What is missing.
+    /// What is missing, and why.
     pub why: String,
-    /// How to get it, if possible.
+    /// How to get it, if that is possible.
     pub remedy: Option<String>,
 }
 
 /// The capabilities of this machine.
 pub struct Means {
-    /// Whether network links can be created.
+    /// Fails if network links cannot be created.
     pub link: Result<(), Lack>,
-    /// Whether volumes can be attached.
+    /// Fails if volumes cannot be attached.
     pub attach: Result<(), Lack>,
-    /// Whether connections can share a congestion window.
+    /// Fails if connections cannot share a congestion window.
     pub ensembles: Result<(), Lack>,
-    /// Whether the memory of a workload can be limited.
+    /// Fails if the memory of a workload cannot be limited.
     pub limits: Result<(), Lack>,
     /// The kernel's congestion controls.
     pub congestion: Vec<String>,
-    /// Whether a program is installed.
+    /// Returns true if a program is installed.
     pub installed: Box<dyn Fn(Tool) -> bool>,
-    /// Whether there is source code for the build workload.
+    /// Fails if there is no source code for the build workload.
     pub source: Result<(), Lack>,
     /// Free bytes for volumes and logs.
     pub disk: u64,
     /// Available bytes of memory for programs.
     pub memory: u64,
-    /// Available bytes of memory for files; fewer in a container.
+    /// Available bytes of memory for files. A container may have fewer than of other memory.
     pub files: u64,
 }
 
-/// What will be measured.
+/// The points that will be measured, and those that will not.
 #[derive(Debug, Default)]
 pub struct MeasurementPlan {
     /// The points that will be measured, in order.
     pub run: Vec<ExperimentPoint>,
-    /// The points that will not, and why.
+    /// The points that will not be measured, and the reasons.
     pub left_out: Vec<LeftOut>,
-    /// Missing programs for which points are left out.
+    /// Missing programs because of which points are left out.
     pub missing: Vec<Tool>,
-    /// How to get everything else that is missing, each once.
+    /// How to get everything else that is missing. Each remedy occurs once.
     pub remedies: Vec<String>,
     /// The estimated time in seconds.
     pub seconds: f64,
 }
 
-/// The part of a device that a file system uses itself or reserves: inodes, journal, blocks for root.
+/// The usable part of a device with a file system. The rest has inodes, the journal, and blocks
+/// that are reserved for root.
 const USABLE: f64 = 0.85;
 const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
 
 impl Means {
-    /// Checks this machine, as far as these points need it, for the run with this name. The caller knows whether
-    /// links can be created. The first folder is on the disk for volumes, the other one in memory.
+    /// Checks this machine, as far as these points need it. `name` is the name of the run. The
+    /// caller checks whether links can be created. The first folder is on the disk for volumes, the
+    /// second one in memory.
     ///
     /// # Errors
     /// If the system does not report its free space.
@@ -114,7 +116,7 @@ impl Means {
             let lack = self.obstacle(&point).or_else(|| {
                 let tool = lacks.first()?;
                 let why = format!("{} is not installed (package {})", tool.program, tool.package);
-                // A single remedy for all programs is made from `missing`.
+                // The caller makes one remedy for all missing programs from `missing`.
                 Some(Lack { why, remedy: None })
             });
             for tool in lacks {
@@ -134,7 +136,7 @@ impl Means {
         plan
     }
 
-    /// Returns why a point cannot be measured, except for missing programs.
+    /// Returns the reason why a point cannot be measured, other than missing programs.
     fn obstacle(&self, point: &ExperimentPoint) -> Option<Lack> {
         let site = &point.site;
         let only = |why: String| Some(Lack { why, remedy: None });
@@ -198,7 +200,7 @@ impl Means {
     }
 }
 
-/// Programs of others that have to be installed.
+/// Returns the foreign programs that a point needs.
 fn tools(point: &ExperimentPoint) -> Vec<Tool> {
     let mut tools = point.task.workload().needs();
     if matches!(point.site.host, Host::Mounted(_)) {
@@ -223,11 +225,11 @@ fn is_with_ensembles(point: &ExperimentPoint) -> bool {
     point.site.server != SiteServer::Host && point.site.session.congestion.starts_with("ensemble")
 }
 
-/// The bytes that a site needs.
+/// The bytes that a site takes.
 #[derive(Default)]
 struct SiteFootprint {
     disk: u64,
-    /// Total memory, including that of files.
+    /// Total memory. It includes the memory of files.
     memory: u64,
     files: u64,
 }
@@ -239,7 +241,7 @@ fn room(site: &LabSite) -> SiteFootprint {
         SiteBacking::File => one.disk += site.bytes,
     }
     if site.server == SiteServer::Tgt {
-        // The peer supports only files.
+        // tgt keeps a volume in a file, so a volume in memory is a file in memory.
         one.files += one.memory;
     }
     if let Some(gateway) = &site.gateway {
@@ -288,7 +290,7 @@ fn limits(name: &str) -> Result<(), Lack> {
     })
 }
 
-/// Checks for the source that the build workload compiles, which no package contains.
+/// Checks for the source code that the build workload compiles. No package contains it.
 fn source(task: &WorkloadTask) -> Result<(), Lack> {
     task.workload().ready().map_err(|error| Lack {
         why: error.to_string(),
@@ -332,7 +334,7 @@ mod tests {
         point
     }
 
-    /// Returns why it is left out; nothing if it is not.
+    /// Returns the reason why a point is left out, or `None` if it will be run.
     fn reason(means: &Means, point: ExperimentPoint) -> Option<String> {
         let plan = means.plan(vec![point]);
         assert_eq!(plan.run.len() + plan.left_out.len(), 1);

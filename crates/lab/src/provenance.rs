@@ -1,4 +1,5 @@
-//! The program and machine of a measurement: results of others are not mixed with those of this one.
+//! The program and machine of a measurement. Results of another program or machine are not mixed
+//! with those of this one.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +9,7 @@ use std::{
     io::Read as _,
 };
 
-/// The program, the kernel and the processors here, by their names, for people.
+/// Returns the program, the kernel, the processors and the memory, by names for a report.
 #[must_use]
 pub fn maker() -> BTreeMap<String, String> {
     let system = rustix::system::uname();
@@ -33,19 +34,20 @@ fn first(path: &str, key: &str) -> Option<String> {
     Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
 }
 
-/// Returns its version and a checksum of its file: two builds of one version may differ as much as two versions.
+/// Returns the version of the program and a checksum of its file, because two builds of one version
+/// may differ as much as two versions.
 fn program() -> String {
     let version = env!("CARGO_PKG_VERSION");
-    // The running file, even if another one has replaced it at its path.
+    // This path opens the running file, even if another one has replaced it at its path.
     match sum("/proc/self/exe") {
         Ok(sum) => format!("{version}, build {sum:016x}"),
         Err(_) => format!("{version}, of an unknown build"),
     }
 }
 
-/// SipHash of 64 bits, against mistakes and not against attacks.
+/// Returns a checksum of a file: SipHash of 64 bits. It detects differences, not attacks.
 fn sum(path: &str) -> std::io::Result<u64> {
-    // Large, so that the cost of calls does not matter.
+    // The pieces are so large that the cost of calls does not matter.
     let (mut file, mut piece) = (File::open(path)?, vec![0; 1 << 20]);
     let mut hasher = DefaultHasher::new();
     loop {

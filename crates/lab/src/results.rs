@@ -1,5 +1,6 @@
-//! The file of results, `results.jsonl`: a line for each point that was measured or left out, written as soon as it
-//! is known. The last line of a point counts, except for lines with other settings or of another program or machine.
+//! The file of results, `results.jsonl`. It has a line for each point that was measured or left
+//! out, written as soon as this is known. The last line of a point counts; lines with other
+//! settings, or of another program or machine, do not count.
 
 use std::{
     collections::BTreeMap,
@@ -27,40 +28,42 @@ enum ResultsFileLine {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
-    /// Its name.
+    /// The name of the point.
     pub point: String,
-    /// Why.
+    /// The reason.
     pub left_out: String,
 }
 
-/// The beginning of every line: both kinds begin with the point.
+/// The beginning of every line. Both kinds of lines begin with the name of the point.
 const HEAD: &[u8] = b"{\"point\":\"";
-/// A run that ends without results removes its file while another run may be opening it. Number of attempts to open
-/// it.
+/// Number of attempts to open the file. More than one is needed because a run that ends without
+/// results removes its file, perhaps while another run opens it.
 const ATTEMPTS: usize = 8;
 
-/// The results in a folder, for one run at a time. On drop it removes what it has created if there is no line and
-/// nothing else in the folder.
+/// The results in a folder, for one run at a time. Dropping it removes the file and folders that it
+/// has created if they contain nothing.
 #[derive(Debug)]
 pub struct Results {
     path: PathBuf,
     file: File,
-    /// The file did not exist before.
+    /// True if the file did not exist before.
     made_file: bool,
     lines: Vec<ResultsFileLine>,
     maker: BTreeMap<String, String>,
-    /// Removed after the file.
+    /// Dropped after the file, so that the folders are empty.
     _made: MadeFolders,
 }
 
-/// The folders of a path that did not exist, the deepest first. On drop it removes those that are empty.
+/// The folders of a path that did not exist, the deepest first. Dropping it removes those that are
+/// empty.
 #[derive(Debug)]
 struct MadeFolders(Vec<PathBuf>);
 
 impl MadeFolders {
     fn make(folder: &Path) -> Result<Self, Error> {
         let missing = folder.ancestors().take_while(|it| *it != Path::new("") && !it.exists());
-        // So that they are removed even if only some of them can be created.
+        // Collect the folders first, so that they are removed even if only some of them can be
+        // created.
         let made = Self(missing.map(Path::to_owned).collect());
         fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
         Ok(made)
@@ -70,7 +73,7 @@ impl MadeFolders {
 impl Drop for MadeFolders {
     fn drop(&mut self) {
         for folder in &self.0 {
-            // Not a folder with content.
+            // Fails for a folder with content, which stays.
             let _ = fs::remove_dir(folder);
         }
     }
@@ -80,8 +83,8 @@ impl Results {
     /// Opens or creates the file.
     ///
     /// # Errors
-    /// If another run uses it, the folder has other files and no results, or a line is invalid. The last line may be
-    /// incomplete, because its run was killed; it is removed.
+    /// If another run uses it, the folder has other files and no results, or a line is invalid. If
+    /// the last line is incomplete because its run was killed, it is removed instead.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         Self::of_maker(folder, maker())
     }
@@ -103,14 +106,14 @@ impl Results {
         Ok(results)
     }
 
-    /// Reads the file. An incomplete line at its end is from a run that was killed. It is removed if all lines before
-    /// it are valid and it looks like one of ours.
+    /// Reads the file. An incomplete line at its end is from a run that was killed. It is removed,
+    /// provided that all lines before it are valid and that it begins like one of ours.
     fn read(&self) -> Result<Vec<ResultsFileLine>, Error> {
         let (path, shown) = (&self.path, self.path.display());
         let foreign = |what: String| Error::Folder(format!("{what}; nothing was touched"));
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        // An incomplete line may end within a character.
+        // An incomplete line may end within a character, so it cannot be decoded.
         let (text, half) = bytes.split_at(whole);
         let text = std::str::from_utf8(text)
             .map_err(|_| foreign(format!("{shown} is no text, so it has no results")))?;
@@ -131,8 +134,8 @@ impl Results {
         Ok(lines)
     }
 
-    /// Returns the record of a point, if it was measured with the same settings by this program on this machine, and
-    /// was not left out later.
+    /// Returns the record of a point if it was measured with the current settings by this program
+    /// on this machine, and was not left out later.
     #[must_use]
     pub fn of(&self, point: &ExperimentPoint) -> Option<&PointRecord> {
         match self.last(point)? {
@@ -141,7 +144,8 @@ impl Results {
         }
     }
 
-    /// Returns true if a point was measured with these settings only by another program or on another machine.
+    /// Returns true if a point was measured with the current settings, but only by another program
+    /// or on another machine.
     #[must_use]
     pub fn is_of_others(&self, point: &ExperimentPoint) -> bool {
         let wanted = settings(point);
@@ -149,7 +153,7 @@ impl Results {
         self.last(point).is_none() && self.lines.iter().any(is_it)
     }
 
-    /// Returns the last line about a point with the current settings.
+    /// Returns the last line of a point with the current settings, by this program on this machine.
     fn last(&self, point: &ExperimentPoint) -> Option<&ResultsFileLine> {
         let wanted = settings(point);
         self.lines.iter().rev().find(|line| match line {
@@ -162,7 +166,7 @@ impl Results {
         })
     }
 
-    /// Returns which of these points were measured, in their order, and which were left out.
+    /// Returns the records of these points, in their order, and the points that were left out.
     #[must_use]
     pub fn of_all(&self, points: &[ExperimentPoint]) -> (Vec<PointRecord>, Vec<LeftOut>) {
         let (mut records, mut left_out) = (Vec::new(), Vec::new());
@@ -222,9 +226,11 @@ impl Results {
 
 impl Drop for Results {
     fn drop(&mut self) {
-        // A report without results would look like a file of somebody else.
+        // Not if the folder has a report: the next run would regard a report without a file of
+        // results as foreign.
         if self.made_file && self.lines.is_empty() && is_alone(&self.path) {
-            // It is still locked; another run that waits for it checks whether the path still refers to it.
+            // The file is still locked. Another run that waits for the lock checks afterwards
+            // whether the path still leads to it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -252,7 +258,8 @@ fn locked(path: &Path) -> Result<File, Error> {
     Err(Error::Folder(format!("other runs write to {}", path.display())))
 }
 
-/// The settings of a point, which determine its result. The estimated time is not one of them.
+/// Returns the settings of a point, which determine its result. The estimated time is not one of
+/// them.
 #[must_use]
 pub fn settings(point: &ExperimentPoint) -> Value {
     json!({ "site": point.site, "task": point.task, "runs": point.runs, "windows": point.windows })
@@ -317,7 +324,7 @@ pub(crate) mod tests {
         let error = Results::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains("other things"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        // An interrupted run may have written nothing but this.
+        // An interrupted run may have left an empty file.
         fs::write(folder.path().join("results.jsonl"), "").unwrap();
         Results::open(folder.path()).unwrap();
     }
@@ -343,7 +350,7 @@ pub(crate) mod tests {
             assert!(error.contains(said) && error.contains("nothing was touched"), "{error}");
             assert_eq!(fs::read(&path).unwrap(), theirs, "{said}");
         }
-        // Killed right at the beginning of a line, and within a character.
+        // Runs that were killed at the beginning of a line, and within a character.
         for half in [&b"{\"poi"[..], b"{\"point\":\"on\xc3"] {
             fs::write(&path, [ours.as_bytes(), b"\n", half].concat()).unwrap();
             assert_eq!(Results::open(folder.path()).unwrap().lines.len(), 1);
@@ -359,24 +366,25 @@ pub(crate) mod tests {
         assert!(out.join("results.jsonl").exists(), "locked by its name");
         drop(results);
         assert!(!out.exists());
-        // The same with several folders, and if only some of them can be created, or no results.
+        // Also with several folders, with folders of which only some can be created, and without
+        // results.
         drop(Results::open(&place.path().join("a/b/c")).unwrap());
         let long = "x".repeat(300);
         Results::open(&place.path().join("a/b").join(long)).unwrap_err();
         assert!(!place.path().join("a").exists());
-        // What existed before stays.
+        // Files and folders that existed before stay.
         fs::create_dir(&out).unwrap();
         drop(Results::open(&out).unwrap());
         assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
         fs::write(out.join("results.jsonl"), "").unwrap();
         drop(Results::open(&out).unwrap());
         assert!(out.join("results.jsonl").exists());
-        // A run that opened the file before and locks it after its removal does not use the removed file.
+        // A run must not use a file that was removed between opening and locking it.
         Results::open(&out).unwrap().left_out("one", "no room").unwrap();
         assert!(out.join("results.jsonl").exists());
     }
 
-    /// It has written its report.
+    /// The run has written its report before it was stopped.
     #[test]
     fn who_was_stopped_before_the_first_result_can_go_on() {
         let place = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A site: the remote disk, its target, the link, a gateway, and the host's access to it. Plain data, which is stored
-//! with every result.
+//! A site: the remote disk, its target, the link, a gateway, and the host's access to the volume.
+//! It is plain data, which is stored with every result.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LabSite {
-    /// The storage.
     pub disk: SiteDisk,
-    /// Bytes of each volume: whole MiB.
+    /// Size of each volume in bytes: whole MiB.
     pub bytes: u64,
     /// The target that serves the disk.
     pub server: SiteServer,
-    /// Number of nodes with a disk each, 1 to 4. The workload runs on all of them at the same time.
+    /// Number of nodes with a disk each, 1 to 4. The workload runs on the volumes of all nodes
+    /// concurrently.
     pub nodes: u8,
-    /// The link between host and nodes; `None`: both are in one network namespace.
+    /// The link between host and nodes. `None`: both are in one network namespace.
     pub link: Option<SiteLink>,
-    /// A cache between them.
+    /// The cache between host and nodes, if there is one.
     pub gateway: Option<SiteGateway>,
     /// How the host accesses the volume.
     pub host: Host,
     /// The sessions over the link.
     pub session: SiteSession,
-    /// Bytes of memory of the workload, including the page cache; `None`: this machine's. With less memory than data,
-    /// the data has to be written before the workload ends.
+    /// Bytes of memory of the workload, including the page cache. `None`: all of this machine's.
+    /// With less memory than data, data must be written before the workload ends.
     pub memory: Option<u64>,
 }
 
@@ -34,10 +34,9 @@ pub struct LabSite {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteDisk {
-    /// Where the bytes are stored.
     pub data: SiteBacking,
-    /// Service times of a simulated disk, by the name of the model in the `disk` layer; `None`: those of the storage
-    /// itself. Only Forebay supports these.
+    /// The service times of a simulated disk, by the name of the model in the `disk` layer. `None`:
+    /// those of the storage itself. Only Forebay simulates disks.
     pub model: Option<String>,
     /// More keys of the `disk` layer, with their values as text: `cache`, "2MiB".
     pub more: BTreeMap<String, String>,
@@ -47,7 +46,7 @@ pub struct SiteDisk {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteBacking {
-    /// In the memory of the process; for tgt in a file in memory.
+    /// In the memory of the process. For tgt, in a file in memory.
     #[default]
     Memory,
     /// In a file on this machine's disk.
@@ -63,9 +62,10 @@ pub enum SiteServer {
     Forebay,
     /// Debian's tgt with its default settings.
     Tgt,
-    /// Debian's nbdkit with its memory plugin. It speaks NBD, so qemu-storage-daemon has to be the initiator.
+    /// Debian's nbdkit with its memory plugin. It speaks NBD, so qemu-storage-daemon must be the
+    /// initiator.
     Nbdkit,
-    /// None: the disk is local to the host. There is no link and no session.
+    /// No target: the disk is local to the host. There is no link and no session.
     Host,
 }
 
@@ -73,11 +73,11 @@ pub enum SiteServer {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteLink {
-    /// From the host to the nodes.
+    /// The direction from the host to the nodes.
     pub near_to_far: wan::DirectionSettings,
-    /// From the nodes to the host.
+    /// The direction from the nodes to the host.
     pub far_to_near: wan::DirectionSettings,
-    /// The seed of its randomness.
+    /// The seed of the random losses and delays of the link.
     pub seed: u64,
 }
 
@@ -85,17 +85,16 @@ pub struct SiteLink {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteGateway {
-    /// The place of the gateway.
     pub beside: GatewayPlacement,
-    /// When it acknowledges writes: `report` of a cache layer.
+    /// When the gateway acknowledges writes: `report` of a cache layer.
     pub report: String,
-    /// The NVRAM counts as stable (`nvram_survives = "power-loss"`), as in the papers.
+    /// True if the NVRAM counts as stable (`nvram_survives = "power-loss"`), as in the papers.
     pub stable_nvram: bool,
     /// Bytes of the log, a file on this machine's disk.
     pub log: u64,
-    /// Bytes of its memory.
+    /// Bytes of the cache in memory.
     pub dram: u64,
-    /// Bytes of its NVRAM, a file in memory: at most half of `dram`.
+    /// Bytes of the NVRAM, a file in memory: at most half of `dram`.
     pub nvram: u64,
     /// More keys of the cache layer, with their values as text: `destage_idle`, "1s".
     pub more: BTreeMap<String, String>,
@@ -121,25 +120,25 @@ pub enum Host {
     /// A block device (`forebay attach`) with undefined content.
     #[default]
     Device,
-    /// An ext4 file system on the device, created for this site and mounted with these options; "" is the defaults,
-    /// and "sync,dirsync" makes metadata synchronous.
+    /// An ext4 file system on the device, created for this site and mounted with these options. An
+    /// empty text stands for the defaults; "sync,dirsync" makes metadata synchronous.
     Mounted(String),
-    /// No device: the workload logs in itself.
+    /// No device: the workload itself logs in to the unit.
     Url,
-    /// A peer: qemu-storage-daemon's initiator, of iSCSI or NBD, which exports the volume as a file.
+    /// A peer: the initiator of qemu-storage-daemon, for iSCSI or NBD, which exports the volume as
+    /// a file.
     QemuStorageDaemon,
 }
 
-/// The settings of a session at both of Forebay's ends.
+/// The settings of a session at both ends of the link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteSession {
-    /// Number of connections.
     pub connections: u8,
-    /// The congestion control at both ends: `congestion` in the settings. A name that the kernel knows also becomes
-    /// the default of both namespaces.
+    /// The congestion control at both ends: `congestion` in the settings. If the kernel has a
+    /// congestion control of this name, it is also the default of both namespaces.
     pub congestion: String,
-    /// Bytes of each socket buffer at both ends; `None`: the kernel chooses.
+    /// Bytes of each socket buffer at both ends. `None`: the kernel chooses.
     pub socket_buffer: Option<u64>,
     /// More keys of `[iscsi]` at the node and the gateway, with their values as text.
     pub iscsi: BTreeMap<String, String>,
@@ -165,9 +164,10 @@ impl Default for LabSite {
 }
 
 impl LabSite {
-    /// Returns true if the sites differ only in what can be changed in a running one: the memory of workloads, each
-    /// of which has its own, and the settings of the link, if a running one accepts the other's. Connections keep the
-    /// packet size that they began with, and the randomness keeps its seed.
+    /// Returns true if a running site can be changed into the other one. Only two parts can be
+    /// changed: the memory of workloads, each of which has its own limit, and the settings of the
+    /// link. Connections keep the packet size that they began with, and the random numbers of the
+    /// link keep their seed; so these two must be equal.
     #[must_use]
     pub fn can_become(&self, other: &Self) -> bool {
         let kept = |line: &SiteLink| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
@@ -177,7 +177,8 @@ impl LabSite {
 }
 
 impl Default for SiteGateway {
-    /// Returns a gateway as in the papers: writes are acknowledged when they are in NVRAM that counts as stable.
+    /// Returns a gateway as in the papers: it acknowledges writes when they are in NVRAM that
+    /// counts as stable.
     fn default() -> Self {
         Self {
             beside: GatewayPlacement::default(),
@@ -195,7 +196,7 @@ impl Default for SiteSession {
     fn default() -> Self {
         Self {
             connections: 1,
-            // The kernel's default may differ between machines.
+            // Not the kernel's default, which may differ between machines.
             congestion: "reno".to_owned(),
             socket_buffer: None,
             iscsi: BTreeMap::new(),
@@ -210,13 +211,13 @@ impl SiteLink {
         Self { near_to_far: settings.clone(), far_to_near: settings, seed: 1 }
     }
 
-    /// Returns a line with this one-way delay and nothing else.
+    /// Returns a link with this one-way delay, without other restrictions.
     #[must_use]
     pub fn of_delay(delay: Duration) -> Self {
         Self::alike(wan::DirectionSettings { delay, ..wan::DirectionSettings::default() })
     }
 
-    /// Returns both directions in the order of `wan`.
+    /// Returns the settings of both directions, in the order of `wan`.
     #[must_use]
     pub fn settings(&self) -> [wan::DirectionSettings; 2] {
         [self.near_to_far.clone(), self.far_to_near.clone()]

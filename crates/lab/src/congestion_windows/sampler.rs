@@ -1,4 +1,5 @@
-//! The sampling thread: it enters the network namespace of the sockets and queries the kernel for each.
+//! The sampling thread. It enters the network namespace of the sockets and queries the kernel for each
+//! socket.
 
 use std::{
     fs::File,
@@ -31,11 +32,12 @@ use super::{
 /// The sockets whose windows are sampled: those of the sending end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SamplerScope {
-    /// The file of their network namespace; `None`: this thread's.
+    /// The file of their network namespace. `None` is the namespace of the calling thread.
     pub namespace: Option<PathBuf>,
     /// The port of the target.
     pub port: u16,
-    /// Sample the target's end, which sends the data of reads; otherwise the initiator's.
+    /// True to sample the target's end, which sends the data of reads. False for the initiator's
+    /// end.
     pub at_target: bool,
 }
 
@@ -45,15 +47,15 @@ pub struct Sampler {
     thread: JoinHandle<Windows>,
 }
 
-/// The paper's "approximately every 10ms".
+/// The interval of the paper: "approximately every 10ms".
 const EVERY: Duration = Duration::from_millis(10);
-/// Time between searches for new connections. The kernel scans its whole table for that.
+/// Time between searches for new connections, for which the kernel scans its whole table.
 const LIST_EVERY: Duration = Duration::from_millis(200);
-/// Limit of connections; more than several of our sessions have.
+/// The most connections that are sampled. No site has as many.
 const MOST: usize = 64;
 /// A netlink message of the kernel has at most 32 KiB.
 const BUFFER_BYTES: usize = 32 << 10;
-/// The kernel answers within the call; after this time the answer is lost.
+/// The kernel answers within the call. After this time the answer is regarded as lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 impl Sampler {
@@ -66,7 +68,7 @@ impl Sampler {
         let (told, started) = mpsc::channel();
         let stopped = Arc::clone(&stop);
         let look = move || {
-            // The thread ends with the sampling, so it need not leave the namespace.
+            // The thread ends together with the sampling, so it need not leave the namespace.
             let looking = watch.enter().and_then(|()| Looking::new(watch));
             let mut looking = match looking {
                 Ok(looking) => looking,
@@ -110,7 +112,7 @@ struct Looking {
     buffer: Vec<u8>,
     sockets: Vec<SampledSocket>,
     looks: Looks,
-    /// The number of the last request.
+    /// The sequence number of the last request.
     asked: u32,
     missed: u64,
 }
@@ -136,7 +138,7 @@ impl Looking {
         let (buffer, sockets) = (vec![0; BUFFER_BYTES], vec![]);
         let looks = Looks::default();
         let mut looking = Self { watch, socket, buffer, sockets, looks, asked: 0, missed: 0 };
-        // Reports now if the kernel does not support it.
+        // The first search shows whether the kernel supports this kind of query.
         looking.list()?;
         Ok(looking)
     }
@@ -146,12 +148,12 @@ impl Looking {
         let (mut next, mut next_list) = (started, started + LIST_EVERY);
         while !stop.load(Ordering::Relaxed) {
             if Instant::now() >= next_list {
-                // Ignore an error; the next search finds the same connections.
+                // Ignore an error: the next search finds the same connections.
                 let _ = self.list();
                 next_list = Instant::now() + LIST_EVERY;
             }
             self.look(started.elapsed());
-            // Samples that were missed are not made up for: they would all be of the same time.
+            // Missed samples are not repeated later: they would all have the same time.
             next = (next + EVERY).max(Instant::now());
             thread::sleep(next.saturating_duration_since(Instant::now()));
         }
@@ -186,13 +188,14 @@ impl Looking {
         Ok(())
     }
 
-    /// Samples all known connections.
+    /// Samples all known connections that still exist.
     fn look(&mut self, at: Duration) {
         let mut sockets = std::mem::take(&mut self.sockets);
         let missed = self.missed;
         let mut now = Vec::with_capacity(sockets.len());
         for seen in sockets.iter_mut().filter(|seen| seen.is_there) {
-            // Retry once, if an answer was lost; the next sample queries it again in any case.
+            // Retry once, in case an answer was lost. After a second error the next sample tries
+            // again.
             match self.one(seen).or_else(|_| self.one(seen)) {
                 Ok(Some(info)) => {
                     seen.last = info;
@@ -203,7 +206,7 @@ impl Looking {
             }
         }
         self.sockets = sockets;
-        // Without one of the connections the sum would be wrong.
+        // Without the window of each connection the sum would be wrong.
         if self.missed == missed {
             self.looks.add(at, &now);
         }
@@ -226,7 +229,7 @@ impl Looking {
         }
     }
 
-    /// Sends a request and passes each answer to `take` until that returns true.
+    /// Sends a request and passes each answer to `take`, until that returns true.
     fn ask(
         &mut self,
         mut request: Vec<u8>,
@@ -241,7 +244,7 @@ impl Looking {
             let mut is_empty = true;
             for (number, answer) in sock_diag::read(&self.buffer[..length]) {
                 is_empty = false;
-                // A late answer belongs to an earlier request.
+                // A late answer belongs to an earlier request and is ignored.
                 if number == self.asked && take(answer)? {
                     return Ok(());
                 }
@@ -268,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// Needs no privileges for own sockets in the own namespace.
+    /// The kernel reports the sockets of the own namespace without privileges.
     #[test]
     fn sockets_to_a_port_are_looked_at() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -304,7 +307,7 @@ mod tests {
         assert_eq!(get(&reads, "segments sent"), Some(0.0), "nothing was sent back");
     }
 
-    /// Samples count from one second after the first data.
+    /// Longer than the first second after the first data, whose samples do not count.
     const SETTLED_AND_MORE: Duration = Duration::from_millis(1600);
 
     #[test]

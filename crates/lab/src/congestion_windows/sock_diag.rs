@@ -8,7 +8,7 @@ pub type SocketId = [u8; 48];
 pub struct TcpInfo {
     /// The congestion window.
     pub cwnd: u32,
-    /// The slow start threshold; 2^31 - 1: not set yet.
+    /// The slow start threshold. 2^31 - 1 means that it is not set yet.
     pub ssthresh: u32,
     /// The smoothed round trip time, in microseconds.
     pub srtt_us: u32,
@@ -39,7 +39,8 @@ pub enum SockDiagMessage {
     Failed(i32),
 }
 
-/// Requests all established sockets of an address family whose remote (or else local) port is this.
+/// Requests all established sockets of an address family with this remote port and this local port;
+/// `None` is any.
 #[must_use]
 pub fn list(family: u8, remote: Option<u16>, local: Option<u16>) -> Vec<u8> {
     let mut id = [0; 48];
@@ -64,7 +65,7 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     bytes.extend((REQUEST_BYTES as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // The sequence number, which is set when the request is sent, and our port number, which the kernel knows.
+    // The sequence number, which is set later, and our port number, which the kernel knows.
     bytes.extend([0; 8]);
     bytes.extend([family, IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0]);
     bytes.extend(states.to_ne_bytes());
@@ -172,7 +173,7 @@ mod tests {
         let mut body = vec![2, TCP_ESTABLISHED, 0, 0];
         body.extend([9; 48]);
         body.extend([0; 20]);
-        // Before it is another attribute with a length that is not a multiple of four.
+        // The attribute before INET_DIAG_INFO has a length that is not a multiple of four.
         body.extend([7, 0, 8, 0, 1, 2, 3, 0]);
         body.extend(((4 + info_bytes) as u16).to_ne_bytes());
         body.extend([INET_DIAG_INFO, 0]);

@@ -12,18 +12,18 @@ use super::sock_diag::TcpInfo;
 pub struct Windows {
     /// Figures of all connections together.
     pub figures: Vec<WorkloadFigure>,
-    /// The windows of the first two connections for 1.2 s, and their difference and the sum of all for 50 s (the
-    /// paper's Figures 3 and 2).
+    /// The windows of the first two connections for 1.2 s, and for 50 s the difference of these two
+    /// and the sum of all windows (the paper's Figures 3 and 2).
     pub series: Vec<WorkloadSeries>,
-    /// Number of unanswered queries; these samples are missing.
+    /// Number of queries without an answer. Their samples are missing.
     pub missed: u64,
 }
 
-/// Time in which windows open after the start; samples count after it.
+/// After the first data, windows grow for this time. Only later samples count.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Points kept of sums and differences: 50 s.
+/// The most points of the series of sums and differences: 50 s.
 const LONG: usize = 5000;
-/// Points kept of two windows: 1.2 s.
+/// The most points of the series of two windows: 1.2 s.
 const SHORT: usize = 120;
 
 /// Collects samples.
@@ -180,7 +180,7 @@ mod tests {
     fn windows_come_to_mean_deviation_and_difference() {
         let mut looks = Looks::default();
         let at = Duration::from_millis;
-        // Before data flows, and in the second after.
+        // The sample before data flows, and those in the second after that, do not count.
         looks.add(at(0), &[socket(100, 0), socket(100, 0)]);
         looks.add(at(5000), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(5990), &[socket(100, 1), socket(100, 0)]);

@@ -19,8 +19,8 @@ const FARTHEST: f64 = 1e300;
 const TICKS: usize = 12;
 
 impl AxisScale {
-    /// Returns an axis for these numbers with about `wanted` ticks. Numbers that it cannot show are ignored. Without
-    /// any it is from 0 to 1, or from 1 to 10.
+    /// Returns an axis for these numbers with about `wanted` ticks. Numbers that it cannot show are
+    /// ignored. Without numbers, a linear axis is from 0 to 1, a logarithmic one from 1 to 10.
     pub fn over(values: impl IntoIterator<Item = f64>, logarithmic: bool, wanted: usize) -> Self {
         let shown = values.into_iter().filter(|value| is_shown(*value, logarithmic));
         let range = shown.fold(None, |range: Option<(f64, f64)>, value| {
@@ -42,7 +42,8 @@ impl AxisScale {
         Self { low, high, logarithmic: false, ticks }
     }
 
-    /// Ticks at multiples of 1, 2 or 5 times a power of ten; the range ends at ticks.
+    /// Returns a linear axis with ticks at multiples of 1, 2 or 5 times a power of ten. The range
+    /// ends at ticks.
     fn linear(low: f64, high: f64, wanted: usize) -> Self {
         let (low, high) = widened(low, high);
         let rough = (high - low) / wanted.max(1) as f64;
@@ -58,7 +59,8 @@ impl AxisScale {
         Self { low, high, logarithmic: false, ticks }
     }
 
-    /// Ticks at powers of ten, and at twice and five times those if there is room.
+    /// Returns a logarithmic axis with ticks at powers of ten. If there is space, it also has ticks
+    /// at twice and five times those.
     fn powers(low: f64, high: f64) -> Self {
         let below = |value: f64| {
             let power = 10_f64.powf(value.log10().floor());
@@ -101,7 +103,7 @@ impl AxisScale {
         place.is_finite().then(|| place.clamp(0.0, 1.0))
     }
 
-    /// Returns the position of zero, or the low end if zero is not on the axis: the base of bars.
+    /// Returns the position of the base of bars: zero, or the low end if zero is not on the axis.
     pub fn foot(&self) -> f64 {
         if self.logarithmic { 0.0 } else { self.place(0.0).unwrap_or(0.0) }
     }
@@ -112,7 +114,8 @@ fn is_shown(value: f64, logarithmic: bool) -> bool {
     value.is_finite() && value.abs() < FARTHEST && (!logarithmic || value > 1.0 / FARTHEST)
 }
 
-/// Returns a range that is not empty: for a single number it includes zero; for zero, half of one on both sides.
+/// Returns a range that is not empty. The range for a single number includes zero; that for zero is
+/// from -0.5 to 0.5.
 fn widened(low: f64, high: f64) -> (f64, f64) {
     let size = low.abs().max(high.abs());
     if high - low > size * 1e-9 {
@@ -121,7 +124,7 @@ fn widened(low: f64, high: f64) -> (f64, f64) {
     if size < 1.0 / FARTHEST { (-0.5, 0.5) } else { (low.min(0.0), high.max(0.0)) }
 }
 
-/// Removes the rounding error of powers of ten.
+/// Rounds to seven digits, which removes the rounding errors of powers of ten.
 fn tidy(value: f64) -> f64 {
     format!("{value:.6e}").parse().unwrap_or(value)
 }

@@ -19,7 +19,7 @@ pub struct CurveStyle {
 }
 
 impl CurveStyle {
-    /// Curves with the same name have the same colour and marker.
+    /// Returns the style of a curve. Curves with the same name have the same colour and marker.
     pub fn of(curve: &Curve, plot: &Plot) -> Self {
         let mut seen = BTreeSet::new();
         let names = plot.curves.iter().map(|curve| &curve.name).filter(|name| seen.insert(*name));
@@ -32,7 +32,7 @@ impl CurveStyle {
         }
     }
 
-    /// The CSS classes that define its colour.
+    /// Returns the CSS classes that define the colour.
     pub fn classes(self) -> String {
         let source = match self.source {
             CurveSource::Ours => "ours",

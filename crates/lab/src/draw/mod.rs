@@ -73,7 +73,7 @@ impl<'a> Canvas<'a> {
         } else {
             AxisScale::named(&plot.x.labels)
         };
-        // The length of bars is compared, so the axis begins at zero if possible.
+        // The lengths of bars are compared, therefore the axis begins at zero if possible.
         let zero = (!plot.y.logarithmic).then_some(0.0);
         let y = AxisScale::over(points().map(|[_, y]| *y).chain(zero), plot.y.logarithmic, 6);
         let mut canvas = Self { plot, x, y, bars: 0.0 };
@@ -100,7 +100,8 @@ impl<'a> Canvas<'a> {
         self.x.place(*x).is_some() && self.y.place(*y).is_some()
     }
 
-    /// Returns the width for the bars of one position: the distance of the two nearest positions, less a gap.
+    /// Returns the width for all bars of one position: the distance between the two nearest
+    /// positions, less a gap.
     fn bars_width(&self) -> f64 {
         let bars = || self.plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars);
         let places = bars().flat_map(|curve| self.places(curve)).map(|[x, _]| x);
@@ -190,7 +191,8 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Draws the bars of a curve, which is the `n`th of `all` that share each position.
+    /// Draws the bars of a curve, which is the `n`th of the `all` curves with bars at each
+    /// position.
     fn bars(&self, out: &mut String, curve: &Curve, [n, all]: [usize; 2]) {
         let width = self.bars / all as f64;
         let foot = BOTTOM - self.y.foot() * (BOTTOM - TOP);
@@ -260,7 +262,8 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// On a numeric axis: the positions of the outer edges of the first and the last bar.
+/// Returns the positions of the outer edges of bars on a numeric axis, so that the axis includes
+/// them.
 fn sides_of_bars(plot: &Plot) -> Vec<f64> {
     let bars = plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars && !plot.x.logarithmic);
     let xs: Vec<f64> = bars.flat_map(|curve| &curve.points).map(|[x, _]| *x).collect();
@@ -284,7 +287,8 @@ fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
             }
         }
         Dots::Single(places) => {
-            // A line without length and with round ends is a dot; it takes a third of the text of a circle.
+            // A line without length and with round ends is drawn as a dot. It takes a third of the
+            // text of a circle.
             out.push_str("<path class=\"cloud\" d=\"");
             for [x, y] in places {
                 let _ = write!(out, "M{x:.1} {y:.1}h0");
@@ -295,8 +299,8 @@ fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
     }
 }
 
-/// Draws squares in four shades, each for counts up to a power of the largest one: its fourth root, its square root,
-/// and so on.
+/// Draws squares in four shades. Each shade is for counts up to a power of the largest count: its
+/// fourth root, its square root, and so on.
 fn squares(out: &mut String, side: f64, squares: &[([f64; 2], usize)]) {
     let most = squares.iter().map(|(_, count)| *count).max().unwrap_or(1) as f64;
     let up_to = |power: f64| most.powf(power).ceil() as usize;

@@ -46,11 +46,11 @@ const EACH: [(&str, &str); 1] = [ALL[1]];
 /// existing file first, which the paper's new file did not need.
 pub(super) const CALLS_KIB: [u32; 3] = [4, 16, 64];
 
-/// The paper's delays, in milliseconds.
+/// The delays of the paper, in milliseconds.
 pub(super) const DELAYS: [u32; 6] = [0, 2, 4, 6, 8, 10];
-/// Those of a quick run.
+/// The delays of a quick run.
 const FEW: [u32; 3] = [0, 4, 10];
-/// The only delay of a quick run for some points: that of the paper's Figures 2 and 3.
+/// The only delay of some points in a quick run: that of the paper's Figures 2 and 3.
 const ONE: [u32; 1] = [4];
 
 /// Returns all points, in the order in which they are run: points with the same site are adjacent.
@@ -79,13 +79,15 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
             WorkloadTask::Commands(commands(congestion, use_ == FairTcpTraffic::Reads, length))
         }),
         runs,
-        // Includes the login and settling before, and the data in flight at the end.
+        // The estimate includes the login and the warm-up before, and the data in flight at the
+        // end.
         seconds: length + 6.0 + extra,
         windows: use_ == FairTcpTraffic::Writes,
     };
     let (known, model) = ALL.split_at(ALL.len() - 1);
     add("writes", many, known, &send(FairTcpTraffic::Writes, scale.pick(1, 3), 0.0));
-    // Three runs of these as well would take more than three hours in total.
+    // Only one run: three runs of these points as well would extend the experiment beyond three
+    // hours.
     add("writes", many, model, &send(FairTcpTraffic::Writes, 1, 0.0));
     let in_turn = FairTcpSweep {
         task: Box::new(move |congestion| {
@@ -102,11 +104,12 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         add("in-turn", &ONE, &EACH, &in_turn);
     }
     add("per-ack", many, &PER_ACK, &send(FairTcpTraffic::Writes, 1, 0.0));
-    // What is read has to be written first.
+    // The blocks to read must be written first.
     add("reads", few, &BOTH, &send(FairTcpTraffic::Reads, 1, 6.0));
     for size in scale.pick(&[4, 64][..], &CALLS_KIB) {
         let at: &[u32] = scale.pick(&ONE, &FEW);
-        // Written, measured, and read back, at half of the throughput of a line with 4 ms.
+        // Time to write, measure and read back the file at half of the throughput of a link with 4
+        // ms.
         let seconds = scale.pick(8.0, 22.0);
         add(
             &file_calls("writes", *size),
@@ -152,11 +155,12 @@ struct FairTcpSweep {
 enum FairTcpTraffic {
     /// To the node.
     Writes,
-    /// From it.
+    /// From the node.
     Reads,
-    /// Both ways, from a file system.
+    /// In both directions, by a file system.
     Files,
-    /// Both ways, with less memory than all files take: as in the paper, whose host had 256 MB for 4 GB.
+    /// In both directions, by a file system on a host with less memory than the files take. The
+    /// paper's host had 256 MB for 4 GB.
     Cramped,
 }
 
@@ -191,14 +195,15 @@ impl FairTcpTraffic {
     }
 }
 
-/// Memory for ten processes of PostMark and pages of their files, which take 50 MB and more.
+/// Memory for ten processes of PostMark and some pages of their files, which take 50 MB and more.
 const CRAMPED: u64 = 16 << 20;
 /// The number of connections of the paper's sessions.
 const CONNECTIONS: u8 = 4;
 /// The paper's socket buffers.
 const BUFFER: u32 = 512 << 10;
 
-/// Commands of the size to which the paper's kernel combined a file's writes.
+/// Returns a workload of commands of the size to which the paper's kernel combined the writes of a
+/// file.
 fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
     CommandsWorkload {
         read,
@@ -207,7 +212,8 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
         socket_buffer: Some(BUFFER),
         warm: 3.0,
         seconds,
-        // Twice what is in flight; small, because it has to be written before it is read.
+        // Four times the data in flight. The span is small, because it must be written before it is
+        // read.
         span: 16 << 20,
         check: 8,
         ..CommandsWorkload::default()
@@ -219,8 +225,8 @@ pub(super) fn file_calls(what: &str, size_kib: u32) -> String {
     format!("file-{what}-{size_kib}k")
 }
 
-/// A file that is written and synced, or read, by calls of this size in KiB through the page cache (sections 4.1 and
-/// 4.2). The paper's has a gigabyte.
+/// Returns a workload that reads a file, or writes and syncs it, through the page cache, with calls
+/// of this size in KiB (sections 4.1 and 4.2). The paper's file has a gigabyte.
 fn calls(scale: ExperimentScale, reads: u8, size_kib: u32) -> WorkloadTask {
     WorkloadTask::Fio(Fio {
         shape: FioShape::Vxbench,
@@ -228,15 +234,17 @@ fn calls(scale: ExperimentScale, reads: u8, size_kib: u32) -> WorkloadTask {
         size_mib: scale.pick(8, 16),
         reads: Some(reads),
         sequential: true,
-        // The run ends at the end of the file.
+        // A time that is never reached: the run ends at the end of the file.
         seconds: 300,
         ..Fio::default()
     })
 }
 
-/// A part of the paper's Table 6: 20,000 files and 50,000 transactions would take most of a day over such a line.
+/// Returns a part of the paper's Table 6: 20,000 files and 50,000 transactions would take most of a
+/// day over such a link.
 fn postmark(scale: ExperimentScale, processes: u32) -> WorkloadTask {
-    // More than three times the memory; half a minute of writing at 4 ms.
+    // The files take more than three times the memory of the host. Writing them takes half a minute
+    // at 4 ms.
     let (files, transactions) = scale.pick((1000, 300), (2000, 1000));
     WorkloadTask::Postmark(Postmark {
         files: files / processes,
@@ -248,7 +256,8 @@ fn postmark(scale: ExperimentScale, processes: u32) -> WorkloadTask {
     })
 }
 
-/// The part of the paper's gigabyte that is written, rewritten and read in two minutes at 4 ms.
+/// Returns the part of the paper's gigabyte that is written, rewritten and read in two minutes at 4
+/// ms.
 fn bonnie(processes: u32) -> WorkloadTask {
     let file_mib = 64 / processes;
     WorkloadTask::Bonnie(Bonnie {
@@ -267,7 +276,8 @@ fn files(use_: FairTcpTraffic, task: WorkloadTask, seconds: f64) -> FairTcpSweep
 mod tests {
     use super::*;
 
-    /// The kernel's default may be any algorithm: a point that used it would be measured under a wrong name.
+    /// The kernel's default may be any algorithm. A point that used it would be measured under a
+    /// wrong name.
     #[test]
     fn every_point_says_which_congestion_control() {
         for point in points(ExperimentScale::Full) {

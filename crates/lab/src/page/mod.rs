@@ -1,4 +1,4 @@
-//! Formats a report as a single HTML file, which loads nothing and needs no script.
+//! Formats a report as a single HTML file, which loads no other file and needs no script.
 
 mod table;
 
@@ -60,7 +60,8 @@ fn facts(out: &mut String, facts: &[(String, String)]) -> fmt::Result {
     Ok(())
 }
 
-/// The summary at the top: how many promises hold, which ones do not, and what is missing.
+/// Writes the summary at the top: how many bars hold, which ones do not, and how many figures are
+/// missing.
 fn summary(out: &mut String, report: &LabReport) -> fmt::Result {
     let [mut held, mut unmeasured, mut tainted, mut empty] = [0_u32; 4];
     let mut missed = vec![];
@@ -149,7 +150,7 @@ fn apart(out: &mut String, heading: &str, texts: &[String]) -> fmt::Result {
     Ok(())
 }
 
-/// Returns an HTML list; nothing for no items.
+/// Writes an HTML list, or nothing if there are no items.
 fn list(out: &mut String, items: impl ExactSizeIterator<Item = String>) -> fmt::Result {
     if items.len() == 0 {
         return Ok(());

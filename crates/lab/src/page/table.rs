@@ -1,4 +1,4 @@
-//! Formats a table: our number, the paper's below it, the promise, and footnotes.
+//! Formats a table: our number, the paper's below it, the bar, and footnotes.
 
 use std::fmt::{self, Write};
 

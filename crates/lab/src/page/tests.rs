@@ -105,7 +105,7 @@ fn an_empty_report_is_a_page() {
     assert!(page(&LabReport::default()).ends_with("</html>\n"));
 }
 
-/// Checks that every opened tag is closed, in order: text cannot open one.
+/// Checks that every opened tag is closed, in order, so that no text opens one.
 #[test]
 fn any_text_leaves_the_markup_as_it_is() {
     let evil = "</td></table><script>alert(1)</script>\"'&<!--\0";

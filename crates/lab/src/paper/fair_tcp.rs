@@ -1,5 +1,6 @@
-//! "Performance Evaluation of Multiple TCP connections in iSCSI": compares Fair-TCP with TCP Reno with SACK, on Linux
-//! 2.4 and 2.6; four connections, 2.7 % loss, socket buffers of 512 KiB, frames of 1500 bytes.
+//! "Performance Evaluation of Multiple TCP connections in iSCSI": compares Fair-TCP with TCP Reno
+//! with SACK, on Linux 2.4 and 2.6. Sessions have four connections; 2.7 % of packets are lost;
+//! socket buffers have 512 KiB, frames 1500 bytes.
 
 use super::{Misprint, PaperFigure};
 
@@ -12,9 +13,7 @@ pub const LOSS: f64 = 0.027;
 /// A mean with its standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeanDeviation {
-    /// The mean.
     pub mean: f64,
-    /// The standard deviation.
     pub deviation: f64,
     /// The deviation that the paper prints in percent of the mean.
     pub percent: f64,
@@ -27,9 +26,7 @@ const fn spread(mean: f64, deviation: f64, percent: f64) -> MeanDeviation {
 /// A number for each of the two algorithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RenoFairPair<T> {
-    /// TCP Reno with SACK.
     pub reno: T,
-    /// Fair-TCP.
     pub fair: T,
 }
 
@@ -128,7 +125,6 @@ pub const KERNEL_COMPILE: PaperFigure = PaperFigure {
     most: 1.17,
 };
 
-/// Misprints.
 pub const MISPRINTS: &[Misprint] = &[
     Misprint {
         place: "Table 3, Fair-TCP at 8 ms,",

@@ -1,7 +1,7 @@
-//! The numbers that the papers print, each with its place. Our numbers are compared with them.
+//! The numbers that the papers print, each with its place. Reports compare our numbers with them.
 //!
-//! Only numbers that are printed in a table or in the text are included. Curves and bars of figures are not read off:
-//! if a figure's numbers are not in the text, a report shows only ours.
+//! Only numbers that are printed in a table or in the text are included. Curves and bars of figures
+//! are not read off: if a figure's numbers are not in the text, a report shows only ours.
 
 pub mod outsourcing;
 pub mod stics;
@@ -14,42 +14,41 @@ use crate::{Printed, number};
 pub struct PaperFigure {
     /// The place: "Figure 12, section 4.4".
     pub place: &'static str,
-    /// What it measures.
+    /// The measured quantity.
     pub what: &'static str,
     /// The smallest number.
     pub least: f64,
-    /// The largest; the same if the paper has one number.
+    /// The largest number. It equals `least` if the paper prints one number.
     pub most: f64,
 }
 
-/// A statement of a paper in words, without a number. Our numbers are not compared with it.
+/// A statement of a paper in words, without a number. It is compared with bounds that are our
+/// reading of the words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperStatement {
     /// The place: "Figure 5, section 4.4.1".
     pub place: &'static str,
-    /// What it is about.
+    /// The subject of the statement.
     pub what: &'static str,
-    /// The words.
     pub said: &'static str,
-    /// Our lower bound for what the words mean; the paper has none. Negative infinity for no bound.
+    /// The lower bound for the meaning of the words, which is ours. Negative infinity for no bound.
     pub least: f64,
-    /// Our upper bound; infinity for no bound.
+    /// The upper bound, which is ours, too. Infinity for no bound.
     pub most: f64,
 }
 
 /// A misprint in a paper.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Misprint {
-    /// The place.
     pub place: &'static str,
-    /// What is printed there.
+    /// The wrong text.
     pub printed: &'static str,
-    /// What we assume instead, and why.
+    /// The number or statement that we assume instead, and the reason.
     pub taken: &'static str,
 }
 
 impl Misprint {
-    /// Returns it as a sentence for a report.
+    /// Returns the misprint as a sentence for a report.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{} prints {}; {}.", self.place, self.printed, self.taken)
@@ -57,13 +56,13 @@ impl Misprint {
 }
 
 impl PaperStatement {
-    /// Returns it as a note for a cell of a table.
+    /// Returns the words as a note for a cell of a table.
     #[must_use]
     pub fn note(&self) -> String {
         format!("the paper: \"{}\"", self.said)
     }
 
-    /// Returns true if a number is in our bounds for the words.
+    /// Returns true if a number is within our bounds for the words.
     #[must_use]
     pub fn hold(&self, value: f64) -> bool {
         (self.least..=self.most).contains(&value)
@@ -89,7 +88,7 @@ impl PaperFigure {
         Self { place, what, least: number, most: number }
     }
 
-    /// Returns the number or the range without its place, as a table shows it beside ours.
+    /// Returns the number or the range without its place, as a table shows it below ours.
     #[must_use]
     pub fn printed(&self) -> Printed {
         Printed { least: self.least, most: self.most }

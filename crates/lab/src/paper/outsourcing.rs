@@ -6,7 +6,7 @@ use super::{Misprint, PaperFigure, PaperStatement};
 /// The disks of Table 1, by the words in the points' names.
 pub const DISKS: [&str; 4] = ["dnes", "ddys", "array", "null"];
 
-/// Their names for people.
+/// The names of [`DISKS`] in a report.
 pub const DISKS_SHOWN: [&str; 4] =
     ["1 disk, IBM DNES", "1 disk, IBM DDYS", "disk array, 8 DDYS", "null device"];
 
@@ -27,8 +27,8 @@ pub const REQUEST_BYTES: f64 = 8192.0;
 /// Bytes of the paper's MB (the only value that fits its Table 1).
 pub const MB: f64 = 1000.0 * 1024.0;
 
-/// Table 1, lower half: response time of an 8 KiB request, ms. A row for each of [`WAYS`]; in it the [`ACCESSES`] of
-/// each of [`DISKS`].
+/// Table 1, lower half: response time of an 8 KiB request, ms. Each row is one of [`WAYS`] and has
+/// the [`ACCESSES`] of each of [`DISKS`].
 #[rustfmt::skip]
 pub const RESPONSE_MS: [[[f64; 4]; 4]; 7] = [
     [[10.38, 11.44, 0.57, 0.40], [7.50, 5.10, 0.24, 0.27], [7.89, 2.37, 0.41, 0.47], [0.01, 0.00, 0.01, 0.00]],
@@ -40,7 +40,7 @@ pub const RESPONSE_MS: [[[f64; 4]; 4]; 7] = [
     [[27.18, 17.47, 17.10, 17.04], [24.46, 17.09, 16.99, 17.02], [25.32, 17.20, 17.17, 17.20], [17.20, 17.35, 17.35, 17.35]],
 ];
 
-/// Table 1, upper half: throughput, the paper's MB/s; with the same layout.
+/// Table 1, upper half: throughput in the paper's MB/s, in the order of [`RESPONSE_MS`].
 #[rustfmt::skip]
 #[expect(clippy::approx_constant, reason = "3.14 MB/s is what Table 1 prints")]
 pub const THROUGHPUT_MB_S: [[[f64; 4]; 4]; 7] = [
@@ -56,11 +56,12 @@ pub const THROUGHPUT_MB_S: [[[f64; 4]; 4]; 7] = [
 /// Section 4.1, in the text: throughput of the null device at 0 ms with 64 KB at a time, MB/s.
 pub const NULL_64K_MB_S: f64 = 30.0;
 
-/// The response time of each of [`DISKS`] for a write that its cache accepts, ms. For single disks it is that of
-/// sequential writes to the local disk, for the array 0.6, which its cache hits take without the network (0.62).
+/// The response time of each of [`DISKS`] for a write that its cache accepts, ms. For single disks
+/// it is that of sequential writes to the local disk. For the array it is 0.6, the time of a cache
+/// hit without the network (0.62).
 pub const ANSWER_MS: [f64; 4] = [0.40, 0.27, 0.6, 0.0];
 
-/// The sum of Figure 2, which the paper's equation (1) calls `T_iSCSI`: ms.
+/// The sum of Figure 2, `T_iSCSI` in the paper's equation (1): ms.
 pub const ISCSI_MS: f64 = 0.408;
 
 /// Figure 2: the time of each component for data of 64 bytes, 1.5 KB and 8 KB, µs.
@@ -77,16 +78,16 @@ pub const DISK_MS: [(&str, [f64; 2]); 2] = [("array", [0.38, 6.44]), ("DDYS", [0
 /// A column of Table 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperApplication {
-    /// Workload and file system, as in the points' names: "postmark/soft". If these names have no word for it, the
-    /// paper's own.
+    /// Workload and file system, as in the points' names: "postmark/soft". Those that we do not
+    /// measure have names of the same form.
     pub name: &'static str,
-    /// The name for people.
+    /// The name in a report.
     pub shown: &'static str,
     /// The unit of `local`.
     pub unit: &'static str,
-    /// With a local disk array of the host.
+    /// The result with a local disk array of the host.
     pub local: f64,
-    /// As a share of `local`: a disk of the gateway, and the [`DELAYS_MS`].
+    /// The shares of `local` with a disk of the gateway, and at each of [`DELAYS_MS`].
     pub shares: [f64; 6],
 }
 
@@ -127,7 +128,8 @@ pub fn application_named(name: &str) -> Option<&'static PaperApplication> {
     APPLICATIONS.iter().find(|one| one.name == name)
 }
 
-/// A row of Table 3: the background traffic on a backbone of 155 Mbit/s, and the performance beside it.
+/// A row of Table 3: background traffic on a backbone of 155 Mbit/s, and the performance of
+/// applications during it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperCongestion {
     /// Load, percent.
@@ -202,7 +204,7 @@ pub const FIGURE_4: PaperStatement = PaperStatement {
     most: 0.9,
 };
 
-/// Figure 5 (section 4.4.1): how much of the delay a cache at the host's side hides.
+/// Figure 5 (section 4.4.1): how much of the delay a cache at the host's end of the link hides.
 pub const FIGURE_5_HOST: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the host, 8 ms by 0 ms",
@@ -220,8 +222,8 @@ pub const FIGURE_5_NODE: PaperStatement = PaperStatement {
     most: 1.1,
 };
 
-/// Figure 6 (section 4.4.2), in the text: the background load, percent, above which PostMark is limited by bandwidth,
-/// for caches of these percentages of its working set.
+/// Figure 6 (section 4.4.2), from the text: the background load, percent, above which bandwidth
+/// limits PostMark, for caches of these percentages of its working set.
 pub const FIGURE_6_BOUND_AT: [(&str, f64); 3] = [("none", 55.0), ("0.1", 30.0), ("10", 55.0)];
 
 /// Figure 6: the share of writes that a cache of 10 percent absorbs.
@@ -231,7 +233,8 @@ pub const FIGURE_6_FILTERED: PaperFigure = PaperFigure::number(
     0.40,
 );
 
-/// Figure 7 (section 4.4.3), in the text: transactions per second without a cache and without background traffic.
+/// Figure 7 (section 4.4.3), from the text: transactions per second without a cache and without
+/// background traffic.
 pub const FIGURE_7_PLAIN: f64 = 50.0;
 
 /// Figure 7: percentage of the working set that a cache needs to keep [`FIGURE_7_PLAIN`] at a load of 70 percent.
@@ -253,7 +256,6 @@ pub const FIGURE_7_CACHE_AT_8_MS: u32 = 60;
 pub const FIGURE_7_MASKED: PaperStatement =
     PaperStatement { said: "to mask a one-way propagation delay of 8 ms", ..FIGURE_7_TOLERATED };
 
-/// Misprints.
 pub const MISPRINTS: &[Misprint] = &[
     Misprint {
         place: "Section 4.1",
@@ -287,7 +289,8 @@ mod tests {
         let mut checked = 0;
         for (times, rates) in RESPONSE_MS.iter().flatten().zip(THROUGHPUT_MB_S.iter().flatten()) {
             for (ms, rate) in times.iter().zip(rates) {
-                // The null device in the host itself: times of a few µs are printed as 0.00 and 0.01.
+                // The times of the local null device are printed as 0.00 and 0.01 ms, too coarse
+                // for a throughput.
                 if *ms < 0.1 {
                     continue;
                 }

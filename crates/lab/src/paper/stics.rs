@@ -1,12 +1,11 @@
-//! "STICS: SCSI-to-IP cache for storage area networks": compares a cache with a log disk with plain iSCSI, on Linux
-//! 2.4.
+//! "STICS: SCSI-to-IP cache for storage area networks": compares plain iSCSI with a cache that has
+//! a log disk, on Linux 2.4.
 
 use super::{Misprint, PaperFigure};
 
-/// A number for each of the two.
+/// A number for plain iSCSI and one for STICS.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IscsiSticsPair<T> {
-    /// Plain iSCSI.
     pub iscsi: T,
     /// STICS with report after complete.
     pub stics: T,
@@ -30,10 +29,10 @@ pub const PACKETS: [IscsiSticsPair<u64>; 6] = [
     both(1_415_912, 607_827),
 ];
 
-/// Table 4: all packets. STICS's number is the sum of Table 3: see [`MISPRINTS`].
+/// Table 4: number of all packets. The number for STICS is the sum of Table 3: see [`MISPRINTS`].
 pub const TOTAL_PACKETS: IscsiSticsPair<f64> = both(3_353_821.0, 1_039_100.0);
 
-/// Table 4: the number that is printed instead.
+/// Table 4: the numbers as printed.
 pub const TOTAL_PACKETS_PRINTED: IscsiSticsPair<f64> = both(3_353_821.0, 839_100.0);
 
 /// Table 4: ratio of packets of 1024 bytes and more to shorter ones.
@@ -54,7 +53,7 @@ pub const REQUESTS_TO_BLOCK: IscsiSticsPair<f64> = both(1_867_529.0, 1_854_554.0
 /// Table 5: requests that the host's file system answered from its cache.
 pub const REQUESTS_FROM_HOST: IscsiSticsPair<f64> = both(1_236_728.0, 1_214_884.0);
 
-/// Table 5: requests that STICS answered from its cache; plain iSCSI has none.
+/// Table 5: requests that STICS answered from its cache. Plain iSCSI has no such cache.
 pub const REQUESTS_FROM_STICS: f64 = 896_582.0;
 
 /// Table 6: SCSI commands at the target during PostMark.
@@ -90,7 +89,7 @@ pub const TRACE_RATE: f64 = 333.0;
 pub const RESPONSE_MS: [(&str, f64); 3] =
     [("immediate report", 2.7), ("report after complete", 5.71), ("iSCSI", 16.73)];
 
-/// Figure 12: the range of most response times, ms, in the same order.
+/// Figure 12: the range of most response times, ms, in the order of [`RESPONSE_MS`].
 pub const MOST_RESPONSES_MS: [[f64; 2]; 3] = [[0.0, 2.0], [2.0, 5.0], [6.0, 28.0]];
 
 /// Figure 11: the longest response times, ms: report after complete (four requests), plain iSCSI.
@@ -105,7 +104,7 @@ pub const POSTMARK_100M: PaperFigure = PaperFigure {
     most: 2.1,
 };
 
-/// Figure 6: the same with immediate report.
+/// Figure 6: PostMark at 100 Mbit/s, ratio of immediate report to plain iSCSI.
 pub const POSTMARK_100M_IMMEDIATE: PaperFigure = PaperFigure {
     place: "Figure 6, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -121,7 +120,7 @@ pub const POSTMARK_1G: PaperFigure = PaperFigure {
     most: 1.8,
 };
 
-/// Figure 7: the same with immediate report.
+/// Figure 7: PostMark at 1 Gbit/s, ratio of immediate report to plain iSCSI.
 pub const POSTMARK_1G_IMMEDIATE: PaperFigure = PaperFigure {
     place: "Figure 7, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -145,7 +144,6 @@ pub const VXBENCH: PaperFigure = PaperFigure {
     most: 1.9,
 };
 
-/// Misprints.
 pub const MISPRINTS: &[Misprint] = &[
     Misprint {
         place: "Table 4",

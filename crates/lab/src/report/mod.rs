@@ -1,4 +1,4 @@
-//! A report as data: its content, not its format.
+//! A report as data. Other modules format it.
 
 mod number_format;
 mod plot;
@@ -13,13 +13,11 @@ pub use table::{Cell, CellBound, NOT_MEASURED, ReportColumn, ReportRow, ReportTa
 /// A report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabReport {
-    /// Its heading.
     pub title: String,
-    /// What was done, in a few paragraphs.
+    /// A description of what was measured, in a few paragraphs.
     pub about: Vec<String>,
     /// The environment of the measurement: name and value.
     pub facts: Vec<(String, String)>,
-    /// Its sections, in their order.
     pub sections: Vec<Section>,
 }
 
@@ -28,11 +26,11 @@ pub struct LabReport {
 pub struct Section {
     /// Its heading: "Table 1: microbenchmarks".
     pub title: String,
-    /// Paragraphs before its tables and plots: what it shows and what differs from the paper.
+    /// Paragraphs before its tables and plots: what the section shows and how it differs from the
+    /// paper.
     pub text: Vec<String>,
-    /// Tables and plots.
     pub parts: Vec<SectionPart>,
-    /// Deviations from the paper or from a promise, with explanations.
+    /// Deviations from the paper or from a bar, with explanations.
     pub deviations: Vec<String>,
     /// Misprints of the paper that were corrected here, or that are shown unchanged.
     pub misprints: Vec<String>,
@@ -41,9 +39,7 @@ pub struct Section {
 /// A table or a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SectionPart {
-    /// Numbers.
     Table(ReportTable),
-    /// A plot.
     Plot(Plot),
 }
 
@@ -54,7 +50,7 @@ impl LabReport {
         Self { title: title.to_owned(), ..Self::default() }
     }
 
-    /// Adds a paragraph about what was done.
+    /// Adds a paragraph to `about`.
     #[must_use]
     pub fn about(mut self, text: &str) -> Self {
         self.about.push(text.to_owned());

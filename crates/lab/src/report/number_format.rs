@@ -1,4 +1,4 @@
-//! Formats numbers for people, with a reasonable number of digits, and with words for infinity and NaN.
+//! Formats numbers with a reasonable number of digits, and with words for infinity and NaN.
 
 /// Returns a number with four significant digits and grouped thousands; "none" if it is not finite.
 #[must_use]
@@ -17,7 +17,8 @@ pub fn number(value: f64) -> String {
     if size.fract() == 0.0 || size >= 1000.0 {
         return grouped(value);
     }
-    // Digits before the point: 1 for 1 to 9.99, 3 for 100 to 999; zero or negative below 1.
+    // Number of digits before the decimal point: 1 for 1 to 9.99, 3 for 100 to 999; zero or
+    // negative below 1.
     let before = size.log10().floor() as i32 + 1;
     let text = format!("{value:.*}", usize::try_from(4 - before).unwrap_or(0));
     trimmed(&text)

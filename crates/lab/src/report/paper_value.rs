@@ -5,9 +5,8 @@ use super::number;
 /// A number or a range, as printed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Printed {
-    /// The smallest.
     pub least: f64,
-    /// The largest; the same if one number is printed.
+    /// The largest number. It equals `least` if one number is printed.
     pub most: f64,
 }
 
@@ -23,7 +22,8 @@ impl Printed {
         (self.least, (self.least != self.most).then_some(self.most))
     }
 
-    /// Returns true if a number is in a range; for a single number the caller has to compare the difference.
+    /// Returns true if a number is in a range. Returns false for a single number, which the caller
+    /// compares itself.
     #[must_use]
     pub fn is_around(self, value: f64) -> bool {
         self.ends().1.is_some() && (self.least..=self.most).contains(&value)
@@ -36,7 +36,7 @@ impl Printed {
         value.max(self.least).min(self.most)
     }
 
-    /// Formats it for people: "0.95", or "0.91–0.99".
+    /// Formats the number or range for a page: "0.95", or "0.91–0.99".
     #[must_use]
     pub fn text(self) -> String {
         match self.ends() {
@@ -45,7 +45,8 @@ impl Printed {
         }
     }
 
-    /// Formats it for programs, with all digits: "0.95", or "0.91-0.99"; empty if it is not finite.
+    /// Formats the number or range for programs, with all digits: "0.95", or "0.91-0.99". Returns
+    /// an empty text if it is not finite.
     #[must_use]
     pub fn digits(self) -> String {
         match self.ends() {

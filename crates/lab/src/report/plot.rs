@@ -3,39 +3,33 @@
 /// Curves on one pair of axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
-    /// Its heading.
     pub title: String,
-    /// The horizontal axis.
     pub x: Axis,
-    /// The vertical axis.
     pub y: Axis,
-    /// The curves.
     pub curves: Vec<Curve>,
-    /// Notes below it: what is not shown, and why.
+    /// Text below the plot: data that is not shown, and why.
     pub note: String,
 }
 
 /// An axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// Its quantity with the unit: "one-way delay, ms".
+    /// The quantity with its unit: "one-way delay, ms".
     pub name: String,
-    /// A logarithmic axis. Values that are not positive are left out, and their number is stated.
+    /// True for a logarithmic axis. It omits values that are not positive; the page states their
+    /// number.
     pub logarithmic: bool,
     /// Labels for the values 0, 1, and so on. Empty for a numeric axis.
     pub labels: Vec<String>,
 }
 
-/// A curve. Curves with the same name have the same colour, regardless of their source.
+/// A curve. Curves with the same name have the same colour, whatever their source is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// The name in the legend.
     pub name: String,
-    /// The source of its numbers.
     pub source: CurveSource,
-    /// How it is drawn.
     pub drawn: Drawn,
-    /// Its points.
     pub points: Vec<[f64; 2]>,
 }
 
@@ -44,9 +38,9 @@ pub struct Curve {
 pub enum CurveSource {
     /// Measured here.
     Ours,
-    /// The paper's: drawn dashed.
+    /// Printed in the paper. Drawn dashed.
     Paper,
-    /// Computed by a formula: drawn dotted.
+    /// Computed by a formula. Drawn dotted.
     Model,
 }
 
@@ -57,7 +51,7 @@ pub enum Drawn {
     Line,
     /// Dots: scatter plots.
     Dots,
-    /// A bar for each point: histograms.
+    /// A bar for each point, as in histograms.
     Bars,
 }
 
@@ -69,14 +63,14 @@ impl Plot {
         Self { title: title.to_owned(), x, y, ..Self::default() }
     }
 
-    /// Makes x logarithmic.
+    /// Makes the horizontal axis logarithmic.
     #[must_use]
     pub fn x_logarithmic(mut self) -> Self {
         self.x.logarithmic = true;
         self
     }
 
-    /// Makes y logarithmic.
+    /// Makes the vertical axis logarithmic.
     #[must_use]
     pub fn y_logarithmic(mut self) -> Self {
         self.y.logarithmic = true;
@@ -90,21 +84,19 @@ impl Plot {
         self
     }
 
-    /// Adds a curve.
     #[must_use]
     pub fn curve(mut self, curve: Curve) -> Self {
         self.curves.push(curve);
         self
     }
 
-    /// Adds curves.
     #[must_use]
     pub fn curves(mut self, curves: impl IntoIterator<Item = Curve>) -> Self {
         self.curves.extend(curves);
         self
     }
 
-    /// Adds a note.
+    /// Sets the text below the plot.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         text.clone_into(&mut self.note);
@@ -113,7 +105,8 @@ impl Plot {
 }
 
 impl Curve {
-    /// Returns a line through measurements; [`dots`](Self::dots) and [`bars`](Self::bars) change how it is drawn.
+    /// Returns a line through measurements. [`dots`](Self::dots) and [`bars`](Self::bars) change
+    /// how it is drawn.
     #[must_use]
     pub fn ours(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Ours, points)
@@ -131,8 +124,9 @@ impl Curve {
         Self::of(name, CurveSource::Model, points)
     }
 
-    /// Returns a histogram: the number of `values` in each of `bins` equal parts of `from..to`, as bars in the middle
-    /// of each. Values outside count in the first or the last bar, so that all are included.
+    /// Returns a histogram: the number of `values` in each of `bins` equal parts of `from..to`, as
+    /// bars. Values outside of the range count in the first or the last bar, so that no value is
+    /// lost.
     #[must_use]
     pub fn histogram(
         name: &str,
@@ -143,7 +137,8 @@ impl Curve {
         let width = (to - from) / bins as f64;
         let mut counts = vec![0_u64; bins];
         for value in values.into_iter().filter(|value| value.is_finite()) {
-            // A cast of a float saturates: values below the range become 0.
+            // A cast of a negative float to usize gives 0, so values below the range count in the
+            // first bar.
             let bin = ((value - from) / width) as usize;
             if let Some(count) = counts.get_mut(bin.min(bins.saturating_sub(1))) {
                 *count += 1;
@@ -159,14 +154,14 @@ impl Curve {
         Self { name: name.to_owned(), source, drawn: Drawn::Line, points }
     }
 
-    /// Draws it as dots.
+    /// Draws the curve as dots.
     #[must_use]
     pub fn dots(mut self) -> Self {
         self.drawn = Drawn::Dots;
         self
     }
 
-    /// Draws it as bars.
+    /// Draws the curve as bars.
     #[must_use]
     pub fn bars(mut self) -> Self {
         self.drawn = Drawn::Bars;

@@ -1,37 +1,32 @@
-//! A table: each cell has our number, the paper's, and a promise.
+//! A table. Each cell has our number, the paper's, and a bar.
 
 use std::fmt;
 
 use super::Printed;
 
-/// Our numbers and the paper's.
+/// A table of our numbers and the paper's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportTable {
-    /// Its heading.
     pub title: String,
-    /// The quantity of the rows' names: "one-way delay, ms".
+    /// The heading above the names of the rows: "one-way delay, ms".
     pub corner: String,
-    /// One column for each cell of a row.
     pub columns: Vec<ReportColumn>,
-    /// The rows, from the top.
     pub rows: Vec<ReportRow>,
 }
 
 /// The head of a column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportColumn {
-    /// A common head above the names of neighbours: "IBM DNES"; empty for none.
+    /// A common heading above the names of neighbouring columns: "IBM DNES". Empty for none.
     pub group: String,
     /// The quantity.
     pub name: String,
-    /// The unit; empty for a count or a ratio.
+    /// The unit. Empty for a count or a ratio.
     pub unit: String,
 }
 
-/// A row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportRow {
-    /// Its name.
     pub name: String,
     /// One cell for each column.
     pub cells: Vec<Cell>,
@@ -44,25 +39,25 @@ pub struct Cell {
     pub ours: Option<f64>,
     /// The paper's number.
     pub paper: Option<Printed>,
-    /// A promise that the number has to fulfil.
+    /// The bound that the measured number should keep.
     pub bar: Option<CellBound>,
-    /// Words instead of numbers, or after them: "not measured: bonnie++ is not installed".
+    /// Words instead of the numbers, or after them: "not measured: bonnie++ is not installed".
     pub note: String,
-    /// Why the measurement may not be trusted; empty if there is no doubt.
+    /// Reasons why the measurement may be wrong. Empty if there are none.
     pub taints: Vec<String>,
 }
 
-/// The bound of a promise.
+/// The bound of a bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CellBound {
-    /// At least this.
+    /// The number must be at least this.
     Least(f64),
-    /// At most this.
+    /// The number must be at most this.
     Most(f64),
 }
 
 impl fmt::Display for ReportColumn {
-    /// Returns its name in one line: "Reno mean".
+    /// Writes the name in one line: "Reno mean".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() {
             return f.write_str(&self.name);
@@ -72,7 +67,8 @@ impl fmt::Display for ReportColumn {
 }
 
 impl ReportTable {
-    /// Returns a table without columns and rows; `corner` is the head above the rows' names.
+    /// Returns a table without columns and rows. `corner` is the heading above the names of the
+    /// rows.
     #[must_use]
     pub fn new(title: &str, corner: &str) -> Self {
         Self { title: title.to_owned(), corner: corner.to_owned(), ..Self::default() }
@@ -100,7 +96,8 @@ impl ReportTable {
         self
     }
 
-    /// Adds a row for each of `of`, such as the delays of a sweep: `name` returns its name, `cells` its cells.
+    /// Adds a row for each element of `of`, such as the delays of a sweep. `name` returns the name
+    /// of the row, `cells` its cells.
     #[must_use]
     pub fn rows<T, C: IntoIterator<Item = Cell>>(
         self,
@@ -111,8 +108,8 @@ impl ReportTable {
         of.into_iter().fold(self, |table, one| table.row(&name(&one), cells(&one)))
     }
 
-    /// Removes rows and columns of which nothing is known, neither a number nor why there is none: a quick run does
-    /// not measure them.
+    /// Removes rows and columns that have neither a number nor a reason for a missing one: a quick
+    /// run does not measure them.
     #[must_use]
     pub fn without_blanks(mut self) -> Self {
         self.rows.retain(|row| !row.cells.iter().all(Cell::is_blank));
@@ -131,7 +128,7 @@ impl ReportTable {
         self
     }
 
-    /// Returns true if a cell was measured.
+    /// Returns true if any cell was measured.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.rows.iter().flat_map(|row| &row.cells).any(|cell| cell.ours.is_some())
@@ -145,7 +142,7 @@ impl Cell {
         Self { ours: Some(value), ..Self::default() }
     }
 
-    /// Returns a cell with the paper's number only: it is not measured here.
+    /// Returns a cell with the paper's number only, for figures that are not measured here.
     #[must_use]
     pub fn paper(value: f64) -> Self {
         Self { paper: Some(value.into()), ..Self::default() }
@@ -157,42 +154,42 @@ impl Cell {
         Self { note: text.to_owned(), ..Self::default() }
     }
 
-    /// Adds the paper's number, if there is one.
+    /// Sets the paper's number, if there is one.
     #[must_use]
     pub fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
         self.paper = paper.into().map(Printed::from);
         self
     }
 
-    /// Adds what the paper prints, a number or a range.
+    /// Sets the paper's number or range.
     #[must_use]
     pub fn beside_printed(mut self, paper: Printed) -> Self {
         self.paper = Some(paper);
         self
     }
 
-    /// Adds the promise of at least this.
+    /// Sets a bar: the number must be at least this.
     #[must_use]
     pub fn at_least(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Least(value));
         self
     }
 
-    /// Adds the promise of at most this.
+    /// Sets a bar: the number must be at most this.
     #[must_use]
     pub fn at_most(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Most(value));
         self
     }
 
-    /// Adds words after the numbers.
+    /// Sets the words after the numbers.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         text.clone_into(&mut self.note);
         self
     }
 
-    /// Adds taints.
+    /// Adds the taints that the cell does not have yet.
     #[must_use]
     pub fn tainted(mut self, taints: &[String]) -> Self {
         for taint in taints {
@@ -203,8 +200,8 @@ impl Cell {
         self
     }
 
-    /// Returns the ratio of this cell to another, with the taints of both. If one is missing, the result says so. The
-    /// paper's ratio is added by `beside`.
+    /// Returns the ratio of this cell to another, with the taints of both. If one is missing, the
+    /// result is [`NOT_MEASURED`]. [`Cell::beside`] adds the paper's ratio.
     #[must_use]
     pub fn by(&self, other: &Self) -> Self {
         let ratio = match (self.ours, other.ours) {
@@ -217,21 +214,21 @@ impl Cell {
         }
     }
 
-    /// Returns true if nothing is known of it.
+    /// Returns true if the cell has neither a number nor a reason why it is missing.
     fn is_blank(&self) -> bool {
         let has_number = self.ours.is_some() || self.paper.is_some() || self.bar.is_some();
         !has_number && (self.note.is_empty() || self.note == NOT_MEASURED)
     }
 
-    /// Returns the ratio of our number to the paper's, if both exist and the paper's is not zero; for a range its
-    /// nearest value is used, so the ratio is 1 within it.
+    /// Returns the ratio of our number to the paper's, if both exist and the paper's is not zero.
+    /// For a range of the paper, the nearest value is used: within the range the ratio is 1.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         let ours = self.ours?;
         divided(ours, self.paper?.nearest(ours))
     }
 
-    /// Returns whether the promise holds; `None` without a promise or a measurement.
+    /// Returns true if the number keeps its bar, or `None` without a bar or a measurement.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
         let ours = self.ours?;
@@ -245,7 +242,7 @@ impl Cell {
 /// The words of a cell without a number and without a reason.
 pub const NOT_MEASURED: &str = "not measured";
 
-/// Divides two numbers, if the result is a number.
+/// Returns the quotient, or `None` if it is not finite.
 fn divided(over: f64, under: f64) -> Option<f64> {
     Some(over / under).filter(|ratio| ratio.is_finite())
 }

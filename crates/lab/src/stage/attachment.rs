@@ -1,4 +1,4 @@
-//! A volume at the host: `forebay attach`, as a device or with a file system mounted.
+//! A volume at the host: `forebay attach`, with a mounted file system or without.
 
 use std::{
     fs,
@@ -19,14 +19,15 @@ use super::{
 };
 use crate::{Error, Host};
 
-/// A log is filled first, and a file system made over the link without its delay.
+/// Limit until a volume is attached. A log is filled first, and a file system is made over the
+/// link, which has no delay yet.
 const READY: Duration = Duration::from_secs(300);
-/// The last writes leave over the link with its delay.
+/// Limit of a detach. The last writes cross the link with its delay.
 const END: Duration = Duration::from_secs(180);
-/// One that did not get ready has little to write.
+/// Limit of a detach before the volume was ready. It has little data to write.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
-/// One that is there.
+/// An attached volume.
 pub(crate) struct LabAttachment {
     process: LoggedProgram,
     pub place: WorkloadLocation,
@@ -34,7 +35,8 @@ pub(crate) struct LabAttachment {
 }
 
 impl LabAttachment {
-    /// Attaches a volume with these settings, and makes and mounts the file system that `host` wants.
+    /// Attaches a volume with these settings, and makes and mounts the file system that `host` asks
+    /// for.
     pub fn start(
         number: u8,
         program: &Path,
@@ -52,7 +54,8 @@ impl LabAttachment {
         if let Host::Mounted(options) = host {
             let mount = mount_point(folder, number);
             fs::create_dir(&mount).map_err(Error::file("make", &mount))?;
-            // The kernel's thread that clears tables of inodes would write beside the workload.
+            // Without this option, a thread of the kernel would clear inode tables while the
+            // workload runs.
             let options = [options.as_str(), "noinit_itable"].join(",");
             command.args(["--mkfs", "ext4", "--mount-options", options.trim_start_matches(',')]);
             command.arg("--mount").arg(&mount);
@@ -62,7 +65,8 @@ impl LabAttachment {
         let name = format!("the attachment of volume {number}");
         let mut process = process::start(name, &mut command, namespace, &events, Signal::TERM)?;
         let ready = process.line(WaitLimit { limit: READY, stop }).inspect_err(|_| {
-            // Killed it would leave its device and what is mounted on that.
+            // Ask it to end: if it were killed, it would leave its device and the mounted file
+            // system.
             let _ = process.ask_to_end(GIVEN_UP);
         })?;
         let device = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next());
@@ -78,12 +82,12 @@ impl LabAttachment {
         Ok(Self { process, place, mounted })
     }
 
-    /// The process.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Takes it away, when everything is written.
+    /// Detaches the volume after all data is written.
     pub fn end(self, folder: &Path) -> Result<(), Error> {
         let ended = self.process.end(END);
         if ended.is_err() && self.mounted.is_some() {

@@ -1,4 +1,4 @@
-//! A node or gateway of a stage: `forebay serve` with settings of its own.
+//! A node or gateway of a site: `forebay serve` with its own settings.
 
 use std::{
     fs,
@@ -16,25 +16,26 @@ use rustix::process::Signal;
 use super::process::{StageNamespace, enter};
 use crate::Error;
 
-/// From start to listening: a volume or log of some gigabytes is filled with zeros first.
+/// Limit from the start to the line `ready`. A volume or log of some gigabytes is filled with
+/// zeroes first.
 const READY: Duration = Duration::from_secs(300);
-/// One question over the control socket.
+/// Limit of one command over the control socket.
 const ANSWER: Duration = Duration::from_secs(20);
-/// It waits for commands under way and for its log.
+/// Limit of a stop, which waits for commands in flight and for the log.
 const END: Duration = Duration::from_secs(60);
-/// Some hundred megabytes over a line with little room.
+/// Limit of a drain: some hundred megabytes over a slow link.
 const DRAIN: Duration = Duration::from_secs(300);
-/// How often a gateway is asked whether it has dirty data still.
+/// The pause between two queries of the dirty data.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A node or a gateway that listens.
+/// A running node or gateway.
 pub(crate) struct LabForebayServer {
     pub name: String,
     process: ServeProcess,
 }
 
 impl LabForebayServer {
-    /// Starts it, and waits until it listens.
+    /// Starts the process, and waits until it listens.
     pub fn start(
         name: &str,
         program: &Path,
@@ -52,12 +53,12 @@ impl LabForebayServer {
         Ok(Self { name: name.to_owned(), process })
     }
 
-    /// The process.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// The URL of unit 0 of a target there.
+    /// The URL of LUN 0 of a target of this process.
     pub fn url(&self, target: &str) -> String {
         self.process.url(target, 0)
     }
@@ -73,8 +74,8 @@ impl LabForebayServer {
         Ok(status?)
     }
 
-    /// Waits until no cache of it has dirty data. How long it took, or `None` if there still is some after
-    /// [`DRAIN`].
+    /// Waits until no cache of the process has dirty data. Returns how long this took, or `None` if
+    /// there is still dirty data after [`DRAIN`].
     pub fn drain(&self, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
         let begun = Instant::now();
         while dirty_bytes(&self.status(stop)?) > 0 {
@@ -86,13 +87,13 @@ impl LabForebayServer {
         Ok(Some(begun.elapsed()))
     }
 
-    /// Ends it in order.
+    /// Asks the process to stop and waits for its end.
     pub fn end(self) -> Result<(), Error> {
         Ok(self.process.end(END)?)
     }
 }
 
-/// Bytes that all caches of a process have and the volumes below them lack.
+/// Returns the dirty bytes of all caches of a process.
 fn dirty_bytes(status: &ServingStatus) -> u64 {
     status.caches().map(|cache| cache.dirty.dirty_bytes).sum()
 }

@@ -1,6 +1,7 @@
-//! A host with little memory: a control group (cgroups(7)) whose programs have so many bytes for themselves and for
-//! the pages of files that they use. A program that writes more than that has to wait for what it writes, as on
-//! the papers' hosts, whose memory was smaller than their sets.
+//! Limits the memory of a host: a control group (cgroups(7)) whose programs have a limited number
+//! of bytes for themselves and for the pages of files that they use. A program that writes more
+//! than that must wait until it is written, as on the papers' hosts, whose memory was smaller than
+//! their data.
 
 use std::{
     fs::{self, File},
@@ -12,16 +13,16 @@ use std::{
 
 use crate::Error;
 
-/// Where control groups are.
+/// The mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// A group. Removed when dropped: its programs have ended before.
+/// A control group. Dropping it removes it; its programs must have ended before.
 pub(super) struct LabMemoryCgroup {
     folder: PathBuf,
 }
 
 impl LabMemoryCgroup {
-    /// A group of this name. One that a run that was killed has left is taken up.
+    /// Makes a group with this name and limit, or uses the one that a killed run has left.
     pub(super) fn limited(name: &str, bytes: u64) -> Result<Self, Error> {
         let (parent, file) =
             place(Path::new(GROUPS)).ok_or_else(|| Error::Settings(NONE.to_owned()))?;
@@ -38,13 +39,13 @@ impl LabMemoryCgroup {
         Ok(group)
     }
 
-    /// Has a program begin in it.
+    /// Makes a program start in the group.
     pub(super) fn take_in(&self, command: &mut Command) -> Result<(), Error> {
         let path = self.folder.join("cgroup.procs");
         let members = File::options().write(true).open(&path);
         let mut members = members.map_err(Error::file("open", &path))?;
-        // SAFETY: between fork and exec one write(2) is made, of bytes that are there; it is async-signal-safe. 0 is
-        // whoever writes it.
+        // SAFETY: between fork and exec one write(2) of existing bytes is made, which is
+        // async-signal-safe. Writing 0 adds the process that writes.
         unsafe {
             command.pre_exec(move || members.write_all(b"0"));
         }
@@ -54,27 +55,28 @@ impl LabMemoryCgroup {
 
 impl Drop for LabMemoryCgroup {
     fn drop(&mut self) {
-        // If it does not go, the next run takes it up.
+        // If the removal fails, the next run uses the group.
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
 const NONE: &str = "this system has no control groups with a memory controller for us";
 
-/// Tries whether a host's memory can be limited, by the group of the run of this name: if it is killed just then, its next
-/// takes that away.
+/// Checks whether a host's memory can be limited. It makes the group of the run with this name: if
+/// this process is killed now, the next run removes the group.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it cannot be limited.
 pub(crate) fn can_be_limited(name: &str) -> Result<(), Error> {
     LabMemoryCgroup::limited(name, PROBE).map(drop)
 }
 
-/// Nothing runs in the group that is tried.
+/// The limit of the group of this check. No program runs in it.
 const PROBE: u64 = 16 << 20;
 
-/// Where groups are made, and the file of the limit: of version 2 where that has the memory controller for groups
-/// below its root, else of version 1.
+/// Returns the folder in which groups are made, and the name of the file with the limit. They are
+/// those of version 2 if it has the memory controller for groups below its root, otherwise those of
+/// version 1.
 fn place(groups: &Path) -> Option<(PathBuf, &'static str)> {
     let list = fs::read_to_string(groups.join("cgroup.subtree_control")).unwrap_or_default();
     if list.split_whitespace().any(|word| word == "memory") {
@@ -88,7 +90,7 @@ fn place(groups: &Path) -> Option<(PathBuf, &'static str)> {
 mod tests {
     use super::*;
 
-    /// Needs the right to make groups; where it is missing the test says so and ends.
+    /// Needs the privilege to make groups. Without it the test prints a message and ends.
     #[test]
     fn a_program_that_takes_more_is_ended_and_nothing_is_left() {
         let name = format!("test-{}", std::process::id());
@@ -107,7 +109,7 @@ mod tests {
         assert!(!run("64M"), "it has a buffer of 64 MiB in a group of 16");
         drop(group);
         assert!(!folder.exists());
-        // As of a run that was killed when it tried.
+        // A group as it remains when a run is killed during the check.
         std::mem::forget(LabMemoryCgroup::limited(&name, PROBE).unwrap());
         assert!(folder.exists());
         can_be_limited(&name).unwrap();

@@ -1,5 +1,5 @@
-//! From a site to processes: a link in this process, nodes at its far end, a gateway and the attached
-//! volumes at its near end, and workloads there.
+//! Turns a site into processes: a link in this process, nodes at its far end, a gateway and the
+//! attached volumes at its near end, and workloads on these.
 
 mod run_folder;
 mod process;
@@ -41,72 +41,72 @@ pub(crate) use self::{
 };
 use crate::{Error, ExperimentPoint, LabSite, Sampler};
 
-/// Where points are run.
+/// The interface of the place where points are run. Tests have another one than [`LabStage`].
 pub trait Scene {
-    /// Makes sure that this site stands, and nothing else.
+    /// Makes sure that exactly this site is running.
     ///
     /// # Errors
-    /// What does not start; then nothing stands.
+    /// The error of the part that does not start. No site is running then.
     fn set(&mut self, site: &LabSite) -> Result<(), Error>;
 
-    /// Runs a point's task once on the site that stands. Its chance is the same each time: runs differ by
-    /// the machine alone.
+    /// Runs a point's task once on the running site. The seed is the same each time: runs differ
+    /// only by what happens on the machine.
     ///
     /// # Errors
-    /// If it fails, or takes much longer than the point says.
+    /// If it fails, or takes much longer than the point's estimate.
     fn run(&mut self, point: &ExperimentPoint) -> Result<PointRunResult, Error>;
 
-    /// Ends what stands.
+    /// Ends the running site.
     ///
     /// # Errors
-    /// What did not end in order; it was killed.
+    /// The error of a process that did not end in order. It was killed.
     fn clear(&mut self) -> Result<(), Error>;
 }
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PointRunResult {
-    /// What the workload found.
+    /// The result of the workload.
     pub outcome: WorkloadResult,
-    /// What was counted around it.
+    /// Figures that were counted around the workload.
     pub counted: Vec<WorkloadFigure>,
-    /// Why the figures may not be trusted.
+    /// Reasons why the figures may be wrong.
     pub taints: Vec<String>,
-    /// Other notes.
     pub notes: BTreeMap<String, String>,
 }
 
-/// The scene of real processes.
+/// The scene that consists of real processes.
 pub struct LabStage {
     place: Setting,
     standing: Option<RunningSite>,
-    /// From the first site on.
+    /// Exists from the first site on.
     orphans: Option<Orphans>,
-    /// Those of the place: removed after what stands in them.
+    /// The folders of `place`. Dropped after the processes that use them.
     folders: [LabRunFolder; 2],
 }
 
-/// What a stage is made with.
+/// The environment of a stage.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The program: `forebay`.
+    /// The path of the program `forebay`.
     pub program: PathBuf,
-    /// The link's name: namespaces are `NAME-near` and `NAME-far`.
+    /// The name of the link. Its namespaces are `NAME-near` and `NAME-far`.
     pub name: String,
-    /// A folder on the disk for volumes and logs. It is made, and removed; one that is there is taken only if a run has
-    /// left it.
+    /// The folder on the disk for volumes and logs. The stage makes and removes it. An existing
+    /// folder is used only if an earlier run has left it.
     pub disk: PathBuf,
-    /// The same in memory, for settings, control sockets, NVRAM and mount points.
+    /// The folder in memory for settings, control sockets, NVRAM and mount points. It is made and
+    /// removed like `disk`.
     pub memory: PathBuf,
-    /// Set by who wants the run to end.
+    /// Set by the caller to end the run.
     pub stop: Arc<AtomicBool>,
 }
 
-/// The figure of how long processor time was counted, in seconds of the clock.
+/// The name of a figure: the seconds for which processor time was counted.
 pub(crate) const TIME_COUNTED: &str = "time counted";
 
-/// A run may take this many times as long as its point says, and then some: the estimate is of another
-/// machine.
+/// The limit of a run is this many times its estimate, which is for another machine, plus
+/// [`AT_LEAST`].
 const SLOWER: f64 = 10.0;
 const AT_LEAST: Duration = Duration::from_secs(120);
 
@@ -117,14 +117,16 @@ impl Setting {
 }
 
 impl LabStage {
-    /// Takes up what a run that was killed has left in the same folders.
+    /// Makes the folders of the stage. Removes the remains of a killed run in the same folders:
+    /// processes, mounts and files.
     ///
     /// # Errors
-    /// [`Error::Folder`] if another run has them, or they are no run's; or if they cannot be made.
+    /// [`Error::Folder`] if another run uses a folder, or no run has made it; or if they cannot be
+    /// made.
     pub fn new(place: Setting) -> Result<Self, Error> {
-        // Both are ours before anything in one is touched.
+        // Lock both folders before any file in one is changed.
         let folders = [LabRunFolder::take(&place.memory)?, LabRunFolder::take(&place.disk)?];
-        // What still runs in them has lost who started it.
+        // Programs that still run in these folders have lost the run that started them.
         let ended = orphans::end_left(&[&place.memory, &place.disk]);
         mounts::unmount_left(&place.memory, &ended);
         for folder in &folders {
@@ -152,13 +154,13 @@ impl LabStage {
         }
         command.stdin(Stdio::piped());
         let events = self.place.memory.join(format!("workload-{number}.events"));
-        // Of this run only: what it says last is told if it fails.
+        // The file must have the output of this run only: an error shows its last lines.
         let _ = fs::remove_file(&events);
         let mut process =
             process::start("the workload", &mut command, standing.near(), &events, Signal::KILL)?;
         let given = serde_json::to_vec(task).map_err(|error| Error::Settings(error.to_string()))?;
         if let Some(mut stdin) = process.stdin() {
-            // If it has ended, its end says why.
+            // A write error means that the program has ended; its exit status has the reason.
             let _ = stdin.write_all(&given);
         }
         Ok(process)
@@ -170,7 +172,7 @@ impl LabStage {
         }
     }
 
-    /// Runs a task on every place at once.
+    /// Runs a task on all volumes concurrently.
     fn run_all(&self, point: &ExperimentPoint) -> Result<WorkloadResult, Error> {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
@@ -245,7 +247,7 @@ impl Scene for LabStage {
         if let Ok(load) = fs::read_to_string("/proc/loadavg") {
             notes.insert("load after".to_owned(), load.trim().to_owned());
         }
-        // What the workload has left to be sent crosses the link, too.
+        // Data that the workload has written but not yet sent must cross the link, too.
         match standing.drain(&self.place.memory, stop)? {
             Some(took) => {
                 let processors = after.processors();
@@ -273,7 +275,8 @@ impl Scene for LabStage {
         counted.push(seconds("cpu link", own_after - own));
         counted.push(seconds("cpu workload", children_after - children));
         counted.push(seconds("cpu machine", now.busy - machine.busy));
-        // What the processor times are of: all that the workload does, more than the time that it tells.
+        // The time for which the processor times were counted: the whole workload, which is longer
+        // than the time that it measures.
         counted.push(seconds(TIME_COUNTED, elapsed.as_secs_f64()));
         Ok(PointRunResult { outcome, counted, taints, notes })
     }
@@ -283,10 +286,11 @@ impl Scene for LabStage {
         let ours = standing.as_ref().map(RunningSite::processes).unwrap_or_default();
         self.end_orphans(&ours);
         let ended = standing.map_or(Ok(()), |standing| standing.end(&self.place.memory));
-        // One that waited for a volume that has ended now; and what is mounted with nobody behind it.
+        // End programs that waited for a volume, which has now ended, and unmount file systems
+        // whose process has ended.
         self.end_orphans(&[]);
         mounts::unmount_all(&self.place.memory);
-        // A disk's worth of volumes, and settings with the old ports.
+        // Remove volumes of perhaps a disk's size, and settings with old port numbers.
         let cleared: Result<(), Error> = self.folders.iter().try_for_each(LabRunFolder::clear);
         ended.and(cleared)
     }
@@ -294,17 +298,18 @@ impl Scene for LabStage {
 
 impl Drop for LabStage {
     fn drop(&mut self) {
-        // Who wants to know what went wrong has called `clear`.
+        // A caller who needs the error has called `clear` before.
         let _ = self.clear();
     }
 }
 
-/// Figures without a unit that say whether something was so, 1, or not, 0.
+/// Figures without a unit that are 1 for yes or 0 for no.
 const FLAGS: [&str; 1] = ["past the page cache"];
 
-/// One outcome of several at once: rates and amounts add up, times are those of the slowest, and a share,
-/// which is in "%" or called so, is the mean. What has no unit is a count and adds up, but a flag, 0 or 1
-/// at each, is one of all: 1 only where it is at each. Series have the number of their place in their names.
+/// Combines the results of concurrent workloads. Rates and amounts are added. Times are those of
+/// the slowest workload. Shares, with the unit "%" or a name that begins with "share", are
+/// averaged. Figures without a unit are counts, which are added; except for [`FLAGS`], which are 1
+/// only if they are 1 in each result. The names of series get the number of the workload.
 fn together(mut outcomes: Vec<WorkloadResult>) -> WorkloadResult {
     if outcomes.len() < 2 {
         return outcomes.pop().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What is mounted in a run's folder: file systems of attached volumes, and a volume that a peer shows as a file.
+//! Mounts in a run's folder: file systems of attached volumes, and the files as which a peer
+//! exports volumes.
 
 use std::{
     fs,
@@ -13,33 +14,34 @@ use workload::Tool;
 
 use super::{orphans::Killed, process};
 
-/// Makes block devices of files.
+/// The program that makes block devices from files.
 pub(crate) const LOSETUP: Tool = Tool { program: "losetup", package: "mount" };
-/// Away with what is mounted on a process that is gone.
+/// Limit of an unmount after the process behind the file system has ended.
 const UNMOUNT: Duration = Duration::from_secs(20);
-/// A site has so many nodes, and a volume of each.
+/// The most nodes of a site, each with one volume.
 const VOLUMES: u8 = 4;
 
-/// Where the file system of a volume is mounted.
+/// Returns the mount point of the file system of a volume.
 pub(crate) fn mount_point(folder: &Path, volume: u8) -> PathBuf {
     folder.join(format!("mnt-{volume}"))
 }
 
-/// The file that a peer shows a volume as.
+/// Returns the file as which a peer exports a volume.
 pub(crate) fn shown(folder: &Path, volume: u8) -> PathBuf {
     folder.join(format!("shown-{volume}"))
 }
 
-/// Takes away what is mounted below a folder and has nobody behind it any more, with the loop devices on it.
+/// Unmounts everything in a folder whose process has ended, with the loop devices on it.
 pub(crate) fn unmount_all(folder: &Path) {
     unmount_left(folder, &[]);
 }
 
-/// The same after attachments that were killed: with their devices.
+/// Unmounts as `unmount_all` does, after attachments were killed. It also detaches their loop
+/// devices.
 pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     let stop = AtomicBool::new(false);
     let events = folder.join("umount.events");
-    // What stays is named by who wants to remove the folder.
+    // Errors are ignored here: removing the folder fails if something remains.
     let run = |command: &mut Command| {
         let name = command.get_program().to_string_lossy().into_owned();
         let _ =
@@ -60,7 +62,7 @@ pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     }
 }
 
-/// The program with these arguments.
+/// Returns a command of losetup with these arguments.
 pub(crate) fn losetup(arguments: &[&str]) -> Command {
     let mut command = Command::new(LOSETUP.find().unwrap_or_else(|_| LOSETUP.program.into()));
     command.args(arguments);
@@ -73,19 +75,20 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1) == Some(&wanted))
 }
 
-/// The loop devices on a file. That may have nobody behind it: it is not touched.
+/// Returns the loop devices on a file. It does not access the file, whose process may have ended.
 fn loops_on(file: &Path) -> Vec<PathBuf> {
     loops(|backing| backing == file)
 }
 
-/// Whether a file is the one that `forebay attach` shows, in this process: it is called `forebay-SUM-PROCESS.BEGAN-VOLUME`.
+/// Returns true if `forebay attach` exports the file, in this process. The name of such a file is
+/// `forebay-SUM-PROCESS.BEGAN-VOLUME`.
 fn is_shown_by(backing: &Path, Killed { process, began }: Killed) -> bool {
     let name = backing.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let parts = name.strip_prefix("forebay-").and_then(|rest| rest.split_once('-'));
     parts.is_some_and(|(_, rest)| rest.starts_with(&format!("{process}.{began}-")))
 }
 
-/// The loop devices on files that are meant.
+/// Returns the loop devices on files for which `is_meant` returns true.
 fn loops(is_meant: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let on_it = |sys: &Path| {
@@ -106,7 +109,7 @@ mod tests {
         let is = |process, began| is_shown_by(Path::new(backing), Killed { process, began });
         assert!(is(29212, 244_663));
         assert!(![2921, 9212, 244_663, 2026].iter().any(|process| is(*process, 244_663)));
-        // A number comes again.
+        // A process id can be used again, so the start time must match, too.
         assert!(!is(29212, 24_466) && !is(29212, 244_664));
         assert!(!is_shown_by(Path::new("/tmp/far.img"), Killed { process: 1, began: 1 }));
     }

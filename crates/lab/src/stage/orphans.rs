@@ -1,5 +1,5 @@
-//! Programs that nobody waits for any more: what workloads leave behind, which has come to be ours though we did not start
-//! it, and what is left of a run that was killed.
+//! Ends programs without a parent that waits for them: those that workloads leave behind, which
+//! become our children, and those of an earlier run that was killed.
 
 use std::{
     fs,
@@ -13,20 +13,23 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use super::process::MARK;
 use crate::Error;
 
-/// A killed program is gone at once, but for one that waits for a disk: that one goes when its volume has ended.
+/// Limit until a killed program has ended. Most end at once; a program that waits for a disk ends
+/// only when its volume has ended.
 const GONE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
-/// What is killed may have children, which come to us then; nobody's are as deep.
+/// The most rounds of killing. The children of a killed program become our children, and are killed
+/// in the next round.
 const ROUNDS: usize = 16;
 
-/// Who comes to us, and who was there before.
+/// Receives orphans. `before` are the children that we had before.
 pub(crate) struct Orphans {
     before: Vec<u32>,
 }
 
 impl Orphans {
-    /// From now on orphans of our children are our children. Those that we have already are not ours to end: they are of a
-    /// shell that has become this program, or of a container whose first process we are.
+    /// Makes this process the parent of all orphans among its descendants. The children that it
+    /// already has are not ours to end: they belong to a shell that has executed this program in
+    /// its place, or to a container whose first process we are.
     pub fn adopt() -> Result<Self, Error> {
         let own = rustix::process::getpid();
         let before = children_of(own.as_raw_nonzero().get().cast_unsigned());
@@ -35,8 +38,9 @@ impl Orphans {
         Ok(Self { before })
     }
 
-    /// Kills what was started by what we have started, known by our mark in its environment or, where a server has
-    /// written over that, by what it has open below one of these folders. `ours` are those that go on.
+    /// Kills the children that descend from programs of this run, except for `ours`. They are
+    /// recognised by our mark in their environment, or by files that they have open in one of these
+    /// folders if a server has overwritten its environment.
     pub fn end(&self, ours: &[u32], folders: &[&Path]) {
         let own = std::process::id();
         let until = Instant::now() + GONE;
@@ -62,52 +66,54 @@ impl Orphans {
     }
 }
 
-/// A process that was killed, told from a later one that has its number.
+/// A process that was killed. The start time distinguishes it from a later process with the same
+/// id.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Killed {
     pub process: u32,
-    /// In ticks since the machine did (proc(5), `starttime`).
+    /// Start time in clock ticks since the machine was started (proc(5), `starttime`).
     pub began: u64,
 }
 
-/// Kills what is left of runs that were killed and had these folders, which are ours now: programs with the mark of a run
-/// that use one of them. Answers with those. They get a signal when their run dies, but an attachment then waits for
-/// the far side, which has ended: for ever.
+/// Kills the programs of earlier runs that were killed: those with the mark of a run that use one
+/// of these folders, which this run has locked. Returns these programs. They get a signal when
+/// their run dies, but an attachment then waits forever for its remote volume, which has ended.
 pub(crate) fn end_left(folders: &[&Path]) -> Vec<Killed> {
     let own = std::process::id();
     let left: Vec<Killed> = processes()
         .filter(|process| *process != own)
         .filter(|process| run_of(*process).is_some() && uses(*process, folders))
-        // That it has ended is nobody's to see afterwards.
+        // Read the start time now: it cannot be read after the process has ended.
         .filter_map(|process| Some(Killed { process, began: stat(process, 22)? }))
         .collect();
     let until = Instant::now() + GONE;
     for pid in left.iter().filter_map(|it| Pid::from_raw(it.process.cast_signed())) {
-        // It may have ended since; its number is nobody else's as soon as that.
+        // The process may have ended since, but its id is not used again so soon.
         let _ = kill_process(pid, Signal::KILL);
     }
-    // One that is a child of somebody's who does not wait for it has its number still, and nothing open.
+    // A process whose parent does not wait for it keeps its id, but has no open files. Wait until
+    // the files are closed.
     while left.iter().any(|it| uses(it.process, folders)) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
     left
 }
 
-/// Whether a process, or one that has led to it, was started by the run of this number.
+/// Returns true if a process descends from the run with this process id.
 fn is_of(process: u32, run: u32) -> bool {
     run_of(process) == Some(run)
 }
 
-/// The number of the run that has started a process, or one that has led to it.
+/// Returns the process id of the run that started a process or one of its ancestors.
 fn run_of(process: u32) -> Option<u32> {
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-    // The last one is that of who has started it.
+    // If there are several marks, the last one is that of the run that started it.
     environment.split(|byte| *byte == 0).rev().find_map(|variable| {
         std::str::from_utf8(variable).ok()?.strip_prefix(MARK)?.strip_prefix('=')?.parse().ok()
     })
 }
 
-/// Whether a process works in one of these folders or has a file there open.
+/// Returns true if a process has its working folder or an open file in one of these folders.
 fn uses(process: u32, folders: &[&Path]) -> bool {
     let below = |link: &Path| {
         fs::read_link(link).is_ok_and(|to| folders.iter().any(|folder| to.starts_with(folder)))
@@ -130,10 +136,10 @@ fn parent_of(process: u32) -> Option<u32> {
     stat(process, 4)
 }
 
-/// A field of what the system says of a process, from 3, the state, on (proc(5)).
+/// Returns a field of /proc/PROCESS/stat (proc(5)), from field 3, the state, on.
 fn stat<T: FromStr>(process: u32, field: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name before may hold anything.
+    // The second field is the name of the program, which may contain any characters.
     stat.rsplit_once(") ")?.1.split(' ').nth(field - 3)?.parse().ok()
 }
 
@@ -151,7 +157,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A shell that starts a program, says its number, and ends: the program comes to us.
+    /// Runs a shell that starts a program, prints its process id, and ends, so that the program
+    /// becomes our child.
     fn leaves(script: &str, folder: &Path, by_us: bool) -> u32 {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{script} >&2 & echo $!")]).stdin(Stdio::null());
@@ -198,7 +205,7 @@ mod tests {
 
     #[test]
     fn only_what_workloads_have_left_is_ended() {
-        // In a process of its own: other tests have children, too.
+        // Run in another process, since other tests have child processes, too.
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", "stage::orphans::tests::in_a_process_of_its_own", "--ignored"]);
         let output = again.output().unwrap();
@@ -217,7 +224,7 @@ mod tests {
         let left = leaves("sleep 100", path, true);
         let at = format!("cd {} && exec env -i sleep 100", path.display());
         let there = leaves(&format!("({at})"), path, false);
-        // As a daemon of a container whose first process we are.
+        // Like a daemon of a container whose first process we are.
         let stranger = leaves("sleep 100", path, false);
         assert_eq!([left, there, stranger].map(runs), [true; 3]);
         let begun = Instant::now();

@@ -1,4 +1,5 @@
-//! Programs of others in the places of ours: tgt or nbdkit as the node, qemu-storage-daemon as the host's initiator.
+//! Peers in place of our programs: tgt or nbdkit as the node, qemu-storage-daemon as the host's
+//! initiator.
 
 use std::{
     fs::File,
@@ -19,27 +20,28 @@ use super::{
 };
 use crate::Error;
 
-/// Its daemon and the tool that tells it what to serve.
+/// tgt's daemon, and the tool that configures it.
 pub(crate) const TGT: [Tool; 2] =
     [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
-/// With its plugin `memory`, which is in the same package.
+/// nbdkit. Its plugin `memory` is in the same package.
 pub(crate) const NBDKIT: Tool = Tool { program: "nbdkit", package: "nbdkit" };
-/// QEMU's, and what makes a block device of the file that it shows.
+/// QEMU's daemon, and the program that makes a block device from the file that it exports.
 pub(crate) const QEMU: [Tool; 2] =
     [Tool { program: "qemu-storage-daemon", package: "qemu-system-common" }, LOSETUP];
 
-/// Either is ready in a fraction of that, or never.
+/// Limit until a peer is ready. A peer that works needs a fraction of it.
 const READY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The port of tgt, alone in its namespace. Where it shares the host's, this one is not iSCSI's own.
+/// The port of tgt for node 0. A peer may share the host's namespace, so it is not the standard
+/// port of iSCSI.
 const PORT: u16 = 13260;
-/// That of nbdkit; for the same reason not NBD's own.
+/// The port of nbdkit for node 0. For the same reason it is not the standard port of NBD.
 const NBD_PORT: u16 = 11809;
-/// The target's name.
+/// The name of tgt's target.
 const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
 
-/// Starts a tgtd with a unit over a file of so many bytes, listening at an address.
+/// Starts a tgtd that listens at an address. Its unit is a file of `bytes` bytes.
 pub(crate) fn start_tgt(
     node: u8,
     address: &str,
@@ -64,14 +66,14 @@ pub(crate) fn start_tgt(
     Ok(TgtServer::start(&plan, &enter, WaitLimit { limit: READY, stop })?)
 }
 
-/// An nbdkit with a disk in its memory.
+/// A running nbdkit with a disk in memory.
 pub(crate) struct Nbdkit {
     process: LoggedProgram,
     pub url: String,
 }
 
 impl Nbdkit {
-    /// Starts it with a disk of so many bytes, listening at an address.
+    /// Starts nbdkit with a disk of `bytes` bytes, listening at an address.
     pub fn start(
         node: u8,
         address: &str,
@@ -90,23 +92,23 @@ impl Nbdkit {
         command.arg("--pidfile").arg(&ready).args(["memory", &bytes.to_string()]);
         command.stdin(Stdio::null());
         let mut process = process::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
-        // It writes its number when it takes connections.
+        // nbdkit writes its process id when it accepts connections.
         wait_for(&mut process, "nbdkit", &ready, stop)?;
         Ok(Self { process, url: format!("nbd://{address}:{port}") })
     }
 
-    /// The process.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Ends it.
+    /// Ends the process.
     pub fn end(self) -> Result<(), Error> {
         Ok(self.process.end(READY)?)
     }
 }
 
-/// Waits until there is something in a file that a program fills when it is ready.
+/// Waits until a file is not empty, which a program fills when it is ready.
 fn wait_for(
     process: &mut LoggedProgram,
     name: &str,
@@ -127,7 +129,7 @@ fn wait_for(
     Ok(())
 }
 
-/// What QEMU calls the disk behind a URL of a node's.
+/// Returns QEMU's description of the disk with the URL of a node.
 fn blockdev(url: &str) -> String {
     let far = if let Some(address) = url.strip_prefix("nbd://") {
         let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
@@ -144,7 +146,7 @@ fn blockdev(url: &str) -> String {
     format!("{far},node-name=far,cache.direct=on")
 }
 
-/// A volume that qemu-storage-daemon shows as a file, and a loop device on that.
+/// A volume that qemu-storage-daemon exports as a file, and a loop device on this file.
 pub(crate) struct QemuVolumeExport {
     process: LoggedProgram,
     pub place: WorkloadLocation,
@@ -153,7 +155,7 @@ pub(crate) struct QemuVolumeExport {
 }
 
 impl QemuVolumeExport {
-    /// Logs in to a URL of ours and shows it.
+    /// Logs in to a unit of a node, exports it as a file, and makes the loop device.
     pub fn start(
         number: u8,
         url: &str,
@@ -177,10 +179,11 @@ impl QemuVolumeExport {
             device: None,
             events: events.clone(),
         };
-        // It is there when the file has the volume's size.
+        // The export is ready when the file has the size of the volume.
         wait_for(&mut shown.process, name, &file, stop)?;
-        // With direct I/O of the loop device QEMU 7.2 gives back wrong data: a request is begun in the buffer of
-        // one that is under way. Without it nothing is kept in memory either: QEMU has its file opened for that.
+        // With direct I/O of the loop device, QEMU 7.2 returns wrong data: it starts a request in
+        // the buffer of another one in flight. Without direct I/O, data is not cached either,
+        // because QEMU asks the kernel to bypass the cache for its file.
         let mut command = losetup(&["--direct-io=off", "--find", "--show"]);
         let patience = WaitLimit { limit: READY, stop };
         let said = process::run("losetup", command.arg(&file), &None, &events, patience)?;
@@ -190,16 +193,16 @@ impl QemuVolumeExport {
         Ok(shown)
     }
 
-    /// The process.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Takes it away.
+    /// Detaches the loop device and ends the process.
     pub fn end(mut self) -> Result<(), Error> {
         self.detach()?;
         let Self { process, .. } = &mut self;
-        // It ends well at SIGTERM.
+        // The process exits with 0 after SIGTERM.
         Ok(process.ask_to_end(READY)?)
     }
 
@@ -214,8 +217,8 @@ impl QemuVolumeExport {
 
 impl Drop for QemuVolumeExport {
     fn drop(&mut self) {
-        // What goes wrong here, goes wrong with the process killed after it, too. Killed at once it would leave its file
-        // mounted.
+        // Ignore errors, and kill the process afterwards. If it were killed at once, it would leave
+        // its file mounted.
         let _ = self.detach();
         let _ = self.process.ask_to_end(READY);
     }

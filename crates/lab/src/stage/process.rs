@@ -15,11 +15,11 @@ use rustix::{
 
 use crate::Error;
 
-/// The environment variable that marks all programs of this run. Its value is our process id. Programs that these start
-/// inherit it.
+/// The environment variable that marks all programs of this run. Its value is the process id of the
+/// run. Programs that these start inherit it.
 pub(crate) const MARK: &str = "FOREBAY_LAB_RUN";
 
-/// A network namespace; `None` is ours.
+/// A network namespace. `None` is the one of this process.
 pub(crate) type StageNamespace = Option<File>;
 
 /// Starts a program in a namespace. See [`LoggedProgram::start`].

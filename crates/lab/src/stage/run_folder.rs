@@ -1,4 +1,5 @@
-//! A folder of a run: made by one, marked, for one run at a time, and emptied by the next. Nobody else's is touched.
+//! A folder of a run. A run makes and marks it, and locks it; the next run removes its remains.
+//! Folders without the mark are not touched.
 
 use std::{
     fs::{self, DirBuilder, DirEntry, File},
@@ -11,28 +12,31 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::Error;
 
-/// In a folder of a run: that it is one.
+/// The name of the file that marks a folder of a run.
 const MARK: &str = ".forebay-lab";
 const WORDS: &str =
     "Made by `forebay lab run`. The next run here removes what is in this folder.\n";
-/// The folder in which a node keeps its records of storage, beside its settings. The files that the records
-/// are about are removed together with it.
+/// The folder in which a node keeps its records of storage, next to its settings. It is removed
+/// together with the files that the records describe.
 const RECORDS: &str = "forebay-state";
-/// A run that ends removes its folder in the moment in which another takes it. That many in a row do not.
+/// Number of attempts to make and lock the folder. A run that ends may remove the folder while
+/// another one opens it, but not this many times in sequence.
 const ATTEMPTS: usize = 8;
 
-/// One that this run has. Removed when dropped, if nothing is left in it.
+/// A folder that this run has locked. Dropping it removes the folder if it is empty except for the
+/// mark.
 pub(crate) struct LabRunFolder {
     path: PathBuf,
-    /// The folder itself, locked.
+    /// The open folder, with its lock.
     lock: File,
 }
 
 impl LabRunFolder {
-    /// Makes it, or takes the one that a run has left.
+    /// Makes the folder, or locks the one that an earlier run has left.
     ///
     /// # Errors
-    /// [`Error::Folder`] if another run has it, or no run has made it; then nothing of it was touched.
+    /// [`Error::Folder`] if another run uses it, or no run has made it. Its content is unchanged
+    /// then.
     pub fn take(path: &Path) -> Result<Self, Error> {
         for _ in 0..ATTEMPTS {
             if let Some(folder) = Self::attempt(path)? {
@@ -46,8 +50,8 @@ impl LabRunFolder {
         let shown = path.display();
         let refused =
             |why: &str| Err(Error::Folder(format!("{shown} {why}; nothing in it was touched")));
-        // Servers that workloads start are other users', and go through it to what is mounted there; nobody else
-        // sees what is in it.
+        // Servers that workloads start run as other users, who must pass the folder to reach mounts
+        // in it. Other users cannot list its content.
         match DirBuilder::new().mode(0o711).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(Error::file("make", path)(error));
@@ -72,7 +76,7 @@ impl LabRunFolder {
         }
         match fs::symlink_metadata(path) {
             Ok(now) if (now.dev(), now.ino()) == (opened.dev(), opened.ino()) => {}
-            // Who had it has just removed it.
+            // The run that had the folder has just removed it.
             _ => return Ok(None),
         }
         let mark = path.join(MARK);
@@ -87,7 +91,8 @@ impl LabRunFolder {
         Ok(Some(Self { path: path.to_owned(), lock }))
     }
 
-    /// Removes all that an earlier run has left, with what is in it. Nothing may be mounted there.
+    /// Removes all remains of an earlier run, also folders with content. Fails if a file system is
+    /// mounted there.
     pub fn empty(&self) -> Result<(), Error> {
         let here = self.lock.metadata().map_err(Error::file("look at", &self.path))?.dev();
         for entry in self.entries()? {
@@ -106,7 +111,7 @@ impl LabRunFolder {
         Ok(())
     }
 
-    /// Removes what is left of a site that has ended: files, and folders with nothing in them.
+    /// Removes what remains of a site that has ended: files and empty folders.
     pub fn clear(&self) -> Result<(), Error> {
         for entry in self.entries()? {
             let path = entry.path();
@@ -121,7 +126,7 @@ impl LabRunFolder {
         Ok(())
     }
 
-    /// What is in it beside the mark.
+    /// Lists the content, without the mark.
     fn entries(&self) -> Result<Vec<DirEntry>, Error> {
         let failed = || Error::file("read", &self.path);
         let listed = fs::read_dir(&self.path).map_err(failed())?;
@@ -132,7 +137,7 @@ impl LabRunFolder {
 
 impl Drop for LabRunFolder {
     fn drop(&mut self) {
-        // With something in it it keeps its mark, for the next run.
+        // A folder with content keeps its mark, so that the next run can use it.
         if self.entries().is_ok_and(|left| left.is_empty()) {
             let _ = fs::remove_file(self.path.join(MARK));
             let _ = fs::remove_dir(&self.path);

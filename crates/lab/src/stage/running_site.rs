@@ -1,4 +1,4 @@
-//! A site that stands: its processes and its link, in the order in which they end.
+//! A running site: its processes and its link.
 
 use std::{
     fs::File,
@@ -29,7 +29,8 @@ use crate::{
     site::{GatewayPlacement, Host, SiteBacking, SiteServer},
 };
 
-/// What stands. The order of the fields is that in which they are dropped: what uses before what is used.
+/// The parts of a running site. The order of the fields is the order of dropping: a part is dropped
+/// before the parts that it uses.
 pub(crate) struct RunningSite {
     site: LabSite,
     hosts: Vec<SiteVolumeAccess>,
@@ -39,7 +40,7 @@ pub(crate) struct RunningSite {
     link: Option<Link>,
 }
 
-/// Where a workload sits.
+/// How a workload accesses its volume.
 enum SiteVolumeAccess {
     Attached(LabAttachment),
     Shown(QemuVolumeExport),
@@ -53,25 +54,26 @@ enum RunningNode {
 }
 
 impl RunningSite {
-    /// Starts all of a site; on the way to it the link has no delay and loses nothing. If something does not start, what
-    /// did is ended in order.
+    /// Starts all parts of a site. The link has no delay and loses no packets until all of them
+    /// have started. If a part does not start, the others are ended in order.
     pub fn raise(place: &Setting, site: &LabSite) -> Result<Self, Error> {
         check(site)?;
         let (mut standing, far) = Self::with_link(place, site)?;
         match standing.start(place, &far) {
             Ok(()) => Ok(standing),
             Err(error) => {
-                // Why it does not stand is told, not what came of that.
+                // Return the error of the start, not those that follow from it.
                 let _ = standing.end(&place.memory);
                 Err(error)
             }
         }
     }
 
-    /// The link alone, and its far end.
+    /// Starts only the link. Also returns the namespace of its far end.
     fn with_link(place: &Setting, site: &LabSite) -> Result<(Self, StageNamespace), Error> {
         let link = site.link.as_ref().map(|line| {
-            // The MTU has to be there from the beginning: it is agreed on when a connection is made.
+            // The MTU must be final from the start, because connections agree on a segment size
+            // when they begin.
             let plain = |of: &wan::DirectionSettings| wan::DirectionSettings {
                 mtu: of.mtu,
                 queue_bytes: of.queue_bytes,
@@ -103,7 +105,7 @@ impl RunningSite {
         Ok((standing, far))
     }
 
-    /// Nodes, gateway and hosts, and then the distance.
+    /// Starts nodes, gateway and hosts, and then sets the delay of the link.
     fn start(&mut self, place: &Setting, far: &StageNamespace) -> Result<(), Error> {
         let (program, folder, stop) = (&place.program, &place.memory, &place.stop);
         let folders = place.folders();
@@ -162,14 +164,15 @@ impl RunningSite {
             };
             self.hosts.push(seat);
         }
-        // From here on it is as far away as the site says.
+        // From here on the link has the settings of the site.
         if let (Some(link), Some(line)) = (&mut self.link, &site.link) {
             link.change(line.settings())?;
         }
         Ok(())
     }
 
-    /// Whether it is this site now: it is, or what differs can be changed while it stands.
+    /// Changes the running site into this one, if it can be changed. Returns true if it is this
+    /// site now.
     pub fn becomes(&mut self, site: &LabSite) -> Result<bool, Error> {
         if !self.site.can_become(site) {
             return Ok(false);
@@ -183,12 +186,12 @@ impl RunningSite {
         Ok(true)
     }
 
-    /// The host's namespace.
+    /// The network namespace of the host.
     pub fn near(&self) -> &StageNamespace {
         &self.near
     }
 
-    /// Where workloads run.
+    /// The locations on which workloads run.
     pub fn places(&self) -> Vec<WorkloadLocation> {
         let place = |seat: &SiteVolumeAccess| match seat {
             SiteVolumeAccess::Attached(attached) => attached.place.clone(),
@@ -198,8 +201,8 @@ impl RunningSite {
         self.hosts.iter().map(place).collect()
     }
 
-    /// Whose windows are those of the session over the link: the host's sockets to the first node, which
-    /// send what is written. `None` without a node.
+    /// Returns the sockets to sample: those of the host's session with the first node, which send
+    /// the data of writes. Returns `None` without a node.
     pub fn watch(&self, link: &str) -> Option<SamplerScope> {
         let url = self.nodes.first()?.url();
         let portal = url.strip_prefix("iscsi://")?.split('/').next()?;
@@ -208,7 +211,7 @@ impl RunningSite {
         Some(SamplerScope { namespace, port, at_target: false })
     }
 
-    /// The processes of it.
+    /// The ids of all processes of the site.
     pub fn processes(&self) -> Vec<u32> {
         self.named().into_iter().map(|(_, process)| process).collect()
     }
@@ -228,7 +231,7 @@ impl RunningSite {
         hosts.chain(gateway).chain(nodes).collect()
     }
 
-    /// All that it has counted until now.
+    /// Returns all counters so far.
     pub fn counted(&self, stop: &AtomicBool) -> Result<StageCounters, Error> {
         let mut counted = StageCounters::default();
         for served in self.served() {
@@ -244,19 +247,21 @@ impl RunningSite {
         Ok(counted)
     }
 
-    /// A run begins: what the machine did to the link before is not held against it.
+    /// Begins a run: from now on the link judges its own precision. What the machine did to it
+    /// before does not taint the run.
     pub fn begin(&self) -> Result<(), Error> {
         Ok(self.link.as_ref().map_or(Ok(()), Link::judge_from_now)?)
     }
 
-    /// What the link says against its own figures since the run began.
+    /// Returns the reasons why the link regards its own figures since the beginning of the run as
+    /// wrong.
     pub fn taints(&self) -> Result<Vec<String>, Error> {
         let report = self.link.as_ref().map(Link::report).transpose()?;
         Ok(report.map(|report| report.tainted).unwrap_or_default())
     }
 
-    /// Has what hosts keep in memory written out, and waits until no gateway has dirty data; `None` if that
-    /// is not done in time.
+    /// Writes out the data that hosts have in memory, and waits until no gateway has dirty data.
+    /// Returns how long this took, or `None` if it is not done in time.
     pub fn drain(&self, folder: &Path, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
         let begun = Instant::now();
         for place in self.places() {
@@ -282,16 +287,16 @@ impl RunningSite {
         self.gateway.iter().chain(nodes)
     }
 
-    /// Ends it in order: the first that goes wrong is told, the rest ends all the same.
+    /// Ends all parts in order. Returns the first error; the other parts are ended nevertheless.
     pub fn end(mut self, folder: &Path) -> Result<(), Error> {
-        // What is still to be written crosses a line without delay and loss.
+        // The remaining data crosses the link without delay and loss.
         if let (Some(link), Some(line)) = (&mut self.link, &self.site.link) {
             let plain = |of: wan::DirectionSettings| wan::DirectionSettings {
                 mtu: of.mtu,
                 queue_bytes: of.queue_bytes,
                 ..wan::DirectionSettings::default()
             };
-            // A link that is broken is told by what uses it.
+            // Ignore an error of the link: the processes that use it will report one.
             let _ = link.change(line.settings().map(plain));
         }
         let mut results = Vec::new();
@@ -307,7 +312,7 @@ impl RunningSite {
             results.push(match node {
                 RunningNode::Nbdkit(nbdkit) => nbdkit.end(),
                 RunningNode::Ours(served) => served.end(),
-                // It does not end while it has targets: dropped, it is killed.
+                // tgt does not end while it has targets. Dropping it kills it.
                 RunningNode::Tgt(_) => Ok(()),
             });
         }
@@ -325,17 +330,18 @@ impl RunningNode {
     }
 }
 
-/// A page cache of some gigabytes over a line with little room.
+/// Limit of writing out a page cache of some gigabytes over a slow link.
 const WRITE_OUT: Duration = Duration::from_secs(300);
 
-/// Has the kernel write out what it keeps of a place in memory; false if that takes too long. In a process of
-/// its own: who waits for a volume that hangs cannot be called back.
+/// Makes the kernel write out the cached data of a location. Returns false if that takes too long.
+/// A separate process does this, since a thread that waits for a stuck volume could not be
+/// interrupted.
 fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Result<bool, Error> {
     let mut command = Command::new("sync");
     match place {
         WorkloadLocation::Folder(path) => command.arg("--file-system").arg(path),
         WorkloadLocation::Device(path) => command.arg(path),
-        // Nothing is kept of it.
+        // This machine caches no data of a unit without a device.
         WorkloadLocation::Url(_) => return Ok(true),
     };
     let name = format!("writing out {place}");
@@ -347,7 +353,7 @@ fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Resu
     }
 }
 
-/// What does not go together.
+/// Fails if the settings of a site contradict each other.
 pub(crate) fn check(site: &LabSite) -> Result<(), Error> {
     let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
     let beside = site.gateway.as_ref().map(|gateway| gateway.beside);
@@ -393,7 +399,7 @@ fn open(end: WanLinkEnd, link: &str) -> Result<StageNamespace, Error> {
     File::open(&path).map(Some).map_err(Error::file("open", &path))
 }
 
-/// Makes the kernel's defaults in a namespace those of the site; the host's own is left as it is.
+/// Sets the kernel's defaults in a namespace for the site. Those of the host itself do not change.
 fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
     let Some(namespace) = namespace else { return Ok(()) };
     let write = |name: &str, value: &str| {
@@ -401,30 +407,33 @@ fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
         std::fs::write(&path, value).map_err(Error::file("write", &path))
     };
     std::thread::scope(|scope| {
-        // These files are those of the namespace of the thread that opens them.
+        // These files show the namespace of the thread that opens them.
         let thread = scope.spawn(|| {
             let kind = Some(LinkNameSpaceType::Network);
             let moved = move_into_link_name_space(namespace.as_fd(), kind);
             moved.map_err(|error| Error::system("enter a namespace")(error.into()))?;
-            // A connection must not begin with what an earlier one has learned over another delay.
+            // A connection must not start with metrics that an earlier one has learned over another
+            // delay.
             write("tcp_no_metrics_save", "1")?;
             let name = &site.session.congestion;
             let default = |name: &str| write("tcp_congestion_control", name);
-            // What an ensemble takes over from should not be BBR, which has sockets paced for good.
+            // Sockets that join an ensemble must not start with BBR, which makes the kernel pace
+            // them for their whole life.
             if name.starts_with("ensemble") {
                 return default("reno");
             }
             if !available()?.iter().any(|known| known == name) {
                 return Ok(());
             }
-            // Only what every user may select can be a namespace's default; root has its sockets select it.
+            // Only a congestion control that every user may select can be a namespace's default. If
+            // this one is not, the programs, which run as root, select it for each socket.
             default(name).or_else(|_| default("reno"))
         });
         thread.join().expect("writing settings does not panic")
     })
 }
 
-/// The congestion controls that this kernel has.
+/// Returns the congestion controls that this kernel has.
 pub(crate) fn available() -> Result<Vec<String>, Error> {
     let path = Path::new("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let read = std::fs::read_to_string(path).map_err(Error::file("read", path))?;

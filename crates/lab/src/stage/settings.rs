@@ -1,4 +1,4 @@
-//! What a site means as settings of `forebay serve` and `forebay attach`.
+//! Translates a site to settings of `forebay serve` and `forebay attach`.
 
 use std::{
     collections::BTreeMap,
@@ -12,23 +12,21 @@ use crate::{
     site::{GatewayPlacement, SiteBacking, SiteGateway, SiteSession},
 };
 
-/// The name of every target of the laboratory; nodes are told apart by their ports.
+/// The name of every node's target. Nodes are distinguished by their ports.
 pub(crate) const TARGET: &str = "iqn.2026-11.io.forebay.lab:disk";
-/// And of a gateway's, one for each node.
+/// Returns the name of the gateway's target for a node.
 pub(crate) fn gateway_target(node: u8) -> String {
     format!("iqn.2026-11.io.forebay.lab:gateway-{node}")
 }
 
-/// Folders of a stage.
+/// The folders of a stage.
 #[derive(Clone, Copy)]
 pub(crate) struct Folders<'a> {
-    /// On the disk of this machine.
     pub disk: &'a Path,
-    /// In memory.
     pub memory: &'a Path,
 }
 
-/// Of a node, listening at this address.
+/// Returns the settings of a node that listens at this address.
 pub(crate) fn node(site: &LabSite, node: u8, address: &str, folders: Folders<'_>) -> String {
     let mut layers = disk(site, node, folders);
     if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == GatewayPlacement::Node) {
@@ -42,15 +40,16 @@ pub(crate) fn node(site: &LabSite, node: u8, address: &str, folders: Folders<'_>
     )
 }
 
-/// The key of a unit that a host knows volumes by. The same target at another node, or of a run of another name on this machine, is
-/// another volume.
+/// Returns the key `serial` of a unit, by which a host identifies volumes. A target of the same
+/// name at another node, or of another run on this machine, must be another volume.
 fn serial(whose: &str, node: u8, folders: Folders<'_>) -> String {
     let mut run = DefaultHasher::new();
     folders.memory.hash(&mut run);
     format!("serial = \"LAB-{:016x}-{whose}{node}\"\n", run.finish())
 }
 
-/// Of a gateway before these nodes, listening on the loopback of its namespace.
+/// Returns the settings of a gateway in front of these nodes. It listens on the loopback interface
+/// of its namespace.
 pub(crate) fn gateway(
     site: &LabSite,
     gateway: &SiteGateway,
@@ -69,8 +68,8 @@ pub(crate) fn gateway(
     settings
 }
 
-/// Of the host's attachment of a volume; `url` is that of the node or gateway, or `None` if the disk is
-/// the host's own.
+/// Returns the settings of the host's attachment of a volume. `url` is that of the node or gateway;
+/// `None` if the disk is local to the host.
 pub(crate) fn host(site: &LabSite, node: u8, url: Option<&str>, folders: Folders<'_>) -> String {
     let mut layers = match url {
         Some(url) => vec![remote(&site.session, url)],
@@ -117,7 +116,7 @@ fn remote(session: &SiteSession, url: &str) -> String {
     layer + " } }"
 }
 
-/// The key of `[iscsi]` and of a remote layer.
+/// A key of `[iscsi]` and of a remote layer.
 const SOCKET_BUFFER: &str = "socket_buffer";
 
 fn cache(gateway: &SiteGateway, node: u8, folders: Folders<'_>) -> String {
@@ -148,7 +147,7 @@ fn iscsi(session: &SiteSession) -> String {
     section + more.trim_start() + if more.is_empty() { "" } else { "\n" }
 }
 
-/// Keys with their values: numbers and truth as they are, all else in quotes.
+/// Formats keys with their values. Numbers and truth values are bare, all others are quoted.
 fn more(keys: &BTreeMap<String, String>, before: &str) -> String {
     let line = |(key, value): (&String, &String)| {
         let is_bare = value == "true" || value == "false" || value.parse::<f64>().is_ok();
@@ -158,7 +157,7 @@ fn more(keys: &BTreeMap<String, String>, before: &str) -> String {
     keys.iter().map(line).collect()
 }
 
-/// A text of TOML.
+/// Quotes a text for TOML.
 fn text(words: &str) -> String {
     let mut quoted = String::from("\"");
     for character in words.chars() {
@@ -208,7 +207,7 @@ mod tests {
         );
     }
 
-    /// A host refuses to attach what it takes for the same volume twice.
+    /// A host refuses to attach a volume twice, which it recognises by the serial number.
     #[test]
     fn volumes_of_two_runs_and_of_two_nodes_are_not_taken_for_each_other() {
         let disk = std::path::PathBuf::from("/disk");

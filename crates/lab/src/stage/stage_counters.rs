@@ -1,5 +1,5 @@
-//! What is counted around a workload: figures of processes as JSON, flattened and set against what they
-//! were before.
+//! Counters around a workload. The figures of processes are flattened from JSON, and the values
+//! before the workload are subtracted.
 
 use std::{collections::BTreeMap, fs};
 
@@ -7,19 +7,20 @@ use control::ServingStatus;
 use serde_json::{Map, Value};
 use workload::WorkloadFigure;
 
-/// Numbers by name.
+/// Counters by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct StageCounters {
     counts: BTreeMap<String, f64>,
-    /// Calls and their sum in microseconds.
+    /// Number of calls, and the sum of their times in microseconds.
     times: BTreeMap<String, (f64, f64)>,
 }
 
-/// Clock ticks a second in /proc (proc(5), sysconf(_SC_CLK_TCK)): 100 on all that Linux runs on.
+/// Clock ticks per second in /proc (proc(5), sysconf(_SC_CLK_TCK)): 100 on every platform of Linux
+/// that we support.
 const TICKS: f64 = 100.0;
 
 impl StageCounters {
-    /// The counters of a node or gateway called `name`, and the figures of its layers.
+    /// Returns the counters of a node or gateway called `name`, and the figures of its layers.
     pub fn of_status(name: &str, status: &ServingStatus) -> Self {
         let mut counted = Self::default();
         counted.add_all(name, status.counters.by_name());
@@ -30,7 +31,7 @@ impl StageCounters {
         counted
     }
 
-    /// Of a link's report, as JSON.
+    /// Returns the counters of a link from its report in JSON.
     pub fn of_link(report: &Value) -> Self {
         let mut counted = Self::default();
         for way in ["near_to_far", "far_to_near"] {
@@ -39,28 +40,28 @@ impl StageCounters {
         counted
     }
 
-    /// The processor time of a process, in seconds.
+    /// Adds the processor time of a process, in seconds.
     pub fn add_processor(&mut self, name: &str, seconds: f64) {
         *self.counts.entry(format!("cpu {name}")).or_default() += seconds;
     }
 
-    /// The processor time of all of them together.
+    /// Returns the sum of all processor times in seconds.
     pub fn processor(&self) -> f64 {
         self.processors().values().sum()
     }
 
-    /// The processor time of each.
+    /// Returns the processor times in seconds, by name.
     pub fn processors(&self) -> BTreeMap<String, f64> {
         let times = self.counts.iter().filter(|(name, _)| name.starts_with("cpu "));
         times.map(|(name, time)| (name.clone(), *time)).collect()
     }
 
-    /// Puts back what it was at another time.
+    /// Replaces processor times by those of another moment.
     pub fn set_processors(&mut self, times: BTreeMap<String, f64>) {
         self.counts.extend(times);
     }
 
-    /// With others.
+    /// Adds other counters to these.
     pub fn join(&mut self, other: Self) {
         for (name, value) in other.counts {
             *self.counts.entry(name).or_default() += value;
@@ -68,7 +69,7 @@ impl StageCounters {
         self.times.extend(other.times);
     }
 
-    /// What came to it since `before`; what did not change is left out.
+    /// Returns the differences to `before`. Counters that did not change are omitted.
     pub fn since(&self, before: &Self) -> Vec<WorkloadFigure> {
         let figure = |name: &str, unit: &str, value: f64| WorkloadFigure {
             name: name.to_owned(),
@@ -123,27 +124,31 @@ fn number(value: Option<&Value>) -> Option<f64> {
     value?.as_f64()
 }
 
-/// Seconds of processor time that a process has used.
+/// Returns the processor time of a process in seconds.
 pub(crate) fn processor_of(process: u32) -> f64 {
     ticks(&format!("/proc/{process}/stat"), 14).unwrap_or(0.0)
 }
 
-/// Of this process, and of its children that have ended with theirs.
+/// Returns the processor time of this process, and that of its children that have ended and their
+/// ended descendants, in seconds.
 pub(crate) fn processor_here() -> (f64, f64) {
     let of = |field| ticks("/proc/self/stat", field).unwrap_or(0.0);
     (of(14), of(16))
 }
 
-/// The field (from 1, proc(5)) and the next, user and system time, in seconds.
+/// Returns the sum of a field of a `stat` file (from 1, proc(5)) and the next, user and system
+/// time, in seconds.
 fn ticks(path: &str, field: usize) -> Option<f64> {
     let stat = fs::read_to_string(path).ok()?;
-    // The name may hold anything; after it comes the third field.
+    // The second field is the program's name, which may contain any characters. The third one
+    // follows it.
     let after = stat.rsplit_once(") ")?.1;
     let mut fields = after.split_whitespace().skip(field - 3).map(str::parse::<f64>);
     Some((fields.next()?.ok()? + fields.next()?.ok()?) / TICKS)
 }
 
-/// All processors of this machine since it started, in seconds: busy and stolen, and how many there are.
+/// The times of all processors of this machine since its start, in seconds: all, used by programs,
+/// and stolen by the hypervisor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MachineCpuTime {
     pub all: f64,
@@ -152,7 +157,7 @@ pub(crate) struct MachineCpuTime {
 }
 
 impl MachineCpuTime {
-    /// Now; all zero if the system does not say.
+    /// Reads the times. They are zero if the system does not report them.
     pub fn now() -> Self {
         fs::read_to_string("/proc/stat")
             .ok()
@@ -160,7 +165,7 @@ impl MachineCpuTime {
             .unwrap_or_default()
     }
 
-    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    /// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let fields: Option<Vec<f64>> =
@@ -171,7 +176,8 @@ impl MachineCpuTime {
         Some(Self { all: all / TICKS, busy: busy / TICKS, stolen: fields[7] / TICKS })
     }
 
-    /// Why what was measured from `before` until now is in doubt; `ours` is our processor time in it.
+    /// Returns the reasons why a measurement from `before` until now may be wrong. `ours` is our
+    /// own processor time in it.
     pub fn taints(self, before: Self, ours: f64) -> Vec<String> {
         let all = self.all - before.all;
         if all <= 0.0 {
@@ -191,10 +197,10 @@ impl MachineCpuTime {
     }
 }
 
-/// As the link has it.
+/// The highest share of stolen time: the same limit as for the link.
 const STOLEN: f64 = 0.01;
-/// Kernel threads work for us, too (loop devices, journals), and are not told from others here: up to a
-/// tenth of two processors with PostMark.
+/// The highest share of other processes. Kernel threads that work for us (loop devices, journals)
+/// count as others here: up to a tenth of two processors with PostMark.
 const OTHERS: f64 = 0.2;
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
-//! The points that are measured. The report finds points by their names. HOW is iscsi (no gateway), after-complete or
-//! immediate (a gateway beside the host with this report mode):
+//! The points that are measured. The report finds points by their names. HOW is iscsi (no gateway),
+//! after-complete or immediate (a gateway at the host with this report mode):
 //!
-//! - `figure-6/POOL/BLOCK/HOW`: PostMark at 100 Mbit/s; POOL is small or large, BLOCK 512, 1024, 2048 or 4096. What Tables 3 to 6 show was
-//!   counted around `figure-6/small/4096/HOW`.
-//! - `figure-7/POOL/BLOCK/HOW`: the same at 1 Gbit/s.
-//! - `figure-8/ACCESS/SIZE/HOW`: random reads or writes on a device, synchronous, 100 Mbit/s; ACCESS is read or write, SIZE 1k to 32k.
-//! - `figure-9/ACCESS/HOW`: fio like vxbench, 8 KiB at random places of a device, 100 Mbit/s; ACCESS is write or mixed. Figure 10 is the
-//!   processor time that it takes.
+//! - `figure-6/POOL/BLOCK/HOW`: PostMark at 100 Mbit/s; POOL is small or large, BLOCK 512, 1024,
+//!   2048 or 4096. The counts of Tables 3 to 6 are those of `figure-6/small/4096/HOW`.
+//! - `figure-7/POOL/BLOCK/HOW`: PostMark at 1 Gbit/s.
+//! - `figure-8/ACCESS/SIZE/HOW`: random reads or writes on a device, synchronous, 100 Mbit/s;
+//!   ACCESS is read or write, SIZE 1k to 32k.
+//! - `figure-9/ACCESS/HOW`: fio like vxbench, 8 KiB at random addresses of a device, 100 Mbit/s;
+//!   ACCESS is write or mixed. Figure 10 is the processor time of these runs.
 //! - `figure-11/HOW`: the trace at 1 Gbit/s; Figure 12 is its histogram.
-//! - `table-8/NODES/BLOCK/HOW`: PostMark on 1 to 4 nodes at once, 1 Gbit/s.
+//! - `table-8/NODES/BLOCK/HOW`: PostMark on 1 to 4 nodes concurrently, 1 Gbit/s.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +19,11 @@ use workload::{
 
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteGateway, SiteLink};
 
-/// The kinds of access to the storage: a name, and the gateway's report mode.
+/// The ways of access to the storage: the word in the points' names, and the gateway's report mode.
 pub(super) const HOWS: [(&str, Option<&str>); 3] =
     [("iscsi", None), ("after-complete", Some("after-complete")), ("immediate", Some("immediate"))];
 
-/// PostMark's pools of section 5.3.1, by name.
+/// The pools of PostMark in section 5.3.1, by the words in the points' names.
 pub(super) const POOLS: [&str; 2] = ["small", "large"];
 
 /// Record sizes of Figure 8, KiB.
@@ -72,9 +73,9 @@ pub(super) fn blocks(scale: ExperimentScale) -> Vec<u32> {
     scale.pick(vec![512, 4096], vec![512, 1024, 2048, 4096])
 }
 
-/// PostMark with one of the pools, scaled: the paper has 1,000 files and 50,000 transactions, and 20,000 and 100,000,
-/// on a file system that writes asynchronously. Here each write is synchronous. Returns also the seconds that it
-/// takes without a gateway.
+/// Returns PostMark with one of the pools, scaled: the paper has 1,000 files and 50,000
+/// transactions, and 20,000 and 100,000, on a file system that writes asynchronously. Here each
+/// write is synchronous. Also returns the estimated seconds without a gateway.
 fn pool_of(pool: &str, block: u32, scale: ExperimentScale) -> (WorkloadTask, f64) {
     let (files, transactions, seconds) = match (scale, pool) {
         (ExperimentScale::Quick, "small") => (20, 60, 8.0),
@@ -97,8 +98,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     for (how, report) in HOWS.into_iter().take(2) {
         let site = LabSite { host: Host::Device, ..site(MBIT_100, report, u64::from(set_mib) * 2) };
         for (name, access) in [("write", MicroAccess::Write), ("read", MicroAccess::Read)] {
-            // The disk needs many seconds for the writes that a gateway accepts in one, so these runs are shorter in
-            // a full run, and not repeated.
+            // The disk needs many seconds for the writes that a gateway accepts in one second.
+            // Therefore these runs are shorter in a full run, and not repeated.
             let is_kept = report.is_some() && access == MicroAccess::Write;
             let measured = if is_kept { scale.pick(seconds, 5) } else { seconds };
             for block_kib in sizes.clone() {
@@ -116,14 +117,15 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                     site: site.clone(),
                     task: WorkloadTask::Micro(task),
                     runs: if is_kept { 1 } else { scale.pick(1, 3) },
-                    // Includes writing the set before reads, and reading it back after writes.
+                    // The estimate includes the time to write the set before reads, and to read it
+                    // back after writes.
                     seconds: f64::from(measured) * if is_kept { 1.0 + DRAINED } else { 1.0 } + 3.0,
                     windows: false,
                 });
             }
         }
         for (name, reads) in [("write", 0), ("mixed", 50)] {
-            // In a full run twice the capacity of the log.
+            // In a full run, twice the capacity of the log.
             let (size_mib, seconds) = scale.pick((16, 3), (256, 30));
             let drained = if report.is_some() { scale.pick(10.0, 120.0) } else { 0.0 };
             let task = Fio {
@@ -131,7 +133,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 reads: Some(reads),
                 size_mib,
                 seconds,
-                // A device has no file system whose page cache could be full, as that of the paper's host was.
+                // A device has no file system whose page cache could be full, as the page cache of
+                // the paper's host was.
                 direct: Some(true),
                 ..Fio::default()
             };
@@ -140,7 +143,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 site: site.clone(),
                 task: WorkloadTask::Fio(task),
                 runs: 1,
-                // Written before and compared after, each at the link's rate.
+                // The set is written before and compared after the measurement, each at the link's
+                // rate.
                 seconds: f64::from(seconds) + f64::from(size_mib) / 4.0 + drained,
                 windows: false,
             });
@@ -149,18 +153,19 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Seconds in which the node's disk writes what a gateway accepts in one: some 2000 random blocks, of which some are
-/// the same, at 8 ms.
+/// Seconds in which the node's disk writes the data that a gateway accepts in one second: some 2000
+/// random blocks, of which some are the same, at 8 ms.
 const DRAINED: f64 = 9.0;
 
 /// Figures 11 and 12.
 fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let requests = scale.pick(3000, TraceWorkload::default().requests);
     let point = |(how, report)| {
-        // The trace has 900 MB; a gigabit link, so that only the disk limits.
+        // The trace needs 900 MB. The link has 1 Gbit/s, so that only the disk limits.
         let mut site = LabSite { host: Host::Device, ..site(GBIT, report, 1024) };
-        // A single arm would need all of its time for a third of the requests, and the queue would grow without
-        // bound: the paper's requests came through a file system that absorbed some.
+        // A single arm would need all of its time for a third of the requests, and the queue would
+        // grow without bound. The requests of the paper came through a file system that absorbed
+        // some of them.
         site.disk.more.insert("arms".to_owned(), "2".to_owned());
         ExperimentPoint {
             name: format!("figure-11/{how}"),
@@ -178,7 +183,7 @@ fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     HOWS.into_iter().map(point).collect()
 }
 
-/// Table 8, and with fewer nodes.
+/// Table 8, and the same workload with fewer nodes.
 fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for nodes in 1..=4 {
@@ -200,18 +205,19 @@ fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// A file system whose writes wait until they are at the disk or in the gateway: the host has far more memory than
-/// the paper's, and would cache all of them otherwise.
+/// Returns a site with a file system whose writes wait until they are on the disk or in the
+/// gateway. The host has far more memory than the paper's, and would cache all of them otherwise.
 fn mounted(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     LabSite { host: Host::Mounted("sync,dirsync".to_owned()), ..site(rate, report, mib) }
 }
 
-/// The paper's testbed (section 5.1): a switch, a node with an IBM O7N3200, and optionally a gateway beside the host.
+/// Returns the paper's testbed (section 5.1): a switch, a node with an IBM O7N3200, and optionally
+/// a gateway at the host.
 fn site(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     let protected = [("cache_protected".to_owned(), "true".to_owned())];
     let disk = SiteDisk {
         model: Some("ibm-07n3200".to_owned()),
-        // The paper's ext2 sends no flush: data in the disk's cache counts as written.
+        // The paper's ext2 sends no flush, therefore data in the disk's cache counts as written.
         more: BTreeMap::from(protected),
         ..SiteDisk::default()
     };
@@ -228,7 +234,8 @@ fn site(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     }
 }
 
-/// Section 5.1: 4 MB of memory as NVRAM, 16 MB as read cache, a disk for the log. It destages at a threshold or when it is idle.
+/// Returns the gateway of section 5.1: 4 MB of memory as NVRAM, 16 MB as read cache, and a disk for
+/// the log. It destages at a threshold or when it is idle.
 fn gateway(report: &str) -> SiteGateway {
     let more = [("destage_idle", "1s"), ("dirty_age", "60s")];
     SiteGateway {

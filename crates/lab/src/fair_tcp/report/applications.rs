@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// The promised gain with ten processes.
+/// The promised ratio of Reno's time to that of an ensemble, with ten processes.
 const PROMISED: f64 = 1.17;
 
 /// Figures 11 to 14.
@@ -44,8 +44,9 @@ pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     section.table(one).table(ten).plot(plot)
 }
 
-/// Adds a deviation for each gain that differs from the paper's, with explanations from the two runs. The table has a
-/// row for each delay; `claims` has those of a row, each with its column.
+/// Adds a deviation for each gain that differs from the paper's, with explanations from the two
+/// runs. The table has a row for each delay. `claims` returns the paper's figures of a row, each
+/// with its column.
 fn elsewhere(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -59,7 +60,7 @@ fn elsewhere(
             let Some(cell) = table.rows.get(at).and_then(|row| row.cells.get(column)) else {
                 continue;
             };
-            // A missed promise is reported as such.
+            // `missed` reports a promise that is not kept.
             if cell.holds() == Some(false) {
                 continue;
             }
@@ -147,7 +148,7 @@ fn time(measured: &MeasuredPoints<'_>, experiment: &str, windows: &str, delay: u
     measured.cell(&point(experiment, windows, delay), "time", "s")
 }
 
-/// Reno's time divided by the ensemble's.
+/// Returns Reno's time divided by the ensemble's.
 fn gain(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Cell {
     let [reno, ensemble] = BOTH.map(|(windows, _)| time(measured, experiment, windows, delay));
     reno.by(&ensemble)

@@ -1,4 +1,4 @@
-//! Figures 7 and 8, Tables 3 and 4: commands of 128 KiB over a session, 32 at a time.
+//! Figures 7 and 8, Tables 3 and 4: commands of 128 KiB over a session, 32 in flight.
 
 use super::{delays, point, row};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     paper::fair_tcp::{MeanDeviation, READ_TURNAROUND_MS, RenoFairPair, WRITE_TURNAROUND_MS},
 };
 
-/// The promised throughput of an ensemble relative to Reno's.
+/// Returns the promised throughput of an ensemble relative to Reno's, at a delay in milliseconds.
 fn promised(delay: u32) -> f64 {
     if (2..=6).contains(&delay) { 1.22 } else { 1.15 }
 }
@@ -80,7 +80,8 @@ pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     by_calls(measured, section, "writes")
 }
 
-/// A file on ext4, by the size of calls: the other axis of Figures 7 and 8. `what` is writes or reads.
+/// Adds results of a file on ext4 by the size of calls: the other axis of Figures 7 and 8. `what`
+/// is writes or reads.
 fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Section {
     let is_there =
         |size: &u32| measured.starting(&format!("{}/", file_calls(what, *size))).next().is_some();
@@ -202,7 +203,7 @@ fn spreads(
     })
 }
 
-/// The ensemble's value divided by Reno's, which has to be less than one.
+/// Returns the ensemble's turnaround divided by Reno's, which must be less than one.
 fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     let table = ReportTable::new("An ensemble's turnaround, by Reno's", "one-way delay")
         .column("mean", "times")
@@ -217,8 +218,8 @@ fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     })
 }
 
-/// Adds a deviation for each cell that misses its promise: a known cause, and explanations from the points of
-/// `experiment`. The table has a row for each delay.
+/// Adds a deviation for each cell that misses its promise, with a known cause, and with
+/// explanations from the points of `experiment`. The table has a row for each delay.
 pub fn missed(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -242,7 +243,8 @@ pub fn missed(
     section
 }
 
-/// Explanations from the two runs that are compared: shares of connections, retransmissions, and taints.
+/// Returns explanations from the two runs that are compared: shares of connections,
+/// retransmissions, and taints.
 pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> String {
     let of = |windows: &str| {
         let record = measured.record(&point(experiment, windows, delay))?;

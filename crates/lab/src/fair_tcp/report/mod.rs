@@ -1,4 +1,4 @@
-//! The report: results beside the numbers of the paper.
+//! The report, which compares the results with the numbers of the paper.
 
 mod applications;
 mod commands;
@@ -38,7 +38,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
     report.section(MISPRINTS.iter().fold(errors, |section, it| section.misprint(&it.text())))
 }
 
-/// Delays of the paper: the row of its tables, and the word in the points' names.
+/// Returns the delays of the paper: the row in its tables, and the milliseconds.
 fn delays() -> impl Iterator<Item = (usize, u32)> {
     super::points::DELAYS.into_iter().enumerate()
 }

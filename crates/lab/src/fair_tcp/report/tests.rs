@@ -53,7 +53,8 @@ fn deviations(ensemble: PointRecord) -> Vec<String> {
 fn what_is_promised_and_not_there_is_a_deviation_with_its_reason() {
     assert_eq!(deviations(record("writes/ensemble/4ms", 50.0, 650.0, 19.0)), Vec::<String>::new());
     let missed = deviations(record("writes/ensemble/4ms", 48.0, 850.0, 22.0));
-    // The gain, mean and deviation of turnaround, the spread; it is less than Reno's nevertheless.
+    // The gain, mean and deviation of the turnaround, and the spread, which is less than Reno's
+    // nevertheless.
     assert_eq!(missed.len(), 4, "{missed:#?}");
     assert!(missed[0].contains("reno at 4 ms: 1.20. A known cause"), "{missed:#?}");
     assert!(missed[0].ends_with("ensemble: retransmitted 2.7 %."), "{missed:#?}");

@@ -8,9 +8,10 @@ use crate::{
     ExperimentPoint, ExperimentScale, GatewayPlacement, Host, LabSite, SiteGateway, SiteLink,
 };
 
-/// How metadata is written: the word in names, and the mount options. An attached device caches up to 64 MiB of data
-/// that was not flushed, and answers reads of it. A file system that commits every second and not every five has
-/// written most of that to the remote side in a run of some seconds.
+/// How metadata is written: the word in names, and the mount options. `forebay attach` caches up to
+/// 64 MiB of data that was not flushed, and answers reads of it. A file system that commits every
+/// second, instead of every five, has written most of that to the remote volume in a run of some
+/// seconds.
 const SOFT: (&str, &str) = ("soft", "commit=1");
 const SYNC: (&str, &str) = ("sync", "sync,dirsync");
 
@@ -24,7 +25,8 @@ struct OutsourcingWorkload {
 }
 
 impl OutsourcingWorkload {
-    /// Returns the seconds with this delay; a cache hides the remote side.
+    /// Returns the estimated seconds with this delay. With a cache, a round trip does not include
+    /// the link.
     fn seconds(&self, way: StorageDistance, is_cached: bool) -> f64 {
         let delay = match way {
             StorageDistance::Delay(delay) => f64::from(delay),
@@ -35,41 +37,43 @@ impl OutsourcingWorkload {
     }
 }
 
-/// A volume of this size in MiB. Small ones are created faster: what mkfs discards passes a gateway's log.
+/// Returns a site with a volume of this size in MiB. Small volumes are created faster: the blocks
+/// that mkfs discards pass a gateway's log.
 fn volume(mib: u64) -> LabSite {
     LabSite { disk: disk("array"), bytes: mib << 20, ..LabSite::default() }
 }
 
-/// MiB for all workloads.
+/// Size of a volume for all workloads, in MiB.
 fn roomy(scale: ExperimentScale) -> u64 {
     scale.pick(256, 2048)
 }
 
-/// MiB for PostMark and scripts.
+/// Size of a volume for PostMark and scripts, in MiB.
 const TIGHT: u64 = 256;
 
 fn mounted(site: LabSite, options: &str) -> LabSite {
     LabSite { host: Host::Mounted(options.to_owned()), ..site }
 }
 
-/// A cache that the workloads do not fill.
+/// Returns a gateway whose cache the workloads do not fill.
 fn large() -> SiteGateway {
     SiteGateway { log: 256 << 20, dram: 128 << 20, ..SiteGateway::default() }
 }
 
-/// PostMark with this number of files and transactions.
+/// Returns PostMark with this number of files and transactions.
 fn postmark(files: u32, transactions: u32) -> OutsourcingWorkload {
     OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(Postmark { files, transactions, ..Postmark::default() }),
         seconds: 0.5 + f64::from(files + transactions) / 5000.0,
-        // A transaction is a creation or deletion, and a read or an append; each waits for some blocks in sequence.
+        // A transaction creates or deletes a file, and reads or appends to one. Each of these waits
+        // for some blocks in sequence.
         trips: f64::from(files) * 12.0 + f64::from(transactions) * 12.0,
     }
 }
 
-/// PostMark as in the paper: files of 512 bytes to 16 KB that do not fit in the memory of its host, so that it waits
-/// for writes and reads. With this number of files and transactions; a file takes 8 KiB.
+/// Returns PostMark as in the paper: files of 512 bytes to 16 KB that do not fit in the memory of
+/// its host, so that it waits for writes and reads. A file takes 8 KiB.
 fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
     let postmark =
         Postmark { files, transactions, least: 512, most: 16 << 10, ..Postmark::default() };
@@ -77,23 +81,26 @@ fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(postmark),
         seconds: 1.0 + f64::from(files + transactions) / 1000.0,
-        // Half of the transactions read a file, or the end of one; writes are waited for together.
+        // Half of the transactions read a file, or the end of one. PostMark waits for several
+        // writes at once.
         trips: f64::from(transactions) + f64::from(files) / 20.0,
     }
 }
 
-/// Bytes of memory of a host that can cache few of PostMark's files (a tenth, as section 4.3.1 says of Windows NT).
-/// Our programs take a part of it.
+/// Returns the bytes of memory of a host that can cache few of PostMark's files: a tenth, as
+/// section 4.3.1 says about Windows NT. The programs themselves take a part of it.
 fn little(scale: ExperimentScale) -> Option<u64> {
     Some(scale.pick(12, 16) << 20)
 }
 
-/// Files and transactions that fit this memory and the available time.
+/// Returns PostMark with files that exceed this memory, and transactions that fit in the available
+/// time.
 fn more_than_little(scale: ExperimentScale) -> OutsourcingWorkload {
     beyond_memory(scale.pick(3000, 12_000), scale.pick(300, 3000))
 }
 
-/// TPC-C with a database that is small enough for a run of some seconds, or with one of a whole warehouse.
+/// Returns TPC-C with a database that is small enough for a run of some seconds, or with one of a
+/// whole warehouse.
 fn tpcc(scale: ExperimentScale) -> OutsourcingWorkload {
     let tpcc = Tpcc {
         customers: scale.pick(100, 3000),
@@ -105,7 +112,7 @@ fn tpcc(scale: ExperimentScale) -> OutsourcingWorkload {
         log: scale.pick(64, 1024),
         ..Tpcc::default()
     };
-    // The database is created, used, stopped, started and checked.
+    // The estimate includes the time to create, stop, start and check the database.
     let seconds = f64::from(tpcc.seconds + tpcc.warm_up) + scale.pick(8.0, 60.0);
     OutsourcingWorkload { name: "tpcc", task: WorkloadTask::Tpcc(tpcc), seconds, trips: 0.0 }
 }
@@ -116,8 +123,8 @@ fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
         users: scale.pick(20, 100),
         seconds: scale.pick(4, 30),
         warm_up: scale.pick(1, 5),
-        // The paper's 400 users sent 3058 requests per second. At Surge's own pace they would send 30 times fewer,
-        // and the result would be their reading time.
+        // The paper's 400 users sent 3058 requests per second. At Surge's own pace they would send
+        // 30 times fewer, and the result would depend on their reading time only.
         pace: 30.0,
     };
     let seconds = f64::from(surge.seconds + surge.warm_up) + scale.pick(2.0, 10.0);
@@ -129,7 +136,7 @@ fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
     }
 }
 
-/// The five workloads of Table 2, each with the memory of its host.
+/// Returns the five workloads of Table 2, each with the memory of its host.
 fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Option<u64>)> {
     let waits = |trips: f64| if is_sync { trips } else { 0.0 };
     let scripts = scale.pick(2, 16);
@@ -152,13 +159,14 @@ fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Optio
     };
     let mut all = vec![(sdet, None), postmark];
     match (scale, is_sync) {
-        // A build takes longer than all others together; runs that synchronous metadata slows down are only in a full
-        // run.
+        // A quick run has no build, which takes longer than all others together, and few workloads
+        // with synchronous metadata, which slows them down.
         (ExperimentScale::Quick, true) => {}
         (ExperimentScale::Quick, false) => {
             all.extend([(surge(scale, is_sync), None), (tpcc(scale), None)])
         }
-        // A database syncs what is necessary itself, and its creation would take hours over a synchronous mount.
+        // No database with synchronous metadata: a database syncs what is necessary itself, and its
+        // creation would take hours over a synchronous mount.
         (ExperimentScale::Full, true) => all.extend([(build, None), (surge(scale, is_sync), None)]),
         (ExperimentScale::Full, false) => {
             all.extend([(build, None), (surge(scale, is_sync), None), (tpcc(scale), None)]);
@@ -173,7 +181,8 @@ pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     for (meta, options) in [SOFT, SYNC] {
         for how in ["plain", "gateway"] {
             let quick: &[StorageDistance] = if how == "gateway" { &FEWER } else { &FEW };
-            // A gateway is for remote storage: no column has one before a local disk.
+            // A gateway makes sense for remote storage only, so there is none in front of a local
+            // disk.
             let full: &[StorageDistance] = if how == "gateway" { &FEW[1..] } else { &WAYS };
             for way in scale.pick(quick, full) {
                 let plain = way.over(mounted(volume(roomy(scale)), options));
@@ -247,12 +256,12 @@ pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// The smallest possible cache: a log of 8 MiB, and 2 MiB of memory.
+/// Returns the smallest possible cache: a log of 8 MiB, and 2 MiB of memory.
 fn small(beside: GatewayPlacement) -> SiteGateway {
     SiteGateway { beside, log: 8 << 20, dram: 2 << 20, nvram: 1 << 20, ..SiteGateway::default() }
 }
 
-/// Figure 5: a small cache at the host's side of the link, at the node's, and none.
+/// Figure 5: a small cache at the host's end of the link, at the node's, and none.
 pub(super) fn figure_5(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let places = [
         ("none", None),
@@ -304,10 +313,10 @@ pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Figure 7: PostMark on a host with little page cache, with a cache at the host's side that can hold a share of the
-/// files.
+/// Figure 7: PostMark on a host with little page cache. A cache at the host's end of the link can
+/// hold a share of the files.
 pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
-    // Size of the files.
+    // The number of files, and the size of all of them.
     let files = scale.pick(3000, 12_000);
     let set = u64::from(files) * (8 << 10);
     let mut points = Vec::new();
@@ -315,7 +324,8 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         let gateway = (percent > 0).then(|| SiteGateway {
             dram: (set * percent / 100).next_multiple_of(1 << 20),
             nvram: 1 << 20,
-            // Reads from the log are not misses either, so it is as small as possible.
+            // Blocks in the log are not read from the node either, so the log is as small as
+            // possible.
             log: 8 << 20,
             ..SiteGateway::default()
         });
@@ -328,7 +338,7 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 memory: little(scale),
                 ..mounted(volume(scale.pick(TIGHT, 1024)), SOFT.1)
             },
-            // A cache of a part answers a part of the reads.
+            // A cache of a share of the files answers about that share of the reads.
             seconds: application.seconds(way, false) * (1.0 - percent as f64 / 100.0),
             task: application.task,
             runs: 1,
@@ -339,7 +349,8 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         0 => "none".to_owned(),
         percent => percent.to_string(),
     };
-    // The paper's text has two numbers of the figure. A quick run measures what these need.
+    // The paper's text has two numbers of this figure. A quick run measures the points that these
+    // need.
     let delays: &[(u64, &[u32])] =
         scale.pick(&[(0, &[0, 8]), (60, &[8])], &[(0, &FAR), (10, &FAR), (30, &FAR), (60, &FAR)]);
     for (percent, delays) in delays {

@@ -37,23 +37,25 @@ fn micro(
 }
 
 fn point(name: String, site: LabSite, micro: Micro, runs: u32) -> ExperimentPoint {
-    // After writes a sample is read back.
+    // The time to read back a sample after writes, and for the end of the run.
     let after = if micro.access == MicroAccess::Write { 1.2 } else { 0.2 };
     let seconds = f64::from(micro.seconds + micro.warm_up_seconds) + after;
     ExperimentPoint { name, site, task: WorkloadTask::Micro(micro), runs, seconds, windows: false }
 }
 
-/// A disk of Table 1 with a working set of this size in MiB. In a quick run its cache is smaller, so that a second of
-/// writes fills it and the disk's own time becomes visible.
+/// Returns a disk of Table 1 for a working set of this size in MiB. In a quick run its cache is
+/// smaller, so that a second of writes fills it and the disk's own time becomes visible.
 fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     let mut disk = disk(name);
     if scale == ExperimentScale::Quick && name != "null" {
         let cache = match name {
-            // A quarter of the set, as in the paper: blocks that are in it already are merged with new ones. With
-            // less than half a megabyte sequential writes would wait for space as well: eight arms take 33 ms each
-            // for the blocks that have accumulated meanwhile, at half a millisecond per block.
+            // A quarter of the set, as in the paper: writes to blocks that are already in the cache
+            // are merged. With less than half a megabyte, sequential writes would wait for space,
+            // too: eight arms take 33 ms each to write the blocks that have accumulated meanwhile,
+            // at half a millisecond per block.
             "array" => format!("{}MiB", set_mib / 4),
-            // The disk divides its cache into 16 runs, which random writes fill regardless of the length of a run.
+            // The disk divides its cache into 16 runs, which random writes fill independently of
+            // the length of a run.
             _ => "128KiB".to_owned(),
         };
         disk.more.insert("cache".to_owned(), cache);
@@ -61,13 +63,13 @@ fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     disk
 }
 
-/// Table 1: four disks, with a working set of four times their cache.
+/// Table 1: four disks, with a working set of four times the cache of each.
 pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (name, cache_mib) in [("dnes", 2), ("ddys", 4), ("array", 128), ("null", 256)] {
         let set = scale.pick(16, 4 * cache_mib);
         let base = device(small_disk(name, set, scale), u64::from(set) + 16);
-        // A node without a link shows least about distance.
+        // A quick run omits the node without a link, which says least about distance.
         let is_asked = |way: &StorageDistance| {
             scale == ExperimentScale::Full || *way != StorageDistance::Target
         };
@@ -78,7 +80,8 @@ pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 if (pattern, access) == (MicroAccessPattern::Random, MicroAccess::Write)
                     && name != "null"
                 {
-                    // Until the cache is full; filling the array's takes as long as the link needs.
+                    // The warm-up fills the cache. For the array's cache this takes as long as the
+                    // link needs.
                     task.warm_up_seconds = scale.pick(1, if name == "array" { 25 } else { 10 });
                 }
                 let name = format!("table-1/{name}/{word}/{}", way.name());
@@ -162,7 +165,7 @@ pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Other targets and initiators in place of ours, on a memory disk.
+/// Peers: other targets and initiators instead of ours, on a disk in memory.
 pub(super) fn peers(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     // tgt has no simulated disk, so all use memory.
     let base = device(SiteDisk::default(), 80);

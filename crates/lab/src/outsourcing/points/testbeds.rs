@@ -26,11 +26,11 @@ pub(super) const WAYS: [StorageDistance; 7] = [
     StorageDistance::Delay(8),
 ];
 
-/// Those of a quick run with workloads that take seconds.
+/// The distances of a quick run for workloads that take seconds.
 pub(super) const FEW: [StorageDistance; 3] =
     [StorageDistance::Local, StorageDistance::Delay(0), StorageDistance::Delay(8)];
 
-/// Those of a quick run for which fewer suffice.
+/// The distances of a quick run where fewer suffice.
 pub(super) const FEWER: [StorageDistance; 1] = [StorageDistance::Delay(8)];
 
 impl StorageDistance {
@@ -52,23 +52,25 @@ impl StorageDistance {
     }
 }
 
-/// The paper's "8 KB" frames: an 8 KiB block with its header takes two of them, or six 1500-byte frames.
+/// The paper's "8 KB" frames: an 8 KiB block with its header takes two of them, or six frames of
+/// 1500 bytes.
 pub(super) const JUMBO: u16 = 8192;
 
-/// The delay testbed (section 3.1): a gigabit switch with this one-way delay in milliseconds.
+/// Returns the delay testbed (section 3.1): a gigabit switch with this one-way delay in
+/// milliseconds.
 pub(super) fn gigabit(delay: u32, mtu: u16) -> SiteLink {
     SiteLink::alike(wan::DirectionSettings {
         delay: Duration::from_millis(delay.into()),
         rate: Some(1_000_000_000),
-        // The data in flight at 8 ms: a shorter queue would drop segments that TCP may send.
+        // The data in flight at 8 ms. A shorter queue would drop segments that TCP may send.
         queue_bytes: 2 << 20,
         mtu,
         ..wan::DirectionSettings::default()
     })
 }
 
-/// The congestion testbed (section 3.1): routers with a backbone of 155 Mbit/s, a round trip of 0.46 ms, and
-/// background traffic of this percentage of it in both directions.
+/// Returns the congestion testbed (section 3.1): routers with a backbone of 155 Mbit/s, a round
+/// trip of 0.46 ms, and in both directions background traffic of this percentage of the rate.
 pub(super) fn backbone(load: u32) -> SiteLink {
     SiteLink::alike(wan::DirectionSettings {
         delay: Duration::from_micros(230),
@@ -78,8 +80,8 @@ pub(super) fn backbone(load: u32) -> SiteLink {
     })
 }
 
-/// A disk of the paper by its word in the points' names. Its write cache is on, and the paper considers its content
-/// stable.
+/// Returns a disk of the paper by its word in the points' names. Its write cache is on, and its
+/// content counts as stable, as in the paper.
 pub(super) fn disk(name: &str) -> SiteDisk {
     let model = match name {
         "dnes" => "ibm-dnes",
@@ -93,7 +95,7 @@ pub(super) fn disk(name: &str) -> SiteDisk {
     disk
 }
 
-/// A site of one node with this disk, used as a device.
+/// Returns a site of one node with this disk, used as a device.
 pub(super) fn device(disk: SiteDisk, mib: u64) -> LabSite {
     LabSite {
         disk,

@@ -10,7 +10,8 @@ use crate::{
     paper::outsourcing::{APPLICATIONS, FIGURE_4, MISPRINTS, WAYS, application_named},
 };
 
-/// A workload of Table 2: its word in the points' names, its name for people, and the unit of its metric.
+/// The workloads of Table 2: the word in the points' names, the name in the report, and the unit of
+/// the metric.
 const WORKLOADS: [(&str, &str, &str); 5] = [
     ("build", "build", "1/h"),
     ("sdet", "SDET", "1/h"),
@@ -19,11 +20,11 @@ const WORKLOADS: [(&str, &str, &str); 5] = [
     ("tpcc", "TPC-C", "1/min"),
 ];
 
-/// File systems: the word in the points' names, and the name for people.
+/// The file systems: the word in the points' names, and the name in the report.
 const METADATA: [(&str, &str); 2] = [("soft", "ext4"), ("sync", "ext4, sync")];
 
-/// The shares of local performance that Surge and TPC-C keep at 8 ms with a gateway; without one the paper has 0.86
-/// and 0.82 to 0.89.
+/// The promised share of local performance of Surge and TPC-C at 8 ms with a gateway. Without a
+/// gateway the paper has 0.86 and 0.82 to 0.89.
 const KEPT_AT_8_MS: f64 = 0.95;
 
 /// Table 2.
@@ -66,7 +67,7 @@ fn point(workload: &str, meta: &str, how: &str, way: &str) -> String {
     format!("table-2/{workload}/{meta}/{how}/{way}")
 }
 
-/// The paper's numbers for one of our columns: local performance, and the shares of it.
+/// Returns the paper's numbers for one of our columns: the local performance, and the shares of it.
 fn paper(workload: &str, meta: &str) -> Option<(f64, [f64; 6])> {
     if let Some(application) = application_named(&format!("{workload}/{meta}")) {
         return Some((application.local, application.shares));
@@ -84,7 +85,7 @@ fn paper(workload: &str, meta: &str) -> Option<(f64, [f64; 6])> {
     (count > 0.0).then(|| (local / count, shares.map(|sum| sum / count)))
 }
 
-/// The metric with a local disk.
+/// Returns the table of the metrics with a local disk.
 fn local(measured: &MeasuredPoints<'_>) -> ReportTable {
     let mut table = ReportTable::new("On a disk of the host's own", "file system");
     for (_, name, unit) in WORKLOADS {
@@ -158,7 +159,7 @@ fn plot(measured: &MeasuredPoints<'_>, how: &str, title: &str) -> Plot {
     plot
 }
 
-/// Deviations if distance costs clearly more or less than in the paper.
+/// Returns deviations where distance costs clearly more or less than in the paper.
 fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
     let mut deviations = vec![];
     for (workload, name, unit) in WORKLOADS {
@@ -167,7 +168,7 @@ fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
             let Some(ours) = kept(measured, (workload, unit), meta, "plain", "8ms").ours else {
                 continue;
             };
-            // A tenth of local is twice the variation of the paper's own runs.
+            // A tenth of local performance is twice the variation of the paper's own runs.
             if (ours - shares[5]).abs() > 0.1 {
                 let why = because([at_8_ms(measured, workload, meta, name)], &[]);
                 deviations.push(format!(
@@ -181,7 +182,8 @@ fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
     deviations
 }
 
-/// Explains a deviation: the time of an operation of the workload and how often it waits, here and in the paper.
+/// Explains a deviation with the time of an operation of the workload, and how often it waits, here
+/// and in the paper.
 fn at_8_ms(
     measured: &MeasuredPoints<'_>,
     workload: &str,

@@ -51,20 +51,21 @@ pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// The numbers in a paper's text about a figure that is a drawing.
+/// The title of a table of numbers that the paper's text gives for a figure that is a drawing.
 const WORDS: &str = "What the paper says in words";
 
-/// The name of a point of Figure 6: with this cache and background load in percent.
+/// Returns the name of a point of Figure 6: a cache, and the background load in percent.
 fn figure_6_point(cache: &str, load: u32) -> String {
     format!("figure-6/{cache}/{load}")
 }
 
-/// PostMark of Table 3 with Soft Updates: the paper's numbers without a cache.
+/// Returns the paper's number for PostMark in Table 3, with Soft Updates and without a cache.
 fn soft_updates(row: &PaperCongestion) -> Option<f64> {
     row.postmark.map(|[_, soft, _]| soft)
 }
 
-/// The background loads from which on bandwidth limits each of the paper's caches.
+/// Returns text with the background loads from which on bandwidth limits each of the paper's
+/// caches.
 fn figure_6_bounds() -> String {
     FIGURE_6_BOUND_AT
         .iter()
@@ -76,7 +77,7 @@ fn figure_6_bounds() -> String {
         .join(", ")
 }
 
-/// The rate of PostMark without a cache as a share of its rate without background load.
+/// Returns the rate of PostMark without a cache as a share of its rate without background load.
 fn figure_6_shares(measured: &MeasuredPoints<'_>) -> ReportTable {
     let table = ReportTable::new("Without a cache: as a share of no load", "load, % of 155 Mbit/s")
         .column("PostMark", "of no load");
@@ -93,7 +94,7 @@ fn figure_6_shares(measured: &MeasuredPoints<'_>) -> ReportTable {
     )
 }
 
-/// The share of the writes that the large cache keeps from the link.
+/// Returns the share of the writes that the large cache keeps from the link.
 fn figure_6_filtered(measured: &MeasuredPoints<'_>) -> Cell {
     let point = figure_6_point("large", 0);
     explanations::filtered(measured, &point).map_or_else(
@@ -105,7 +106,7 @@ fn figure_6_filtered(measured: &MeasuredPoints<'_>) -> Cell {
     )
 }
 
-/// Why the large cache keeps more from the link than the paper's.
+/// Explains why the large cache keeps more writes from the link than the paper's.
 fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
     let point = figure_6_point("large", 0);
     let of = |figure: &str| measured.value(&point, &format!("gateway cache {figure}"), "MiB");
@@ -223,7 +224,8 @@ pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Explains a transaction's time without load and delay, with them, and with a cache.
+/// Explains a result with the time of a transaction: without load and delay, with them, and with a
+/// cache.
 fn of_its_own(
     measured: &MeasuredPoints<'_>,
     whole: &str,
@@ -239,7 +241,7 @@ fn of_its_own(
     ))
 }
 
-/// The measurements of a table or plot.
+/// The labels of a table or plot.
 #[derive(Clone, Copy)]
 struct CacheFigureLabels {
     title: &'static str,
@@ -253,7 +255,8 @@ const TRANSACTIONS: CacheFigureLabels = CacheFigureLabels {
     unit: "1/s",
 };
 
-/// For each cache a column: its word in the points' names, and its name for people.
+/// Returns a table with a column for each cache. `caches` has the words in the points' names, and
+/// the names in the report.
 fn by_delay(
     measured: &MeasuredPoints<'_>,
     of: CacheFigureLabels,

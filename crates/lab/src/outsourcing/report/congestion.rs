@@ -6,7 +6,8 @@ use crate::{
     paper::outsourcing::{CONGESTION, PaperCongestion},
 };
 
-/// Workload, file system and unit of each of our columns, and the paper's numbers for it.
+/// A column of Table 3: workload, file system, unit, and a function that returns the paper's number
+/// of a row.
 type CongestionColumn =
     (&'static str, &'static str, &'static str, fn(&PaperCongestion) -> Option<f64>);
 
@@ -85,10 +86,11 @@ fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String
 /// The backbone of the paper's congestion testbed.
 pub(super) const BACKBONE_MBIT_S: f64 = 155.0;
 
-/// Shares that differ by more are reported: twice the mean variation of the paper's runs (Table 2).
+/// Shares that differ by more than this are reported: twice the mean variation of the paper's runs
+/// (Table 2).
 const DIFFERENT: f64 = 0.1;
 
-/// The effect of the paper's background traffic on the network itself.
+/// Returns the table of the effect that the paper's background traffic has on the network itself.
 fn profile() -> ReportTable {
     let table = ReportTable::new("The paper's background", "load, % of 155 Mbit/s")
         .column("mean", "Mbit/s")

@@ -11,8 +11,9 @@ use crate::{
 /// The column of random writes in [`ACCESSES`].
 const RANDOM_WRITE: usize = 1;
 
-/// For each disk of [`DISKS`], whether a rule considers its random writes written behind. The paper's text says so of
-/// single disks; its table shows the same for the array.
+/// Returns true if a rule assumes that the disk executes these requests behind: random writes, on
+/// some disks of [`DISKS`]. The paper's text says so about single disks; its table shows the same
+/// for the array.
 fn is_behind(rule: LatencyRule, disk: usize, access: usize) -> bool {
     let disks = match rule {
         LatencyRule::Sum | LatencyRule::Masked => 2,
@@ -21,13 +22,13 @@ fn is_behind(rule: LatencyRule, disk: usize, access: usize) -> bool {
     access == RANDOM_WRITE && disk < disks
 }
 
-/// The times of a Table 1, ours or the paper's.
+/// The times of Table 1, measured by us or printed in the paper.
 trait ResponseTimeSource {
     fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64>;
     /// The response time of a disk for a write that its cache accepts.
     fn answer(&self, disk: usize) -> Option<f64>;
 
-    /// A request at this delay, for this rule, and its measured time.
+    /// Returns the request with this delay as a rule needs it, and its measured time.
     fn request(
         &self,
         rule: LatencyRule,
@@ -86,12 +87,13 @@ impl ResponseTimeSource for PaperResponseTimes {
     }
 }
 
-/// Our `T_iSCSI`, ms.
+/// Returns the time that our protocol takes (`T_iSCSI`), in ms.
 pub fn protocol(measured: &MeasuredPoints<'_>) -> Option<f64> {
     protocol_time(&measured.requests(LatencyRule::Answered))
 }
 
-/// The prediction of the last rule for one of our requests, ms; `None` if its disk was not measured alone.
+/// Returns the prediction of the last rule for one of our requests in ms, or `None` if the local
+/// time of its disk was not measured.
 pub fn foretold(
     measured: &MeasuredPoints<'_>,
     disk: usize,
@@ -104,7 +106,6 @@ pub fn foretold(
     Some(LatencyRule::Answered.time(&request, iscsi))
 }
 
-/// The section.
 pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let iscsi = protocol(measured);
     let mut section = Section::new("Equation (1) and masking")
@@ -163,7 +164,7 @@ fn fits(measured: &MeasuredPoints<'_>, iscsi: Option<f64>) -> ReportTable {
     )
 }
 
-/// Measured time minus the prediction of the last rule.
+/// Returns the table of measured times less the predictions of the last rule.
 fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
     let title = format!("Measured less foretold, {}", LatencyRule::Answered.name());
     let mut table = ReportTable::new(&title, "one-way delay");
@@ -195,7 +196,8 @@ fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
     )
 }
 
-/// Disks and accesses that the last rule does not predict, each with the delay of the largest difference.
+/// Returns a deviation for each disk and access that the last rule does not predict, at the delay
+/// with the largest difference.
 fn far_from_rule(measured: &MeasuredPoints<'_>, iscsi: f64) -> Vec<String> {
     let mut deviations = vec![];
     for (disk, shown) in DISKS_SHOWN.iter().enumerate() {

@@ -2,26 +2,26 @@
 
 use crate::{MeasuredPoints, number};
 
-/// Rates per second, without and with a distance, and the round trip time of that distance in ms.
+/// Rates per second without and with a distance.
 #[derive(Clone, Copy, Debug)]
 pub struct NearFarRates {
-    /// Over the same link without a delay: includes all other delays.
+    /// Rate over the same link without a delay. It includes all other delays.
     pub near: f64,
-    /// Over the distance.
+    /// Rate over the distance.
     pub far: f64,
 }
 
 impl NearFarRates {
-    /// Returns the milliseconds of an operation without distance, and the number of round trips that it waits for
-    /// over the distance.
+    /// Returns the milliseconds of an operation without distance, and the number of round trips for
+    /// which it waits over the distance.
     fn taken_apart(self, round_trip_ms: f64) -> (f64, f64) {
         let [near, far] = [self.near, self.far].map(|rate| 1000.0 / rate);
         (near, (far - near) / round_trip_ms)
     }
 }
 
-/// Explains a share that differs from the paper's by the time of an operation itself and the number of its round
-/// trips.
+/// Explains a share that differs from the paper's with the time of an operation without distance,
+/// and the number of its round trips.
 pub fn waits(
     one: &str,
     ours: NearFarRates,
@@ -49,8 +49,8 @@ pub fn waits(
     Some(format!("{told}{which}."))
 }
 
-/// Compares the time of an undelayed operation here and in the paper, from the rates per second; `None` if they are
-/// about the same.
+/// Compares the time of an undelayed operation here and in the paper, which follows from the rates
+/// per second. Returns `None` if the times are similar.
 pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     let [here, there] = [ours, paper].map(|rate| 1000.0 / rate);
     (!alike(here, there)).then(|| {
@@ -62,14 +62,15 @@ pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     })
 }
 
-/// Returns true if neither is more than twice the other.
+/// Returns true if neither number is more than twice the other.
 fn alike(a: f64, b: f64) -> bool {
     (0.5..=2.0).contains(&(a / b))
 }
 
-/// Estimates the largest share of the line's free bandwidth (besides background traffic) that a run has used; `None`
-/// if it is not significant, or if bytes or time are unknown. The link counts longer than the workload measures,
-/// until all written data is sent: no more than the bytes counted by then was sent in the measured time.
+/// Estimates the largest share of the link's free bandwidth (besides background traffic) that a run
+/// has used. Returns `None` if the estimate says nothing, or if bytes or time are unknown. The link
+/// counts until all written data is sent, longer than the workload measures. The counted bytes are
+/// therefore an upper bound of what was sent in the measured time.
 pub fn sent(
     measured: &MeasuredPoints<'_>,
     point: &str,
@@ -91,7 +92,7 @@ pub fn sent(
     })
 }
 
-/// Describes the mean time of a write at the node at each of these points, and what is special there.
+/// Describes the mean time of a write at the node at each of these points. Each point has a remark.
 pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) -> Option<String> {
     let [a, b] = points.map(|(point, with)| {
         let mean = measured.value(point, "node 1 time_write", "ms")?;
@@ -100,7 +101,7 @@ pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) 
     Some(format!("A write takes the node {} and {}.", a?, b?))
 }
 
-/// Describes where a gateway's reads were answered at a point, and their size.
+/// Describes how many of the reads that arrived at a gateway it has answered itself.
 pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "");
     let reads = of("reads").filter(|reads| *reads > 0.0)?;
@@ -112,7 +113,7 @@ pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<St
     ))
 }
 
-/// Returns the share of the written bytes that a gateway did not send to its node.
+/// Returns the share of the written bytes that a gateway did not destage to its node.
 pub fn filtered(measured: &MeasuredPoints<'_>, point: &str) -> Option<f64> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "bytes");
     let written = of("written_bytes").filter(|bytes| *bytes > 0.0)?;
@@ -125,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_share_is_taken_apart_into_its_own_time_and_round_trips() {
-        // TPC-C: the same number of round trips, and sixty times the time without distance.
+        // TPC-C here: about as many round trips as in the paper, and a sixtieth of its time without
+        // distance.
         let ours = NearFarRates { near: 700.0, far: 69.4 };
         let paper = NearFarRates { near: 12.25, far: 10.5 };
         let told = waits("A transaction", ours, paper, 16.0).unwrap();

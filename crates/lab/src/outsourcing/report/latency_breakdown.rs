@@ -29,14 +29,14 @@ pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     section.table(papers())
 }
 
-/// The parts of the sum, ours and the paper's.
+/// Lists the parts of the time, ours and the paper's.
 fn made_of(measured: &MeasuredPoints<'_>, way: &str) -> Option<String> {
     let ours = times(measured, way)
         .into_iter()
         .map(|(part, us)| Some(format!("{part} {} µs", number(us?))))
         .collect::<Option<Vec<_>>>()?;
     let paper = COMPONENTS_US.map(|(name, [answer, _, data])| {
-        // All except the switch are passed twice in each direction.
+        // A request passes each part but the switch twice in each direction.
         let times = if name == "switch" { 1.0 } else { 2.0 };
         format!("{name} {} µs", number(times * (answer + data)))
     });
@@ -45,7 +45,7 @@ fn made_of(measured: &MeasuredPoints<'_>, way: &str) -> Option<String> {
 
 const WAYS: [&str; 2] = ["read", "write"];
 
-/// The kinds of requests: the word in the points' names, and the name for people.
+/// The kinds of requests: the word in the points' names, and the name in the report.
 const HOWS: [(&str, &str); 3] = [
     ("device", "from an attached device"),
     ("url", "from our initiator, without the kernel's block layer"),
@@ -56,7 +56,8 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     let table = ReportTable::new("One request of 8 KiB over 0 ms", "request")
         .column("read", "ms")
         .column("write", "ms");
-    // The paper's sum is what is added to the disk; ours is the whole time, with a disk that takes no time.
+    // The paper's number is the time in addition to the disk's. Ours is the whole time, with a disk
+    // that takes no time.
     table.rows(
         HOWS,
         |(_, shown)| (*shown).to_owned(),
@@ -67,8 +68,8 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     )
 }
 
-/// The time of each part, µs: differences between requests that pass it and such that do not, and the node's own
-/// counters.
+/// Returns the time of each part in µs: differences between requests that pass it and others that
+/// do not, and the node's own counters.
 fn times(measured: &MeasuredPoints<'_>, way: &str) -> [(&'static str, Option<f64>); 4] {
     let whole = |how: &str| measured.value(&format!("figure-2/{how}/{way}"), "", "us");
     let node =

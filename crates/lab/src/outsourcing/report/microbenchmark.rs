@@ -80,7 +80,7 @@ fn rates(measured: &MeasuredPoints<'_>, n: usize) -> ReportTable {
     )
 }
 
-/// Converts a time per request to the paper's MB/s, one request at a time.
+/// Converts the time of a request to throughput in the paper's MB/s.
 fn throughput(bytes: f64, ms: f64) -> f64 {
     bytes / MB / (ms / 1000.0)
 }
@@ -106,7 +106,8 @@ fn plot(measured: &MeasuredPoints<'_>, n: usize, iscsi: Option<f64>) -> Plot {
     plot
 }
 
-/// Deviations if the eight milliseconds cost more or less than in the paper, with the disks' own times.
+/// Returns deviations where eight milliseconds cost more or less than in the paper, with the disks'
+/// own times.
 fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
     let deviation = |(column, access): (usize, &str)| {
         let time = |at: &str| measured.value(&point(disk, access, at), "", "ms");
@@ -144,7 +145,7 @@ const SIZES: [(f64, &str); 7] = [
     (65_536.0, "64k"),
 ];
 
-/// Requests of 1 to 64 KiB.
+/// The sweep of sizes from 1 to 64 KiB.
 pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Requests of 1 to 64 KiB")
         .text(
@@ -153,7 +154,8 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
         )
         .text(&far_side(measured, "sweep/"));
     for access in ["random-read", "random-write", "sequential-read", "sequential-write"] {
-        // A distance without records has no row: the quick run has only some of them.
+        // A quick run has only some accesses. Sequential reads have a table in any case, because
+        // the paper prints a number for them.
         let start = format!("sweep/null/{access}/");
         if measured.starting(&start).next().is_none() && access != "sequential-read" {
             continue;
@@ -192,7 +194,8 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Compares the times of a sequential read of 8 KiB here and in the paper: most of it is not data transfer.
+/// Compares the time of a sequential read of 8 KiB here and in the paper. Most of it is not data
+/// transfer.
 fn of_8_kib(measured: &MeasuredPoints<'_>) -> Option<String> {
     let ours = measured.value(&point("null", "sequential-read", "0ms"), "", "ms")?;
     Some(format!(

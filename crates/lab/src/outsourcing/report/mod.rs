@@ -1,4 +1,4 @@
-//! The report: results beside the numbers of the paper.
+//! The report, which compares the results with the numbers of the paper.
 
 mod explanations;
 mod application;
@@ -45,22 +45,22 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
         .section(peer::section(&measured))
 }
 
-/// Returns a row's name for people: "0ms" is "0 ms".
+/// Returns the name of a row in the report: "0 ms" for "0ms".
 fn way(way: &str) -> String {
     way.strip_suffix("ms").map_or_else(|| way.to_owned(), |delay| format!("{delay} ms"))
 }
 
-/// Returns the name of a point of Table 1, with which equation (1) is compared as well.
+/// Returns the name of a point of Table 1. Equation (1) is compared with the same points.
 fn table_1_point(disk: &str, access: &str, way: &str) -> String {
     format!("table-1/{disk}/{access}/{way}")
 }
 
-/// The distances that are delays, with these in ms.
+/// Returns the delays in ms, with their words in the points' names.
 fn delays() -> impl Iterator<Item = (f64, &'static str)> {
     paper::DELAYS_MS.into_iter().zip(paper::WAYS.into_iter().skip(2))
 }
 
-/// Describes the remote storage in a sentence; `none` if nothing was measured.
+/// Returns a sentence that describes the remote storage.
 fn far_side(measured: &MeasuredPoints<'_>, start: &str) -> String {
     match measured.disks(start).as_str() {
         "" => "Nothing of this section was measured.".to_owned(),
@@ -68,7 +68,7 @@ fn far_side(measured: &MeasuredPoints<'_>, start: &str) -> String {
     }
 }
 
-/// Divides one cell by another; if one is missing, the reason is kept.
+/// Divides one cell by another. If one is missing, the result has the reason.
 fn share(of: &Cell, whole: &Cell) -> Cell {
     let quotient = of.by(whole);
     if quotient.ours.is_some() {
@@ -79,14 +79,14 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
     Cell::words(reason)
 }
 
-/// Returns a cell with the paper's words after its number; a missing cell keeps its reason.
+/// Adds the paper's words to a cell with a number. A cell without a number keeps its reason.
 fn noted(cell: Cell, words: &PaperStatement) -> Cell {
     if cell.ours.is_some() { cell.note(&words.note()) } else { cell }
 }
 
-/// Returns a deviation for each column of a table of shares, at the row where the difference from the paper is
-/// largest, if it is more than `tolerance`. `why` returns the explanations for this column (by index) and row (by
-/// name).
+/// Returns a deviation for each column of a table of shares: for the row with the largest
+/// difference from the paper, if that is more than `tolerance`. `why` returns the explanations for
+/// a column (by index) and a row (by name).
 fn farthest(
     table: &ReportTable,
     tolerance: f64,

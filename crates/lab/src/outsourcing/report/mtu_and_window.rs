@@ -9,8 +9,9 @@ use crate::{
     },
 };
 
-/// A workload that is measured with two settings: its word in the points' names, its name for people, the unit of its
-/// figure, and the paper's ratio of the two settings: a number or a range, possibly at one delay only, or words.
+/// A workload that is measured with two settings: the word in the points' names, the name in the
+/// report, the unit of its figure, and the paper's ratio of the two settings. The ratio is a number
+/// or a range, possibly at one delay only, or words.
 struct Compared {
     word: &'static str,
     name: &'static str,
@@ -20,7 +21,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Performance with the first of two settings, with the second, and the ratio.
+    /// Returns the performance with the first setting, with the second, and the ratio.
     fn cells(
         &self,
         measured: &MeasuredPoints<'_>,
@@ -31,13 +32,12 @@ impl Compared {
         let Self { word, unit, .. } = self;
         let [first, second] = settings
             .map(|setting| measured.cell(&format!("{start}/{word}/{setting}/{at}"), "", unit));
-        // Of times the shorter one is better.
+        // A shorter time is better, so the ratio of times is inverted.
         let ratio = if *unit == "ms" { share(&second, &first) } else { share(&first, &second) };
         [first, second, ratio]
     }
 }
 
-/// The section.
 pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let frames = [
         Compared {
@@ -98,7 +98,8 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
 
 const WINDOWS: [&str; 2] = ["64k", "640k"];
 
-/// A deviation for the delay where the small window costs most, if it contradicts the paper's words.
+/// Returns a deviation at the delay where the small window costs most, if it contradicts the
+/// paper's words.
 fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
     let of = |compared: &Compared| {
         let words = compared.words?;
@@ -117,10 +118,11 @@ fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
 const TOGETHER: &str = "The packets of a segment cross the emulated link together (segmentation offload of its two ends), so that \
     more of them cost next to nothing; the paper's cost an interrupt each, at both ends and both gateways.";
 
-/// Ratios that differ by more are reported: a quarter of the paper's effect of packet length.
+/// Ratios that differ by more than this are reported: a quarter of the paper's effect of packet
+/// length.
 const DIFFERENT: f64 = 0.04;
 
-/// The measurements with both settings at each delay.
+/// Returns the table of measurements with both settings at each delay.
 fn table(
     measured: &MeasuredPoints<'_>,
     title: &str,

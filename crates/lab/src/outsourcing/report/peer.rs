@@ -1,9 +1,9 @@
-//! Other programs at the same points.
+//! Other programs, measured at the same points as ours.
 
 use super::{delays, far_side, way};
 use crate::{Cell, Curve, MeasuredPoints, Plot, ReportTable, Section};
 
-/// The word in the points' names, and the name for people.
+/// The peers: the word in the points' names, and the name in the report.
 const PEERS: [(&str, &str); 4] = [
     ("forebay", "Forebay"),
     ("tgt", "tgt"),
@@ -11,7 +11,7 @@ const PEERS: [(&str, &str); 4] = [
     ("nbdkit", "qemu-storage-daemon, nbdkit"),
 ];
 
-/// The accesses of Table 1, including cache hits.
+/// The accesses of Table 1, and cache hits.
 const ACCESSES: [&str; 6] = [
     "random-read",
     "random-write",
@@ -21,7 +21,6 @@ const ACCESSES: [&str; 6] = [
     "identical-write",
 ];
 
-/// The section.
 pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Peers")
         .text(

@@ -25,7 +25,7 @@ fn record(point: &str, unit: &str, value: f64) -> PointRecord {
     }
 }
 
-/// The paper's own numbers as measurements: every ratio is 1.
+/// Returns the paper's own numbers as measurements, so that every ratio is 1.
 fn papers() -> Vec<PointRecord> {
     let mut records = vec![];
     for (row, way) in paper::WAYS.into_iter().enumerate() {
@@ -51,11 +51,11 @@ fn the_papers_own_numbers_are_the_papers() {
     let report = report(&papers(), &[]);
     let table_1 = section(&report, "Table 1");
     let ratios: Vec<f64> = table_1.cells().filter_map(|(_, _, _, cell)| cell.ratio()).collect();
-    // 7 distances of 4 disks, 4 response times and 4 throughputs each, without those that the null device prints as
-    // 0.00 ms.
+    // 7 distances of 4 disks, with 4 response times and 4 throughputs each, less those that the
+    // paper prints as 0.00 ms for the null device.
     assert_eq!(ratios.len(), 7 * 4 * 8 - 4);
     let off = ratios.iter().filter(|ratio| (*ratio - 1.0).abs() > 0.03).count();
-    // A printed 0.01 ms is any time up to 0.015 ms, so the throughputs beside it differ.
+    // A printed 0.01 ms stands for any time up to 0.015 ms, so the throughputs of that row differ.
     assert_eq!(off, 2, "{ratios:?}");
     assert_eq!(table_1.deviations, Vec::<String>::new());
     assert!(
@@ -82,7 +82,8 @@ fn the_rules_are_set_against_both_tables() {
     assert!((sum.paper.unwrap().least - 0.769).abs() < 0.001, "{sum:?}");
     let answered = cell("with masking and the disk's answer", "mean |residual|");
     assert!((answered.paper.unwrap().least - 0.221).abs() < 0.001, "{answered:?}");
-    // Ours are the same times; only the protocol's time is their median instead of Figure 2's sum.
+    // Our times are the paper's; only the time of the protocol is their median instead of Figure
+    // 2's sum.
     assert!(answered.ours.unwrap() < 0.25, "{answered:?}");
     assert_eq!(cell("equation (1)", "requests").ours, Some(80.0));
     assert!(fits.text[1].contains("0.408 ms in the paper"), "{:?}", fits.text);
@@ -242,7 +243,8 @@ fn a_drawing_is_held_against_what_the_paper_says_of_it_with_reasons_that_were_me
     );
     let six = told("Figure 6");
     assert!(six.contains("0.9 instead of 0.4") && six.contains("of 10 MiB it sent 1 MiB"), "{six}");
-    // Its own 80 per second are the paper's. That this is not the link's rate either is unknown here.
+    // The rate without load is the paper's. Whether bandwidth limits the run is unknown, because no
+    // bytes were counted.
     assert!(six.contains("at 70, 0.9 instead of 0.3625. No reason for it is known."), "{six}");
     let seven = told("Figure 7");
     assert!(seven.contains("60 % at 8 ms: 0.5; the paper says \"to mask a one-way"), "{seven}");
@@ -252,7 +254,7 @@ fn a_drawing_is_held_against_what_the_paper_says_of_it_with_reasons_that_were_me
 
 #[test]
 fn what_a_share_of_local_is_made_of_is_told() {
-    // Our transaction takes 1.4 ms, and waits as often as the paper's.
+    // A transaction takes 1.4 ms here, and waits as often as the paper's.
     let records = [
         record("table-2/tpcc/soft/plain/local", "1/min", 42_000.0),
         record("table-2/tpcc/soft/plain/0ms", "1/min", 42_000.0),
@@ -268,7 +270,7 @@ fn what_a_share_of_local_is_made_of_is_told() {
 
 #[test]
 fn what_was_sent_says_whether_a_line_is_full() {
-    // Dropped packets were counted as well, and are retransmitted.
+    // Dropped packets are counted, too, and are sent again.
     let told = |passed: f64| {
         let bytes = [
             ("link near_to_far bytes", "bytes", 2.0 * passed),
@@ -283,7 +285,7 @@ fn what_was_sent_says_whether_a_line_is_full() {
     assert!(told(1e6).contains(line), "{}", told(1e6));
     let line = "it sends at most 40 of the 46.5 Mbit/s that are left.";
     assert!(told(5e6).contains(line), "{}", told(5e6));
-    // 80 Mbit in a second of its own: some of it was sent after its end.
+    // 80 Mbit in a run of one second: some were sent after its end.
     let told = told(1e7);
     assert!(told.starts_with("As a share") && !told.contains("Mbit/s"), "{told}");
 }
@@ -296,7 +298,8 @@ fn what_our_own_stack_takes_is_no_wait_for_the_distance() {
         record("table-2/surge/soft/plain/8ms", "1/s", 1000.0),
     ];
     let told = section(&report(&records, &[]), "Table 2").deviations.join("\n");
-    // Half a millisecond more over 8 ms each way; the paper's 3058 per second become 2966 over the link, and 2630.
+    // A request takes half a millisecond more over 8 ms. The paper's 3058 requests per second
+    // become 2966 over the link, and 2630 at 8 ms.
     assert!(
         told.contains("takes 0.5 ms without distance here and 0.3371 ms in the paper"),
         "{told}"

@@ -7,7 +7,7 @@ use crate::{
     stics::points::SIZES_KIB,
 };
 
-/// The name of the workload's rate.
+/// The name and unit of the workload's rate.
 const THROUGHPUT: (&str, &str) = ("throughput", "MB/s of 1000 KiB");
 
 /// Figure 8.

@@ -5,7 +5,7 @@ use serde::Deserialize as _;
 use super::counted;
 use crate::{LabSite, MeasuredPoints, number, stage::TIME_COUNTED};
 
-/// A point without a gateway and the same with one.
+/// Two points that differ only in the gateway: one without and one with it.
 #[derive(Clone, Copy)]
 pub(super) struct GatewayComparison<'a> {
     pub measured: &'a MeasuredPoints<'a>,
@@ -14,7 +14,7 @@ pub(super) struct GatewayComparison<'a> {
 }
 
 impl GatewayComparison<'_> {
-    /// Returns all explanations, the most important first.
+    /// Returns all explanations, the most important one first.
     pub(super) fn all(self) -> Vec<Option<String>> {
         vec![self.a_write(), self.reads(), self.fits_the_log(), self.busy()]
     }
@@ -50,7 +50,8 @@ impl GatewayComparison<'_> {
         ))
     }
 
-    /// Checks whether all written data fits in the log: then nothing waited for the remote disk.
+    /// States that all written data fits in the log, if that is so: no write then waited for the
+    /// remote disk.
     fn fits_the_log(self) -> Option<String> {
         let log = self.site()?.gateway?.log as f64;
         let written = self.measured.value(self.cached, "gateway cache written_bytes", "bytes")?;
@@ -60,7 +61,7 @@ impl GatewayComparison<'_> {
         })
     }
 
-    /// Checks whether the processors were nearly fully used.
+    /// States that the processors were nearly fully used, if that is so.
     fn busy(self) -> Option<String> {
         let seconds = self.measured.value(self.cached, TIME_COUNTED, "s")?;
         let record = self.measured.record(self.cached)?;
@@ -81,5 +82,5 @@ impl GatewayComparison<'_> {
     }
 }
 
-/// The share of all processors above which they are the bottleneck.
+/// Processors count as the bottleneck if a larger share of their time is used.
 const BUSY: f64 = 0.7;

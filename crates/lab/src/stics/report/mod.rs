@@ -1,4 +1,4 @@
-//! The report: results beside the numbers of the paper.
+//! The report, which compares the results with the numbers of the paper.
 
 mod explanations;
 mod device;
@@ -41,7 +41,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
         .section(postmark::table_8(&measured))
 }
 
-/// Returns one of our ratios beside the paper's claim; nothing if there is none of ours.
+/// Adds the paper's number to one of our ratios, if that was measured.
 fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     if ratio.ours.is_none() {
         return ratio;
@@ -49,8 +49,8 @@ fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     ratio.beside_printed(claim.printed())
 }
 
-/// Returns a deviation for the ratios of one claim: the one with the largest difference, with its explanations, and
-/// how many differ. Each ratio has its name and its points.
+/// Adds a deviation for the ratios of one claim: the ratio with the largest difference, with its
+/// explanations, and how many ratios differ.
 fn farthest(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -77,7 +77,7 @@ fn farthest(
     section.deviation(&if of > 1 { format!("{text} {others}") } else { text.clone() })
 }
 
-/// Returns the gain of a gateway at a point.
+/// The gain of a gateway, and the two points from which it follows.
 struct Ratio {
     name: String,
     cell: Cell,
@@ -85,8 +85,8 @@ struct Ratio {
     cached: String,
 }
 
-/// Returns the sum of what was counted around a point under names that `is_one` selects; `None` without the point, or
-/// if nothing of the kind was counted.
+/// Returns the sum of the counters of a point that `is_one` selects by name. Returns `None` without
+/// the point, or if no such counter is stored.
 fn counted(
     measured: &MeasuredPoints<'_>,
     point: &str,
@@ -97,8 +97,8 @@ fn counted(
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-/// Returns it as a cell, with the taints of its point or the reason why it is missing. What was never counted is 0,
-/// because unchanged counters are not stored.
+/// Returns the sum of counters as a cell, with the taints of its point, or the reason why it is
+/// missing. A counter that is not stored is 0, because unchanged counters are omitted.
 fn counted_cell(measured: &MeasuredPoints<'_>, point: &str, is_one: impl Fn(&str) -> bool) -> Cell {
     match measured.record(point) {
         None => Cell::words(&measured.why_not(point)),

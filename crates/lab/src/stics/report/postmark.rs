@@ -76,7 +76,7 @@ pub(super) fn figure(measured: &MeasuredPoints<'_>, number: u8) -> Section {
     section.table(table)
 }
 
-/// Table 8: several nodes at once.
+/// Table 8: several nodes concurrently.
 pub(super) fn table_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut table =
         ReportTable::new("PostMark on all nodes at once, 1 Gbit/s", "nodes, block size in bytes")

@@ -97,7 +97,7 @@ fn every_point_is_in_the_report() {
     let near = |cell: &Cell, value: f64| (cell.ours.unwrap() - value).abs() < 1e-9;
     assert!(near(cell(&report, "small, 4096", "by iSCSI's report after complete"), 2.0));
     assert!(near(cell(&report, "packets", "report after complete"), 200.0));
-    // 110,000 bytes in IP packets, and 14 for each frame.
+    // 110,000 bytes in IP packets, plus 14 for each of 200 frames.
     assert!(near(cell(&report, "bytes", "report after complete"), 112_800.0));
     assert!(near(cell(&report, "65 to 127", "iSCSI"), 280.0));
     assert!(near(cell(&report, "READ", "iSCSI"), 60.0), "READ CAPACITY is another command");
@@ -132,7 +132,7 @@ fn what_the_paper_errs_in_is_told() {
 
 #[test]
 fn processors_are_busy_for_a_share_of_the_time_in_which_that_was_counted() {
-    // Five seconds are measured; filling and comparing are counted as well.
+    // Five seconds are measured, but filling and comparing are counted, too.
     let told = |counted: &[(&str, f64)]| {
         let mut records = all();
         for record in &mut records {
@@ -178,7 +178,8 @@ fn what_is_not_where_the_paper_has_it_is_told_with_what_was_measured() {
         let mut sections = report.sections.iter();
         sections.find(|it| it.title.starts_with(start)).expect("it").deviations.clone()
     };
-    // After complete 2.0 is within 1.6 to 2.1; immediate 2.0 is not within 2.69 to 4.18.
+    // The ratio 2.0 is within 1.6 to 2.1 for report after complete, but not within 2.69 to 4.18 for
+    // immediate report.
     let six = told("Figure 6");
     assert_eq!(six.len(), 1, "{six:#?}");
     assert!(six[0].contains("2 instead of 2.69 to 4.18"), "{six:#?}");
@@ -187,7 +188,7 @@ fn what_is_not_where_the_paper_has_it_is_told_with_what_was_measured() {
     assert!(six[0].ends_with("It is the farthest of 4 of 4 that are elsewhere."), "{six:#?}");
     assert_eq!(told("Figure 8"), Vec::<String>::new());
     assert_eq!(told("Figures 11").len(), 3);
-    // Nothing that is not in the records is invented.
+    // Without these figures in the records, there are no explanations.
     let bare = super::report(&all(), &[]);
     let bare = bare.sections.iter().flat_map(|section| &section.deviations);
     assert!(

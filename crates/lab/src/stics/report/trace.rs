@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// The points in the order of the paper's numbers.
+/// The words in the points' names, in the order of the paper's numbers.
 const HOWS: [&str; 3] = ["immediate", "after-complete", "iscsi"];
 /// Figure 12's axis, which includes nearly all of the paper's responses.
 const HISTOGRAM_MS: [f64; 2] = [0.0, 40.0];
@@ -69,7 +69,7 @@ pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
     )
 }
 
-/// Explains where a write waits at a point, from the counters there.
+/// Explains the response time of writes at a point with its counters.
 fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let mean = |figure: &str| measured.value(point, figure, "ms").filter(|ms| *ms > 0.0);
     match mean("gateway cache time_write") {
@@ -81,7 +81,7 @@ fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     }
 }
 
-/// Describes the storage of the two.
+/// Describes how the storage differs from the paper's.
 fn log_or_disk(how: &str) -> Option<String> {
     Some(match how {
         "iscsi" => {
@@ -93,7 +93,7 @@ fn log_or_disk(how: &str) -> Option<String> {
     })
 }
 
-/// Returns the share of responses between two times.
+/// Returns the share of responses between two times as a cell.
 fn within(series: Option<&WorkloadSeries>, [from, to]: [f64; 2]) -> Cell {
     let Some(series) = series.filter(|series| !series.points.is_empty()) else {
         return Cell::words("not measured");

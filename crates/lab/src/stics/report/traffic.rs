@@ -9,11 +9,11 @@ use crate::{
     },
 };
 
-/// The points of the tables.
+/// The points that the tables compare.
 const ISCSI: &str = "figure-6/small/4096/iscsi";
 const STICS: &str = "figure-6/small/4096/after-complete";
 
-/// The classes of Table 3: their names in the link's counters, and for people.
+/// The classes of Table 3: the names in the link's counters, and the names in the report.
 const CLASSES: [(&str, &str); 6] = [
     ("to_64", "up to 64 bytes"),
     ("to_127", "65 to 127"),
@@ -23,7 +23,7 @@ const CLASSES: [(&str, &str); 6] = [
     ("from_1024", "1024 and more"),
 ];
 
-/// Bytes of a frame in addition to its IP packet: the paper counted at a switch.
+/// Bytes of a frame in addition to its IP packet. The paper counted frames at a switch.
 const FRAME_HEADER: f64 = 14.0;
 
 /// Tables 3 and 4.
@@ -48,7 +48,7 @@ pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
         .column("iSCSI", "")
         .column("report after complete", "")
         .column("by iSCSI's", "");
-    /// A row's name, its figure, and the paper's.
+    /// The name of a row, a function that returns its figure, and the paper's numbers.
     type Row = (&'static str, fn(&Totals) -> f64, IscsiSticsPair<f64>);
     let rows: [Row; 4] = [
         ("packets", |it| it.packets, paper::TOTAL_PACKETS),
@@ -98,7 +98,7 @@ fn elsewhere(
     deviation(&what, ratio, &claim, [joined(measured), read(measured)])
 }
 
-/// Describes how the gateway combines the writes that it gets, in numbers and lengths.
+/// Describes how the gateway merges writes: their numbers and lengths before and after.
 fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |figure: &str| {
         counted(measured, STICS, |name| name == format!("gateway cache {figure}"))
@@ -117,7 +117,7 @@ fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// Compares the share of reads at the node without a gateway, here and in the paper.
+/// Compares the share of reads among the node's commands without a gateway, here and in the paper.
 fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |command: &str| {
         counted(measured, ISCSI, |name| {
@@ -134,7 +134,7 @@ fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// Divides one count by another.
+/// Divides one count by another, and adds the paper's ratio.
 fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     if plain.ours == Some(0.0) {
         return Cell::words("iSCSI has none").beside(paper);
@@ -142,7 +142,7 @@ fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     cached.by(plain).beside(paper)
 }
 
-/// A counter of a point's link, in both directions.
+/// Counters of a point's link, both directions together.
 struct Totals {
     packets: f64,
     full: f64,
@@ -215,8 +215,8 @@ pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
         let at_node = |point: &str| {
             counted_cell(measured, point, |name| {
                 let kind = name.split_once("commands_by_kind ").map(|(_, kind)| kind);
-                // READ(6) to READ(16), and INQUIRY; but READ CAPACITY is another command, in its long form a service
-                // action.
+                // READ and WRITE with any CDB length, and INQUIRY. READ CAPACITY is another command
+                // than READ; READ CAPACITY(16) is a service action.
                 let is_one = |kind: &str| match kind.split('(').next() {
                     Some("SERVICE ACTION IN") => command == "READ CAPACITY",
                     kind => kind == Some(command),
@@ -226,7 +226,7 @@ pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
         };
         let (plain, cached): (Cell, Cell) = (at_node(ISCSI), at_node(STICS));
         let ratio = by(&cached, &plain, paper.stics / paper.iscsi);
-        // Commands without data depend on other rules, as the text says.
+        // The numbers of commands without data follow other rules, as the text says.
         if matches!(command, "READ" | "WRITE") {
             deviations.extend(elsewhere(measured, "Table 6", command, &ratio));
         }
