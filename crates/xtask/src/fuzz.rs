@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: every fuzz target for so many executions, by the stable toolchain.
+//! `cargo xtask fuzz`: runs each fuzz target for a number of executions, with the stable toolchain.
 //!
-//! What `cargo fuzz` does with options of the nightly compiler, the coverage passes of the stable
-//! one do as well: libFuzzer needs no more than those.
+//! `cargo fuzz` uses options of the nightly compiler. The coverage passes of the stable compiler do
+//! the same, and libFuzzer needs no more than those.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,23 +15,25 @@ use rig::table::table;
 
 use crate::check::root;
 
-/// libFuzzer ends by itself when its time is over; after so much longer it has hung.
+/// libFuzzer ends by itself when its time is over. If it runs longer by this time, it hangs.
 const GRACE: Duration = Duration::from_secs(120);
-/// One input that takes longer, in seconds, is a finding.
+/// An input that takes longer than this, in seconds, is a finding.
 const INPUT_SECONDS: u32 = 20;
-/// A target that uses more memory, in MiB, is a finding: none has a reason to hold 100.
+/// A target that uses more memory than this, in MiB, is a finding. No target needs 100.
 const MEMORY_MIB: u32 = 1024;
-/// Longest input, in bytes: several PDUs of the longest kind that the targets make.
+/// Longest input in bytes: several PDUs of the longest kind that the targets make.
 const LONGEST_INPUT: u32 = 8192;
-/// The only triple that is tried; a target is named so that build scripts and procedural macros
-/// are left without coverage.
+/// The only supported target triple. It is named in the build command, so that build scripts and
+/// procedural macros are compiled without coverage.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-/// Coverage for libFuzzer: counters, a table of places, operands of comparisons.
+/// Compiler options for the coverage that libFuzzer needs: counters, a table of code locations,
+/// operands of comparisons.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Runs the named targets, or all. True if none found anything and each came to its end.
+/// Runs the named targets, or all. Returns true if none had a finding and each reached its number
+/// of executions.
 pub fn run(names: &[String], executions: u64, time: Duration) -> Result<bool> {
     let targets = targets(names)?;
     let folder = build()?;
@@ -50,7 +52,7 @@ pub fn run(names: &[String], executions: u64, time: Duration) -> Result<bool> {
 
 const HEADINGS: [&str; 6] = ["target", "executions", "per second", "places", "inputs", ""];
 
-/// Names of the files in fuzz/fuzz_targets.
+/// Returns the named targets, or the names of all files in fuzz/fuzz_targets.
 fn targets(names: &[String]) -> Result<BTreeSet<String>> {
     let folder = root().join("fuzz/fuzz_targets");
     let mut all = BTreeSet::new();
@@ -67,7 +69,7 @@ fn targets(names: &[String]) -> Result<BTreeSet<String>> {
     Ok(names.iter().cloned().collect())
 }
 
-/// Builds all targets with coverage. Gives the folder for everything that a run leaves.
+/// Builds all targets with coverage. Returns the folder for all files of a run.
 fn build() -> Result<PathBuf> {
     ensure!(
         cfg!(all(target_arch = "x86_64", target_os = "linux")),
@@ -101,7 +103,7 @@ fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Fu
         format!("-artifact_prefix={}/", artifacts.display()),
         "-print_final_stats=1".to_owned(),
     ]);
-    // New inputs go to the first; the second is only read.
+    // libFuzzer writes new inputs to the first folder, and only reads the second.
     command.arg(&corpus);
     if seeds.is_dir() {
         command.arg(&seeds);
@@ -117,11 +119,11 @@ fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Fu
     Ok(outcome)
 }
 
-/// How far a target came.
+/// The result of a target.
 #[derive(Debug, Default, PartialEq)]
 struct FuzzOutcome {
     executions: u64,
-    /// Places in the code that were reached, as libFuzzer counts them.
+    /// Number of code locations that were reached, as counted by libFuzzer.
     places: u64,
     inputs: u64,
     seconds: f64,
@@ -129,7 +131,7 @@ struct FuzzOutcome {
 }
 
 impl FuzzOutcome {
-    /// Reads what libFuzzer printed.
+    /// Parses the output of libFuzzer.
     fn read(output: &str) -> Self {
         let number = |text: &str| text.trim().parse().unwrap_or(0);
         let mut outcome = Self::default();

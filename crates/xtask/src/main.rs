@@ -1,4 +1,4 @@
-//! `cargo xtask <task>`: what a developer runs by hand and CI runs too.
+//! `cargo xtask <task>`: the tasks of developers. CI runs them, too.
 
 mod tally;
 mod side_steps;
@@ -46,13 +46,14 @@ enum XtaskCommand {
         #[arg(long, value_name = "WORD")]
         filter: Option<String>,
     },
-    /// Write `forebay.example.toml` and the tables of keys in `docs/configuration.md`. They are made of the doc comments of
-    /// the settings; a test fails if they differ.
+    /// Write `forebay.example.toml` and the tables of keys in `docs/configuration.md`. They are
+    /// generated from the doc comments of the settings; a test fails if they are out of date.
     Reference,
     /// Run everything: the checks, the tests of every crate, the program against foreign tools
     /// (libiscsi, QEMU, tgt; as root on Debian their packages are installed) and `kill -9` rounds.
     Test(TestArgs),
-    /// Run one step of `test` and write its result to a file: `test` runs its steps so.
+    /// Run one step of `test` and write its result to a file. `test` runs some of its steps in this
+    /// way.
     #[command(hide = true)]
     Step {
         #[command(flatten)]
@@ -63,28 +64,29 @@ enum XtaskCommand {
         name: String,
         result: PathBuf,
     },
-    /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
-    /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
-    /// and of an encrypted log), memory. Other benchmarks run alone. Those with options of their own need root: far
-    /// measures gateways over long links; bad-links measures them over links that change or reorder packets; pair measures
-    /// a pair of gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
-    /// paper, 12 minutes for each of seven servers.
+    /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report
+    /// which bars hold. Groups: target, stream, depth1, polling, digests, tls, sessions, gateway,
+    /// pauses, options (the cost of compression and of an encrypted log), memory. Other benchmarks
+    /// run alone. Those with options of their own need root: far measures gateways over long links;
+    /// bad-links measures them over links that change or reorder packets; pair measures a pair of
+    /// gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like
+    /// that of the STICS paper, 12 minutes for each of seven servers.
     #[command(disable_help_flag = true)]
     Bench(BenchProgramArgs),
-    /// Play scenarios with a real kernel: Debian's, in a virtual machine made from its packages, as
-    /// initiator against our target and as target against our initiator (needs QEMU on an amd64
-    /// Debian; as root what is missing is installed).
+    /// Run scenarios with a real kernel: Debian's, in a virtual machine made from its packages. The
+    /// kernel is the initiator of our target, or the target of our initiator. Needs QEMU on an
+    /// amd64 Debian; root installs missing packages.
     VmTest {
-        /// Only this scenario; may be given several times.
+        /// Scenario to run. May be repeated [default: all].
         #[arg(long, value_name = "NAME")]
         scenario: Vec<String>,
-        /// Say which scenarios there are, and end.
+        /// List the scenarios.
         #[arg(long)]
         list: bool,
         /// Run every test of iscsi-test-cu in the machine, which takes many minutes.
         #[arg(long)]
         all: bool,
-        /// Make the machine anew, from the packages of today.
+        /// Make the machine again, from the current packages.
         #[arg(long)]
         fresh: bool,
         /// Keep each scenario's files: settings, events, consoles, volumes.
@@ -93,90 +95,92 @@ enum XtaskCommand {
         /// Test this program instead of building one.
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
-        /// Write a page with what was found to this file.
+        /// Write a page with the results to this file.
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
-        /// Write what was measured (scenario `peers`) to this file, as JSON for `forebay lab run --beside`.
+        /// Write the measurements of scenario `peers` to this file, as JSON for `forebay lab run
+        /// --beside`.
         #[arg(long, value_name = "FILE")]
         figures: Option<PathBuf>,
     },
-    /// Put one load on a target that runs already: 4 KiB random commands, or as said.
+    /// Put one load on a target that already runs. The default is 4 KiB random reads.
     #[command(disable_help_flag = true)]
     Load(BenchProgramArgs),
-    /// Run the fuzz targets of fuzz/ one after the other, each for so many executions, and print how
-    /// far each came. The stable toolchain does, with a C++ compiler for libFuzzer.
+    /// Run the fuzz targets of fuzz/ one after the other, each for a number of executions, and
+    /// print their results. Uses the stable toolchain, and a C++ compiler for libFuzzer.
     Fuzz {
-        /// Only these targets; all of them if none is named.
+        /// Targets to run [default: all].
         names: Vec<String>,
-        /// Executions of each target.
+        /// Number of executions of each target.
         #[arg(long, value_name = "N", default_value_t = 1_000_000)]
         executions: u64,
-        /// Seconds after which a target is stopped, whatever it has reached.
+        /// Time limit of each target in seconds. A target is stopped then.
         #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
     },
-    /// Kill (`kill -9`) the processes of the real program under load, round after round, start them again and
-    /// check every sector against a model. Needs root and /dev/fuse.
+    /// Kill (`kill -9`) the processes of the real program under load, start them again and check
+    /// every sector against a model, in many rounds. Needs root and /dev/fuse.
     KillRounds {
-        /// Only this mode; all of them if none is named.
+        /// Mode to run [default: all].
         #[arg(long, value_parser = power::PowerRoundMode::named)]
         mode: Option<power::PowerRoundMode>,
-        /// Rounds of each mode.
+        /// Number of rounds of each mode.
         #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rounds: u32,
         /// Seed of the moments of the kills.
         #[arg(long, value_name = "N", default_value_t = power::SEED)]
         seed: u64,
-        /// The program; the release build if not said.
+        /// Program to test [default: the release build].
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
-    /// Cut the power of the real program, which runs on a file system that forgets, reorders and tears what was
-    /// not synced, and check its volumes against a model. Needs root and /dev/fuse.
+    /// Cut the power of the real program, which runs on a file system that forgets, reorders and
+    /// tears unsynced writes, and check its volumes against a model. Needs root and /dev/fuse.
     PowerCuts {
-        /// Only this mode; all of them if none is named.
+        /// Mode to run [default: all].
         #[arg(long, value_parser = power::PowerRoundMode::named)]
         mode: Option<power::PowerRoundMode>,
-        /// Cuts of each mode; with --ignore-site the most that may pass before a loss is found.
+        /// Number of cuts of each mode. With --ignore-site, the most cuts until a loss must be
+        /// found.
         #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         cuts: u32,
         /// Seed of the moments of the cuts and of the images after them.
         #[arg(long, value_name = "N", default_value_t = power::SEED)]
         seed: u64,
-        /// Ignore the syncs of one place in the program, by its number, or of each in turn (all), until a
-        /// loss is found.
+        /// Ignore the syncs of one call in the program, by its number, or of each call in turn
+        /// (all), until a loss is found.
         #[arg(long, value_name = "NUMBER|all")]
         ignore_site: Option<String>,
-        /// The program; the release build if not said.
+        /// Program to test [default: the release build].
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
 }
 
-/// The arguments of `cargo xtask test`.
 #[derive(Args)]
 struct TestArgs {
-    /// Leave out what needs foreign tools.
+    /// Leave out the steps that need foreign tools.
     #[arg(long)]
     no_interop: bool,
-    /// Build the release build, too, and run the steps on it instead of the build in the profile of the tests.
+    /// Also build the release build, and run the steps with it instead of the build in the profile
+    /// of the tests.
     #[arg(long)]
     release: bool,
     /// Run only the steps whose name contains this word.
     #[arg(long, value_name = "WORD")]
     filter: Option<String>,
-    /// How many points the crash simulator tries (20,000 if not said).
+    /// Number of points that the crash simulator tries [default: 20000].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     crash_points: Option<u64>,
-    /// Minutes for which gateways that share a volume are killed while hosts fight for its blocks (a
-    /// quarter if not said).
+    /// Minutes in which gateways that share a volume are killed while hosts write to the same
+    /// blocks [default: 0.25].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1440))]
     coherence_minutes: Option<u64>,
-    /// How many rounds of "write data, write a counter elsewhere, kill -9" there are.
+    /// Number of rounds of "write data, write a counter elsewhere, kill -9".
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     counter_rounds: u32,
-    /// Rounds of `kill -9` under load in each mode of `kill-rounds`; 0 leaves them out. They need root and
-    /// /dev/fuse.
+    /// Rounds of `kill -9` under load in each mode of `kill-rounds`; 0 leaves them out. They need
+    /// root and /dev/fuse.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     kill_rounds: u32,
     /// Power cuts of the real program in each mode; 0 leaves them out. They need root and /dev/fuse.
@@ -185,8 +189,8 @@ struct TestArgs {
     /// Seconds for which the link between gateway and node is cut under load.
     #[arg(long, value_name = "S", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
     cut: u64,
-    /// How often a unit changes hands while fio writes to it: gateways of a pair that are killed, and
-    /// logs that are handed over.
+    /// Number of takeovers and handovers of a unit while fio writes to it: by killing gateways of a
+    /// pair, and by handing over logs.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pair_rounds: u32,
 }
@@ -208,14 +212,15 @@ impl TestArgs {
     }
 
     fn run(self) -> ExitCode {
-        // The arguments of this process but for its name and `test`, for the processes of the steps.
+        // The arguments for the processes of the steps: those of this process without its name and
+        // `test`.
         let given = std::env::args_os().skip(2);
         let arguments: Vec<OsString> = std::iter::once("step".into()).chain(given).collect();
         exit(suite::test(&self.options(), &arguments))
     }
 }
 
-/// The arguments of a command of the program `bench`, which reads them itself.
+/// The arguments of a subcommand of the program `bench`, which parses them itself.
 #[derive(Args)]
 struct BenchProgramArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

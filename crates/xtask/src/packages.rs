@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rig::packages::{install, of_missing};
 
-/// Tool, and the Debian package that has it.
+/// A tool, and the Debian package that contains it.
 const TOOLS: &[(&str, &str)] = &[
     ("iscsi-ls", "libiscsi-bin"),
     ("iscsi-test-cu", "libiscsi-bin"),
@@ -25,10 +25,10 @@ const TOOLS: &[(&str, &str)] = &[
     ("faketime", "faketime"),
 ];
 
-/// QEMU's iSCSI driver is a library without a command of its own.
+/// The package of QEMU's iSCSI driver. It is a library without a command.
 const QEMU_DRIVER: &str = "qemu-block-extra";
 
-/// Makes sure that every tool is there, or says what to do.
+/// Makes sure that every tool is installed. The error says what to do.
 pub fn provide() -> Result<String> {
     install(missing, "these tests are left out with --no-interop")
 }
@@ -38,7 +38,7 @@ fn missing() -> Vec<&'static str> {
     if !has_qemu_driver() {
         missing.push(QEMU_DRIVER);
     }
-    // Its programs are in a folder of their version, and on no PATH.
+    // PostgreSQL's programs are in a folder of their version, which is not in PATH.
     if !fs::exists("/usr/lib/postgresql").unwrap_or(false) {
         missing.push("postgresql");
     }
@@ -48,7 +48,8 @@ fn missing() -> Vec<&'static str> {
 fn has_qemu_driver() -> bool {
     let mut command = Command::new("qemu-img");
     let help = program::run(command.arg("--help"), Duration::from_secs(10));
-    // It lists the drivers it could load, also those of modules.
+    // This list also has drivers of modules that are not installed, therefore the module is looked
+    // for, too.
     let listed = help.is_ok_and(|help| help.output.contains(" iscsi "));
     let module =
         ["/usr/lib/x86_64-linux-gnu/qemu", "/usr/lib/aarch64-linux-gnu/qemu", "/usr/lib64/qemu"];

@@ -12,16 +12,14 @@ use anyhow::{Context, Result};
 
 use crate::check;
 
-/// The example without comments of keys.
+/// The example without the comments of its keys.
 const SKELETON: &str = "crates/config/example.in.toml";
-/// The example of a settings file.
 const EXAMPLE: &str = "forebay.example.toml";
-/// The page with the tables of all keys.
 const PAGE: &str = "docs/configuration.md";
 /// The lines of the page between which the tables are.
 const BEGIN: &str = "<!-- Tables of keys: written by `cargo xtask reference` -->";
 const END: &str = "<!-- End of the tables of keys -->";
-/// Length of the lines of the example.
+/// Longest comment line in the example, in characters.
 const LINE: usize = 110;
 
 /// The fields of each struct of the settings that are keys, with their doc comments, in the order of the source.
@@ -35,7 +33,7 @@ pub fn write() -> Result<()> {
     Ok(())
 }
 
-/// The files, with the content that they should have.
+/// Returns the files with the content that they should have.
 fn made() -> Result<[(&'static str, String); 2]> {
     let root = check::root();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
@@ -96,15 +94,15 @@ fn doc(attributes: &[syn::Attribute]) -> String {
     lines.join(" ")
 }
 
-/// A line of the skeleton.
+/// The kind of a line of the skeleton.
 enum SkeletonLine<'a> {
     /// The keys below belong to this struct, whose table has this title.
     Struct(&'a str, Option<&'a str>),
-    /// A table begins.
+    /// A TOML table begins.
     Table,
     /// A key, with its value if that is the default.
     Key(&'a str, Option<&'a str>),
-    /// Text, or nothing.
+    /// Text or an empty line.
     Other,
 }
 

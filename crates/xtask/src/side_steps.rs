@@ -1,4 +1,5 @@
-//! Steps that run side by side. Most steps wait more than they compute: for processes to end, for a pause or for a far side.
+//! Runs steps concurrently. Most steps wait more than they compute: until a process ends, a pause
+//! is over or a server answers.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -8,105 +9,104 @@ use anyhow::Result;
 
 use crate::tally::StepTally;
 
-/// What a step needs of the machine.
+/// The share of the machine that a step needs, and which other steps it may not run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepNeed {
-    /// So many places beside other steps: one, or more if it keeps the processors busy.
+    /// Number of places that the step takes: one, or more if it keeps the processors busy.
     places: usize,
-    /// It measures how long something takes, so nothing runs beside it.
+    /// The step measures how long something takes, so no other step may run at the same time.
     is_alone: bool,
-    /// What it changes for all processes.
+    /// The change to kernel state that all processes share, if the step makes one.
     kernel: Option<KernelChange>,
 }
 
-/// What a step changes in the kernel for all processes.
+/// A change that a step makes to kernel state that all processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelChange {
-    /// It mounts file systems on block devices.
+    /// Mounts file systems on block devices.
     Mounts,
-    /// It makes mount namespaces. Each keeps a copy of the mounts of other steps, and their devices stay in use.
+    /// Creates mount namespaces. Each one keeps a copy of the mounts of other steps, so that their
+    /// devices stay in use.
     Namespaces,
-    /// Both, or links or congestion controls with names that other steps use, too.
+    /// Does both, or creates network links or loads congestion controls with names that other steps
+    /// use, too.
     Several,
 }
 
 impl KernelChange {
-    /// Whether steps with these changes disturb each other.
+    /// Returns true if steps with these changes may not run at the same time.
     fn disturbs(self, other: KernelChange) -> bool {
         self != other || self == KernelChange::Several
     }
 }
 
 impl StepNeed {
-    /// One place.
+    /// One place, concurrently with other steps.
     pub const PLACE: StepNeed = StepNeed { places: 1, is_alone: false, kernel: None };
     /// Two places, for a step that keeps the processors busy.
     pub const BUSY: StepNeed = StepNeed { places: 2, ..StepNeed::PLACE };
-    /// The whole machine.
+    /// The whole machine: no other step runs at the same time.
     pub const MACHINE: StepNeed = StepNeed { is_alone: true, ..StepNeed::PLACE };
 
-    /// The same with a change in the kernel.
+    /// Returns the need with a change to the kernel.
     pub const fn changing(self, kernel: KernelChange) -> StepNeed {
         StepNeed { kernel: Some(kernel), ..self }
     }
 }
 
-/// A step that can run beside others. It runs in a thread and prints nothing.
+/// A step that can run concurrently with others. It runs in a thread and prints nothing.
 pub struct SideStep {
-    /// The name for the table.
+    /// Name in the table of results.
     pub name: String,
     need: StepNeed,
     run: Box<dyn FnOnce() -> SideStepResult + Send>,
 }
 
-/// What a step found, and its output.
+/// The result and the output of a step.
 pub struct SideStepResult {
-    /// Its counts.
     pub tally: Result<StepTally>,
-    /// Its output, with an end of line.
+    /// The text that the step printed, complete lines.
     pub output: String,
 }
 
-/// What happened to a step.
+/// The begin or the end of a step.
 pub enum SideStepEvent {
-    /// The step of this name has begun.
+    /// The step with this name has begun.
     Begun(String),
-    /// A step has ended.
     Ended(EndedSideStep),
 }
 
-/// A step that has ended.
+/// A step that has ended, with its result.
 pub struct EndedSideStep {
-    /// Its name.
     pub name: String,
-    /// How long it ran.
+    /// Run time of the step.
     pub took: Duration,
-    /// Its counts.
     pub tally: Result<StepTally>,
-    /// Its output, with an end of line.
+    /// The text that the step printed, complete lines.
     pub output: String,
 }
 
 impl SideStep {
-    /// A step that needs one place.
+    /// Makes a step that needs one place.
     pub fn new(name: &str, run: impl FnOnce() -> SideStepResult + Send + 'static) -> SideStep {
         SideStep { name: name.to_owned(), need: StepNeed::PLACE, run: Box::new(run) }
     }
 
-    /// Whether it waits for others because of what it changes in the kernel.
+    /// Returns true if the step may have to wait for others because of its change to the kernel.
     pub fn changes_kernel(&self) -> bool {
         self.need.kernel.is_some()
     }
 
-    /// The same step with other needs.
+    /// Replaces the step's needs.
     pub fn needs(mut self, need: StepNeed) -> SideStep {
         self.need = need;
         self
     }
 }
 
-/// Runs steps in this order as far as there are places for them, and those that need the machine alone at the end. Returns
-/// when all have ended. Reports what happens on the calling thread.
+/// Runs the steps in this order as far as places are free; steps that need the machine alone run
+/// last, one after the other. Calls `report` on the calling thread. Returns when all steps have
+/// ended.
 pub fn run(steps: Vec<SideStep>, places: usize, mut report: impl FnMut(SideStepEvent)) {
     let (alone, beside): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.need.is_alone);
     let state = ScheduleState { waiting: beside.into(), running: vec![] };
@@ -118,7 +118,7 @@ pub fn run(steps: Vec<SideStep>, places: usize, mut report: impl FnMut(SideStepE
             scope.spawn(move || {
                 while let Some(step) = schedule.next() {
                     let need = step.need;
-                    // The receiver lives until all have ended.
+                    // Cannot fail: the receiver lives until all steps have ended.
                     let _ = events.send(SideStepEvent::Begun(step.name.clone()));
                     let _ = events.send(SideStepEvent::Ended(run_one(step)));
                     schedule.end(need);
@@ -140,23 +140,24 @@ fn run_one(step: SideStep) -> EndedSideStep {
     EndedSideStep { name: step.name, took: begun.elapsed(), tally, output }
 }
 
-/// The steps that wait, and the places.
+/// The steps that wait, those that run, and the number of places.
 struct StepSchedule {
     state: Mutex<ScheduleState>,
-    /// Woken when a step has ended.
+    /// Notified whenever a step has ended.
     changed: Condvar,
-    /// All places.
+    /// Number of places in all.
     places: usize,
 }
 
 struct ScheduleState {
     waiting: VecDeque<SideStep>,
-    /// The needs of the steps that run.
+    /// The needs of the running steps.
     running: Vec<StepNeed>,
 }
 
 impl ScheduleState {
-    /// Whether a step can run beside those that run. One that needs more places than there are runs when no other does.
+    /// Returns true if a step can start now. A step that needs more places than there are starts
+    /// when no other step runs.
     fn has_room(&self, need: StepNeed, places: usize) -> bool {
         let taken: usize = self.running.iter().map(|running| running.places).sum();
         let changes = |need: StepNeed| {
@@ -172,7 +173,7 @@ impl StepSchedule {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is room for a step; none if no step is left.
+    /// Waits until a step can start and returns it; None if no step is left.
     fn next(&self) -> Option<SideStep> {
         let mut state = self.lock();
         while !state.waiting.is_empty() {
@@ -203,13 +204,14 @@ mod tests {
 
     use super::*;
 
-    /// Runs steps with these needs. Each waits until `expected` steps have run at once, and then some milliseconds for one
-    /// too many. Returns how many ran at once at most, and how many of those with the first need.
+    /// Runs steps with these needs. Each step waits until `expected` steps have run at once, and
+    /// then 20 ms longer, in which a step too many would show. Returns the largest number of steps
+    /// that ran at once, and that of steps with the first need.
     fn most_at_once(places: usize, needs: &[StepNeed], expected: usize) -> (usize, usize) {
         let counts = Arc::new([(); 2].map(|()| (AtomicUsize::new(0), AtomicUsize::new(0))));
         let step = |need: &StepNeed| {
             let counts = Arc::clone(&counts);
-            // The first count is of all steps, the second of those with the first need.
+            // The first counter is for all steps, the second one for steps with the first need.
             let of = if *need == needs[0] { 0..2 } else { 0..1 };
             let run = move || {
                 for (now, most) in &counts[of.clone()] {

@@ -1,4 +1,4 @@
-//! Steps that are known by their names, so that each can run in a process of its own.
+//! Steps that can be run by their names, each in a process of its own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::steps::{StepTally, Steps};
 /// Time limit of a step in a process of its own. Each step limits its own parts; a run of 100,000 rounds takes days.
 const LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Steps in order. They borrow what they need for `'a`.
+/// Steps in the order in which they were added. They borrow for `'a`.
 #[derive(Default)]
 pub struct StepList<'a> {
     steps: Vec<ListedStep<'a>>,
@@ -28,12 +28,12 @@ struct ListedStep<'a> {
 }
 
 impl<'a> StepList<'a> {
-    /// Adds a step that needs one place beside others.
+    /// Adds a step that needs one place.
     pub fn add(&mut self, name: &str, run: impl FnOnce() -> Result<StepTally> + 'a) {
         self.add_with(StepNeed::PLACE, name, run);
     }
 
-    /// Adds a step with other needs.
+    /// Adds a step that needs more, or something else, than one place.
     pub fn add_with(
         &mut self,
         need: StepNeed,
@@ -43,12 +43,11 @@ impl<'a> StepList<'a> {
         self.steps.push(ListedStep { name: name.to_owned(), need, run: Box::new(run) });
     }
 
-    /// Remembers what this list does not test.
+    /// Notes something that this list does not test.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }
 
-    /// The names of the steps.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().map(|step| step.name.as_str())
     }
@@ -61,7 +60,8 @@ impl<'a> StepList<'a> {
         }
     }
 
-    /// Runs the step of this name in this process, and writes its tally to a file for the process that started this one.
+    /// Runs the step with this name in this process, and writes its result to a file, where the
+    /// process that started this one reads it.
     pub fn run_for_another(self, name: &str, result: &Path) -> Result<()> {
         let step = self.steps.into_iter().find(|step| step.name == name);
         let step = step.with_context(|| format!("there is no step '{name}'"))?;
@@ -72,8 +72,9 @@ impl<'a> StepList<'a> {
         Ok(fs::write(result, tally.to_json())?)
     }
 
-    /// Returns the steps for [`Steps::run_side_by_side`]: each runs this program again with `arguments`, which must end in
-    /// [`StepList::run_for_another`]. The name of the step and the file for its result follow the arguments.
+    /// Returns the steps for [`Steps::run_side_by_side`]. Each runs this program with `arguments`,
+    /// which must lead to [`StepList::run_for_another`], followed by the name of the step and the
+    /// file for its result.
     pub fn beside(self, steps: &mut Steps, arguments: &[OsString]) -> Vec<SideStep> {
         self.left_out.into_iter().for_each(|what| steps.leave_out(what));
         let beside = self.steps.into_iter().map(|step| {

@@ -1,4 +1,4 @@
-//! Named steps, each timed and counted, and the table at their end.
+//! Named steps with their run times and counts, and the table that is printed at the end.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use rig::table::table;
 use crate::side_steps::{self, SideStep, SideStepEvent};
 pub use crate::tally::StepTally;
 
-/// Number of the steps that are listed at the end since they took longest.
+/// Number of steps in the list of the longest steps.
 const LISTED_STEPS: usize = 10;
 
-/// The steps of one run.
+/// The steps of one run of `cargo xtask`.
 pub struct Steps {
     begun: Instant,
     filter: Option<String>,
@@ -20,36 +20,38 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Begins a run without steps. Only steps whose name contains `filter` will run.
+    /// Starts a run that has no steps yet. Only steps whose name contains `filter` will run.
     pub fn new(filter: Option<String>) -> Steps {
         Steps { begun: Instant::now(), filter, done: vec![], left_out: vec![] }
     }
 
-    /// Adds a step that was done before this run and belongs to it. The time of the whole run includes it.
+    /// Adds a step that ended before this run began, such as the build. Its time counts for the
+    /// whole run.
     pub fn add_earlier(&mut self, name: &str, took: Duration) {
         self.begun = self.begun.checked_sub(took).unwrap_or(self.begun);
         self.add(name, took, StepTally::one());
     }
 
-    /// Whether the filter lets a step of this name run.
+    /// Returns true if the filter lets a step with this name run.
     pub fn wanted(&self, name: &str) -> bool {
         self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
 
-    /// Whether the filter can let a step run whose name begins so.
+    /// Returns true if the filter may let a step run whose name begins with `prefix`.
     pub fn may_want(&self, prefix: &str) -> bool {
         let filter = self.filter.as_deref();
         filter.is_none_or(|filter| prefix.contains(filter) || filter.starts_with(prefix))
     }
 
-    /// Runs a step, unless the filter leaves it out. An error counts as one failed case.
+    /// Runs a step if the filter lets it. An error counts as one failed case.
     pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) {
         if self.wanted(name) {
             self.run_always(name, step);
         }
     }
 
-    /// Runs a step that others need, whatever the filter says. Returns whether all of its cases held.
+    /// Runs a step that others need, even if the filter does not name it. Returns true if no case
+    /// failed.
     pub fn run_always(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) -> bool {
         println!("==> {name}");
         let start = Instant::now();
@@ -62,13 +64,14 @@ impl Steps {
         held
     }
 
-    /// Adds a step that has run.
+    /// Adds the result of a step.
     fn add(&mut self, name: &str, took: Duration, mut tally: StepTally) {
         self.left_out.append(&mut tally.left_out);
         self.done.push((name.to_owned(), took, tally));
     }
 
-    /// Runs the steps that the filter lets run side by side, in `places` places. The output of each is printed when it ends.
+    /// Runs those steps that the filter lets run, concurrently in `places` places. Prints the
+    /// output of each step when it ends. The table lists them in the order of `steps`.
     pub fn run_side_by_side(&mut self, places: usize, steps: Vec<SideStep>) {
         let steps: Vec<_> = steps.into_iter().filter(|step| self.wanted(&step.name)).collect();
         let names: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
@@ -93,20 +96,20 @@ impl Steps {
         }
     }
 
-    /// Lets the steps that the filter lets run fail, since `needed` failed.
+    /// Counts the steps that the filter lets run as failed, since the step `needed` failed.
     pub fn fail_all<'a>(&mut self, needed: &str, names: impl IntoIterator<Item = &'a str>) {
         for name in names {
             self.run(name, || Err(anyhow!("not run, since the step '{needed}' failed")));
         }
     }
 
-    /// Remembers what this run does not show, for its last lines.
+    /// Notes something that this run does not test, for the last lines of the output.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }
 
-    /// Prints the table, the steps that took longest, what was left out and, alone on the last line, the counts. Returns
-    /// whether all cases held.
+    /// Prints the table, the longest steps, everything that was left out, and on the last line the
+    /// counts. Returns true if no case failed and at least one passed.
     pub fn finish(self) -> bool {
         print!("\n{}\n{}", self.table(), self.longest());
         for what in &self.left_out {
@@ -139,7 +142,7 @@ impl Steps {
         table(&["step", "time", "passed", "failed", ""], rows)
     }
 
-    /// Returns the time of the whole run, and the steps that took longest.
+    /// Returns a line with the time of the whole run and the steps that took longest.
     fn longest(&self) -> String {
         let whole = self.begun.elapsed().as_secs_f64();
         let mut steps: Vec<(&str, f64)> =

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that shows whether the house holds, as named steps.
+//! `cargo xtask test`: all tests of the project, as named steps.
 
 pub mod units;
 pub mod pages;
@@ -33,17 +33,18 @@ use crate::step_list::StepList;
 use crate::steps::{StepTally, Steps};
 use units::{CompiledTests, UnitOptions};
 
-/// The options of a run.
 pub struct SuiteOptions {
-    /// Foreign tools are used, and installed where that is possible.
+    /// Run the steps that need foreign tools; missing tools are installed where that is possible.
     pub interop: bool,
-    /// The steps run on the release build of the program instead of the build in the profile of the tests.
+    /// Run the steps with the release build of the program instead of the build in the profile of
+    /// the tests.
     pub release: bool,
-    /// Only steps whose name contains this word.
+    /// Run only steps whose name contains this text.
     pub filter: Option<String>,
-    /// How many points the crash simulator tries; its own number if not said.
+    /// Number of points that the crash simulator tries; None leaves it at the simulator's default.
     pub crash_points: Option<u64>,
-    /// How long gateways that share a volume are killed and watched; their test's own time if not said.
+    /// Minutes in which gateways that share a volume are killed and watched; None leaves it at the
+    /// default of that test.
     pub coherence_minutes: Option<u64>,
     /// Rounds of "write data, write a counter elsewhere, kill -9".
     pub counter_rounds: u32,
@@ -51,25 +52,27 @@ pub struct SuiteOptions {
     pub kill_rounds: u32,
     /// Power cuts of each mode; 0 leaves them out.
     pub power_cuts: u32,
-    /// How long the link is cut.
+    /// Time for which the link between gateway and node is cut.
     pub cut: Duration,
-    /// How often a unit changes hands while fio writes to it.
+    /// Number of times that a unit moves to the other gateway while fio writes to it.
     pub pair_rounds: u32,
 }
 
-/// The step that makes sure that the foreign tools are there.
+/// The step that makes sure that the foreign tools are installed.
 const PACKAGES: &str = "interop: packages";
 
-/// The step that compiles the tests, and with them the program in the same profile.
+/// The step that compiles the tests, and the program in the same profile.
 const BUILD: &str = "build: tests";
 
-/// The variable with the seconds that the compilation of this program took, set by `.ci/run`.
+/// Environment variable with the number of seconds in which this program was compiled. `.ci/run`
+/// sets it.
 const BUILD_SECONDS: &str = "XTASK_BUILD_SECONDS";
 
-/// Places for steps that run side by side, for each processor. Most steps wait more than they compute.
+/// Places for concurrent steps, for each processor. Most steps wait more than they compute.
 const PLACES_PER_PROCESSOR: usize = 2;
 
-/// Runs every step that is wanted. `arguments` let a process of this program run one of them. Returns whether all cases held.
+/// Runs every wanted step. A process that this program starts with `arguments`, the name of a step
+/// and a file runs that step alone. Returns true if no case failed.
 pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     let mut steps = Steps::new(wanted.filter.clone());
     if let Some(seconds) = std::env::var(BUILD_SECONDS).ok().and_then(|text| text.parse().ok()) {
@@ -77,7 +80,7 @@ pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     }
     let processors = std::thread::available_parallelism().map_or(2, |number| number.get());
     let places = PLACES_PER_PROCESSOR * processors;
-    // First, since the tests of some crates use these tools too.
+    // This step comes first, since the tests of some crates use the foreign tools, too.
     let tools = wanted.interop && steps.run_always(PACKAGES, provide_packages);
     let mut checks = StepList::default();
     check::steps(&mut checks);
@@ -91,7 +94,7 @@ pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     if with_units || names.iter().any(|name| steps.wanted(name)) {
         match build(&mut steps, wanted, with_units) {
             Some((_, program)) if is_single => {
-                // A long step prints its progress.
+                // A single step runs in this process, so that a long one shows its progress.
                 let mut list = StepList::default();
                 program_steps(&mut list, &program, wanted, tools);
                 list.run_here(&mut steps);
@@ -112,7 +115,7 @@ pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     steps.finish()
 }
 
-/// Runs one step of [`test`] in this process and writes its tally to a file.
+/// Runs one step of [`test`] in this process and writes its result to a file.
 pub fn run_step(
     wanted: &SuiteOptions,
     program: Option<&Path>,
@@ -121,7 +124,7 @@ pub fn run_step(
 ) -> Result<()> {
     let mut list = StepList::default();
     check::steps(&mut list);
-    // Without its tools a step is not asked for.
+    // A step is only requested if its tools are there.
     program_steps(&mut list, program.unwrap_or(Path::new("")), wanted, true);
     list.run_for_another(name, result)
 }
@@ -130,7 +133,7 @@ fn provide_packages() -> Result<StepTally> {
     Ok(StepTally::one().with_note(packages::provide()?))
 }
 
-/// Compiles what the steps need. Returns the tests and the program for the steps, or None if that failed.
+/// Compiles the tests and the program that the steps run. Returns None if that failed.
 fn build(
     steps: &mut Steps,
     wanted: &SuiteOptions,
@@ -154,7 +157,7 @@ fn build(
     built
 }
 
-/// The steps that run the program from outside.
+/// Adds the steps that run the program from outside.
 fn program_steps<'a>(
     list: &mut StepList<'a>,
     program: &'a Path,
@@ -182,7 +185,7 @@ fn program_steps<'a>(
     }
 }
 
-/// The steps that are test binaries.
+/// Returns the steps that run test binaries.
 fn test_steps(
     compiled: &CompiledTests,
     program: &Path,
@@ -198,8 +201,9 @@ fn test_steps(
     steps
 }
 
-/// The steps that take longest, or keep others waiting: those that change what processes share in the kernel run one after
-/// the other. They begin first, so that none of them is left when all others have ended.
+/// The steps that start first: those that take longest, and those that keep others waiting. Steps
+/// that change kernel state that processes share may have to run one after the other; they start
+/// early, so that none of them is left when all others have ended.
 const FIRST: [&str; 22] = [
     "check: clippy",
     "check: fuzz targets compile",

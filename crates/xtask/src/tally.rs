@@ -1,34 +1,32 @@
-//! The result of a step.
-
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// The result of one step.
+/// The counts of one step, and what is printed about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepTally {
-    /// Cases that held.
+    /// Number of cases that held.
     pub passed: u64,
-    /// Cases that did not hold.
+    /// Number of cases that did not hold.
     pub failed: u64,
-    /// One line for the table.
+    /// A line for the table of results.
     pub note: String,
-    /// What the step did not test, one line each.
+    /// Things that the step did not test, one line each.
     pub left_out: Vec<String>,
 }
 
 impl StepTally {
-    /// A step that is one case, and it held.
+    /// Returns the result of a step that is a single case, which held.
     pub fn one() -> StepTally {
         StepTally { passed: 1, ..StepTally::default() }
     }
 
-    /// A step that failed before it could count its cases.
+    /// Returns the result of a step that failed before it could count its cases.
     pub fn of_error(error: &anyhow::Error) -> StepTally {
         let note = first_line(&format!("{error:#}"));
         StepTally { failed: 1, ..StepTally::default() }.with_note(note)
     }
 
-    /// The same with a line for the table.
+    /// Adds a line for the table of results.
     pub fn with_note(mut self, note: impl Into<String>) -> StepTally {
         self.note = note.into();
         self
@@ -39,14 +37,14 @@ impl StepTally {
         *(if held { &mut self.passed } else { &mut self.failed }) += 1;
     }
 
-    /// Returns the tally as JSON: a step in a process of its own reports it so.
+    /// Returns the result as JSON, in which a step in a process of its own reports it.
     pub fn to_json(&self) -> String {
         let StepTally { passed, failed, note, left_out } = self;
         json!({ "passed": passed, "failed": failed, "note": note, "left_out": left_out })
             .to_string()
     }
 
-    /// Reads the JSON of [`StepTally::to_json`].
+    /// Parses the JSON of [`StepTally::to_json`].
     pub fn from_json(text: &str) -> Result<StepTally> {
         let value: Value = serde_json::from_str(text)?;
         let count = |name: &str| value[name].as_u64().with_context(|| format!("no {name}: {text}"));

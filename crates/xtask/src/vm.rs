@@ -1,5 +1,5 @@
-//! `cargo xtask vm-test`: a real kernel's initiator against our target, and its target against our
-//! initiator, in a virtual machine that is made from Debian packages.
+//! `cargo xtask vm-test`: a real kernel's initiator against our target, and a real kernel's target
+//! against our initiator. The kernel runs in a virtual machine that is made from Debian packages.
 
 pub mod host;
 pub mod packages;
@@ -25,41 +25,38 @@ use crate::vm::image::VmImage;
 use crate::vm::scenario::Scenario;
 use crate::vm::stage::{VmScenarioFigure, VmScenarioStage};
 
-/// What a run is asked for.
 pub struct VmTestOptions {
-    /// Names of scenarios; all if none.
+    /// Names of the scenarios to run; empty for all.
     pub scenarios: Vec<String>,
-    /// Everything of each, however long it takes.
+    /// Run every part of a scenario, even those that take long.
     pub all: bool,
-    /// Make the machine anew, from the packages of today.
+    /// Make the machine again, from the current packages.
     pub fresh: bool,
     /// Keep the files of each scenario.
     pub keep: bool,
-    /// The program to test; if nothing, a debug build.
+    /// The program to test; None builds it in the debug profile.
     pub program: Option<PathBuf>,
-    /// Write a page with what was found to this file.
+    /// Write a page with the results to this file.
     pub markdown: Option<PathBuf>,
-    /// Write what was measured to this file, as JSON.
+    /// Write the measurements to this file, as JSON.
     pub figures: Option<PathBuf>,
 }
 
-/// How a scenario went.
+/// The result of a scenario.
 pub struct Played {
-    /// The scenario.
     pub name: &'static str,
-    /// What it is there to show.
+    /// A text for people: what the scenario shows.
     pub shows: &'static str,
-    /// From boot to end.
+    /// Time from the boot of the machine to the end of the scenario.
     pub took: Duration,
-    /// The release of the kernel.
+    /// Release of the kernel, if a machine booted.
     pub release: Option<String>,
-    /// What held.
+    /// The statements that held.
     pub held: Vec<String>,
-    /// Steps that were not run, and why.
+    /// Steps that were not run, each with the reason.
     pub not_run: Vec<(String, String)>,
-    /// What it measured.
     pub figures: Vec<VmScenarioFigure>,
-    /// Why it failed, if it did.
+    /// The error, if the scenario failed.
     pub failed: Option<String>,
 }
 
@@ -70,7 +67,7 @@ pub fn list() {
     print!("{}", table(&["scenario", "shows"], rows));
 }
 
-/// Plays what is wanted; true if all held.
+/// Runs the wanted scenarios. Returns true if none failed.
 pub fn test(wanted: &VmTestOptions) -> Result<bool> {
     let scenarios = scenario::named(&wanted.scenarios)?;
     println!("==> host tools\n    {}", host::provide()?);
@@ -108,7 +105,7 @@ pub fn test(wanted: &VmTestOptions) -> Result<bool> {
     Ok(finish(&played))
 }
 
-/// What was measured, for programs: `forebay lab run --beside` takes it.
+/// Returns the measurements as JSON, which `forebay lab run --beside` reads.
 fn figures(played: &[Played]) -> String {
     let all = played.iter().flat_map(|played| &played.figures);
     let all = all
@@ -147,7 +144,7 @@ fn play(
     Ok(Played { name, shows, took: start.elapsed(), release, held, not_run, figures, failed })
 }
 
-/// The last events of every program of ours that a scenario started.
+/// Returns the last 20 events of each of our processes that a scenario started.
 fn events(folder: &Path) -> String {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.path());
@@ -163,7 +160,8 @@ fn events(folder: &Path) -> String {
     texts.collect()
 }
 
-/// Prints the table, what was not run and, alone on the last line, the counts.
+/// Prints the table, the steps that were not run, and on the last line the counts. Returns true if
+/// no scenario failed.
 fn finish(played: &[Played]) -> bool {
     let rows = played.iter().map(|played| {
         let result = match &played.failed {
@@ -180,7 +178,8 @@ fn finish(played: &[Played]) -> bool {
     played.iter().all(|played| played.failed.is_none())
 }
 
-/// How many scenarios passed and failed, and how many steps of all of them were not run.
+/// Returns a line with the numbers of scenarios that passed and failed, and of steps that were not
+/// run.
 fn counts(played: &[Played]) -> String {
     let failed = played.iter().filter(|played| played.failed.is_some()).count();
     let not_run: usize = played.iter().map(|played| played.not_run.len()).sum();

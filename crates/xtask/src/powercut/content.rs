@@ -1,4 +1,4 @@
-//! The bytes of one file: as they are read now, and as a power cut may leave them.
+//! The bytes of one file: as reads return them now, and as a power cut may leave them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -36,12 +36,13 @@ struct UnsyncedSector {
 struct UnsyncedFileSize {
     operation: u64,
     bytes: usize,
-    /// A write made the file longer (not ftruncate): a power cut may leave a part of that write.
+    /// True if a write made the file longer (not ftruncate). A power cut may leave a part of that
+    /// write.
     is_append: bool,
 }
 
 impl FaultFsContent {
-    /// A file as a power cut has left it: all of its bytes are stable.
+    /// Makes a file as a power cut has left it: all of its bytes are stable.
     fn left(bytes: Vec<u8>, pages: BTreeSet<u64>) -> FaultFsContent {
         FaultFsContent { now: bytes.clone(), stable: bytes, pages, ..FaultFsContent::default() }
     }
@@ -50,17 +51,17 @@ impl FaultFsContent {
         self.now.len()
     }
 
-    /// The stable size: a power cut does not undo it.
+    /// Returns the stable size, which a power cut does not undo.
     pub fn stable_len(&self) -> usize {
         self.stable.len()
     }
 
-    /// Bytes in pages that are not holes.
+    /// Returns the number of bytes in pages that are not holes.
     pub fn allocated(&self) -> u64 {
         (self.pages.len() * PAGE) as u64
     }
 
-    /// The bytes from `offset` on, at most `size` of them.
+    /// Returns the bytes from `offset` on, at most `size` of them.
     pub fn read(&self, offset: usize, size: usize) -> &[u8] {
         let start = offset.min(self.now.len());
         &self.now[start..offset.saturating_add(size).clamp(start, self.now.len())]
@@ -105,7 +106,7 @@ impl FaultFsContent {
         self.sizes.push(UnsyncedFileSize { operation, bytes: size, is_append: false });
     }
 
-    /// Zeroes a range; pages that lie in it completely become holes.
+    /// Zeroes a range. Pages that are completely inside of it become holes.
     pub fn zero(&mut self, operation: u64, range: Range<usize>) {
         let range = range.start.min(self.now.len())..range.end.min(self.now.len());
         self.now[range.clone()].fill(0);
@@ -146,7 +147,7 @@ impl FaultFsContent {
         }
     }
 
-    /// Draws the image that a power cut leaves.
+    /// Draws an image that a power cut may leave.
     pub fn draw(&self, fate: PowerCutFate, chance: &mut Chance) -> FaultFsContent {
         let mut left = self.stable.clone();
         let mut size = left.len();
@@ -160,7 +161,8 @@ impl FaultFsContent {
         }
         left.resize(size, 0);
         for (sector, versions) in &self.unsynced {
-            // Versions of one sector reach the disk in order, so the newest surviving one is found after the cut.
+            // Versions of one sector reach the disk in order, so the newest version that survives
+            // is found after the cut.
             let spared = |version: &&UnsyncedSector| fate.spares(version.operation, chance);
             if let Some(version) = versions.iter().rev().find(spared) {
                 put(&mut left, *sector, &version.bytes);

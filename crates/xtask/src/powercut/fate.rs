@@ -1,7 +1,7 @@
-//! Which unsynced operations survive a power cut.
+//! Decides which unsynced operations survive a power cut.
 use rawclient::stamp;
 
-/// Pseudo-random numbers: the same seed gives the same sequence.
+/// Pseudorandom numbers: one seed always gives one sequence.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
@@ -10,25 +10,25 @@ impl Chance {
         Chance(seed)
     }
 
-    /// A number from the whole range of `u64`.
+    /// Returns a number from the whole range of `u64`.
     pub fn any(&mut self) -> u64 {
         stamp::next(&mut self.0)
     }
 
-    /// A number in `0 .. bound`. The bound must not be zero.
+    /// Returns a number in `0 .. bound`. The bound must not be zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.any() % bound
     }
 
-    /// True with a probability of `percent` in a hundred.
+    /// Returns true with this probability in percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
-/// How one power cut treats unsynced operations. The cases that find most faults (all lost, all kept,
-/// all lost after one operation) would almost never occur if each sector survived by chance. Therefore
-/// each of these cases is a variant of its own, as in `sim::CrashVolume`.
+/// How one power cut treats unsynced operations. The cases that find most faults (all lost, all
+/// kept, all lost after one operation) would almost never occur if each sector survived by chance.
+/// Therefore each of these cases is a separate variant, as in `sim::CrashVolume`.
 #[derive(Clone, Copy, Debug)]
 pub enum PowerCutFate {
     /// Nothing survives.
@@ -41,12 +41,12 @@ pub enum PowerCutFate {
     Reordered(u64),
     /// Each operation survives as a whole or not at all; this seed decides which ones.
     Whole(u64),
-    /// Each sector of each operation survives independently, with this probability in per cent.
+    /// Each sector of each operation survives independently, with this probability in percent.
     Torn(u64),
 }
 
 impl PowerCutFate {
-    /// Draws a fate; `operations` is the number of operations until the cut.
+    /// Draws a treatment. `operations` is the number of operations until the cut.
     pub fn draw(operations: u64, chance: &mut Chance) -> PowerCutFate {
         // Choose among the last few operations: most older ones are stable, so that a cut there changes nothing.
         let recent = |chance: &mut Chance| {
@@ -63,7 +63,7 @@ impl PowerCutFate {
         }
     }
 
-    /// Whether one sector of an operation survives.
+    /// Returns true if a sector of an operation survives.
     pub fn spares(self, operation: u64, chance: &mut Chance) -> bool {
         match self {
             PowerCutFate::Lost => false,

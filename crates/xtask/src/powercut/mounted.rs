@@ -1,4 +1,4 @@
-//! Mounts the file system for tests, and gives the processes of a test a boot id of their own.
+//! Mounts the file system for tests, and gives the processes of a test their own boot id.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,8 +23,9 @@ pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may mount a file system".to_owned());
     }
-    // Root in a container may lack the privilege for one of the calls, so try them all. The trial needs a thread of
-    // its own: the new mount namespace ends with that thread and does not change the caller's.
+    // Root in a container may lack the privilege for one of the calls, so try them all. Use another
+    // thread for this: the new mount namespace ends with that thread and does not change the
+    // caller's.
     match std::thread::spawn(try_all).join() {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("{error:#}")),
@@ -32,7 +33,7 @@ pub fn missing() -> Option<String> {
     }
 }
 
-/// Makes every mount once that the power cuts need, and unmounts it again.
+/// Makes each kind of mount that the power cuts need once, and unmounts it again.
 fn try_all() -> Result<()> {
     private_namespace()?;
     let folder = tempfile::tempdir()?;
@@ -41,11 +42,11 @@ fn try_all() -> Result<()> {
     Boot::new(folder.path().join("boot_id"), &mut Chance::new(0)).map(drop)
 }
 
-/// Gives this thread, and the programs that it starts from now on, a mount namespace of their own. Other
+/// Gives this thread, and the programs that it starts from now on, another mount namespace. Other
 /// processes do not see its mounts, and the kernel removes them when its last process ends.
 pub fn private_namespace() -> Result<()> {
-    // SAFETY: unshare(CLONE_NEWNS) moves only this thread, which also gets a working directory of its
-    // own (CLONE_FS). It does not touch memory of this process.
+    // SAFETY: unshare(CLONE_NEWNS) moves only this thread, which also gets its own working
+    // directory (CLONE_FS). It does not touch memory of this process.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Err(io::Error::last_os_error()).context("cannot make a mount namespace");
     }
@@ -92,7 +93,8 @@ pub struct Mounted {
     server: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// Threads that serve FUSE requests: two, so that a sync and a write can be under way at once.
+/// Threads that serve FUSE requests: two, so that a sync and a write can be in progress
+/// concurrently.
 const THREADS: usize = 2;
 
 impl Mounted {
@@ -118,14 +120,14 @@ impl Mounted {
         Ok(Mounted { core, path: path.to_owned(), server: Some(server) })
     }
 
-    /// A copy of the tree as it is now.
+    /// Returns a copy of the current tree.
     #[cfg(test)]
     pub fn tree(&self) -> FaultFsTree {
         self.core.tree()
     }
 
-    /// Unmounts the file system and returns its tree. End all processes with open files on it first: every call
-    /// on a file that is still open fails from now on.
+    /// Unmounts the file system and returns its tree. The caller must end all processes with open
+    /// files on it first: every call on a file that is still open fails from now on.
     pub fn unmount(mut self) -> Result<FaultFsTree> {
         self.end()?;
         Ok(self.core.tree())

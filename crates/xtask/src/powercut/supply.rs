@@ -1,5 +1,6 @@
-//! The simulated power of several machines: it counts the operations of their file systems and fails at
-//! the chosen operation. Instead of a power failure, the cut can be a `kill -9` of the processes alone.
+//! The simulated power of several machines. It counts the operations of their file systems and
+//! fails at the chosen operation. Instead of a power failure, the cut can be a `kill -9` of the
+//! processes alone.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 pub enum Phase {
     /// Every call is served.
     On,
-    /// The disk has lost its power and answers nothing; the processor still runs.
+    /// The disk has lost its power and answers no call. The processor still runs.
     Failing,
     /// The disk has lost its power, and all processes are killed.
     Off,
@@ -22,7 +23,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether the disk carries out calls and answers them.
+    /// Returns true if the disk performs calls and answers them.
     pub fn has_disk(self) -> bool {
         matches!(self, Phase::On | Phase::Killed)
     }
@@ -32,7 +33,7 @@ impl Phase {
     }
 }
 
-/// Answers a FUSE call that is held back while the power fails.
+/// Sends the reply to a FUSE call that is held back while the power fails.
 type HeldFuseReply = Box<dyn FnOnce() + Send>;
 
 /// The power of several machines, by number.
@@ -43,20 +44,20 @@ pub struct Supply {
 
 struct PowerSupplyState {
     machines: Vec<PoweredMachine>,
-    /// Writes, changes of names and syncs of all machines since a cut was armed last.
+    /// Number of writes, changes of names and syncs of all machines since a cut was armed last.
     operations: u64,
     cut: Option<Cut>,
 }
 
 struct PoweredMachine {
     phase: Phase,
-    /// Handles (pidfd) of the processes. Unlike a process id, which the kernel reuses after a wait, a handle never
-    /// refers to another process: a kill cannot hit a stranger.
+    /// Handles (pidfd) of the processes. The kernel reuses a process id after a wait, but a handle
+    /// never refers to another process, so a kill cannot hit a foreign process.
     processes: Vec<OwnedFd>,
     held: Vec<HeldFuseReply>,
 }
 
-/// A planned failure: when the processes of which machines end, and how.
+/// A planned failure: when it begins, on which machines, and how.
 #[derive(Clone, Debug)]
 pub struct Cut {
     /// The number of the operation during which the failure begins.
@@ -71,7 +72,7 @@ pub struct Cut {
 pub enum MachineEnding {
     /// The power fails.
     Power {
-        /// How long the processors run on after the disks have stopped.
+        /// How long the processors keep running after the disks have stopped.
         lag: Duration,
     },
     /// `kill -9`: the machine keeps running, and its disk keeps all writes.
@@ -87,8 +88,8 @@ impl Supply {
         Arc::new(Supply { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Adds a process to a machine. Call it before anybody waits for the process, or its id may mean another one.
-    /// If the machine has failed already, the process is killed at once.
+    /// Adds a process to a machine. The caller must not have waited for the process yet, or its id
+    /// may refer to another one. If the machine has failed already, the process is killed at once.
     pub fn runs(&self, machine: usize, process: Pid) -> Result<()> {
         let process = pidfd_open(process, PidfdFlags::empty()).context("pidfd_open")?;
         let mut state = self.lock();
@@ -100,14 +101,14 @@ impl Supply {
         Ok(())
     }
 
-    /// Plans a cut, and counts operations from zero.
+    /// Plans a cut, and starts counting operations at zero.
     pub fn arm(&self, cut: Cut) {
         let mut state = self.lock();
         state.operations = 0;
         state.cut = Some(cut);
     }
 
-    /// Whether no cut is armed: it has begun, or none was planned.
+    /// Returns true if no cut is armed: it has begun, or none was planned.
     pub fn is_cut(&self) -> bool {
         self.lock().cut.is_none()
     }
@@ -139,7 +140,7 @@ impl Supply {
         Ok(())
     }
 
-    /// Gives a machine its power back; after a kill, allows new processes on it.
+    /// Restores the power of a machine. After a kill, allows new processes on it.
     pub fn restore(&self, machine: usize) {
         let mut state = self.lock();
         let machine = &mut state.machines[machine];
@@ -158,13 +159,14 @@ impl Supply {
         state.machines[machine].phase
     }
 
-    /// The state of a machine's power.
+    /// Returns the state of a machine's power.
     pub fn phase(&self, machine: usize) -> Phase {
         self.lock().machines[machine].phase
     }
 
-    /// Delays the answer to a FUSE call until the machine is off; answers at once if its power is not failing. The
-    /// answer must come in the end: even a killed process does not end while it waits for a FUSE call.
+    /// Delays the reply to a FUSE call until the machine is off, or sends it at once if the power
+    /// is not failing. The reply must be sent eventually: even a killed process does not end while
+    /// it waits for a FUSE call.
     pub fn hold(&self, machine: usize, answer: HeldFuseReply) {
         let mut state = self.lock();
         if state.machines[machine].phase == Phase::Failing {
@@ -220,5 +222,5 @@ fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
 }
 
-/// How long [`Supply::wait_off`] waits. The lag is a few milliseconds; a busy machine needs longer.
+/// Limit of [`Supply::wait_off`]. The lag is a few milliseconds; a busy machine needs longer.
 const OFF_LIMIT: Duration = Duration::from_secs(20);

@@ -37,16 +37,18 @@ pub struct FaultFsSync {
     pub kind: FaultFsSyncKind,
     /// The path of the file or folder in this file system, with a slash before each name.
     pub path: String,
-    /// The number of earlier syncs of this kind since the file was opened last.
+    /// Number of earlier syncs of this kind since the file was opened last.
     pub since_opened: u64,
     /// The stable size of the file before this sync; 0 for a folder.
     pub stable_bytes: usize,
 }
 
-/// Decides whether a sync is honoured. An ignored sync makes nothing stable, but the program gets success.
+/// Decides whether a sync is honoured. An ignored sync makes no data stable, but the program gets
+/// success.
 pub type Honour = Arc<dyn Fn(&FaultFsSync) -> bool + Send + std::marker::Sync>;
 
-/// A file system. It outlasts its mount, so that a test can draw from the tree afterwards.
+/// A file system. It exists longer than its mount, so that a test can draw images from the tree
+/// afterwards.
 pub struct FaultFsCore {
     state: Mutex<FaultFsState>,
     supply: Arc<Supply>,
@@ -62,7 +64,7 @@ struct FaultFsState {
     /// Writes with O_DSYNC that wait for their fsync, by thread and inode. After such a write the kernel sends
     /// an fsync from the thread that wrote (`generic_write_sync`).
     stable_writes: BTreeMap<(u32, u64), Vec<UnsyncedWrite>>,
-    /// Syncs of each inode since it was opened last, by kind.
+    /// Number of syncs of each inode since it was opened last, by kind.
     syncs: HashMap<(u64, FaultFsSyncKind), u64>,
 }
 
@@ -77,7 +79,7 @@ impl FaultFsCore {
         Arc::new(FaultFsCore { state: Mutex::new(state), supply, machine, honour })
     }
 
-    /// A copy of the tree; [`FaultFsTree::draw`] makes the images of a power cut from it.
+    /// Returns a copy of the tree. [`FaultFsTree::draw`] makes the images of a power cut from it.
     pub fn tree(&self) -> FaultFsTree {
         self.lock().tree.clone()
     }
@@ -86,9 +88,9 @@ impl FaultFsCore {
         self.state.lock().expect("no panic in here")
     }
 
-    /// Makes a change that a power cut can undo, and answers the call: with the outcome if there is power,
-    /// else with an error after the processes were killed. The change is made in either case, since a
-    /// disk may carry out a write that it has not acknowledged.
+    /// Makes a change that a power cut can undo, and answers the call. With power the reply is the
+    /// outcome; otherwise it is an error, after the processes were killed. The change is made in
+    /// both cases, since a disk may perform a write that it has not acknowledged.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut FaultFsState) -> Result<T, tree::FaultFsErrno>,
@@ -101,7 +103,7 @@ impl FaultFsCore {
         self.answer(phase, outcome, answer);
     }
 
-    /// Carries out a sync if there is power, and answers the call.
+    /// Performs a sync if there is power, and answers the call.
     fn sync(
         &self,
         sync: impl FnOnce(&mut FaultFsState) -> Result<(), tree::FaultFsErrno>,
@@ -141,8 +143,8 @@ impl FaultFsCore {
 /// The kernel's side of a [`FaultFsCore`].
 pub struct System(pub Arc<FaultFsCore>);
 
-/// How long the kernel may cache names and attributes. They change only through this mount, so the cache is
-/// never out of date.
+/// How long the kernel may cache names and attributes. They change only through this mount, so the
+/// cache is never stale.
 const KEPT: Duration = Duration::from_secs(3600);
 
 impl Filesystem for System {
@@ -270,7 +272,8 @@ impl Filesystem for System {
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         self.0.lock().syncs.retain(|(other, _), _| *other != ino.0);
-        // The kernel may keep cached pages of an earlier opening: a file changes only through this mount.
+        // The kernel may keep cached pages after a close, since a file changes only through this
+        // mount.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 

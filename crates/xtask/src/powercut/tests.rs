@@ -18,7 +18,7 @@ use super::supply::{Cut, MachineEnding, Phase, Supply};
 use super::tree::ROOT;
 use super::{FaultFsTree, Honour, Mounted, missing, private_namespace};
 
-/// Number of images that a test draws: enough to see every outcome of a few sectors.
+/// Number of images that a test draws. It is large enough to see every outcome of a few sectors.
 const DRAWS: u64 = 300;
 
 /// The mounted file system of a test, with its power and its folder.
@@ -88,13 +88,13 @@ impl Bench {
     }
 }
 
-/// Returns the bytes of a file; `None` if there is no such file.
+/// Returns the bytes of a file, or `None` if there is no such file.
 fn bytes(tree: &FaultFsTree, name: &str) -> Option<Vec<u8>> {
     let content = tree.file(tree.lookup(ROOT, OsStr::new(name)).ok()?).expect("a file");
     Some(content.read(0, content.len()).to_vec())
 }
 
-/// Returns every outcome of many power cuts: the first byte of each sector of the file.
+/// Returns every outcome of many power cuts, as the first byte of each sector of the file.
 fn outcomes(tree: &FaultFsTree, name: &str) -> BTreeSet<Vec<u8>> {
     let firsts = |seed| {
         let bytes = bytes(&tree.draw(seed), name).expect("there");

@@ -20,7 +20,6 @@ pub struct FaultFsTree {
 #[derive(Clone, Debug)]
 pub struct Inode {
     pub node: FaultFsNode,
-    /// Permission bits.
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
@@ -46,11 +45,11 @@ pub struct FaultFsFolder {
 /// The names that one operation changes together: each gets an inode, or is removed (`None`).
 type FaultFsNameChange = Vec<(OsString, Option<u64>)>;
 
-/// An `errno`.
+/// An error number of Linux (`errno`).
 pub type FaultFsErrno = i32;
 
 impl FaultFsTree {
-    /// An empty root folder.
+    /// Returns a tree that has only an empty root folder.
     pub fn new() -> FaultFsTree {
         let root = Inode {
             node: FaultFsNode::Folder(FaultFsFolder::default()),
@@ -92,7 +91,7 @@ impl FaultFsTree {
         }
     }
 
-    /// The number of the next operation.
+    /// Counts an operation and returns its number.
     pub fn next_operation(&mut self) -> u64 {
         self.operations += 1;
         self.operations
@@ -102,7 +101,7 @@ impl FaultFsTree {
         self.folder(folder)?.names.get(name).copied().ok_or(libc::ENOENT)
     }
 
-    /// Names in a folder, in order, with their inodes.
+    /// Returns the names in a folder, sorted, with their inodes.
     pub fn names(&self, folder: u64) -> Result<Vec<(OsString, u64)>, FaultFsErrno> {
         let names = &self.folder(folder)?.names;
         Ok(names.iter().map(|(name, ino)| (name.clone(), *ino)).collect())

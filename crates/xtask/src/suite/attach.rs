@@ -1,5 +1,6 @@
-//! Volumes attached to this machine: fio checks every block it has written, on the device and on
-//! ext4, in both modes of the loop device, and after the process was killed.
+//! Volumes attached to this machine as block devices. fio writes to the device and to ext4 on it,
+//! and checks every block that it has written: with both modes of the loop device, after the volume
+//! was attached again, and after the attaching process was killed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,19 +17,20 @@ use crate::suite::fio;
 
 const NAME: &str = "iqn.2026-11.forebay.test:attach";
 
-/// A repair by e2fsck of half a gigabyte.
+/// Time limit of e2fsck for half a gigabyte.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
 
-/// After a kill, whatever waited gets its error.
+/// After the kill, every pending request must fail within this time.
 const ERROR_LIMIT: Duration = Duration::from_secs(30);
 
-/// Kills under load.
+/// Number of kills under load.
 const KILLS: usize = 4;
 
-/// The modes of the loop device: what they are called, and what asks for them.
+/// The modes of the loop device: name, and the options that select it.
 const MODES: [(&str, &[&str]); 2] = [("direct I/O", &[]), ("no direct I/O", &["--no-direct-io"])];
 
-/// Every step, where volumes can be attached. Those with file systems mount them where all processes see them.
+/// Adds all steps, if volumes can be attached here. The steps with file systems mount them in the
+/// namespace of all processes.
 pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path) {
     if let Some(why) = device::missing() {
         return list.leave_out(format!("attached volumes: {why}"));
@@ -44,7 +46,7 @@ pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path) {
     list.add_with(mounts, "attach: kill -9 under load", move || kills(program));
 }
 
-/// A node with a file of half a gigabyte, in a folder of its own.
+/// A node with a volume of half a gigabyte in a file, and a folder of its own.
 struct AttachSuiteSite {
     folder: tempfile::TempDir,
     node: ServeProcess,
@@ -57,7 +59,7 @@ impl AttachSuiteSite {
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
              serial = \"attach-{}\"\nstack = [{{ file = {{ path = \"disk.img\", size = \"512MiB\" }} }}]\n",
-            // A volume is attached once on a host; others may run this suite, too.
+            // A host attaches a volume only once, and another run of this suite may be active.
             std::process::id()
         );
         let node = ServeProcess::start(program, folder.path(), "node", &settings)?;
@@ -74,14 +76,14 @@ impl AttachSuiteSite {
         self.folder.path().join("mnt").display().to_string()
     }
 
-    /// With a file system.
+    /// Attaches the volume with a file system on it.
     fn attach_mounted(&self, program: &Path, mode: &[&str]) -> Result<AttachedTestDevice> {
         let mount = self.mount();
         let mounted = ["--mkfs", "ext4", "--mount", &mount];
         self.attach(program, &[mode, &mounted[..]].concat())
     }
 
-    /// That the file system on the volume is whole.
+    /// Fails unless the file system on the volume is intact (e2fsck).
     fn check(&self) -> Result<()> {
         let image = self.folder.path().join("disk.img");
         let mut command = Command::new(fio::tool("e2fsck")?);
@@ -92,13 +94,14 @@ impl AttachSuiteSite {
 }
 
 impl Drop for AttachSuiteSite {
-    /// What a test that failed has left mounted.
+    /// Unmounts the file system in case a failed test left it mounted.
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
     }
 }
 
-/// Four jobs on quarters of the device; then a new attachment, on which they check again.
+/// Four fio jobs, each on a quarter of the device, write and verify; they verify again when the
+/// volume was detached and attached.
 fn raw(program: &Path, mode: &[&str]) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let mut tally = StepTally::default();
@@ -120,7 +123,8 @@ fn raw(program: &Path, mode: &[&str]) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// Jobs of several kinds on files; then unmounted, checked, mounted again and verified.
+/// fio jobs of several kinds write and verify files. Then the file system is unmounted, checked
+/// with e2fsck, mounted again and verified.
 fn files(program: &Path, mode: &[&str]) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let mut tally = StepTally::default();
@@ -144,7 +148,8 @@ fn files(program: &Path, mode: &[&str]) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// The stack of a gateway without a gateway: log and cache are in the process that attaches.
+/// The attaching process itself has log and cache on top of the node's volume: a gateway's stack
+/// without a gateway.
 fn cached(program: &Path) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let settings = format!(
@@ -157,7 +162,7 @@ fn cached(program: &Path) -> Result<StepTally> {
     std::fs::write(&path, settings)?;
     let path = path.display().to_string();
     let mut tally = StepTally::default();
-    // More than fits the log.
+    // The job writes more than the log can hold.
     let job = ["--direct=1", "--ioengine=libaio", "--iodepth=16", "--bs=16k", "--size=192m"];
     for check in ["--do_verify=1", "--verify_only"] {
         let device =
@@ -169,8 +174,8 @@ fn cached(program: &Path) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// The process is killed while files are written: who writes gets an error and does not hang, and what was
-/// written before is there, on a file system that is whole.
+/// The process that attaches the volume is killed while fio writes files: fio must get an error and
+/// must not hang. Files that were synced before must be there afterwards, on an intact file system.
 fn kills(program: &Path) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let mount = site.mount();

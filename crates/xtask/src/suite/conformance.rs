@@ -1,5 +1,6 @@
-//! libiscsi's test suite, one process per test: one of them leaves a hook behind that spoils those
-//! after it. The tool counts a skipped test as passed; we do not.
+//! libiscsi's test suite, iscsi-test-cu. Each test runs in a process of its own, since one test
+//! leaves a hook behind that breaks those that follow. The tool counts a skipped test as passed;
+//! this module does not.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,59 +14,59 @@ use rig::table::table;
 
 use crate::steps::StepTally;
 
-/// A test takes milliseconds, one that waits for a time-out some seconds.
+/// Time limit of a test. Most take milliseconds; tests that wait for a time-out take some seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Tests that overwrite whole units take longer; one of them sleeps for 60 s after that.
+/// Time limit of tests that overwrite a whole unit; one of them then sleeps for 60 s.
 const LONG_LIMIT: Duration = Duration::from_secs(150);
 
-/// How a test went.
+/// The result of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LibiscsiTestOutcome {
-    /// Every assertion held.
     Passed,
-    /// It asked for something the unit says it has not.
+    /// The test needs something that the unit does not report as supported.
     Skipped,
-    /// An assertion did not hold.
     Failed,
-    /// It ran past its time.
+    /// The test did not end within its time limit.
     Hung,
-    /// The tool died.
+    /// A signal ended the tool.
     Crashed,
 }
 
-/// Tests that pass on no unit of ours, each with the reason.
+/// Tests that pass on no set-up, each with the reason.
 const CANNOT_PASS: &[(&str, &str)] = &[(
     "iSCSITMF.LUNResetSimpleAsync",
     "asserts a flag that only a later callback sets (libiscsi 1.19)",
 )];
 
-/// Tests that do not pass on a unit with default settings.
+/// Tests that do not pass on the default set-up, each with the reason.
 const CANNOT_PASS_BY_DEFAULT: &[(&str, &str)] = &[(
     "GetLBAStatus.UnmapSingle",
     "asks for block i + 1 and expects the status of another where a physical block has several",
 )];
 
-/// What a unit says of itself and how it behaves. Each test of the suite asks for some of that,
-/// and some ask for opposites; together these let all of them run.
+/// A way to set up a unit: the properties that it reports and how it behaves. The tests need
+/// different properties, some of them contradictory; together, these set-ups let all tests run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setup {
-    /// Removable medium, physical blocks of 512 bytes, below 1 GiB, WRITE SAME to the end, SPC-3.
+    /// Removable medium, physical blocks of 512 bytes, less than 1 GiB, WRITE SAME to the end,
+    /// SPC-3.
     Removable,
-    /// The same, encrypted: for the tests that have the key thrown away.
+    /// `Removable` and encrypted, for the tests of a SANITIZE that discards the key.
     Encrypted,
-    /// The same, with slow writes: for the test that looks at a SANITIZE while it goes on.
+    /// `Removable` with slow writes, for the test that looks at a SANITIZE in progress.
     Slow,
-    /// Default settings, with physical blocks of 4 KiB, below 1 GiB.
+    /// Default settings, with physical blocks of 4 KiB, less than 1 GiB.
     Physical,
-    /// Write protected.
+    /// Write-protected.
     ReadOnly,
-    /// Default settings, as most users have it: everything is run on it, and may skip itself.
+    /// Default settings, as most users have them. All tests run on this set-up, and may skip
+    /// themselves.
     Default,
 }
 
 impl Setup {
-    /// The documented set-up on which a test has to pass.
+    /// Returns the documented set-up on which a test must pass.
     fn of(test: &str) -> Self {
         match test {
             "Sanitize.Reset" => Self::Slow,
@@ -83,21 +84,22 @@ impl Setup {
         }
     }
 
-    /// Whether a test has to pass on a unit set up like this, and otherwise may skip itself.
+    /// Returns true if the tests of this set-up must pass. On the default set-up they may skip
+    /// themselves.
     fn is_documented(self) -> bool {
         self != Self::Default
     }
 }
 
-/// Units by how they are set up: as many tests run at a time as there are units.
+/// The set-up and the URL of each unit. As many tests run at once as there are units.
 pub type Units = Vec<(Setup, String)>;
 
-/// Runs every test on the set-up that lets it run and all on the default one; prints a table of
-/// families.
+/// Runs every test on its documented set-up, and nearly all tests on the default set-up, too.
+/// Prints a table of the families of tests for each.
 pub fn run(units: &Units) -> Result<StepTally> {
     let mut tests = list()?;
-    // It takes for granted that a block after those it has zeroed is zero too: it comes while the
-    // units are fresh.
+    // This test expects that a block after those that it has zeroed is zero, too. It runs first,
+    // while the units are new.
     tests.sort_by_key(|test| test != "MultipathIO.CompareAndWrite");
     let outcomes = Mutex::new(BTreeMap::new());
     let mut queues: BTreeMap<Setup, (Vec<(Setup, String)>, AtomicUsize)> = BTreeMap::new();
@@ -108,7 +110,7 @@ pub fn run(units: &Units) -> Result<StepTally> {
         };
         add(setup, setup);
         match setup {
-            // How long a unit takes for a SANITIZE is no matter of settings.
+            // The test needs a SANITIZE that takes long, which settings do not cause by default.
             Setup::Slow => {}
             Setup::ReadOnly => add(setup, Setup::Default),
             _ => add(Setup::Default, Setup::Default),
@@ -135,10 +137,10 @@ pub fn run(units: &Units) -> Result<StepTally> {
     Ok(judge(tests.len(), &documented, &default))
 }
 
-/// How each test went, by the set-up it is judged by.
+/// The outcome of each test, with the set-up by whose rules it is judged.
 type Outcomes = BTreeMap<(Setup, String), LibiscsiTestOutcome>;
 
-/// Takes tests from the list until it is empty.
+/// Runs tests from the list until it is exhausted.
 fn work(
     tests: &[(Setup, String)],
     next: &AtomicUsize,
@@ -147,8 +149,8 @@ fn work(
 ) -> Result<()> {
     while let Some((setup, test)) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
         let mut command = Command::new("iscsi-test-cu");
-        // -d: tests that write; -S: SANITIZE; -V: say when a test skips itself; twice the URL: the
-        // multipath family.
+        // -d: also tests that write; -S: also SANITIZE; -V: print when a test skips itself. The URL
+        // is given twice for the multipath family.
         command.args(["-d", "-S", "-V", "-t", &format!("ALL.{test}"), url, url]);
         let limit = if test.starts_with("Sanitize.") { LONG_LIMIT } else { LIMIT };
         let finished = program::run(&mut command, limit)?;
@@ -161,21 +163,21 @@ fn work(
     Ok(())
 }
 
-/// Whether a test went as it has to; a test that was said to be unable to pass and does shows that
-/// our list is wrong.
+/// Returns true if the outcome is as expected. A test that is listed as unable to pass must not
+/// pass: otherwise the list is out of date.
 fn is_as_it_should_be(setup: Setup, test: &str, outcome: LibiscsiTestOutcome) -> bool {
     let documented = setup.is_documented();
     let excused = if documented { among(CANNOT_PASS, test) } else { cannot_pass(test) };
     match outcome {
         LibiscsiTestOutcome::Passed => excused.is_none(),
         LibiscsiTestOutcome::Skipped => excused.is_some() || !documented,
-        // Its own mistake may also be its end.
+        // The test's own mistake may also crash the tool.
         LibiscsiTestOutcome::Failed | LibiscsiTestOutcome::Crashed => excused.is_some(),
         LibiscsiTestOutcome::Hung => false,
     }
 }
 
-/// Every test the tool knows.
+/// Returns the names of all tests of the tool.
 fn list() -> Result<Vec<String>> {
     let finished = program::run(Command::new("iscsi-test-cu").arg("--list"), LIMIT)?;
     let tests = listed(&finished.output);
@@ -183,13 +185,14 @@ fn list() -> Result<Vec<String>> {
     Ok(tests)
 }
 
-/// The tests that `iscsi-test-cu --list` names, without the name of the whole.
+/// Parses the output of `iscsi-test-cu --list`: the tests, without the prefix `ALL.` and without
+/// names of families.
 pub fn listed(output: &str) -> Vec<String> {
     let lines = output.lines().filter_map(|line| line.trim().strip_prefix("ALL."));
     lines.filter(|test| test.contains('.')).map(str::to_owned).collect()
 }
 
-/// What the tool's exit and words mean.
+/// Interprets the tool's exit status and output.
 pub fn outcome(finished: &ProgramResult) -> LibiscsiTestOutcome {
     match finished.code() {
         None if finished.status.is_none() => LibiscsiTestOutcome::Hung,
@@ -200,10 +203,11 @@ pub fn outcome(finished: &ProgramResult) -> LibiscsiTestOutcome {
     }
 }
 
-/// Whether a test left itself out, wholly or in part.
+/// Returns true if a test skipped itself, completely or in part.
 fn skips(output: &str) -> bool {
     const WORDS: [&str; 4] = ["[SKIPPED]", "[SKIPPING]", "is not implemented", "Skipping test"];
-    // Before and after each test the tool itself looks for reservations left behind.
+    // Before and after each test the tool looks for leftover reservations, and reports if the unit
+    // has none.
     const TOOL: &str = "PERSISTENT RESERVE IN is not implemented";
     let test = output.split_once("  Test: ").map_or("", |(_, test)| test);
     let about_reservations = output.contains("Suite: Prin") || output.contains("Suite: Prout");
@@ -212,14 +216,14 @@ fn skips(output: &str) -> bool {
         .any(|line| WORDS.iter().any(|word| line.contains(word)))
 }
 
-/// Whether the run summary counts a test that passed: a tool that could not even log in counts none.
+/// Returns true if the summary counts a passed test. If the tool could not log in, it counts none.
 fn ran(output: &str) -> bool {
     let tests = output.lines().find_map(|line| line.trim_start().strip_prefix("tests "));
     let passed = tests.and_then(|counts| counts.split_whitespace().nth(2));
     passed.is_some_and(|count| count != "0")
 }
 
-/// The lines of an output that say what was wrong.
+/// Returns the first six lines of an output that contain an error.
 pub fn complaint(output: &str) -> String {
     let telling = |line: &&str| {
         line.contains("[FAILED]") || line.contains("CU_") || line.to_lowercase().contains("error")
@@ -228,8 +232,8 @@ pub fn complaint(output: &str) -> String {
     lines.join("\n")
 }
 
-/// A failed case is a test that did not go as it has to, on either kind of set-up. The note names those, because
-/// the end of the output may be all that is kept of a run.
+/// Counts the tests: one that did not go as expected is a failed case, on either kind of set-up.
+/// The note names these tests, because of a run perhaps only the end of the output is kept.
 fn judge(
     tests: usize,
     documented: &BTreeMap<String, LibiscsiTestOutcome>,
@@ -258,7 +262,7 @@ fn judge(
     tally.with_note(note)
 }
 
-/// Why a test cannot pass on a unit with default settings, if it is one of those.
+/// Returns the reason why a test cannot pass on the default set-up; None if it can.
 pub fn cannot_pass(test: &str) -> Option<&'static str> {
     among(CANNOT_PASS, test).or_else(|| among(CANNOT_PASS_BY_DEFAULT, test))
 }
@@ -289,7 +293,7 @@ fn families(outcomes: &BTreeMap<String, LibiscsiTestOutcome>) -> String {
     table(&["family", "pass", "fail", "skip", ""], rows)
 }
 
-/// Prints why tests are not expected to pass, for the last lines.
+/// Returns a line for each test that is not expected to pass, with the reason.
 pub fn exceptions() -> Vec<String> {
     let tell = |(test, reason): &(&str, &str)| format!("iscsi-test-cu {test}: {reason}");
     let by_default = |told: &(&str, &str)| tell(told) + " (on the default set-up only)";

@@ -1,6 +1,9 @@
-//! Data first, then a counter elsewhere, then kill -9 of gateway and node: what users of another
-//! cache found wanting (Open CAS, issue 253). The counter must never be ahead of its data, neither at
-//! the gateway, nor on the node's volume alone, whatever is still in the gateway's log.
+//! Writes data, then a counter in another place, and kills gateway and node (`kill -9`). This order
+//! of writes is what Open CAS, another cache, broke for its users (Open CAS, issue 253).
+//!
+//! The counter is written when the data that it counts was acknowledged. So it must never be ahead
+//! of its data: neither at the gateway, nor on the node's volume alone, which lacks the writes that
+//! are still in the gateway's log.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,26 +18,27 @@ use rawclient::{
 use crate::steps::StepTally;
 use crate::suite::site::{SuiteSite, SuiteSitePlan, Victim};
 
-/// Logical blocks in one of 4 KiB, and their size.
+/// Logical blocks in a block of 4 KiB, and their size in bytes.
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 4096, keep: true };
 
-/// Where the counter is, in blocks of 4 KiB; behind it the data that it counts.
+/// Number of the block of 4 KiB with the counter. The blocks with the data follow it.
 const COUNTER: u64 = 0;
 const PLACES: u64 = 512;
-/// What another program writes to: where it begins, and how much.
+/// Blocks that a second, unrelated load writes: the first one, and their number.
 const LOAD: u64 = 1024;
 const LOAD_BLOCKS: u64 = 4096;
 
-/// Turns of the counter before a kill: so many and up to as many again.
+/// A round does at least this many turns of the counter before the kill, and less than twice as
+/// many.
 const TURNS: u64 = 100;
 
-/// A destage every few milliseconds, so that a kill finds one under way.
+/// The cache destages every few milliseconds, so that a kill interrupts a destage.
 const CACHE: &str =
     "log_size = \"32MiB\", dram = \"8MiB\", dirty_age = \"20ms\", destage_idle = \"1ms\"";
 
-/// Every round is one case.
+/// Runs the rounds. Each one is a case.
 pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut site =
@@ -57,14 +61,15 @@ pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     Ok(tally.with_note(format!("{turns} turns; the node alone was {behind} behind, all in all")))
 }
 
-/// What is known from outside.
+/// The state that must survive: what the gateway acknowledged.
 struct AcknowledgedCounter {
-    /// The counter that was acknowledged last.
+    /// The value of the last counter that was acknowledged.
     counter: u64,
     random: u64,
 }
 
-/// Turns, the kill, the node alone, and the gateway. Says how many turns the node was behind.
+/// Runs turns of the counter, kills both processes, and checks the node's volume alone and then the
+/// gateway's. Returns by how many turns the node was behind.
 fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64> {
     site.raise()?;
     let mut session = ClientSession::open(&site.near()?, SHAPE)?;
@@ -89,7 +94,8 @@ fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64
     site.raise()?;
     let near = look(&site.near()?).context("through the gateway")?;
     let acknowledged = told.counter;
-    // The counter that was under way when it was killed may be there.
+    // The write of the next counter was in flight when the processes were killed, and may have been
+    // done.
     ensure!(
         near == acknowledged || near == acknowledged + 1,
         "the counter is {near}, and {acknowledged} was acknowledged"
@@ -99,7 +105,7 @@ fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64
     Ok(near - far)
 }
 
-/// The counter, when all that it counts is there.
+/// Reads all blocks and returns the counter. Fails if data that it counts is missing.
 fn look(login: &ClientLogin) -> Result<u64> {
     let mut session = ClientSession::open(login, SHAPE)?;
     let mut found = Vec::with_capacity(PLACES as usize + 1);
@@ -119,7 +125,8 @@ fn look(login: &ClientLogin) -> Result<u64> {
     judge(&found)
 }
 
-/// `found` has the version of every block: the counter first.
+/// Checks the versions of all blocks, the counter's first, and returns the counter. The block of a
+/// turn must hold that turn's data, or data of the next turn if that uses the same block.
 fn judge(found: &[u64]) -> Result<u64> {
     let counter = found[COUNTER as usize];
     for turn in counter.saturating_sub(PLACES - 1).max(1)..=counter {
@@ -133,12 +140,13 @@ fn judge(found: &[u64]) -> Result<u64> {
     Ok(counter)
 }
 
-/// Where the data of a turn goes: an odd factor meets each place once in so many turns.
+/// The block for the data of a turn. The factor is odd and the number of blocks a power of two,
+/// therefore each block is used once in 512 turns.
 fn place(turn: u64) -> u64 {
     1 + turn * 37 % PLACES
 }
 
-/// What the next turn waits for.
+/// The write to send next, or the answer to wait for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CounterStep {
     Data,
@@ -147,7 +155,8 @@ enum CounterStep {
     CounterAnswer,
 }
 
-/// Turns of the counter, one step after the answer to the other, and load beside them.
+/// A workload that writes data and counter, each after the answer to the other, and a second load
+/// while it waits for answers.
 struct CounterWorkload<'a, 'b> {
     told: &'a mut AcknowledgedCounter,
     site: &'a mut SuiteSite<'b>,
@@ -158,7 +167,7 @@ struct CounterWorkload<'a, 'b> {
     wrong: Option<String>,
 }
 
-/// The numbers of commands: of a turn, and of the load.
+/// Numbers of the commands of a turn, and of the second load.
 const TURN: u64 = 0;
 const OTHER: u64 = 1;
 
@@ -199,7 +208,8 @@ impl ClientWorkload for CounterWorkload<'_, '_> {
                 self.step = CounterStep::Data;
             }
             (0, _) => {}
-            // Not taken (BUSY, TASK SET FULL; SAM-5, 5.3.1): the same again.
+            // The command was not carried out (BUSY, TASK SET FULL; SAM-5, 5.3.1) and is sent
+            // again.
             (0x08 | 0x28, CounterStep::DataAnswer) if ours => self.step = CounterStep::Data,
             (0x08 | 0x28, CounterStep::CounterAnswer) if ours => self.step = CounterStep::Counter,
             (0x08 | 0x28, _) => {}

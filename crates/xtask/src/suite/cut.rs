@@ -1,5 +1,5 @@
-//! The link between gateway and node is cut while a host reads and writes: the host hears of no
-//! error, no write waits much longer than others, and the node catches up.
+//! Cuts the link between gateway and node while a host reads and writes. The host must see no
+//! error, no write may take much longer than others, and after the cut the node must catch up.
 
 use std::collections::HashMap;
 use std::fmt::{Display, Formatter};
@@ -25,27 +25,29 @@ use crate::suite::site::{SuiteSite, SuiteSitePlan};
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 
-/// 16 MiB: all of it fits in DRAM, so that reads need no link.
+/// Size of the area that the load uses, in blocks of 4 KiB: 16 MiB. All of it fits in DRAM, so that
+/// reads do not need the link.
 const BLOCKS: u64 = 4096;
 
-/// Commands in flight: a file server's few.
+/// The load keeps few commands in flight, like a file server.
 const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 4, bytes: 4096, keep: true };
 
-/// Between two writes. The log has room for ten minutes of them.
+/// Pause between two writes. The log has room for ten minutes of them.
 const PACE: Duration = Duration::from_millis(2);
 const CACHE: &str = "log_size = \"2GiB\", dram = \"32MiB\", dirty_age = \"50ms\"";
 
-/// No write waits longer, if none waited a third of it before the cut, nor half of it on the disk itself: the
-/// prototype of the STICS paper paused for 300 ms.
+/// No write may take longer, unless a write before the cut took a third of its time, or a write to
+/// the disk itself half of it. The prototype of the STICS paper paused for 300 ms.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// The line of 4 ms is empty, and the answers have been taken, long before this is over.
+/// Longer than all data in flight needs to arrive over the link of 4 ms, and its answers to return.
 const IN_FLIGHT: Duration = Duration::from_millis(500);
 
-/// How long the load runs before the cut, and after it.
+/// Run time of the load before the cut, and again after it.
 const AROUND: Duration = Duration::from_secs(3);
 
-/// One case: a cut of that length. Its note has the median and the longest write of each time.
+/// Cuts the link once, for the time `cut`. The note has the median and the longest write before,
+/// during and after the cut.
 pub fn check(program: &Path, cut: Duration) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut site =
@@ -80,8 +82,8 @@ pub fn check(program: &Path, cut: Duration) -> Result<StepTally> {
     )))
 }
 
-/// Writes blocks of 4 KiB to a file on the disk of the log, stable, one every [`PACE`]: what the disk, and the
-/// machine, take for that.
+/// Writes blocks of 4 KiB to a file on the disk of the log, one every [`PACE`], and syncs each.
+/// This measures how long the disk and the machine themselves take.
 struct Probe {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Result<Waits>>,
@@ -114,14 +116,14 @@ impl Probe {
     }
 }
 
-/// What each block must hold.
+/// The version that each block must hold.
 struct LinkCutBlocks {
     held: Vec<u64>,
     random: u64,
     version: u64,
 }
 
-/// How long writes took, in microseconds.
+/// Times of writes, in microseconds.
 struct Waits {
     median: u128,
     longest: u128,
@@ -152,17 +154,19 @@ impl LinkCutBlocks {
         work.on(login)
     }
 
-    /// Reads and writes for so long; every answer must be GOOD, every block what it must be.
+    /// Reads and writes for the given time. Every answer must be GOOD, and every block that is read
+    /// must hold its last version.
     fn run(&mut self, login: &ClientLogin, time: Duration) -> Result<Waits> {
         let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Mixed(Instant::now() + time));
         work.on(login)?;
         Waits::of(work.waits)
     }
 
-    /// The same while nothing can be destaged. Gives how much waits then, too.
+    /// Runs the load for the given time while the link is cut, and fails if anything was destaged.
+    /// Returns the times of the writes, and the number of dirty bytes at the end.
     fn run_without_link(&mut self, site: &SuiteSite<'_>, time: Duration) -> Result<(Waits, u64)> {
         let near = site.near()?;
-        // What was on its way may still be answered.
+        // Answers that were in flight may still arrive: wait until they have.
         self.run(&near, IN_FLIGHT)?;
         let first = Destage::of(site.gateway()?)?;
         let waits = self.run(&near, time.saturating_sub(IN_FLIGHT))?;
@@ -178,13 +182,12 @@ impl LinkCutBlocks {
     }
 }
 
-/// What a load does.
 enum LinkCutLoadKind {
-    /// Writes all blocks, from this one on.
+    /// Writes all blocks, from this one to the last.
     Fill(u64),
-    /// Reads all blocks, from this one on.
+    /// Reads all blocks, from this one to the last.
     Read(u64),
-    /// Both, at random, until then.
+    /// Reads and writes at random until this time.
     Mixed(Instant),
 }
 
@@ -192,7 +195,7 @@ struct LinkCutWorkload<'a> {
     load: &'a mut LinkCutBlocks,
     kind: LinkCutLoadKind,
     last_write: Instant,
-    /// Blocks with a command in flight, and the version that is being written.
+    /// Blocks with a command in flight, each with the version that is written; None if it is read.
     in_flight: HashMap<u64, Option<u64>>,
     waits: Vec<Duration>,
     wrong: Option<String>,
@@ -221,7 +224,8 @@ impl<'a> LinkCutWorkload<'a> {
         }
     }
 
-    /// The block of the next command, and whether it is written; none if there is no more.
+    /// Returns the block of the next command, and true if it is a write; None if no command is
+    /// left.
     fn draw(&mut self, now: Instant) -> Option<(u64, bool)> {
         let (next, writes) = match &mut self.kind {
             LinkCutLoadKind::Fill(next) => (next, true),

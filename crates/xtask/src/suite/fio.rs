@@ -1,4 +1,5 @@
-//! fio: every block that it writes has a checksum and its place in it, and it reads them back.
+//! Runs fio. fio puts a checksum and the block's place into every block that it writes, and checks
+//! both when it reads the block.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// Some hundred megabytes, one request at a time without direct I/O.
+/// Time limit of a run: some hundred megabytes, one request at a time, without direct I/O.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Random writes, checked as the arguments say.
+/// Runs random writes with the given options of fio, which also say when they are verified.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let finished = program::run(command(arguments)?.arg("--output-format=terse"), LIMIT)?;
     ensure!(
@@ -22,10 +23,10 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The same, to be started.
+/// Returns the command for [`run`].
 pub fn command(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(tool("fio")?);
-    // fio begins a job with its name: what stands before that is of another job.
+    // The name of a job begins it: options in front of the name would belong to another job.
     let is_name = |argument: &&&str| argument.starts_with("--name");
     command.arg(arguments.iter().find(is_name).unwrap_or(&"--name=verify"));
     command.args(["--rw=randwrite", "--verify=crc32c", "--verify_fatal=1"]);
@@ -34,7 +35,7 @@ pub fn command(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// Where a foreign program is.
+/// Returns the path of a foreign program.
 pub fn tool(name: &str) -> Result<PathBuf> {
     program::find(name).with_context(|| format!("there is no {name}"))
 }

@@ -1,4 +1,5 @@
-//! Our program beside others: libiscsi's tools and tests, QEMU, and tgt as the far side.
+//! The program with foreign initiators and targets: libiscsi's tools and tests, QEMU, and tgt as
+//! the target behind a gateway.
 
 use std::fs;
 use std::io::Write;
@@ -19,12 +20,12 @@ use crate::suite::pass::{self, StampedPass};
 use crate::suite::tools;
 use crate::suite::under_load;
 
-/// A unit just under 1 GiB: else some tests of the suite skip themselves.
+/// A size just below 1 GiB: on larger units some tests of the suite skip themselves.
 const SUITE_UNIT: &str = "1023MiB";
 const SUITE_BLOCKS: u64 = 1023 * 2048;
 
-/// How each unit of the suite is set up; as many tests run at the same time, and most of them wait
-/// more than they work.
+/// The set-ups of the suite's units. One test runs on each unit at a time; most tests wait more
+/// than they compute.
 const SUITE: [Setup; 8] = [
     Setup::Default,
     Setup::Default,
@@ -36,7 +37,7 @@ const SUITE: [Setup; 8] = [
     Setup::ReadOnly,
 ];
 
-/// Every step that needs foreign tools.
+/// Adds every step that needs foreign tools.
 pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path) {
     list.add("interop: libiscsi tools", move || libiscsi(program));
     list.add("interop: libiscsi tools with CHAP", move || chap(program));
@@ -92,7 +93,7 @@ fn test_suite(program: &Path) -> Result<StepTally> {
     Ok(StepTally { left_out: conformance::exceptions(), ..tally })
 }
 
-/// `volume.key`, locked by `volume.secret`.
+/// Creates `volume.key`, protected by the secret in `volume.secret`.
 fn volume_key(program: &Path, folder: &Path) -> Result<()> {
     for arguments in [
         &["secret", "volume.secret", "--characters", "64"][..],
@@ -121,7 +122,7 @@ fn suite_settings() -> String {
     settings
 }
 
-/// Settings of a unit, and what lies on the memory in its stack.
+/// Returns the settings of a unit, and the layers above the memory in its stack.
 fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
     const REMOVABLE: &str = "removable = true\nphysical_block_size = \"512B\"\n\
                              write_same_to_end = true\nspc = 3\n";
@@ -130,7 +131,7 @@ fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
         Setup::Encrypted => {
             (REMOVABLE, ", { encrypt = { key = \"volume.key\", secret_file = \"volume.secret\" } }")
         }
-        // Ten seconds for all of its 1,023 MiB.
+        // A SANITIZE of all 1,023 MiB takes ten seconds.
         Setup::Slow => (REMOVABLE, ", { delay = { write = \"10ms\" } }"),
         Setup::Physical | Setup::Default => ("", ""),
         Setup::ReadOnly => ("", ", \"read-only\""),
@@ -140,7 +141,7 @@ fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
 const FILE: &str = "iqn.2026-11.forebay.test:file";
 const GATEWAY: &str = "iqn.2026-11.forebay.test:gateway";
 
-/// Others do not ask for it; our gateway does.
+/// Compression that the target offers. Foreign initiators do not ask for it; our gateway does.
 const COMPRESSION: &str = "[iscsi]\ncompression = [\"lz4\", \"zstd\"]\n";
 
 fn file_settings() -> String {
@@ -179,7 +180,7 @@ fn qemu_on_gateway(program: &Path) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// What is written through a gateway whose far side is tgt: 8 MiB in blocks of 4 KiB.
+/// The writes through a gateway to tgt: 8 MiB in blocks of 4 KiB.
 const WRITTEN: StampedPass = StampedPass { each: 8, commands: 2048, depth: 32 };
 
 fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
@@ -192,7 +193,7 @@ fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
     pass::write(&near, WRITTEN, 1)?;
     let mut tally = StepTally::one();
     tally.count(held(pass::read(&near, WRITTEN, 1)?));
-    // What arrives at tgt is read past the gateway, until everything has been destaged.
+    // Read the unit of tgt directly, without the gateway, until everything has been destaged.
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut missing = pass::read(far, WRITTEN, 1)?;
     while missing > 0 && Instant::now() < deadline {

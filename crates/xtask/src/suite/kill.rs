@@ -1,6 +1,9 @@
-//! Kills (SIGKILL) the gateway while it writes and destages, and the node behind it. Afterwards each block
-//! must hold its last acknowledged write or one that was under way, never a torn one. The node is behind a
-//! line of 4 ms, the log is full, and no privilege is needed; `power` has the rounds for every mode.
+//! Kills (SIGKILL) the gateway while it writes and destages, and the node behind it. Afterwards
+//! each block must hold its last acknowledged write, or one that was in flight, and never a torn
+//! one.
+//!
+//! The link to the node has a delay of 4 ms, and no privilege is needed. The module `power` has
+//! rounds for every mode.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,26 +18,27 @@ use rawclient::{
 use crate::steps::StepTally;
 use crate::suite::site::{SuiteSite, SuiteSitePlan, Victim};
 
-/// Blocks of 4 KiB that are written to: 16 MiB, four times what the log holds at once.
+/// Number of blocks of 4 KiB that are written to: 16 MiB.
 const BLOCKS: u64 = 4096;
 
-/// Logical blocks in one of them, and their size.
+/// Logical blocks in a block of 4 KiB, and their size in bytes.
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 
 /// Shape of a session: 16 commands in flight; it keeps the data that each command reads.
 const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 4096, keep: true };
 
-/// Writes before the kill: enough for the log to be full of dirty data and for destage to be under way.
+/// Number of writes before the kill. By then the log has dirty data, and the gateway destages.
 const WRITES: u64 = 1500;
 
-/// A flush after so many writes.
+/// A flush follows this many writes.
 const FLUSH_EVERY: u64 = 64;
 
 /// The processes to kill, one entry for each round.
 const VICTIMS: [Victim; 4] = [Victim::Gateway, Victim::Node, Victim::Gateway, Victim::Both];
 
-/// Runs the rounds with one `report`. Each round is a case; the check of the node's own volume at the end is one more.
+/// Runs the rounds with one value of `report`. Each round is a case; the check of the node's own
+/// volume at the end is one more.
 pub fn rounds(program: &Path, report: &str) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let cache = format!(
@@ -67,7 +71,7 @@ pub fn rounds(program: &Path, report: &str) -> Result<StepTally> {
     )))
 }
 
-/// Writes, kills in mid-write, starts again, and reads everything back.
+/// Writes, kills while writes are in flight, starts the processes again, and reads everything back.
 fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger) -> Result<()> {
     site.raise()?;
     let mut session = ClientSession::open(&site.near()?, SHAPE)?;
@@ -79,7 +83,7 @@ fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger)
     }
     killed.context("nothing was killed")??;
     if victim == Victim::Node {
-        // The gateway lives: everything in flight is answered, and its answers count.
+        // The gateway lives: it must answer everything in flight, and the answers count.
         ended?;
         let mut rest = Writer { ledger, site, victim, writes: u64::MAX, killed: None, wrong: None };
         session.drain(&mut rest)?;
@@ -91,7 +95,7 @@ fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger)
     ledger.verify(&mut ClientSession::open(&site.near()?, SHAPE)?)
 }
 
-/// Which version each block must hold.
+/// The versions that each block may hold.
 struct KillRoundLedger {
     held: Vec<u64>,
     under_way: Vec<Option<u64>>,
@@ -116,7 +120,7 @@ impl KillRoundLedger {
         }
     }
 
-    /// A block that is not being written now, with its next version.
+    /// Returns a block without a write in flight, and the version to write to it.
     fn draw(&mut self) -> (u64, u64) {
         loop {
             let block = stamp::next(&mut self.random) % BLOCKS;
@@ -135,14 +139,14 @@ impl KillRoundLedger {
         }
     }
 
-    /// Records that a write of a block was not carried out: its version must not be found later.
+    /// Records that a write was not carried out: a later read must not find its version.
     fn forget(&mut self, block: u64) {
         if let Some(under_way) = self.under_way.get_mut(block as usize) {
             *under_way = None;
         }
     }
 
-    /// Reads every block through a session.
+    /// Reads every block and checks its content.
     fn verify(&mut self, session: &mut ClientSession) -> Result<()> {
         let mut reader = KillRoundReader { ledger: self, next: 0, left: BLOCKS, wrong: vec![] };
         session.run(&mut reader)?;
@@ -152,7 +156,8 @@ impl KillRoundLedger {
         Ok(())
     }
 
-    /// Judges what a block holds: the version it must hold, or the one that was under way.
+    /// Judges the content of a block: it must be the last acknowledged version, or the one that was
+    /// in flight.
     fn judge(&mut self, block: u64, content: BlockStampState) -> Result<(), String> {
         let found = match content {
             BlockStampState::Empty => 0,
@@ -175,7 +180,7 @@ impl KillRoundLedger {
     }
 }
 
-/// Writes blocks at random, and kills when enough is written.
+/// Writes blocks at random, and kills after enough writes.
 struct Writer<'a, 'b> {
     ledger: &'a mut KillRoundLedger,
     site: &'a mut SuiteSite<'b>,
@@ -185,10 +190,11 @@ struct Writer<'a, 'b> {
     wrong: Option<String>,
 }
 
-/// The number of a flush; blocks have theirs.
+/// Number of a flush. The number of a write is its block.
 const FLUSH: u64 = u64::MAX;
 
-/// BUSY and TASK SET FULL: not accepted, not an error (SAM-5, 5.3.1).
+/// The statuses BUSY and TASK SET FULL: the command was not carried out, which is no error (SAM-5,
+/// 5.3.1).
 const NOT_NOW: [u8; 2] = [0x08, 0x28];
 
 impl ClientWorkload for Writer<'_, '_> {
@@ -215,7 +221,7 @@ impl ClientWorkload for Writer<'_, '_> {
         match answer.status {
             0 if answer.number == FLUSH => {}
             0 => self.ledger.acknowledge(answer.number),
-            // The unit did nothing of this command, so its version must not appear.
+            // The unit did nothing for this command, so a later read must not find its version.
             status if NOT_NOW.contains(&status) => self.ledger.forget(answer.number),
             status => {
                 let sense = answer.sense;

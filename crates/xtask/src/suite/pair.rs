@@ -1,6 +1,7 @@
-//! fio writes at random, reads back and checks while the unit below it changes hands: the gateway of
-//! a pair that serves is killed, or a log is exported here and adopted there, and back. The host's
-//! device stays, on our initiator with the portals of both gateways.
+//! fio writes at random, reads back and checks, while the unit below it moves to the other gateway:
+//! the active gateway of a pair is killed, or a log is exported at one gateway and adopted at the
+//! other, and back. The host keeps one device, which our initiator serves with the portals of both
+//! gateways.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -21,19 +22,20 @@ use crate::suite::fio;
 const GATEWAY: &str = "iqn.2026-11.forebay.test:shared";
 const NODE: &str = "iqn.2026-11.forebay.test:below";
 
-/// What hosts may wait for, beyond the writing itself: the promise of a pair.
+/// Longest time that a write of a host may take in a takeover. A pair promises this.
 const TAKEOVER: Duration = Duration::from_secs(10);
 
-/// The writing takes some five seconds, and a crowded machine takes its time.
+/// Time limit of fio, which needs some five seconds for its writes on an idle machine.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// Filling the half of a log takes a second.
+/// Time limit for a gateway of a pair to get its role. Copying one mirror leg of the log takes a
+/// second.
 const PAIR_LIMIT: Duration = Duration::from_secs(30);
 
-/// Into the load by this the unit changes hands.
+/// fio has been running for this time when the unit moves.
 const INTO_IT: Duration = Duration::from_millis(1500);
 
-/// Every step, where volumes can be attached.
+/// Adds all steps, if volumes can be attached here.
 pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, rounds: u32) {
     if let Some(why) = device::missing() {
         return list.leave_out(format!("fio over pairs and handovers: {why}"));
@@ -48,7 +50,8 @@ pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, rounds: u32) {
     list.add(name, move || handover(program, rounds));
 }
 
-/// Each round kills who serves, by turns: the second one is the way back.
+/// Kills the active gateway in each round. The gateways take turns, so that every second takeover
+/// goes back.
 fn failover(program: &Path, rounds: u32, log: PairSuiteLog) -> Result<StepTally> {
     let mut site = PairSuiteSite::start(program, log)?;
     site.wait_for_role(0, "active")?;
@@ -69,7 +72,7 @@ fn failover(program: &Path, rounds: u32, log: PairSuiteLog) -> Result<StepTally>
     site.finish(rounds, longest)
 }
 
-/// Each round moves the log to the other gateway.
+/// Moves the log to the other gateway in each round.
 fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
     let mut site = PairSuiteSite::start(program, PairSuiteLog::Alone)?;
     let device = site.attach()?;
@@ -80,7 +83,7 @@ fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
         let exported = site.gateway(serves)?.ask(&["gateway", "export", GATEWAY])?;
         ensure!(exported.success(), "export {}: {}", exported.ending(), exported.tail(5));
         let [from, to] = [serves, other].map(|at| site.path(&format!("{}.log", NAMES[at])));
-        // The process that has exported it has it open still.
+        // Copy the log, since the process that exported it still has it open.
         fs::copy(from, to)?;
         let settings = site.path(&format!("{}.toml", NAMES[other]));
         fs::write(&settings, &site.settings[other])?;
@@ -108,19 +111,19 @@ struct PairSuiteSite<'a> {
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// The kind of log of the unit.
+/// The kind of the unit's log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum PairSuiteLog {
-    /// The log of one gateway, handed over.
+    /// The log of a single gateway, which is handed over.
     Alone,
-    /// The log of a pair, half of it at each gateway.
+    /// The log of a pair, with one mirror leg at each gateway.
     Paired,
-    /// Such a log with an NVRAM in front of each half.
+    /// The log of a pair, with an NVRAM in front of each mirror leg.
     PairedWithNvram,
 }
 
 impl<'a> PairSuiteSite<'a> {
-    /// Starts both of a pair, or the first alone.
+    /// Starts the node, and both gateways of a pair or only the first one.
     fn start(program: &'a Path, log: PairSuiteLog) -> Result<PairSuiteSite<'a>> {
         let folder = tempfile::tempdir()?;
         let text = format!(
@@ -128,11 +131,11 @@ impl<'a> PairSuiteSite<'a> {
              [[target.unit]]\nstack = [{{ file = {{ path = \"node.img\", size = \"64MiB\" }} }}]\n"
         );
         let node = ServeProcess::start(program, folder.path(), "node", &text)?;
-        // Both are held until both are known, so that they differ.
+        // Both sockets stay open until both addresses are known, so that the ports differ.
         let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
         let addresses = [held[0].local_addr()?, held[1].local_addr()?];
         drop(held);
-        // A volume is attached once on a host; others may run this suite, too.
+        // A host attaches a volume only once, and another run of this suite may be active.
         let serial = format!("pair-{log:?}-{}", std::process::id());
         let paired = log != PairSuiteLog::Alone;
         let settings = [0, 1].map(|at| {
@@ -172,7 +175,7 @@ impl<'a> PairSuiteSite<'a> {
         self.folder.path().join(name)
     }
 
-    /// Who serves at the begin of a round, and who after it.
+    /// Returns the gateway that serves at the start of a round, and the other one.
     fn turn(&self, round: u32) -> (usize, usize) {
         let serves = round as usize % 2;
         (serves, 1 - serves)
@@ -193,7 +196,7 @@ impl<'a> PairSuiteSite<'a> {
         self.gateways[at].take().context("the gateway is down")?.stop().map(drop)
     }
 
-    /// A device on the unit, wherever it is.
+    /// Attaches the unit with the portals of both gateways.
     fn attach(&self) -> Result<AttachedTestDevice> {
         let [a, b] = self.addresses;
         let url = format!("iscsi://{a},{b}/{GATEWAY}/0");
@@ -205,7 +208,7 @@ impl<'a> PairSuiteSite<'a> {
         gateway.wait_for_role(GATEWAY, role, PAIR_LIMIT).context(NAMES[at])
     }
 
-    /// Checks every block: by a device that is new, and in the node's own file.
+    /// Checks every block: on a newly attached device, and in the node's own file.
     fn finish(mut self, rounds: u32, longest: Duration) -> Result<StepTally> {
         let (serves, other) = self.turn(rounds);
         let last = rounds - 1;
@@ -226,7 +229,7 @@ impl<'a> PairSuiteSite<'a> {
     }
 }
 
-/// Where the other half of a log is.
+/// The setting `pair` of a gateway: the URL of the other mirror leg.
 fn partner(addresses: [SocketAddr; 2], at: usize) -> String {
     let (address, name, first) = (addresses[1 - at], NAMES[1 - at], at == 0);
     format!(
@@ -235,7 +238,7 @@ fn partner(addresses: [SocketAddr; 2], at: usize) -> String {
     )
 }
 
-/// The target of the half that is here.
+/// The target that exports the mirror leg of this gateway.
 fn half(at: usize) -> String {
     format!(
         "[[target]]\nname = \"{GATEWAY}-half-{}\"\n[[target.unit]]\n\
@@ -244,13 +247,14 @@ fn half(at: usize) -> String {
     )
 }
 
-/// fio at work: 6144 blocks at random, read back and checked soon after they were written.
+/// A running fio. It writes 6144 blocks at random, and reads each back and checks it soon after the
+/// write.
 struct PairFioLoad {
     running: RunningProgram,
     report: Said,
 }
 
-/// The same blocks with the same content in every run of a round.
+/// The arguments of fio: for one round, every run has the same blocks with the same content.
 fn job(round: u32) -> Vec<String> {
     let seed = format!("--randseed={}", round + 1);
     vec!["--name=changes".to_owned(), "--bs=4k".to_owned(), "--size=24m".to_owned(), seed]
@@ -264,7 +268,7 @@ fn check(path: &str, round: u32) -> Result<()> {
 }
 
 impl PairFioLoad {
-    /// Returns when it is well under way.
+    /// Starts fio and returns when it has been running for [`INTO_IT`].
     fn start(device: &AttachedTestDevice, round: u32) -> Result<PairFioLoad> {
         let report = Said::new()?;
         let job = job(round);
@@ -280,7 +284,7 @@ impl PairFioLoad {
         Ok(load)
     }
 
-    /// Waits until all is written and checked; how long the longest write took.
+    /// Waits until all blocks are written and checked. Returns the time of the longest write.
     fn finish(mut self) -> Result<Duration> {
         let ended = self.running.ended(LOAD_LIMIT)?;
         let told = self.told()?;

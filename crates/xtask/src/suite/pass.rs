@@ -1,4 +1,5 @@
-//! Writing or reading a range of a unit once, in commands of one size, every sector stamped.
+//! Writes or reads a range of a unit once, in commands of one size. Every sector is stamped with
+//! its number and a version.
 
 use std::time::Instant;
 
@@ -9,28 +10,29 @@ use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
 
-/// Bytes of a logical block of every unit here.
+/// Size in bytes of a logical block of every unit that is used here.
 const SECTOR: usize = 512;
 
-/// A range of a unit, from its start, and how it is gone through.
+/// A range at the start of a unit, and the commands that write or read it.
 #[derive(Clone, Copy, Debug)]
 pub struct StampedPass {
     /// Sectors of one command.
     pub each: u16,
-    /// Commands.
+    /// Number of commands.
     pub commands: u64,
     /// Commands in flight.
     pub depth: usize,
 }
 
-/// Writes the range with a version in every sector; an error if a command fails.
+/// Writes the range with a version in every sector. Fails if any command fails.
 pub fn write(login: &ClientLogin, range: StampedPass, version: u64) -> Result<()> {
     let failed = run(login, range, version, true)?;
     ensure!(failed == 0, "{failed} of {} writes failed", range.commands);
     Ok(())
 }
 
-/// Reads the range: how many commands fail or bring a sector without that version.
+/// Reads the range. Returns the number of commands that failed or read a sector without that
+/// version.
 pub fn read(login: &ClientLogin, range: StampedPass, version: u64) -> Result<u64> {
     run(login, range, version, false)
 }
@@ -60,7 +62,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// The first sector of a command.
+    /// Returns the first sector of a command.
     fn start(&self, command: u64) -> u64 {
         command * u64::from(self.range.each)
     }

@@ -30,11 +30,11 @@ use round::{PowerRoundPlan, Rig};
 
 /// The rounds to run.
 pub struct PowerSuiteOptions {
-    /// Only this mode; all if none is named.
+    /// Run only this mode; None runs all.
     pub mode: Option<PowerRoundMode>,
     /// How each round ends.
     pub failure: PowerRoundFailure,
-    /// Rounds of each mode.
+    /// Number of rounds of each mode.
     pub rounds: u32,
     /// Seed of the moments of failure, and of the images that power cuts leave.
     pub seed: u64,
@@ -42,10 +42,11 @@ pub struct PowerSuiteOptions {
     pub ignored: Option<SyncSite>,
 }
 
-/// Number of rigs that run at once. A rig mostly waits for its own processes, and a pair for its `dead_after`.
+/// Number of rigs that run concurrently. A rig mostly waits for its own processes, and a pair for
+/// its `dead_after`.
 const SIDE_BY_SIDE: usize = 5;
 
-/// Both kinds of failure are steps of the suite; a kind with 0 rounds is left out.
+/// Adds a step for each kind of failure. A kind with 0 rounds is left out.
 pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, kills: u32, cuts: u32) {
     let both = [
         (PowerRoundFailure::Kill, kills, "--kill-rounds 0"),
@@ -99,10 +100,10 @@ pub fn command(
     }
 }
 
-/// The seed of the suite: a fixed one, so that every run draws the same moments.
+/// The suite's seed. It is fixed, so that every run draws the same moments.
 pub const SEED: u64 = 17;
 
-/// Runs the rounds of every wanted mode; every round is one case.
+/// Runs the rounds of every wanted mode. Every round is one case.
 pub fn run(program: &Path, wanted: &PowerSuiteOptions) -> Result<StepTally> {
     let modes: Vec<PowerRoundMode> =
         wanted.mode.map_or(PowerRoundMode::ALL.to_vec(), |mode| vec![mode]);

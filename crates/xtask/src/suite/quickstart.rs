@@ -1,4 +1,4 @@
-//! The README's first command, as a reader runs it: it must end well.
+//! Runs the first command of the README as a reader would; it must succeed.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,10 @@ use anyhow::{Result, ensure};
 
 use crate::steps::StepTally;
 
-/// Four times what it takes on a quiet machine.
+/// Time limit: four times as long as the command takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// Runs it to its end, in a folder of its own.
+/// Runs the command to its end in a folder of its own.
 pub fn check(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let begun = Instant::now();

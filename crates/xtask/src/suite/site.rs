@@ -1,5 +1,5 @@
-//! A site: a node, a line of 4 ms one way, and a gateway, each a process that can be killed and
-//! started again where it was.
+//! A site: a node, a link with a delay of 4 ms in each direction, and a gateway. Each is a process;
+//! node and gateway can be killed and started again on the same files.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use rawclient::ClientLogin;
 use rig::destage::{self, Destage};
 use rig::node::{RelayProcess, ServeProcess};
 
-/// Destaging the last of the dirty data takes a second or two.
+/// Time limit of a drain. The last dirty data is destaged within a second or two.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 const NODE: &str = "iqn.2026-11.forebay.test:node";
 const GATEWAY: &str = "iqn.2026-11.forebay.test:gateway";
 
-/// Who is killed.
+/// The process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     Gateway,
@@ -23,16 +23,17 @@ pub enum Victim {
     Both,
 }
 
-/// What a site is made of.
+/// The variable parts of a site.
 #[derive(Clone, Copy, Debug)]
 pub struct SuiteSitePlan<'a> {
-    /// Settings of the gateway's cache beyond its files.
+    /// Settings of the gateway's cache, besides those of its files.
     pub cache: &'a str,
-    /// The node has a log of its own: all that is between two flushes counts, or nothing of it.
+    /// Gives the node a log of its own with `report = "at-flush"`: after a crash its volume has all
+    /// writes between two flushes or none of them.
     pub epochs: bool,
 }
 
-/// The processes.
+/// The processes of a site, with their settings.
 pub struct SuiteSite<'a> {
     program: &'a Path,
     folder: &'a Path,
@@ -41,18 +42,18 @@ pub struct SuiteSite<'a> {
     node: Option<ServeProcess>,
     gateway: Option<ServeProcess>,
     line: RelayProcess,
-    /// Somebody is to be killed in destage.
+    /// The state of destage while a kill waits for a destage.
     awaited: Option<Awaited>,
 }
 
-/// What was seen of destage last.
+/// The state of destage when it was last read.
 struct Awaited {
     destaged: u64,
     until: Instant,
 }
 
 impl<'a> SuiteSite<'a> {
-    /// Starts all of it, with a volume of 64 MiB.
+    /// Starts all processes, with a volume of 64 MiB.
     pub fn start(
         program: &'a Path,
         folder: &'a Path,
@@ -70,7 +71,7 @@ impl<'a> SuiteSite<'a> {
             )
         };
         let node = ServeProcess::start(program, folder, "node", &settings("127.0.0.1:0"))?;
-        // Started again, it must be where the line leads to.
+        // Fix the node's port: when it is started again, the relay must find it there.
         let node_settings = settings(&node.portal().to_string());
         let line = RelayProcess::start(program, node.portal(), 4.0)?;
         let gateway_settings = format!(
@@ -93,7 +94,7 @@ impl<'a> SuiteSite<'a> {
         })
     }
 
-    /// The last lines of the gateway's events.
+    /// Returns the last 15 events of the gateway.
     pub fn gateway_events(&self) -> String {
         let path = self.folder.join("gateway.events");
         let events = std::fs::read_to_string(path).unwrap_or_default();
@@ -105,24 +106,25 @@ impl<'a> SuiteSite<'a> {
         self.gateway.as_ref().context("the gateway is down")
     }
 
-    /// How to reach the gateway's unit.
+    /// Returns the login to the gateway's unit.
     pub fn near(&self) -> Result<ClientLogin> {
         Ok(ClientLogin::new(self.gateway()?.portal(), GATEWAY, 0))
     }
 
-    /// How to reach the node's own.
+    /// Returns the login to the node's own unit.
     pub fn far(&self) -> Result<ClientLogin> {
         let node = self.node.as_ref().context("the node is down")?;
         Ok(ClientLogin::new(node.portal(), NODE, 0))
     }
 
-    /// The line between the two.
+    /// Returns the relay between gateway and node.
     pub fn line(&mut self) -> &mut RelayProcess {
         &mut self.line
     }
 
-    /// Kills a victim if dirty data is on its way to the node now. None if not: to be asked again while
-    /// hosts go on, since what goes down has an end. Not for ever.
+    /// Kills a victim if dirty data is on its way to the node now. Returns None if not: call it
+    /// again while hosts go on writing, since a destage ends. Fails if no destage is seen for
+    /// [`DRAIN_LIMIT`].
     pub fn kill_in_destage(&mut self, victim: Victim) -> Option<Result<()>> {
         match self.is_destaging() {
             Ok(false) => None,
@@ -135,7 +137,8 @@ impl<'a> SuiteSite<'a> {
         let now = Destage::of(self.gateway()?)?;
         let new = Awaited { destaged: now.destaged, until: Instant::now() + DRAIN_LIMIT };
         let awaited = self.awaited.get_or_insert(new);
-        // More has just gone down, and more waits: the next writes to the node are in flight.
+        // Something was destaged since the last call, and more is dirty: the next writes to the
+        // node are in flight.
         let is_destaging = now.destaged > awaited.destaged && now.dirty > 0;
         ensure!(is_destaging || Instant::now() < awaited.until, "no destage is ever in flight");
         awaited.destaged = now.destaged;
@@ -154,7 +157,7 @@ impl<'a> SuiteSite<'a> {
         Ok(())
     }
 
-    /// Starts the node again, if it is down.
+    /// Starts the node again if it is down.
     pub fn raise_node(&mut self) -> Result<()> {
         if self.node.is_none() {
             self.node =
@@ -163,7 +166,7 @@ impl<'a> SuiteSite<'a> {
         Ok(())
     }
 
-    /// Starts again whoever is down.
+    /// Starts every process again that is down.
     pub fn raise(&mut self) -> Result<()> {
         self.raise_node()?;
         if self.gateway.is_none() {
@@ -174,19 +177,19 @@ impl<'a> SuiteSite<'a> {
         Ok(())
     }
 
-    /// Waits until the node has everything.
+    /// Waits until the gateway has destaged everything.
     pub fn drain(&self) -> Result<()> {
         destage::drained(self.gateway()?, DRAIN_LIMIT)
     }
 
-    /// Lets the gateway destage everything, and stops it: the node is left, alone.
+    /// Waits until everything is destaged, and stops the gateway. The node alone keeps running.
     pub fn settle(&mut self) -> Result<()> {
         self.raise()?;
         self.drain()?;
         self.gateway.take().context("the gateway is down")?.stop().map(drop)
     }
 
-    /// Stops whoever is left.
+    /// Stops the processes that are still running.
     pub fn stop(mut self) -> Result<()> {
         for process in [self.gateway.take(), self.node.take()].into_iter().flatten() {
             process.stop()?;

@@ -1,4 +1,4 @@
-//! Foreign initiators against our program: libiscsi's small tools and QEMU's iSCSI driver.
+//! Foreign initiators against our target: libiscsi's small tools and QEMU's iSCSI driver.
 
 use std::fs;
 use std::path::Path;
@@ -11,20 +11,20 @@ use rawclient::stamp;
 
 use crate::steps::StepTally;
 
-/// None of these does more than some hundred megabytes.
+/// Time limit of a tool. None transfers more than some hundred megabytes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Bytes of the image that QEMU copies.
+/// Size in bytes of the image that QEMU copies.
 const IMAGE_BYTES: usize = 48 << 20;
 
-/// What one tool must say.
+/// A command, and the texts that it must print.
 struct InitiatorToolCase {
     name: &'static str,
     command: Command,
     says: Vec<String>,
 }
 
-/// iscsi-ls, iscsi-inq, iscsi-readcapacity16, iscsi-perf and our own `forebay ls`.
+/// Runs iscsi-ls, iscsi-inq, iscsi-readcapacity16, iscsi-perf and our own `forebay ls`.
 pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Result<StepTally> {
     let url = format!("{portal}/{target}/0");
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -83,19 +83,19 @@ pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Resu
     ])
 }
 
-/// A target that wants CHAP, and what both ends know.
+/// A target that requires CHAP, with the names and secrets of both ends.
 pub struct Guarded<'a> {
-    /// `127.0.0.1:3260`.
+    /// Address and port, such as `127.0.0.1:3260`.
     pub portal: &'a str,
-    /// Its name.
     pub target: &'a str,
-    /// The initiator's name and secret.
+    /// The name and the secret with which the initiator proves itself.
     pub user: (&'a str, &'a str),
-    /// The target's.
+    /// The name and the secret with which the target proves itself.
     pub mutual: (&'a str, &'a str),
 }
 
-/// libiscsi's tools with CHAP: right, wrong, none, mutual.
+/// Runs libiscsi's tools with CHAP: with the right secret, a wrong one and none, and with mutual
+/// CHAP.
 pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
     let Guarded { portal, target, user: (user, secret), mutual } = guarded;
     let list = |who: &str| {
@@ -140,7 +140,7 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
         }
         tally.count(!finished.success());
     }
-    // Who has proved nothing is told of nothing.
+    // Without a proof, discovery must not list the target.
     let finished = program::run(&mut list(""), LIMIT)?;
     let is_told = finished.output.contains(target);
     if is_told {
@@ -187,7 +187,7 @@ fn qemu_img(name: &'static str, arguments: &[&str], says: &[&str]) -> InitiatorT
     InitiatorToolCase { name, command, says: says.iter().map(|word| (*word).to_owned()).collect() }
 }
 
-/// Commands for one process of qemu-io, and what it must print.
+/// The commands for one process of qemu-io, and a text that it must print.
 struct QemuIoCase {
     name: &'static str,
     commands: &'static [&'static str],
@@ -265,7 +265,7 @@ fn wrong(finished: &ProgramResult, says: &[String]) -> Option<String> {
     if !finished.success() {
         return Some(finished.ending());
     }
-    // qemu-io ends with 0 also when a pattern was not found.
+    // qemu-io exits with 0 even if it read something else than the pattern.
     let missing = says.iter().find(|word| !finished.output.contains(word.as_str()));
     let bad = ["Pattern verification failed", "failed:"]
         .into_iter()
@@ -275,7 +275,7 @@ fn wrong(finished: &ProgramResult, says: &[String]) -> Option<String> {
         .or(bad.map(|word| format!("says '{word}'")))
 }
 
-/// An image of stamped blocks with holes of zeros between.
+/// Writes an image of stamped blocks with ranges of zeros in between.
 fn write_image(path: &Path) -> Result<()> {
     let mut image = vec![0; IMAGE_BYTES];
     for (lba, block) in image.chunks_exact_mut(4096).enumerate() {

@@ -1,5 +1,5 @@
-//! The EMC-tel-like trace. The tests of the crate `bench` replay it; they are ignored in other runs, since they need the
-//! program, and nothing beside them.
+//! Replays the EMC-tel-like trace in a step of its own. The tests of crate `bench` do it. They are
+//! ignored in other runs, since they need the program, and no other step may run at the same time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::side_steps::{SideStep, SideStepResult, StepNeed};
 use crate::suite::units::{self, TestBinary};
 
-/// The name of the step.
 pub const NAME: &str = "EMC-tel-like trace, verified";
 
-/// The tests take some ten seconds.
+/// Time limit. The tests take some ten seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Replays a piece of the trace on each server of the line-up and counts those that hold its content.
+/// Replays a part of the trace on each server of the line-up. Each server must hold the right
+/// content at the end.
 pub fn step(program: &Path, tests_of_bench: &TestBinary) -> SideStep {
     let mut command = tests_of_bench.command();
     command.args(["--ignored", "--test-threads=1"]).env("FOREBAY_PROGRAM", program);

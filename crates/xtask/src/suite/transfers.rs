@@ -1,5 +1,5 @@
-//! Every way data can travel: immediate, unsolicited, solicited, with digests and without, in
-//! commands of all sizes, by an initiator that shares no code with the target.
+//! Tests every way in which data travels: immediate, unsolicited and solicited, with and without
+//! digests, in commands of all sizes. The initiator shares no code with the target.
 
 use std::path::Path;
 
@@ -12,14 +12,16 @@ use crate::suite::pass::{self, StampedPass};
 
 const NAME: &str = "iqn.2026-11.forebay.test:transfers";
 
-/// Sectors of one command: one; a block; an odd number; around the first burst (64 KiB here); around
-/// the longest burst (256 KiB here), so that several are asked for.
+/// Sectors of one command: a single one, a block of 4 KiB, an odd number, numbers around the first
+/// burst (64 KiB here), and around the longest burst (256 KiB here), where a command needs more
+/// than one R2T.
 const SIZES: &[u16] = &[1, 8, 17, 127, 128, 129, 512, 513, 1500];
 
-/// Whether unsolicited data needs asking for, and whether a command may carry data.
+/// The values of InitialR2T and ImmediateData: if the target must solicit all data, and if a
+/// command may carry data.
 const WAYS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
-/// One case per way, digests and size.
+/// Runs all cases: one for each way, with and without digests, and size.
 pub fn check(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut tally = StepTally::default();

@@ -1,5 +1,5 @@
-//! What happens to a server while QEMU writes to it over libiscsi: QEMU hears of no error, and reads
-//! what it wrote. (Our own initiator does the same in the tests of the binary.)
+//! Restarts a server and changes its units while QEMU writes to it over libiscsi. QEMU must see no
+//! error and read what it wrote. (The tests of the program do the same with our own initiator.)
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,26 +13,26 @@ use crate::steps::StepTally;
 
 const TARGET: &str = "iqn.2026-11.forebay.test:load";
 
-/// Rounds of a write, a read of it and a pause of 10 ms: four seconds at least, so that the load
-/// lasts longer than what is done meanwhile.
+/// Rounds of a write, a read of the same data and a pause of 10 ms: at least four seconds, so that
+/// the load lasts longer than the changes.
 const ROUNDS: u32 = 400;
-/// What a round writes, in KiB, and how many places there are.
+/// Size in KiB of each round's write, and the number of places that the rounds use in turn.
 const LENGTH_KIB: u32 = 64;
 const PLACES: u32 = 64;
-/// A flush after so many rounds.
+/// A flush follows every this many rounds.
 const FLUSH_EVERY: u32 = 16;
 
-/// Rounds that each server process serves before something happens to it; as many are left for
-/// the last.
+/// Number of rounds that each server process serves before the first and the second restart. At
+/// least as many are left for the last process.
 const ROUNDS_BEFORE: [u64; 2] = [50, 150];
-/// The whole load: thirty times what it takes on a quiet machine.
+/// Time limit of the whole load: thirty times as long as it takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(120);
-/// One command of a tool.
+/// Time limit of one command of a tool.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
-/// DefaultTime2Retain, which is what an initiator gives a restart.
+/// RFC 7143's DefaultTime2Retain, in which an initiator must log in again.
 const TIME2RETAIN: Duration = Duration::from_secs(20);
 
-/// Two restarts, each within Time2Retain.
+/// Restarts the server twice, each time within Time2Retain.
 pub fn restart(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut node = ServeProcess::start(program, folder.path(), "target", &settings(0, ""))?;
@@ -51,7 +51,8 @@ pub fn restart(program: &Path) -> Result<StepTally> {
     Ok(StepTally::one().with_note(format!("{ROUNDS} rounds, {} restarts", ROUNDS_BEFORE.len())))
 }
 
-/// Another unit of the same target comes and goes: the session stays, and is told.
+/// Adds and removes another unit of the same target. The session must stay, and the host must see
+/// the change.
 pub fn units(program: &Path) -> Result<StepTally> {
     const ANOTHER: &str = "[[target.unit]]\nlun = 7\nstack = [{ memory = { size = \"16MiB\" } }]\n";
     let folder = tempfile::tempdir()?;
@@ -78,7 +79,7 @@ pub fn units(program: &Path) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// Where the oldest session came from.
+/// Returns the address from which the oldest session came.
 fn qemus_session(node: &ServeProcess) -> Result<String> {
     let status = node.status()?;
     Ok(status["sessions"][0]["address"].as_str().context("no session")?.to_owned())
@@ -91,12 +92,13 @@ fn settings(port: u16, more: &str) -> String {
     )
 }
 
-/// qemu-io at work. Each write has a pattern of its own and is read at once, and once more at the
-/// end.
+/// A running qemu-io. Each write has a pattern of its own and is read at once; the last write to
+/// each place is read once more at the end.
 struct QemuIoLoad {
     running: RunningProgram,
     output: Said,
-    /// Kept apart: what it says of a restart would fall into the middle of a line that is counted.
+    /// Messages go to a file of their own: one about a restart could interrupt a line of `output`
+    /// that is counted.
     messages: Said,
 }
 
@@ -124,7 +126,7 @@ impl QemuIoLoad {
         Ok(QemuIoLoad { running: program::start(&mut command)?, output, messages })
     }
 
-    /// Until this server process has taken as much as so many rounds write.
+    /// Waits until this server process has received as many bytes as `rounds` rounds write.
     fn wait_for_rounds(&mut self, node: &ServeProcess, rounds: u64) -> Result<()> {
         let begun = Instant::now();
         let wanted = rounds * u64::from(LENGTH_KIB) * 1024;
@@ -141,7 +143,7 @@ impl QemuIoLoad {
         }
     }
 
-    /// Waits for its end: all was written and read, and nothing went wrong.
+    /// Waits until qemu-io ends, and checks that it wrote and read everything without an error.
     fn finish(mut self) -> Result<()> {
         let status = self.running.ended(LIMIT)?;
         let text = self.output.text()?;

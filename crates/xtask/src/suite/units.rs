@@ -12,26 +12,28 @@ use crate::check::root;
 use crate::side_steps::{KernelChange, SideStep, SideStepResult, StepNeed};
 use crate::steps::StepTally;
 
-/// The names of the steps begin so.
+/// Prefix of the names of these steps.
 pub const UNITS: &str = "units: ";
 
-/// Compiling all tests, and running one test binary, with the crash simulator's minute in it.
+/// Time limit for compiling all tests, and for one test binary, even the one in which the crash
+/// simulator takes a minute.
 const LIMIT: Duration = Duration::from_secs(1500);
 
 /// A compiled test binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestBinary {
-    /// The crate, and the name of the target if it is not the crate's library or program itself: `cache simulated`.
+    /// The name of the crate. The name of the target follows, unless it is the crate's library or
+    /// program: `cache simulated`.
     pub name: String,
     path: PathBuf,
     /// The folder of the crate, in which its tests run.
     folder: PathBuf,
 }
 
-/// What cargo has compiled for the tests.
+/// The results of the compilation.
 #[derive(Default)]
 pub struct CompiledTests {
-    /// The test binaries.
+    /// All test binaries.
     pub binaries: Vec<TestBinary>,
     /// The program `forebay`, in the same profile as the tests.
     pub program: Option<PathBuf>,
@@ -57,7 +59,7 @@ pub fn compile(all: bool) -> Result<CompiledTests> {
 const SMALL_TEST: &str = "status";
 
 impl CompiledTests {
-    /// Reads the messages of cargo, one JSON object a line.
+    /// Parses the messages of cargo, one JSON object per line.
     fn of_messages(messages: &str) -> Result<CompiledTests> {
         let mut compiled = CompiledTests::default();
         for line in messages.lines().filter(|line| line.starts_with('{')) {
@@ -89,14 +91,14 @@ impl CompiledTests {
     }
 }
 
-/// How the tests are run.
+/// Options for the tests.
 #[derive(Clone, Copy)]
 pub struct UnitOptions {
-    /// Tests that need foreign tools run, too.
+    /// Run the tests that need foreign tools, too.
     pub with_tools: bool,
-    /// Points of the crash simulator; its own number if not said.
+    /// Number of points of the crash simulator; None leaves it at the simulator's default.
     pub crash_points: Option<u64>,
-    /// Minutes of the coherence test; its own time if not said.
+    /// Minutes of the coherence test; None leaves it at the default of the test.
     pub coherence_minutes: Option<u64>,
 }
 
@@ -114,11 +116,11 @@ pub fn steps(binaries: &[TestBinary], options: UnitOptions) -> Vec<SideStep> {
     binaries.iter().map(of_binary).chain([examples]).collect()
 }
 
-/// The step that runs the examples in the documentation.
+/// Name of the step that runs the examples in the documentation.
 pub const EXAMPLES: &str = "units: examples in the documentation";
 
-/// The test binaries that need more than a place beside others: those that measure times, that change what all processes
-/// share in the kernel, or that keep all processors busy.
+/// The test binaries that need more than one place: those that measure times, that change kernel
+/// state which all processes share, or that keep all processors busy.
 const NEEDS: [(&str, StepNeed); 16] = [
     ("attach", MOUNTS),
     ("attach device", MOUNTS),
@@ -152,14 +154,15 @@ impl TestBinary {
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        // Daemons such as tgtd are in folders that are in root's path only.
+        // Daemons such as tgtd are in folders that only root has in PATH.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
         command
     }
 }
 
-/// Runs a test binary, counts its cases and keeps the part of its output that matters.
+/// Runs a test binary and counts its cases. The output keeps the lines that do not report a passed
+/// case.
 pub fn run(command: Command, limit: Duration) -> SideStepResult {
     match output_of(command, limit) {
         Ok((status, output)) => {
@@ -178,12 +181,13 @@ pub fn run(command: Command, limit: Duration) -> SideStepResult {
     }
 }
 
-/// Returns how a program ended, None if it was killed after `limit`, and its output, errors last.
+/// Runs a program. Returns its exit status, or None if it was killed after `limit`, and its output,
+/// standard error last.
 fn output_of(mut command: Command, limit: Duration) -> Result<(Option<ExitStatus>, String)> {
-    // Two files: a line with an error must not fall into the middle of a line that is counted.
+    // Separate files: otherwise a line of standard error could interrupt a line that is counted.
     let (output, errors) = (Said::new()?, Said::new()?);
     command.stdin(Stdio::null()).stdout(output.output()?).stderr(errors.output()?);
-    // The program leads a group of its own: the test that hangs ends with it.
+    // The program leads a process group, so that the processes of a hanging test are killed, too.
     let mut running = program::start(&mut command)?;
     let status = running.ended(limit)?;
     drop(running);
@@ -191,7 +195,7 @@ fn output_of(mut command: Command, limit: Duration) -> Result<(Option<ExitStatus
 }
 
 impl UnitOptions {
-    /// Sets the variables that the tests read.
+    /// Sets the environment variables that the tests read.
     fn set(self, command: &mut Command) {
         if !self.with_tools {
             command.env("FOREBAY_NO_INTEROP", "1");
@@ -211,11 +215,11 @@ impl UnitOptions {
     }
 }
 
-/// Time allowed for each crash point. The default of 20,000 points takes a minute on two idle CPUs, which is 3 ms a
-/// point; other work on the machine can make it ten times as long.
+/// Time allowed for each crash point. The default of 20,000 points takes a minute on two idle CPUs,
+/// which is 3 ms a point; other work on the machine can make it ten times as long.
 const MILLISECONDS_PER_POINT: u64 = 40;
 
-/// Adds the counts of the output of tests, and returns the lines that do not say that a case passed.
+/// Adds the counts in the output of tests, and returns the lines that do not report a passed case.
 fn read(output: &str, tally: &mut StepTally) -> String {
     let mut kept = String::new();
     for line in output.lines() {
@@ -231,7 +235,7 @@ fn read(output: &str, tally: &mut StepTally) -> String {
     kept
 }
 
-/// Adds the counts of a line that ends the output of a test binary. Returns false for any other line.
+/// Adds the counts of a line with a result of a test binary. Returns false for any other line.
 pub fn count(line: &str, tally: &mut StepTally) -> bool {
     let Some((passed, failed)) = result(line) else { return false };
     tally.passed += passed;
@@ -239,7 +243,8 @@ pub fn count(line: &str, tally: &mut StepTally) -> bool {
     true
 }
 
-/// Passed and failed of a line such as `test result: ok. 28 passed; 0 failed; ...`.
+/// Returns the numbers of passed and failed cases in a line such as `test result: ok. 28 passed; 0
+/// failed; ...`.
 fn result(line: &str) -> Option<(u64, u64)> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let count = |word: &str| {

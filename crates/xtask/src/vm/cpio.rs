@@ -1,25 +1,25 @@
-//! The archive a kernel unpacks into memory at boot: cpio's "newc" format (Linux,
+//! Writes the archive that a kernel unpacks into memory at boot: cpio's "newc" format (Linux,
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 
-/// An archive being written.
+/// An archive that is being written.
 #[derive(Default)]
 pub struct Cpio {
     bytes: Vec<u8>,
     entries: u32,
 }
 
-/// File types of `st_mode`.
+/// File types, as in the field `st_mode` of stat(2).
 const REGULAR: u32 = 0o100_000;
 const FOLDER: u32 = 0o040_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
 impl Cpio {
-    /// Adds a folder; those above it must be there.
+    /// Adds a folder. The folders above it must be in the archive already.
     pub fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER | 0o755, (0, 0), &[]);
     }
 
-    /// Adds a file that may be executed.
+    /// Adds an executable file.
     pub fn file(&mut self, name: &str, contents: &[u8]) {
         self.entry(name, REGULAR | 0o755, (0, 0), contents);
     }
@@ -29,7 +29,7 @@ impl Cpio {
         self.entry(name, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
     }
 
-    /// The whole archive.
+    /// Ends the archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
@@ -40,7 +40,8 @@ impl Cpio {
         let size = u32::try_from(contents.len()).expect("nothing here is near 4 GiB");
         let name_size = u32::try_from(name.len() + 1).expect("a short name");
         // ino, mode, uid, gid, nlink, mtime, size, dev major and minor, rdev major and minor, name
-        // size, checksum (not used): all times 0, so that equal contents are equal archives.
+        // size, checksum (not used). All times are 0, so that the same files always give the same
+        // archive.
         let (major, minor) = device;
         let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, major, minor, name_size, 0];
         self.bytes.extend_from_slice(b"070701");
@@ -54,7 +55,8 @@ impl Cpio {
         self.pad();
     }
 
-    /// Names and contents end on a multiple of four bytes.
+    /// Pads with zeros to a multiple of four bytes, as the format requires after names and
+    /// contents.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

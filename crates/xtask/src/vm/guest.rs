@@ -1,4 +1,4 @@
-//! A booted machine: scripts run in it, its cables are pulled and plugged in.
+//! A booted machine. Scripts can be run in it, and its network cables pulled and plugged in.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,42 +17,45 @@ use crate::vm::host;
 use crate::vm::image::VmImage;
 use crate::vm::monitor::Monitor;
 
-/// The scripts' common part.
+/// Shell functions that every script can use.
 const LIBRARY: &str = include_str!("guest/lib.sh");
 
-/// From start to ready: some 5 s under emulation on an idle machine.
+/// Time limit from the start of QEMU until the machine accepts scripts. Under emulation on an idle
+/// machine it takes some 5 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
-/// What the machine needs beyond a script's own limit to say how it ended.
+/// Time that the machine needs, beyond a script's own limit, to report the script's end.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A script that prints more than this is broken.
+/// Limit of a script's output in bytes. A script that prints more is broken.
 const MOST_OUTPUT: u64 = 16 << 20;
 
-/// How the machine sees the host over its first and its second network.
+/// The host's addresses in the machine's first and second network.
 pub const HOSTS: [&str; 2] = ["10.0.2.2", "10.0.3.2"];
 
-/// What a machine has.
+/// Optional hardware of a machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hardware {
-    /// A second way to the host.
+    /// A second network card, so that there are two paths to the host.
     pub second_card: bool,
-    /// A port of the host's loopback that leads to port 3260 of the machine.
+    /// A port on the host's loopback interface that is forwarded to port 3260 of the machine.
     pub forwarded: Option<u16>,
 }
 
-/// A machine that runs. It is gone when this is dropped, and so is what it wrote on its disk.
+/// A running machine. Dropping it ends the machine and discards everything that it wrote to its
+/// disk.
 pub struct Guest {
-    /// Ended with us.
+    /// QEMU, which ends when this is dropped.
     running: RunningProgram,
     agent: BufReader<UnixStream>,
     monitor: Monitor,
-    /// The kernel's release.
+    /// The release of its kernel.
     pub release: String,
 }
 
 impl Guest {
-    /// Boots a machine and waits until it takes scripts. Its console is kept in the folder.
+    /// Boots a machine and waits until it accepts scripts. Its console output goes to a file in
+    /// `folder`.
     pub fn boot(image: &VmImage, hardware: Hardware, folder: &Path) -> Result<Guest> {
         let start = Instant::now();
         let (agent, agent_end) = UnixStream::pair()?;
@@ -67,7 +70,7 @@ impl Guest {
         let errors = fs::File::create(folder.join(ERRORS))?;
         command.stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
         let running = program::start(&mut command)?;
-        // It holds the other ends, which must close with QEMU.
+        // The command holds QEMU's ends of the sockets, which must close when QEMU ends.
         drop(command);
         let told = || fs::read_to_string(folder.join(ERRORS)).unwrap_or_default();
         let monitor = Monitor::open(monitor).with_context(told)?;
@@ -83,7 +86,8 @@ impl Guest {
         Ok(Guest { running, agent, monitor, release: release.to_owned() })
     }
 
-    /// Runs a script and says what it printed; an error if it fails or takes longer than `limit`.
+    /// Runs a script and returns its output. Fails if the script fails or takes longer than
+    /// `limit`.
     pub fn run(&mut self, what: &str, limit: Duration, script: &str) -> Result<String> {
         let start = Instant::now();
         let (code, output) = self.ask(limit, script).with_context(|| what.to_owned())?;
@@ -96,12 +100,12 @@ impl Guest {
         }
     }
 
-    /// Runs a script: its exit code (124 if it ran past its limit) and what it printed.
+    /// Runs a script. Returns its exit code (124 or 137 if it exceeded its limit) and its output.
     pub fn ask(&mut self, limit: Duration, script: &str) -> Result<(i32, String)> {
         let script = format!("{LIBRARY}\n{script}\n");
         let agent = self.agent.get_mut();
         agent.set_read_timeout(Some(limit + GRACE))?;
-        // The limit is in whole seconds of the machine.
+        // The machine counts the limit in whole seconds.
         let head = format!("{} {}\n", limit.as_secs().max(1), script.len());
         agent.write_all((head + &script).as_bytes())?;
         let mut line = String::new();
@@ -114,7 +118,7 @@ impl Guest {
         Ok((code, String::from_utf8_lossy(&output).into_owned()))
     }
 
-    /// How QEMU ended, for one that has closed its end.
+    /// Says how QEMU ended, after it has closed its end of the socket.
     fn ending(&mut self) -> String {
         match self.running.ended(GRACE) {
             Ok(Some(status)) => format!("the machine is gone: QEMU ended with {status}"),
@@ -123,7 +127,7 @@ impl Guest {
         }
     }
 
-    /// Runs commands one after the other, each at most `limit` long, and says how each of them ended.
+    /// Runs commands one after the other, each for at most `limit`, and returns their results.
     pub fn each(
         &mut self,
         what: &str,
@@ -131,7 +135,7 @@ impl Guest {
         commands: &[String],
     ) -> Result<Vec<ProgramResult>> {
         let mut ended = vec![];
-        // Some at a time: so that what is printed stays short and the time that is waited for one
+        // Run them in groups, so that the output of a script stays short, and the time until its
         // answer bounded.
         for commands in commands.chunks(AT_A_TIME) {
             let seconds = limit.as_secs().max(1);
@@ -144,26 +148,28 @@ impl Guest {
         Ok(ended)
     }
 
-    /// Pulls the cable out of a card, 0 or 1.
+    /// Pulls the cable of a network card, 0 or 1.
     pub fn pull(&mut self, card: usize) -> Result<()> {
         println!("    cable {card} pulled");
         self.monitor.set_link(&format!("net{card}"), false)
     }
 
-    /// Plugs it in again.
+    /// Plugs the cable of a network card in again.
     pub fn plug(&mut self, card: usize) -> Result<()> {
         println!("    cable {card} plugged in");
         self.monitor.set_link(&format!("net{card}"), true)
     }
 }
 
-/// Commands of one script of [`Guest::each`].
+/// Number of commands in one script of [`Guest::each`].
 const AT_A_TIME: usize = 20;
 
-/// Stands alone on a line after what a command printed, before its exit code.
+/// Text at the start of the line that follows a command's output. The exit code follows on the same
+/// line.
 const ENDED: &str = "@@@ ended with";
 
-/// A command whose output is followed by a line with its exit code.
+/// Returns shell code that runs a command with a time limit and then prints a line with its exit
+/// code.
 fn marked(command: &str, seconds: u64) -> String {
     format!(
         "timeout -k 2 {seconds} bash -c \"$(cat <<'@@@'\n{command}\n@@@\n)\" </dev/null\n\
@@ -176,7 +182,7 @@ fn endings(output: &str) -> Vec<ProgramResult> {
     let mut text = String::new();
     for line in output.lines() {
         if let Some(code) = line.strip_prefix(ENDED).and_then(|code| code.trim().parse().ok()) {
-            // The machine does not report how long each command took.
+            // The machine does not report the run time of each command.
             let (status, took) = (status(code), Duration::ZERO);
             ended.push(ProgramResult { status, output: std::mem::take(&mut text), took });
         } else {
@@ -187,7 +193,8 @@ fn endings(output: &str) -> Vec<ProgramResult> {
     ended
 }
 
-/// What a shell's exit code says: past its time, killed by a signal, or the program's own.
+/// Converts the exit code of a shell: time limit exceeded, killed by a signal, or the exit code of
+/// the program.
 fn status(code: i32) -> Option<ExitStatus> {
     match code {
         124 | 137 => None,
@@ -208,11 +215,12 @@ fn machine(
     if host::has_virtualisation() {
         command.args(["-accel", "kvm", "-cpu", "host"]);
     } else {
-        // Page tables of five levels only cost time under emulation.
+        // Page tables of five levels only make emulation slower.
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-la57"]);
     }
     command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initrd);
-    // A panic ends QEMU at once (with -no-reboot); names of cards stay eth0 and eth1.
+    // panic=-1 with -no-reboot: a kernel panic ends QEMU at once. net.ifnames=0: the network cards
+    // are named eth0 and eth1.
     command.args(["-append", "console=ttyS0 loglevel=6 panic=-1 net.ifnames=0"]);
     command.arg("-serial").arg(option("file:", &folder.join(CONSOLE)));
     command.arg("-drive").arg(option("if=virtio,format=raw,snapshot=on,file=", &image.disk));
@@ -228,17 +236,18 @@ fn machine(
 
 fn card(command: &mut Command, number: usize, network: &str, more: &str) {
     command.arg("-netdev").arg(format!("user,id=user{number},net={network},ipv6=off{more}"));
-    // Without a ROM to boot from the network.
+    // No ROM: the machine does not boot from the network.
     let device = format!("virtio-net-pci,netdev=user{number},id=net{number},romfile=");
     command.arg("-device").arg(device);
 }
 
-/// QEMU reads a comma in a path as the end of it, unless it is doubled.
+/// Makes an option with a path at its end. QEMU reads a single comma in a path as its end,
+/// therefore commas are doubled.
 fn option(start: &str, path: &Path) -> String {
     format!("{start}{}", path.display().to_string().replace(',', ",,"))
 }
 
-/// Gives QEMU one end of a pair of sockets.
+/// Passes one end of a pair of sockets to QEMU.
 fn channel(command: &mut Command, name: &str, end: OwnedFd) {
     command.arg("-chardev").arg(format!("socket,id={name},fd={}", end.as_raw_fd()));
     // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
@@ -247,20 +256,20 @@ fn channel(command: &mut Command, name: &str, end: OwnedFd) {
     }
 }
 
-/// The file in a machine's folder with all that its kernel and its first programs said.
+/// File in a machine's folder with the output of its kernel and its first programs.
 const CONSOLE: &str = "console.log";
 
-/// The one with QEMU's own complaints.
+/// File in a machine's folder with QEMU's own messages.
 const ERRORS: &str = "qemu.log";
 
-/// The last lines of a machine's console, and all that QEMU itself had to say.
+/// Returns the last lines of a machine's console and all messages of QEMU.
 pub fn console(folder: &Path) -> Option<String> {
     let text = fs::read(folder.join(CONSOLE)).ok()?;
     let told = fs::read_to_string(folder.join(ERRORS)).unwrap_or_default();
     Some(last(&String::from_utf8_lossy(&text)) + &told)
 }
 
-/// Lines that a failure shows of a longer text.
+/// Number of lines of a longer text that a failure shows.
 const SHOWN: usize = 40;
 
 fn last(text: &str) -> String {
@@ -268,7 +277,7 @@ fn last(text: &str) -> String {
     lines[lines.len().saturating_sub(SHOWN)..].join("\n")
 }
 
-/// Where a machine's files are below a scenario's folder.
+/// Returns the folder of a machine's files, below the scenario's folder.
 pub fn folder(of: &Path, number: usize) -> PathBuf {
     of.join(format!("guest{number}"))
 }

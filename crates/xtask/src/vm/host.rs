@@ -1,11 +1,11 @@
-//! What the host needs to build and run the machine.
+//! The programs and files that the host needs to build and run the machine.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use rig::packages;
 
-/// Tool, and the Debian package that has it.
+/// A tool, and the Debian package that contains it.
 const TOOLS: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("apt-get", "apt"),
@@ -14,13 +14,14 @@ const TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
 ];
 
-/// A firmware that only starts a kernel: a second sooner than the usual one under emulation.
+/// A firmware that does no more than start a kernel. Under emulation it is a second faster than the
+/// usual one.
 const FIRMWARE: &str = "qboot.rom";
 
-/// Where distributions keep QEMU's firmware.
+/// Folders in which distributions keep QEMU's firmware.
 const FIRMWARE_FOLDERS: &[&str] = &["/usr/share/qemu", "/usr/share/qboot"];
 
-/// Makes sure that every tool is there, or says what to do.
+/// Makes sure that every tool is installed. Otherwise the error says what to do.
 pub fn provide() -> Result<String> {
     if cfg!(not(target_arch = "x86_64")) {
         bail!("the machine is built from Debian's amd64 packages: run this on an amd64 Debian");
@@ -28,7 +29,7 @@ pub fn provide() -> Result<String> {
     packages::install(missing, "the virtual machine is built from Debian's packages by these")
 }
 
-/// The firmware, if it is there.
+/// Returns the path of the firmware, if it is installed.
 pub fn firmware() -> Option<PathBuf> {
     FIRMWARE_FOLDERS
         .iter()
@@ -36,8 +37,8 @@ pub fn firmware() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Whether the CPU can run guests itself. A `/dev/kvm` alone is no sign: there are some that emulate
-/// every privileged instruction and are slower than QEMU's own emulation.
+/// Returns true if the CPU can run guests itself. The existence of `/dev/kvm` is not enough: some
+/// of these devices emulate every privileged instruction and are slower than QEMU's own emulation.
 pub fn has_virtualisation() -> bool {
     let can = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| virtualises(&text));
     can && std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()

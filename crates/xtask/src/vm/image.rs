@@ -1,5 +1,5 @@
-//! The machine's disk, kernel and first programs, made from packages without root or a loop device,
-//! and kept: made anew only when the recipe changes or when asked.
+//! The machine's disk, kernel and first programs. They are made from packages, without root or a
+//! loop device, and kept. They are made again only if the recipe changes, or on request.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,13 +17,13 @@ use crate::vm::packages;
 const FIRST_PROGRAM: &str = include_str!("guest/initrd.sh");
 const GUEST_PROGRAM: &str = include_str!("guest/init.sh");
 
-/// Raised when this file makes something else than before.
+/// Increased whenever a change in this file changes the image.
 const RECIPE: u32 = 1;
 
-/// Modules that bring the root disk, as the kernel's `modules.dep` names them.
+/// Modules for access to the root disk, named as in the kernel's `modules.dep`.
 const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
 
-/// What nobody reads in the machine, and some programs that only package scripts need.
+/// Files that no program in the machine reads, and programs that only package scripts need.
 const LEFT_OUT: &[&str] = &[
     "./usr/share/doc",
     "./usr/share/man",
@@ -34,28 +34,31 @@ const LEFT_OUT: &[&str] = &[
     "./usr/lib/x86_64-linux-gnu/perl-base",
 ];
 
-/// The packages unpack to some 190 MB; the machine writes next to nothing on this disk.
+/// Size of the root disk in bytes. The packages unpack to some 190 MB, and the machine writes very
+/// little to this disk.
 const DISK_BYTES: u64 = 400 << 20;
 
-/// Unpacking one package takes milliseconds, the kernel's modules some seconds.
+/// Time limit of a program. Unpacking one package takes milliseconds, the kernel's modules some
+/// seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What QEMU boots.
+/// The files that QEMU boots.
 pub struct VmImage {
-    /// The kernel, compressed as Debian ships it.
+    /// The kernel, compressed as in Debian's package.
     pub kernel: PathBuf,
-    /// The first programs, an archive.
+    /// The archive with the first programs.
     pub initrd: PathBuf,
     /// The root disk, an ext4 file system.
     pub disk: PathBuf,
     /// The version of the kernel's package.
     pub kernel_version: String,
-    /// The files of all packages.
+    /// The file names of all packages.
     pub packages: Vec<String>,
 }
 
 impl VmImage {
-    /// The image in this folder, made if it is not there or `fresh` is wanted.
+    /// Returns the image in this folder. Makes it if it does not exist, if it is out of date, or if
+    /// `fresh` is true.
     pub fn provide(folder: &Path, fresh: bool) -> Result<VmImage> {
         if let (Some(image), false) = (VmImage::existing(folder), fresh) {
             return Ok(image);
@@ -95,7 +98,8 @@ impl VmImage {
     fn make(folder: &Path, packages: &[PathBuf]) -> Result<VmImage> {
         let names = packages.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
         let image = VmImage::at(folder, packages::kernel(packages)?, names.collect());
-        // Gone first and written last: a build that is cut short leaves no image that seems whole.
+        // The record is removed first and written last: an interrupted build leaves no image that
+        // seems complete.
         let _ = fs::remove_file(folder.join(RECORD));
         let scratch = tempfile::tempdir_in(folder)?;
         let root = scratch.path().join("disk");
@@ -117,16 +121,17 @@ impl VmImage {
     }
 }
 
-/// The file that says what the image was made of.
+/// The file that records from what the image was made.
 const RECORD: &str = "image.json";
 
-/// All that decides what an image is, apart from the versions of the packages.
+/// Returns everything that determines an image, except the versions of the packages.
 fn recipe() -> Value {
     json!([RECIPE, packages::WANTED, FIRST_PROGRAM, GUEST_PROGRAM])
 }
 
 fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
-    // Packages of this release still name both places; links first, as on an installed system.
+    // Packages of this release still use both `/bin` and `/usr/bin`. Make the links first, as on an
+    // installed system.
     for name in ["bin", "sbin", "lib", "lib64"] {
         fs::create_dir_all(root.join("usr").join(name))?;
         symlink(Path::new("usr").join(name), root.join(name))?;
@@ -147,7 +152,7 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the scripts of the packages would have done at their installation.
+/// Does what the scripts of the packages would have done in an installation.
 fn settle(root: &Path) -> Result<()> {
     for folder in ["dev", "proc", "sys", "run", "tmp", "mnt", "etc", "var/lib"] {
         fs::create_dir_all(root.join(folder))?;
@@ -170,14 +175,14 @@ fn program(path: &Path, text: &str) -> Result<()> {
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
-/// The kernel's release, which names its folder of modules.
+/// Returns the kernel's release, which is the name of its folder of modules.
 fn release(root: &Path) -> Result<String> {
     let mut folders = fs::read_dir(root.join("lib/modules"))?;
     let folder = folders.next().context("the kernel has no modules")??;
     folder.file_name().into_string().ok().context("a strange kernel release")
 }
 
-/// Runs the machine's own depmod with the machine's own libraries: the host may have none.
+/// Runs depmod from the image with the libraries from the image: the host may have none.
 fn index_modules(root: &Path, release: &str) -> Result<()> {
     let libraries = root.join("lib/x86_64-linux-gnu");
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
@@ -186,7 +191,8 @@ fn index_modules(root: &Path, release: &str) -> Result<()> {
     run(&mut command)
 }
 
-/// The archive that the kernel starts from: busybox, one script and the modules of the disk.
+/// Returns the archive that the kernel boots from: busybox, one script and the modules for the
+/// disk.
 fn initrd(root: &Path, release: &str) -> Result<Vec<u8>> {
     let modules = root.join("lib/modules").join(release);
     let index = fs::read_to_string(modules.join("modules.dep"))?;
@@ -207,7 +213,8 @@ fn initrd(root: &Path, release: &str) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// The files of these modules and of what they need, each after what it needs.
+/// Returns the files of these modules and of all modules that they need, in an order in which they
+/// can be loaded.
 fn in_order<'a>(index: &'a str, wanted: &[&str]) -> Option<Vec<&'a str>> {
     let name = |path: &'a str| path.rsplit('/').next()?.strip_suffix(".ko");
     let lines = index.lines().filter_map(|line| line.split_once(':'));
@@ -216,7 +223,7 @@ fn in_order<'a>(index: &'a str, wanted: &[&str]) -> Option<Vec<&'a str>> {
     let mut order: Vec<&str> = vec![];
     for module in wanted {
         let &(path, needs) = needs.get(module)?;
-        // depmod lists what must be loaded first last.
+        // depmod lists dependencies in reverse order: the one to load first comes last.
         for file in needs.split_whitespace().rev().chain([path]) {
             if !order.contains(&file) {
                 order.push(file);

@@ -1,4 +1,4 @@
-//! QEMU's control channel (QMP): one JSON object a line, answers mixed with events.
+//! QEMU's control channel (QMP): one JSON object per line, with events between the answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-/// QEMU answers at once, unless the machine is overloaded.
+/// Time limit of an answer. QEMU answers at once, unless the machine is overloaded.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A channel on which commands can be given.
+/// A QMP channel that accepts commands.
 pub struct Monitor {
     stream: BufReader<UnixStream>,
 }
 
 impl Monitor {
-    /// Greets QEMU at the other end.
+    /// Reads QEMU's greeting and enables commands.
     pub fn open(stream: UnixStream) -> Result<Monitor> {
         stream.set_read_timeout(Some(LIMIT))?;
         let mut monitor = Monitor { stream: BufReader::new(stream) };
@@ -26,7 +26,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Plugs the cable of a network card in, or pulls it out.
+    /// Plugs the cable of a network card in, or pulls it.
     pub fn set_link(&mut self, card: &str, up: bool) -> Result<()> {
         self.command("set_link", json!({ "name": card, "up": up }))
     }

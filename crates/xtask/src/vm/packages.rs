@@ -1,4 +1,5 @@
-//! The Debian packages the machine is made of: which, and downloaded to a folder that is kept.
+//! The list of Debian packages from which the machine is made, and their download to a folder that
+//! is kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use program::ProgramResult;
 
-/// What the machine shall have; what these need comes with them.
+/// The packages that the machine needs. Their dependencies are added.
 pub const WANTED: &[&str] = &[
     "linux-image-cloud-amd64",
     "bash",
@@ -31,13 +32,15 @@ pub const WANTED: &[&str] = &[
     "util-linux",
 ];
 
-/// All packages together have some 65 MB; a slow mirror needs a while for them.
+/// Time limit of apt-get. All packages together have some 65 MB, which takes a while from a slow
+/// mirror.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A package mirror that fails now often works a moment later.
+/// Number of attempts. A package mirror that fails now often works a moment later.
 const ATTEMPTS: usize = 3;
 
-/// Downloads what is not in `folder` yet and says where all of them are, sorted by name.
+/// Downloads the packages that are not in `folder` yet. Returns the paths of all packages, sorted
+/// by name.
 pub fn provide(folder: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(folder)?;
     let files = closure()?;
@@ -49,7 +52,7 @@ pub fn provide(folder: &Path) -> Result<Vec<PathBuf>> {
         }
         println!("    downloading {} packages (attempt {attempt} of {ATTEMPTS})", missing.len());
         let mut command = Command::new("apt-get");
-        // Only whole packages, checked by apt-get, ever stand in the folder under their names.
+        // apt-get checks each package before it puts it into the folder under its name.
         command.arg("download").current_dir(folder);
         command.args(missing.iter().filter_map(|file| package(file)));
         let finished = program::run(&mut command, LIMIT)?;
@@ -60,7 +63,7 @@ pub fn provide(folder: &Path) -> Result<Vec<PathBuf>> {
     anyhow::bail!("apt-get cannot download the machine's packages")
 }
 
-/// The files of all packages that are needed on a system without any, as apt-get works it out.
+/// Returns the file names of all packages that an empty system needs, as computed by apt-get.
 fn closure() -> Result<Vec<String>> {
     let empty = tempfile::tempdir()?;
     let status = empty.path().join("status");
@@ -77,7 +80,7 @@ fn closure() -> Result<Vec<String>> {
     };
     let mut finished = ask()?;
     if !finished.success() {
-        // A fresh container knows no packages at all.
+        // A new container has no package lists at all.
         println!("    apt-get update");
         let _ = program::run(Command::new("apt-get").args(["update", "-qq"]), LIMIT)?;
         finished = ask()?;
@@ -93,20 +96,21 @@ fn closure() -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// The file names of lines such as `'http://.../dash_1.deb' dash_1_amd64.deb 98140 MD5Sum:...`.
+/// Returns the file names in lines such as `'http://.../dash_1.deb' dash_1_amd64.deb 98140
+/// MD5Sum:...`.
 fn files(output: &str) -> Vec<String> {
     let lines = output.lines().filter(|line| line.starts_with('\''));
     lines.filter_map(|line| line.split_whitespace().nth(1)).map(str::to_owned).collect()
 }
 
-/// What `apt-get download` calls the package of a file: `name=version`.
+/// Returns the name for `apt-get download` of the package in a file: `name=version`.
 fn package(file: &str) -> Option<String> {
     let (name_and_version, _architecture) = file.strip_suffix(".deb")?.rsplit_once('_')?;
     let (name, version) = name_and_version.split_once('_')?;
     Some(format!("{name}={}", version.replace("%3a", ":")))
 }
 
-/// The kernel's version as its package calls it, such as `6.1.192-2`.
+/// Returns the version of the kernel's package, such as `6.1.192-2`.
 pub fn kernel(files: &[PathBuf]) -> Result<String> {
     let names = files.iter().filter_map(|path| path.file_name()?.to_str());
     let mut versions = names

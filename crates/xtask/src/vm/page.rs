@@ -1,11 +1,11 @@
-//! The page that keeps a run.
+//! The page on which the results of a run are kept.
 
 use std::fmt::Write;
 
 use crate::vm::image::VmImage;
 use crate::vm::{Played, counts};
 
-/// What was run and how it went, in Markdown.
+/// Returns the results of a run as Markdown.
 pub fn page(image: &VmImage, played: &[Played], emulated: bool) -> String {
     let mut page = String::from(
         "# A real kernel against Forebay\n\n\

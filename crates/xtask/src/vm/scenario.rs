@@ -1,4 +1,4 @@
-//! What is played with a real kernel: one file a scenario, and their list.
+//! The list of scenarios with a real kernel. Each scenario is in a file of its own.
 
 pub mod filesystem;
 pub mod cut;
@@ -18,17 +18,17 @@ use anyhow::Result;
 
 use crate::vm::stage::VmScenarioStage;
 
-/// A scenario.
+/// A scenario, which a run can select by its name.
 pub struct Scenario {
-    /// Its name on the command line.
+    /// The name for the command line.
     pub name: &'static str,
-    /// What it shows.
+    /// A text for people: what the scenario shows.
     pub shows: &'static str,
-    /// Plays it; an error is a failure.
+    /// Runs the scenario. An error is a failure.
     pub play: fn(&mut VmScenarioStage<'_>) -> Result<()>,
 }
 
-/// All of them, in the order they are played.
+/// All scenarios, in the order in which they run.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "filesystem",
@@ -97,7 +97,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The scenarios of these names; all if none is named.
+/// Returns the scenarios with these names, or all if no name is given.
 pub fn named(names: &[String]) -> Result<Vec<&'static Scenario>> {
     let unknown = names.iter().find(|name| SCENARIOS.iter().all(|known| known.name != **name));
     if let Some(name) = unknown {

@@ -1,4 +1,5 @@
-//! What a scenario plays on: the program, the machine, a folder; and what it found so far.
+//! The environment of a scenario: the program, the machine's image and a folder; and the results so
+//! far.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,16 +10,17 @@ use rig::node::ServeProcess;
 use crate::vm::guest::{self, Guest, Hardware};
 use crate::vm::image::VmImage;
 
-/// A script that does nothing long: some commands, a login, a small file system.
+/// Time limit of a short script: some commands, a login, a small file system.
 pub const SHORT: Duration = Duration::from_secs(40);
 
-/// A script that waits for recovery or moves some tens of megabytes.
+/// Time limit of a script that waits for a recovery or transfers some tens of megabytes.
 pub const LONG: Duration = Duration::from_secs(90);
 
-/// The name that machines log in under.
+/// The initiator name of machines.
 pub const INITIATOR: &str = "iqn.2026-11.forebay.vm:guest";
 
-/// Settings of a target with one unit, on these ports of the loopback (0: any).
+/// Returns the settings of a target with one unit, on these ports of the loopback interface (0: any
+/// free port).
 pub fn settings(target: &str, ports: &[u16], stack: &str) -> String {
     let portals: Vec<String> = ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
     let portals = portals.join(", ");
@@ -28,46 +30,43 @@ pub fn settings(target: &str, ports: &[u16], stack: &str) -> String {
     )
 }
 
-/// A layer: a file of so many MiB.
+/// Returns a layer: a file of `mib` MiB.
 pub fn file(name: &str, mib: u32) -> String {
     format!("{{ file = {{ path = \"{name}\", size = \"{mib}MiB\" }} }}")
 }
 
-/// A number that a scenario found.
+/// A measurement of a scenario.
 pub struct VmScenarioFigure {
-    /// What was done.
+    /// The load that was measured.
     pub what: &'static str,
-    /// With which parts.
+    /// The combination of initiator, target and cache that was measured.
     pub name: String,
-    /// In what it is counted.
+    /// The unit of the value.
     pub unit: &'static str,
-    /// The number.
     pub value: f64,
 }
 
-/// The stage of one scenario.
+/// The environment of one scenario, and its results.
 pub struct VmScenarioStage<'a> {
     /// The program under test.
     pub program: &'a Path,
-    /// The machine's image.
     pub image: &'a VmImage,
-    /// Files of this scenario: backing files, settings, events, consoles.
+    /// The folder with the files of this scenario: volumes, settings, events, consoles.
     pub folder: PathBuf,
-    /// Whether everything is wanted, however long it takes.
+    /// Run every part of the scenario, even those that take long.
     pub all: bool,
-    /// The release of the kernel that ran.
+    /// Release of the kernel, when a machine has booted.
     pub release: Option<String>,
-    /// What held.
+    /// The statements that held.
     pub held: Vec<String>,
-    /// Steps that were not run, and why.
+    /// Steps that were not run, each with the reason.
     pub not_run: Vec<(String, String)>,
-    /// What was measured.
     pub figures: Vec<VmScenarioFigure>,
     guests: usize,
 }
 
 impl<'a> VmScenarioStage<'a> {
-    /// An empty stage; the folder exists.
+    /// Makes the environment. The folder must exist.
     pub fn new(
         program: &'a Path,
         image: &'a VmImage,
@@ -103,17 +102,18 @@ impl<'a> VmScenarioStage<'a> {
         ServeProcess::start(self.program, &self.folder, name, settings)
     }
 
-    /// Remembers something that held.
+    /// Records something that held.
     pub fn held(&mut self, what: impl Into<String>) {
         self.held.push(what.into());
     }
 
-    /// Remembers a step that is not run, and why: whatever else cannot be run is a failure.
+    /// Records a step that is not run, with the reason. A step that cannot be run for any other
+    /// reason is a failure.
     pub fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.not_run.push((what.into(), why.into()));
     }
 
-    /// What the machines' consoles say last.
+    /// Returns the last lines of the consoles of all machines.
     pub fn consoles(&self) -> String {
         let texts = (1..=self.guests).filter_map(|number| {
             let text = guest::console(&guest::folder(&self.folder, number))?;

@@ -26,8 +26,8 @@ const READ_LIMIT: Duration = Duration::from_secs(30);
 /// Pause before a read that ended with BUSY is sent again.
 const READ_PAUSE: Duration = Duration::from_millis(5);
 
-/// Whether the unit did nothing of a command, so that it may be sent again: BUSY, TASK SET FULL (SAM-5, 5.3.1)
-/// or a unit attention (SAM-5, 5.14).
+/// Returns true if the unit did nothing for a command, so that it may be sent again: BUSY, TASK SET
+/// FULL (SAM-5, 5.3.1) or a unit attention (SAM-5, 5.14).
 fn is_not_now(answer: &ClientResponse<'_>) -> bool {
     match answer.status {
         0x08 | 0x28 => true,

@@ -1,4 +1,4 @@
-//! The modes: ways of serving a volume, with what each promises after a failure.
+//! The modes: ways to serve a volume, and what each promises after a failure.
 
 use super::model::DurabilityPromise;
 
@@ -12,7 +12,7 @@ pub const PARTNER: usize = 2;
 pub enum PowerRoundFailure {
     /// Their processes are killed (`kill -9`); all their writes stay in the file system.
     Kill,
-    /// Their power fails.
+    /// Their power fails, and unsynced writes may be lost or torn.
     Power,
 }
 
@@ -30,7 +30,7 @@ pub enum PowerRoundMode {
     AtFlush,
     /// The gateway's log is on two disks.
     Mirrored,
-    /// Two gateways with half of the log each.
+    /// Two gateways, each with one mirror leg of the log.
     Pair,
     /// A pair with immediate report, whose gateways have NVRAMs that survive a power cut.
     PairNvram,
@@ -74,18 +74,18 @@ impl PowerRoundMode {
         found.ok_or_else(|| format!("the modes are {names}"))
     }
 
-    /// The machines that can fail together.
+    /// Returns the groups of machines that can fail together.
     pub fn victims(self, failure: PowerRoundFailure) -> &'static [&'static [usize]] {
         match self {
             PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
                 &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]]
             }
-            // Never the node alone: the gateway would keep running with data that is in its NVRAM only, and the
-            // model would wrongly take what it reads there for stable.
+            // Never the node alone: the gateway would keep running with data that is only in its
+            // NVRAM, and the model would wrongly take data that it reads there for stable.
             PowerRoundMode::ImmediateRestart if failure == PowerRoundFailure::Power => {
                 &[&[NODE, GATEWAY], &[GATEWAY]]
             }
-            // The gateway always: it takes new settings only at a start.
+            // The gateway is always among them: it reads new settings only when it starts.
             PowerRoundMode::Changing => &[&[NODE, GATEWAY], &[GATEWAY]],
             _ => &[&[NODE, GATEWAY], &[NODE, GATEWAY], &[GATEWAY], &[NODE]],
         }
@@ -107,9 +107,9 @@ pub struct Variant {
     pub report: &'static str,
     pub order: &'static str,
     pub nvram_survives: &'static str,
-    /// The number of the log's key; 0 for a log in clear.
+    /// The number of the log's key; 0 for an unencrypted log.
     pub key: u64,
-    /// The size of the node's volume.
+    /// Size of the node's volume in MiB.
     pub volume_mib: u64,
 }
 

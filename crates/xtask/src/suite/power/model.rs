@@ -36,7 +36,8 @@ pub struct Model {
     /// Acknowledged writes that no flush has covered yet, oldest acknowledgment first.
     unflushed: VecDeque<(u64, ModelWriteRange)>,
     flushes: BTreeMap<u64, u64>,
-    /// A logical clock that every event advances. It tells whether a write was sent after another's acknowledgment.
+    /// A logical clock that advances with every event. It shows if a write was sent after another
+    /// one was acknowledged.
     clock: u64,
     version: u64,
     pub acknowledged: u64,

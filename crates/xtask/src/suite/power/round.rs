@@ -26,7 +26,7 @@ pub struct PowerRoundPlan<'a> {
     pub ignored: Option<SyncSite>,
 }
 
-/// A site with the model of its volume.
+/// A site, and the model of its volume.
 pub struct Rig {
     site: PowerSuiteSite,
     pub model: Model,
@@ -34,8 +34,8 @@ pub struct Rig {
     failure: PowerRoundFailure,
 }
 
-/// Marks an error as a fault of the program: it has lost data or the record of a claim. Other errors may come from the
-/// machine or the test, such as a timeout.
+/// Marks an error as a fault of the program: it has lost data or the record of a claim. Errors
+/// without this mark may come from the machine or the test, such as a timeout.
 #[derive(Debug)]
 struct DataLossFault;
 
@@ -45,7 +45,8 @@ impl fmt::Display for DataLossFault {
     }
 }
 
-/// Whether an error shows a loss: data or a claim is missing, or the program refused to start.
+/// Returns true if an error shows a loss: data or a claim is missing, or the program refused to
+/// start.
 pub fn shows_a_loss(error: &Error) -> bool {
     error.downcast_ref::<DataLossFault>().is_some()
         || matches!(error.downcast_ref(), Some(program::Error::NotReady { .. }))
@@ -70,8 +71,9 @@ impl Rig {
         self.site.events()
     }
 
-    /// Sends everything to the node, lets the node alone fail once more, and checks its own volume. The gateway is
-    /// stopped by then: data that the node has not made stable is lost and shows.
+    /// Destages everything to the node, lets the node alone fail once more, and checks its own
+    /// volume. The gateway is stopped by then, so that data which the node has not made stable is
+    /// missing.
     pub fn finish(&mut self) -> Result<()> {
         self.site.settle().context("sending everything to the node")?;
         let ending = match self.failure {

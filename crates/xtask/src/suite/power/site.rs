@@ -26,8 +26,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Decides which syncs of a disk are honoured, by the name of the disk.
 pub type Judge = Arc<dyn Fn(&str, &FaultFsSync) -> bool + Send + std::marker::Sync>;
 
-/// The processes, their power and their disks. `processes` stands before `disks`, since processes must end before
-/// their disks are unmounted (fields are dropped in order).
+/// The processes, their power and their disks. `processes` is declared before `disks`, since fields
+/// are dropped in this order and processes must end before their disks are unmounted.
 pub struct PowerSuiteSite {
     pub mode: PowerRoundMode,
     pub supply: Arc<Supply>,
@@ -115,20 +115,21 @@ impl PowerSuiteSite {
         Ok(())
     }
 
-    /// Starts every process that is down, the node first, and waits until the volume is served.
+    /// Starts every process that is down, the node first. With a pair, waits until a gateway serves
+    /// the volume.
     pub fn raise(&mut self, variant: Variant) -> Result<()> {
         for machine in 0..self.processes.len() {
             self.raise_one(machine, variant)?;
         }
         if self.mode.is_pair() {
-            // Accept `alone`: on a busy machine the copy to the partner's half may not be complete in time. A gateway
-            // that serves alone makes the same promises.
+            // Accept `alone`: on a busy machine the copy to the partner's mirror leg may not be
+            // complete in time. A gateway that serves alone makes the same promises.
             self.wait_for_role(&["active"]).or_else(|_| self.wait_for_role(&["alone"]))?;
         }
         Ok(())
     }
 
-    /// Starts a machine's process, if it is down.
+    /// Starts a machine's process if it is down.
     pub fn raise_one(&mut self, machine: usize, variant: Variant) -> Result<()> {
         if self.processes[machine].is_some() {
             return Ok(());
@@ -165,12 +166,12 @@ impl PowerSuiteSite {
         }
     }
 
-    /// Gives the volume of the running node the size of the variant.
+    /// Changes the volume of the running node to the size of the variant.
     pub fn grow_volume(&self, variant: Variant) -> Result<()> {
         self.process(NODE)?.change(&self.settings(NODE, variant))
     }
 
-    /// Drains the log of the running gateway, then gives it another size.
+    /// Drains the log of the running gateway, then changes its size.
     pub fn resize_log(&self, mib: u64) -> Result<()> {
         let gateway = self.process(GATEWAY)?;
         destage::drained(gateway, LIMIT)?;
@@ -218,8 +219,8 @@ impl PowerSuiteSite {
     pub fn settle(&mut self) -> Result<()> {
         let serving = self.serving()?;
         destage::drained(self.process(serving)?, LIMIT)?;
-        // Stop the serving gateway first: while its partner runs, it does not wait for the partner, and gives its claim
-        // back.
+        // Stop the serving gateway first: if it stops while its partner runs, it does not wait for
+        // the partner, and releases its claim.
         self.stop_one(serving)?;
         match serving {
             GATEWAY if self.mode.is_pair() => self.stop_one(PARTNER),
@@ -234,8 +235,8 @@ impl PowerSuiteSite {
         process.with_context(|| format!("{} is down", NAMES[machine]))?.stop().map(drop)
     }
 
-    /// Checks that the node has the record of a claim. A gateway serves only after it has claimed the volume, so the
-    /// record must be stable by now.
+    /// Checks that the node has the record of a claim. A gateway serves only after it has claimed
+    /// the volume, so the record must be stable by now.
     pub fn check_claim(&self) -> Result<()> {
         let folder = self.path("node/var/state");
         let names = fs::read_dir(&folder).with_context(|| format!("{} is lost", folder.display()));
@@ -245,12 +246,12 @@ impl PowerSuiteSite {
         Ok(())
     }
 
-    /// Login to the volume through a gateway.
+    /// Returns the login to the volume through a gateway.
     pub fn near(&self, machine: usize) -> Result<ClientLogin> {
         Ok(ClientLogin::new(self.process(machine)?.portal(), site_settings::GATEWAY, 0))
     }
 
-    /// Login to the node's own volume.
+    /// Returns the login to the node's own volume.
     pub fn far(&self) -> Result<ClientLogin> {
         Ok(ClientLogin::new(self.process(NODE)?.portal(), site_settings::NODE, 0))
     }
@@ -260,7 +261,7 @@ impl PowerSuiteSite {
         process.with_context(|| format!("{} is down", NAMES[machine]))
     }
 
-    /// The last 12 events of every process.
+    /// Returns the last 12 events of every process.
     pub fn events(&self) -> String {
         let tail = |name: &&str| {
             let path = self.path(&format!("{name}.events"));
@@ -308,7 +309,7 @@ impl PowerSuiteSite {
         }
     }
 
-    /// The role of a gateway of a pair: `active`, `alone` or `standby`.
+    /// Returns the role of a gateway of a pair: `active`, `alone` or `standby`.
     fn role(&self, machine: usize) -> Result<String> {
         Ok(self.pair(machine)?["role"].as_str().unwrap_or_default().to_owned())
     }
@@ -320,8 +321,8 @@ impl PowerSuiteSite {
         Ok(found.map(|target| target["pair"].clone()).unwrap_or_default())
     }
 
-    /// Whether the partner of a gateway has taken over the volume. That happens to a gateway with power when it gets no
-    /// CPU for longer than `dead_after`.
+    /// Returns true if the partner of a gateway has taken the volume over. This happens to a
+    /// gateway with power if it gets no CPU for longer than `dead_after`.
     pub fn was_taken_over(&self, machine: usize) -> Result<bool> {
         Ok(self.mode.is_pair() && self.role(machine)? == "standby")
     }
@@ -341,11 +342,12 @@ impl PowerSuiteSite {
     }
 }
 
-/// The port of the first machine; the others use the ports after it.
+/// Port of the first machine. The others use the following ports.
 const FIRST_PORT: u16 = 3260;
 
-/// Returns a loopback address that no other test process and no other site of this one uses. Otherwise a stranger's
-/// connection could occupy a port while a machine is down, and its next start would fail.
+/// Returns a loopback address that no other test process and no other site of this process uses.
+/// Otherwise a connection of another process could occupy a port while a machine is down, and the
+/// next start of the machine would fail.
 fn loopback() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();

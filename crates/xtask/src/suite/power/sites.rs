@@ -1,9 +1,9 @@
-//! For each sync of the program: the modes in which a power cut shows a loss without it, or the reason to
-//! keep it although no mode shows one.
+//! The sync sites of the program: for each, the modes in which a power cut shows a loss if the sync
+//! is ignored, or the reason to keep the sync although no mode shows one.
 //!
-//! The program does not contain this table, so it has no switch that could turn a sync off. For `cargo
-//! xtask power-cuts --ignore-site`, the file system for tests recognises a sync site by the file and the
-//! kind of the sync, and ignores it.
+//! The program does not contain this table, so it has no switch that could turn a sync off. For
+//! `cargo xtask power-cuts --ignore-site`, the file system for tests recognises a sync site by the
+//! file and the kind of the sync, and ignores it.
 
 use anyhow::{Context, Result};
 
@@ -22,9 +22,9 @@ pub struct SyncSiteExpectation {
     pub modes: &'static [PowerRoundMode],
     /// The I/O engine (`threads` or `uring`) if the site belongs to one of the two.
     pub engine: Option<&'static str>,
-    /// Why the program keeps the sync although no power cut may show a loss without it.
+    /// The reason why the program keeps the sync although no power cut may show a loss without it.
     pub reason: Option<&'static str>,
-    /// Whether a sync comes from this site. Arguments: the name of the disk, and the sync.
+    /// Returns true if a sync comes from this site. Arguments: the name of the disk, and the sync.
     is_of: fn(&str, &FaultFsSync) -> bool,
 }
 
@@ -114,7 +114,8 @@ fn is_volume_or_log(sync: &FaultFsSync) -> bool {
     matches!(sync.path.as_str(), "/volume/volume" | "/log/log")
 }
 
-/// Whether the sync comes from a change of size: an fsync of a file that already has stable bytes.
+/// Returns true if the sync comes from a change of size: an fsync of a file that already has stable
+/// bytes.
 fn is_new_size(sync: &FaultFsSync) -> bool {
     sync.kind == FaultFsSyncKind::File && sync.stable_bytes > 0
 }
@@ -124,7 +125,7 @@ fn is_nvram(sync: &FaultFsSync) -> bool {
 }
 
 impl SyncSite {
-    /// Returns the site with a number; an error if there is none.
+    /// Returns the site with this number. Fails if there is none.
     pub fn numbered(number: usize) -> Result<SyncSite> {
         let found = SITES.iter().position(|about| about.number == number);
         Ok(SyncSite(found.with_context(|| format!("no sync site has the number {number}"))?))
@@ -138,13 +139,13 @@ impl SyncSite {
         &SITES[self.0]
     }
 
-    /// The entry of this site in [`PLACES`]: its source file and what it makes stable.
+    /// Returns the entry of this site in [`PLACES`]: its source file and what it makes stable.
     pub fn place(self) -> &'static SyncCallSite {
         let number = self.about().number;
         PLACES.iter().find(|place| place.number == number).expect("a test holds that")
     }
 
-    /// Whether a sync on a disk comes from this site.
+    /// Returns true if a sync on a disk comes from this site.
     pub fn is_of(self, disk: &str, sync: &FaultFsSync) -> bool {
         (self.about().is_of)(disk, sync)
     }

@@ -1,4 +1,5 @@
-//! CHAP: open-iscsi and the target prove to each other who they are, or part.
+//! CHAP between open-iscsi and the target, one-way and mutual, with every hash; and logins that
+//! must be refused.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,14 +13,13 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:chap";
 
-/// What the machine proves itself with, and the target.
+/// The secrets of the machine and of the target.
 const SECRET: &str = "correct horse 1";
 const TARGETS_SECRET: &str = "battery staple 2";
 
-/// All that open-iscsi can do, strongest first.
+/// All hashes that open-iscsi has, strongest first.
 const HASHES: &[&str] = &["SHA3-256", "SHA256", "SHA1", "MD5"];
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     write_secret(&stage.folder.join("guest.secret"), SECRET)?;
     write_secret(&stage.folder.join("target.secret"), TARGETS_SECRET)?;
@@ -49,9 +49,9 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
         }
         stage.held(format!("one-way and mutual CHAP with {hash}"));
     }
-    // Last: guesses make the target slow to answer.
+    // The refusals come last: wrong guesses make the target slow to answer.
     let mut refused = |what: &str, keys: &str| -> Result<()> {
-        // 8 would say that nobody answered in time (`iscsiadm(8)`, EXIT STATUS).
+        // An exit status of 8 would mean that nobody answered in time (`iscsiadm(8)`, EXIT STATUS).
         let script = format!(
             "record {unit} {keys}\ncode=0\nlogin {unit} || code=$?\n\
              [ $code -ne 0 ] && [ $code -ne 8 ]"
@@ -67,7 +67,8 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What open-iscsi is told to prove itself with, and what it asks of the target.
+/// Returns settings of open-iscsi: the secret with which it proves itself, and the one that it
+/// expects of the target.
 fn keys(secret: &str, targets: Option<&str>, hash: &str) -> String {
     let mut keys = format!(
         "node.session.auth.authmethod=CHAP node.session.auth.chap_algs={hash} \
@@ -81,7 +82,7 @@ fn keys(secret: &str, targets: Option<&str>, hash: &str) -> String {
     keys
 }
 
-/// A file that only we can read, as the program wants it.
+/// Writes a file that only its owner can read, as the program requires.
 fn write_secret(path: &Path, secret: &str) -> Result<()> {
     let mut file = File::options().create_new(true).write(true).mode(0o600).open(path)?;
     Ok(file.write_all(secret.as_bytes())?)

@@ -1,5 +1,5 @@
-//! libiscsi's test suite over the machine's network stack. On the host, `cargo xtask test` runs all of
-//! it in less time; what is added here is the way in between.
+//! libiscsi's test suite over the machine's network stack. On the host, `cargo xtask test` runs all
+//! of it in less time; this scenario adds the network in between.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::vm::stage::{SHORT, VmScenarioStage, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:conformance";
 
-/// Families that are run by default: each takes well below a second a test under emulation.
+/// Families of tests that run by default. Under emulation each of their tests takes well below a
+/// second.
 const FAST: &[&str] = &[
     "Inquiry",
     "ModeSense6",
@@ -28,12 +29,11 @@ const FAST: &[&str] = &[
     "iSCSIcmdsn",
 ];
 
-/// Ten times what a test may take on the host, for those that wait.
+/// Time limit of a test: ten times as long as a test may take on the host, for those that wait.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
-    // Just under 1 GiB: else some tests skip themselves.
+    // Just below 1 GiB: on larger units some tests skip themselves.
     let unit = "{ memory = { size = \"1023MiB\" } }";
     let node = stage.serve("target", &settings(TARGET, &[0], unit))?;
     let mut guest = stage.boot(Hardware::default())?;

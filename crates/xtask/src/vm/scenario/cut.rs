@@ -1,4 +1,4 @@
-//! A network that is away for a while: the kernel waits, logs in again, and loses nothing.
+//! The network fails for a while: the kernel must wait, log in again, and lose nothing.
 
 use std::time::Duration;
 
@@ -9,11 +9,10 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:cut";
 
-/// Longer than the kernel's own patience with a silent connection (a ping every 5 s, 5 s to answer),
-/// shorter than what it then waits for a new one.
+/// Duration of the cut: longer than the kernel waits on a silent connection (a ping every 5 s, 5 s
+/// for the answer), and shorter than it then waits for a new one.
 const AWAY: Duration = Duration::from_secs(20);
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 256)))?;
     let mut guest = stage.boot(Hardware::default())?;

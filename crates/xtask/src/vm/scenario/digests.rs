@@ -1,4 +1,5 @@
-//! Digests: the kernel and the target agree on them and on every byte.
+//! Header and data digests in every combination: the kernel and the target must agree on them, and
+//! the data must be right.
 
 use anyhow::Result;
 
@@ -7,7 +8,6 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:digests";
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 64)))?;
     let mut guest = stage.boot(Hardware::default())?;

@@ -1,4 +1,4 @@
-//! The least that a disk must do: carry a file system from one login to the next.
+//! The least that a disk must do: keep a file system from one login to the next.
 
 use anyhow::Result;
 
@@ -7,7 +7,6 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:filesystem";
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 256)))?;
     let mut guest = stage.boot(Hardware::default())?;

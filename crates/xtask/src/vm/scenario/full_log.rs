@@ -215,14 +215,14 @@ impl Servers {
         Ok(())
     }
 
-    /// The target and portal of a writer, as the guest reaches them.
+    /// Returns the target and portal of a writer, as seen from the guest.
     fn unit(&self, case: &FullLogCase, name: &str) -> String {
         let port = case.busy_after.map_or(self.node_port, |_| self.gateway.portal().port());
         format!("{} {}:{port}", target(name), HOSTS[0])
     }
 }
 
-/// All writers: each case with each kind, and the writer's name.
+/// Returns all writers: each case with each kind, and the writer's name.
 fn writers() -> impl Iterator<Item = (&'static FullLogCase, &'static str, String)> {
     let both = |case: &'static FullLogCase| {
         KINDS.map(|kind| (case, kind, format!("{}-{kind}", case.name)))
@@ -305,7 +305,7 @@ struct FullLogWriteResult {
 }
 
 impl FullLogWriteResult {
-    /// Parses a report; the endings are keyed by the writer's name.
+    /// Parses a report. The keys of the result are the writers' names.
     fn all(report: &str) -> Result<BTreeMap<String, FullLogWriteResult>> {
         let lines = report.lines().map(|line| {
             let mut words = line.splitn(4, ' ').map(str::to_owned);

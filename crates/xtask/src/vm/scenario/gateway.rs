@@ -1,4 +1,4 @@
-//! The whole of it: a file system on a gateway whose node is far away, and the gateway dies.
+//! All parts together: a file system on a gateway with a far node, and the gateway is killed.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 const NODE: &str = "iqn.2026-11.forebay.vm:node";
 const GATEWAY: &str = "iqn.2026-11.forebay.vm:gateway";
 
-/// One way over the line: another continent's neighbour.
+/// Delay of the link in each direction, in milliseconds, as between neighbouring countries.
 const DELAY_MS: f64 = 10.0;
 
-/// Sending the last of the dirty data over the line.
+/// Time limit for sending the last of the dirty data over the link.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("node", &settings(NODE, &[0], &file("node.img", 128)))?;
     let line = RelayProcess::start(stage.program, node.portal(), DELAY_MS)?;
-    // Started again, it must be where the machine looks for it.
+    // Choose the port: the gateway must use it again after the restart, since the machine logs in
+    // there.
     let port = tgt::free_port()?.port();
     let stack = format!(
         "{{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }}, \
@@ -67,7 +67,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The node's own unit, without the gateway.
+/// Checks the node's own unit, without the gateway.
 fn look_behind(guest: &mut Guest, unit: &str) -> Result<()> {
     guest.run(
         "look at the node itself",

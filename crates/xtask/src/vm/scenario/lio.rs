@@ -1,5 +1,5 @@
-//! The other way round: the kernel's own target in the machine, our initiator on the host, as the
-//! lower volume of a unit that is written and read there.
+//! The kernel's own target in the machine, and our initiator on the host: it is the lower volume of
+//! a unit that is written and read there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,8 +17,9 @@ use crate::vm::stage::{INITIATOR, SHORT, VmScenarioStage, settings};
 const LIO: &str = "iqn.2026-11.forebay.vm:lio";
 const NEAR: &str = "iqn.2026-11.forebay.vm:near";
 
-/// Makes the target with kernel's own files: a unit of 64 MiB, for one initiator, four connections. What
-/// does not answer a ping is given up after 6 s: 3 s and 3 s are the least that the kernel takes.
+/// Script that makes the target through configfs: a unit of 64 MiB, for one initiator, with four
+/// connections. The target drops a connection that does not answer a ping within 6 s; 3 s and 3 s
+/// are the smallest values that the kernel accepts.
 const MAKE: &str = "\
 mount -t configfs configfs /sys/kernel/config 2>/dev/null || modprobe configfs
 mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
@@ -41,34 +42,33 @@ echo 3 >$group/acls/$INITIATOR/attrib/nopin_timeout
 echo 3 >$group/acls/$INITIATOR/attrib/nopin_response_timeout
 echo 1 >$group/enable";
 
-/// Lets the target keep silent connections for 45 s, as it does by default.
+/// Script that makes the target keep silent connections for 45 s, which is its default.
 const PATIENT: &str = "\
 attributes=/sys/kernel/config/target/iscsi/$NAME/tpgt_1/acls/$INITIATOR/attrib
 echo 15 >$attributes/nopin_timeout
 echo 30 >$attributes/nopin_response_timeout";
 
-/// As many as the target above allows.
+/// As many connections as the target above allows.
 const CONNECTIONS: u16 = 4;
 
-/// Waits for as many connections to port 3260 (0CBCh), as the machine's kernel lists them: the session
-/// is up, and used, before all of them are.
+/// Script that waits until this many connections to port 3260 (0CBCh) are listed by the machine's
+/// kernel. The session is up and in use before all of them are.
 const COUNT: &str = "\
 count() { grep -c -E '^ *[0-9]+: [0-9A-F]+:0CBC [0-9A-F]+:[0-9A-F]+ 01 ' /proc/net/tcp || true; }
 all() { [ $(count) -eq $CONNECTIONS ]; }
 wait_for 20 \"$CONNECTIONS connections\" all";
 
-/// 16 MiB in blocks of 16 KiB, written over and over.
+/// 16 MiB in commands of 16 KiB, which are written again and again.
 const WRITTEN: StampedPass = StampedPass { each: 32, commands: 1024, depth: 32 };
 
-/// A cut of a session with one connection: long enough for a login to fail.
+/// Duration of a cut with one connection: long enough for a login to fail.
 const SHORT_CUT: Duration = Duration::from_secs(5);
 
-/// A cut of a session with several: until the target itself has given every one of them up.
+/// Duration of a cut with several connections: until the target itself has dropped all of them.
 const LONG_CUT: Duration = Duration::from_secs(12);
 
 const CUTS: u64 = 2;
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let port = tgt::free_port()?.port();
     let mut guest = stage.boot(Hardware { forwarded: Some(port), ..Hardware::default() })?;
@@ -78,12 +78,12 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     what_it_does_not_survive(stage, &mut guest, port)
 }
 
-/// What makes the kernel's target under this name.
+/// Returns the script that makes the kernel's target under this name.
 pub fn script(name: &str) -> String {
     format!("NAME={name}\nINITIATOR={INITIATOR}\n{MAKE}")
 }
 
-/// Writes through cuts in one session of so many connections, and reads everything back.
+/// Writes through cuts in a session with this many connections, and reads everything back.
 fn through_cuts(
     stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,
@@ -108,8 +108,8 @@ fn through_cuts(
     Ok(())
 }
 
-/// A session of several connections that is replaced while the target still has them: Linux 6.1
-/// walks over their list while they leave it, and panics. Only seen with `--all`.
+/// Replaces a session of several connections while the target still has them. Linux 6.1 walks its
+/// list of the connections while they leave it, and panics. Runs only with `--all`.
 fn what_it_does_not_survive(
     stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,
@@ -128,7 +128,7 @@ fn what_it_does_not_survive(
     let near = serve(stage, "short", port, CONNECTIONS)?;
     let login = ClientLogin::new(near.portal(), NEAR, 0);
     let mut survived = Ok(());
-    // Without a target the writes end in errors, after a while.
+    // When the target has panicked, the writes fail after a while.
     let _ = write_meanwhile(&login, || {
         survived = (0..MOST_SHORT_CUTS).try_for_each(|_| pull(guest, SHORT_CUT));
         Ok(())
@@ -146,10 +146,11 @@ fn what_it_does_not_survive(
     Ok(())
 }
 
-/// It has panicked at the first or the second.
+/// Number of cuts after which the target counts as safe. It panicked at the first or the second
+/// one.
 const MOST_SHORT_CUTS: u64 = 4;
 
-/// Our program, with the machine's unit as its own.
+/// Starts our program, with the machine's unit as its lower volume.
 fn serve(
     stage: &VmScenarioStage<'_>,
     name: &str,
@@ -165,7 +166,7 @@ fn serve(
     stage.serve(name, &format!("initiator_name = \"{INITIATOR}\"\n{settings}"))
 }
 
-/// Writes while something else is done; says how often everything was written.
+/// Writes while `act` runs. Returns how often everything was written.
 fn write_meanwhile(login: &ClientLogin, act: impl FnOnce() -> Result<()>) -> Result<u64> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -177,7 +178,7 @@ fn write_meanwhile(login: &ClientLogin, act: impl FnOnce() -> Result<()>) -> Res
     })
 }
 
-/// Writes everything again and again, each time as a new version; says which was the last.
+/// Writes the whole range again and again, each time with a new version. Returns the last version.
 fn write_until(done: &AtomicBool, login: &ClientLogin) -> Result<u64> {
     let mut version = 0;
     while version == 0 || !done.load(Ordering::Relaxed) {
@@ -187,7 +188,7 @@ fn write_until(done: &AtomicBool, login: &ClientLogin) -> Result<u64> {
     Ok(version)
 }
 
-/// Pulls the cable for so long.
+/// Pulls the cable for the given time.
 fn pull(guest: &mut Guest, away: Duration) -> Result<()> {
     guest.run("under load", SHORT, "sleep 2")?;
     guest.pull(0)?;

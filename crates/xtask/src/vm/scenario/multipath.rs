@@ -1,4 +1,4 @@
-//! Two ways to one unit: either may go away under load, and come back.
+//! Two paths to one unit: either of them may fail under load and come back.
 
 use anyhow::{Result, ensure};
 
@@ -7,16 +7,15 @@ use crate::vm::stage::{INITIATOR, LONG, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:multipath";
 
-/// A silent path is noticed after 4 s and given up after 3 s more: then the other takes over.
+/// A silent path is noticed after 4 s, and 3 s later the other path takes over.
 const PATIENCE: &str = "node.session.timeo.replacement_timeout=3 \
     node.conn[0].timeo.noop_out_interval=2 node.conn[0].timeo.noop_out_timeout=2";
 
-/// One group of both paths, so that both are used; queue while there is none.
+/// One group with both paths, so that both are used. Requests are queued while no path works.
 const CONFIGURATION: &str = "defaults {\n    find_multipaths no\n    user_friendly_names yes\n    \
     path_grouping_policy multibus\n    no_path_retry queue\n    polling_interval 1\n}\n\
     blacklist {\n    devnode \"^(vd|loop|ram)\"\n}\n";
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0, 0], &file("unit.img", 256)))?;
     let mut guest = stage.boot(Hardware { second_card: true, ..Hardware::default() })?;
@@ -57,7 +56,8 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Pulls one cable until writes go on by the other path, plugs it in, waits for both.
+/// Pulls one cable until writes continue on the other path, plugs it in, and waits for both paths.
+/// Returns the time of the longest write in milliseconds.
 fn cut(guest: &mut Guest, card: usize) -> Result<String> {
     guest.pull(card)?;
     let report = guest.run(

@@ -1,8 +1,8 @@
-//! What a host with the kernel's own parts has instead of a gateway: its initiator and target, and its
-//! write-back caches, `dm-writecache` and bcache, over the same far volume. PostMark on each.
+//! PostMark on what a host can use instead of a gateway: the kernel's own initiator and target, and
+//! its write-back caches `dm-writecache` and bcache, all over the same far volume.
 //!
-//! Times are those of an emulated machine: only over a line that takes far longer than a system call are they
-//! worth comparing, and only with each other.
+//! The times are those of an emulated machine. They are worth comparing only over a link that takes
+//! much longer than a system call, and only with each other.
 
 use anyhow::{Context, Result, ensure};
 use rig::destage;
@@ -16,28 +16,31 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioFigure, VmScenarioStage
 const NODE: &str = "iqn.2026-11.forebay.vm:far";
 const GATEWAY: &str = "iqn.2026-11.forebay.vm:near";
 
-/// One way over the line, as in the middle of the papers' rows.
+/// Delay of the link in each direction, in milliseconds; the middle of the papers' rows.
 const DELAY_MS: f64 = 4.0;
 
-/// PostMark where every write is synchronous: without a cache a transaction takes about 0.1 s here.
+/// A small PostMark, since every write is synchronous: without a cache a transaction takes about
+/// 0.1 s here.
 const POSTMARK: &str =
     "set number 20\nset transactions 60\nset size 500 9770\nset read 4096\nset write 4096";
 const TRANSACTIONS: f64 = 60.0;
 
-/// PostMark's files over the line without a cache, several times over.
+/// Time limit of a run: several times as long as PostMark takes over the link without a cache.
 const RUN: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// Sending what is dirty, some megabytes.
+/// Time limit for sending some megabytes of dirty data.
 const DRAIN_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// A cache device that is as quick as the machine has any: memory. It flatters those that use it: with the power
-/// it would lose what a cache of this kind has to keep.
+/// Script that makes the fastest cache device of the machine: memory. It flatters the caches on it:
+/// a power cut would destroy what such a cache has to keep.
 const FAST: &str = "\
 modprobe loop
 truncate -s 96M /tmp/fast.img
 fast=$(losetup -f --show /tmp/fast.img)";
 
-/// postmark DISK: a new file system on it, PostMark, a file to compare; prints `took MICROSECONDS` of PostMark alone.
+/// Shell functions. `postmark_on DISK` makes a file system, runs PostMark, writes a file to
+/// compare, and prints `took MICROSECONDS`, the time of PostMark alone. `kept_on DISK` checks the
+/// file system and compares that file.
 const ON_DISK: &str = "\
 postmark_on() {
     mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $1
@@ -59,7 +62,6 @@ kept_on() {
     umount /mnt/b
 }";
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("node", &settings(NODE, &[0], &file("far.img", 128)))?;
     let line = RelayProcess::start(stage.program, node.portal(), DELAY_MS)?;
@@ -129,7 +131,7 @@ fn on_unit(
     measure(stage, guest, name, &script)
 }
 
-/// The far side is the kernel's own target, in a machine of its own.
+/// Measures with the kernel's own target as the far volume, in a second machine.
 fn kernels_target(stage: &mut VmScenarioStage<'_>, guest: &mut Guest) -> Result<()> {
     let at = tgt::free_port()?;
     let mut far = stage.boot(Hardware { forwarded: Some(at.port()), ..Hardware::default() })?;
@@ -143,7 +145,7 @@ fn kernels_target(stage: &mut VmScenarioStage<'_>, guest: &mut Guest) -> Result<
     measure(stage, guest, "kernel initiator, kernel target (LIO)", &script)
 }
 
-/// Runs PostMark, and keeps how many transactions a second it made.
+/// Runs PostMark and records the number of transactions per second.
 fn measure(
     stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,

@@ -1,4 +1,4 @@
-//! Persistent reservations as clusters use them: two initiators, one of which shuts the other out.
+//! Persistent reservations as clusters use them: of two initiators, one excludes the other.
 
 use anyhow::Result;
 use rig::node::ServeProcess;
@@ -8,12 +8,12 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:reservations";
 
-/// The machine's second name.
+/// The initiator name of the machine's second session.
 const SECOND: &str = "iqn.2026-11.forebay.vm:second";
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
-    // Ports that stay over the restart; one for each initiator, so that the disks have two names.
+    // The ports must be the same after the restart. Each initiator has its own port, so that the
+    // disks have two names.
     let ports = [rig::tgt::free_port()?.port(), rig::tgt::free_port()?.port()];
     let settings = settings(TARGET, &ports, &file("unit.img", 64));
     let settings = format!("state = \"state\"\n{settings}");
@@ -66,7 +66,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Stops the target and starts it again: everything must be as before.
+/// Stops the target and starts it again. Registrations and reservation must be as before.
 fn restart(
     stage: &mut VmScenarioStage<'_>,
     node: ServeProcess,
@@ -90,8 +90,8 @@ fn restart(
     Ok(node)
 }
 
-/// What each initiator may do, asked by the tools: the kernel would retry. They end with 24 at
-/// RESERVATION CONFLICT (`sg3_utils(8)`, EXIT STATUS).
+/// Shell functions that test what an initiator may do. They use sg3-utils, since the kernel would
+/// retry. The tools exit with 24 at RESERVATION CONFLICT (`sg3_utils(8)`, EXIT STATUS).
 const CONFLICTS: &str = "writes() { sg_write_same --lba=8 --num=8 --in=/dev/zero --xferlen=512 $1; }\n\
     reads() { sg_dd if=$1 of=/dev/null bs=512 count=8 blk_sgio=1 2>/dev/null; }\n\
     refused() { code=0; writes $1 || code=$?; [ $code -eq 24 ] || { echo \"ends with $code\"; return 1; }; }";

@@ -1,5 +1,5 @@
-//! Space: what a file system no longer needs goes back to the host, and what the host adds is used
-//! without a logout.
+//! Space: blocks that a file system discards are freed on the host, and a unit that grows can be
+//! used without a logout.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,14 +13,13 @@ use crate::vm::stage::{INITIATOR, LONG, VmScenarioStage, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:space";
 
-/// The unit before and after it grows.
+/// Size of the unit in bytes, before and after it grows.
 const SMALL: u64 = 192 << 20;
 const LARGE: u64 = 320 << 20;
 
-/// What the guest writes and deletes.
+/// Number of bytes that the guest writes and deletes.
 const FILES: u64 = 48 << 20;
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let backing = stage.folder.join("unit.img");
     fs::File::create(&backing)?.set_len(SMALL)?;
@@ -77,7 +76,7 @@ fn grow(
     Ok(())
 }
 
-/// What a file takes on the host's disk.
+/// Returns the bytes that a file occupies on the host's disk.
 fn held_bytes(path: &Path) -> Result<u64> {
     Ok(fs::metadata(path)?.blocks() * 512)
 }

@@ -1,4 +1,5 @@
-//! sg3-utils: what an administrator asks a disk, through the kernel's own SCSI stack.
+//! sg3-utils: the commands that an administrator sends to a disk, through the kernel's own SCSI
+//! stack.
 
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use crate::vm::stage::{INITIATOR, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:tools";
 
-/// What a tool ends with for data that is not as compared (`sg3_utils(8)`, EXIT STATUS).
+/// Exit status of a tool at MISCOMPARE (`sg3_utils(8)`, EXIT STATUS).
 const MISCOMPARE: i32 = 14;
 
-/// A tool takes a moment; SANITIZE goes over the whole unit, and is waited for here (the tool looks only
-/// once a minute otherwise).
+/// Time limit of a call. Most take a moment; SANITIZE overwrites the whole unit, and `--wait` waits
+/// for it (otherwise the tool asks only once a minute).
 const LIMIT: Duration = Duration::from_secs(50);
 
-/// One call of a tool: `$D` is the disk.
+/// One call of a tool. `$D` stands for the disk.
 struct SgToolCall {
     command: &'static str,
-    /// The exit code that is right.
+    /// The exit code that is expected.
     code: i32,
-    /// A word that it must print.
+    /// A text that the tool must print.
     says: &'static str,
 }
 
@@ -34,8 +35,8 @@ const fn ends(command: &'static str, code: i32) -> SgToolCall {
     SgToolCall { command, code, says: "" }
 }
 
-/// In this order: what is written is looked at by the next call; so sg_dd too goes past the kernel's
-/// cache (blk_sgio).
+/// The calls in this order: a call checks what an earlier one wrote. sg_dd bypasses the kernel's
+/// cache, too (blk_sgio).
 const CALLS: &[SgToolCall] = &[
     says("sg_turs $D", ""),
     says("sg_inq $D", "FOREBAY"),
@@ -74,7 +75,6 @@ const CALLS: &[SgToolCall] = &[
     says("sg_reset --device $D", ""),
 ];
 
-/// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 64)))?;
     let mut guest = stage.boot(Hardware::default())?;
