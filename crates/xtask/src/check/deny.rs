@@ -1,4 +1,4 @@
-//! Licences, banned crates and advisories of everything we depend on, by cargo-deny.
+//! Checks licences, banned crates and advisories of all dependencies with cargo-deny.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use program::ProgramResult;
 
-/// Compiling cargo-deny takes minutes on two cores. Cargo keeps the program in its own folder afterwards.
+/// Limit of compiling cargo-deny, which takes minutes on two cores. Cargo keeps the program in its
+/// own folder afterwards.
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
-/// A check reads the lock file and, for advisories, fetches a small repository.
+/// Limit of one check, which reads the lock file and, for advisories, fetches a small repository.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
 
-/// Licences, bans and sources: no network needed once the crates are there.
+/// Checks licences, bans and sources. This needs no network once the crates are downloaded.
 pub fn licences() -> Result<String> {
     install()?;
     let finished = deny(&[], &["licenses", "bans", "sources"])?;
@@ -20,15 +21,15 @@ pub fn licences() -> Result<String> {
     Ok("licences, bans and sources are as deny.toml says".to_owned())
 }
 
-/// How the look into the advisory database went.
+/// The result of the check for advisories.
 pub enum Advisories {
-    /// No open advisory.
+    /// The dependencies have no open advisory.
     Clear,
-    /// The database could not be had, for this reason.
+    /// The database could not be fetched, for this reason.
     Unknown(String),
 }
 
-/// Looks into the advisory database, if it can be had.
+/// Checks for advisories, if the database can be fetched.
 pub fn advisories() -> Result<Advisories> {
     install()?;
     let finished = deny(&[], &["advisories"])?;
@@ -64,7 +65,8 @@ fn install() -> Result<()> {
         "cargo-deny is not installed: `cargo install cargo-deny --locked --debug` (some minutes, once)"
     );
     let mut command = Command::new("cargo");
-    // Unoptimized (`--debug`): compiling takes most of the time, checking a few seconds either way.
+    // Unoptimized (`--debug`), because compiling takes most of the time; a check takes a few
+    // seconds in both cases.
     let arguments = ["install", "cargo-deny", "--locked", "--debug", "--quiet"];
     command.args(arguments).env_remove("CARGO_TARGET_DIR");
     let finished = program::run(&mut command, INSTALL_LIMIT)?;
@@ -77,7 +79,8 @@ fn install() -> Result<()> {
     Ok(())
 }
 
-/// Why the advisory database could not be had, if that is what the output says.
+/// Returns the reason why the advisory database could not be fetched, or `None` if the output does
+/// not say so.
 fn unreachable_database(output: &str) -> Option<String> {
     let fetch = ["failed to fetch advisory database", "failed to get 'FETCH_HEAD' metadata"];
     let line = output.lines().position(|line| fetch.iter().any(|text| line.contains(text)))?;

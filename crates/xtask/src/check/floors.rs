@@ -1,4 +1,5 @@
-//! The floors of ARCHITECTURE.md: a crate uses only the crates its line allows, all on lower floors.
+//! Checks the floors of ARCHITECTURE.md: a crate uses only the crates that its line in the table
+//! allows, all of them on lower floors.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -6,7 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// One line of the table in ARCHITECTURE.md: crate, floor, the crates of the house it may use.
+/// A line of the table in ARCHITECTURE.md: a crate, its floor, and the crates of the workspace that
+/// it may use.
 struct CrateFloor {
     name: &'static str,
     floor: u8,
@@ -17,8 +19,8 @@ const fn place(name: &'static str, floor: u8, uses: &'static [&'static str]) -> 
     CrateFloor { name, floor, uses }
 }
 
-/// The floors in a form that tools can read. `xtask` is beside the floors. It uses no crate of the product, because the check
-/// must run while the product does not compile.
+/// The table in a form that programs can read. `xtask` is not on a floor of the product. It uses no
+/// crate of the product, because the check must run while the product does not compile.
 #[rustfmt::skip]
 const PLACES: &[CrateFloor] = &[
     place("scsi", 0, &[]),
@@ -50,7 +52,7 @@ const PLACES: &[CrateFloor] = &[
     place("xtask", 8, &["program", "rawclient", "rig"]),
 ];
 
-/// One arrow: a crate and what it depends on.
+/// A dependency of one crate on another.
 #[derive(Debug, PartialEq, Eq)]
 struct Arrow {
     from: String,
@@ -58,7 +60,7 @@ struct Arrow {
     tests_only: bool,
 }
 
-/// Reads the workspace's dependencies from cargo and checks every arrow.
+/// Reads the dependencies of the workspace from cargo and checks each of them.
 pub fn check() -> Result<String> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
@@ -89,7 +91,7 @@ fn read(metadata: &Value) -> Result<(Vec<String>, Vec<Arrow>)> {
     Ok((crates, arrows))
 }
 
-/// What the arrows break, one sentence each.
+/// Returns a sentence for each dependency that violates the table.
 fn violations(crates: &[String], arrows: &[Arrow]) -> Vec<String> {
     let mut wrong = vec![];
     for name in crates.iter().filter(|name| find(name).is_none()) {

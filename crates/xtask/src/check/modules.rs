@@ -1,5 +1,6 @@
-//! Inside a crate, its root lists the modules lowest first, and a module uses only modules listed
-//! before it. So the list is the reading order, and no two modules can need each other.
+//! Checks the order of modules. The root of a crate lists its modules, lowest first, and a module
+//! uses only modules listed before it. The list is therefore the reading order, and no two modules
+//! need each other.
 
 use std::collections::HashMap;
 use std::fs;
@@ -49,7 +50,8 @@ fn check_crate(root: &Path, wrong: &mut Vec<String>) -> Result<usize> {
     Ok(count)
 }
 
-/// The modules of a crate in the order of its root, and the names the root re-exports from them.
+/// The modules of a crate in the order of its root, and the index of the module of each name that
+/// the root re-exports.
 struct ModuleOrder {
     modules: Vec<String>,
     exports: HashMap<String, usize>,
@@ -77,8 +79,8 @@ impl ModuleOrder {
         ModuleOrder { modules, exports }
     }
 
-    /// The names that a file of `module` takes from modules after its own. `depth` is how many
-    /// `super::` lead from the file to the crate root.
+    /// Returns the names that a file of `module` uses from modules after its own. `depth` is the
+    /// number of `super::` from the file to the crate root.
     fn above(&self, module: &str, code: &str, depth: usize) -> Vec<String> {
         let code = source::without_tests(code);
         let own = self.place(module);
@@ -100,7 +102,7 @@ impl ModuleOrder {
     }
 }
 
-/// The first path segment of everything that stands after `root` in the code.
+/// Returns the first path segment of each path that begins with `root` in the code.
 fn first_segments<'a>(code: &'a str, root: &str) -> Vec<&'a str> {
     let mut names = vec![];
     for (at, _) in code.match_indices(root) {
@@ -118,7 +120,7 @@ fn first_segments<'a>(code: &'a str, root: &str) -> Vec<&'a str> {
     names
 }
 
-/// The first segments of the members of a use group, whose opening brace has been read.
+/// Returns the first segments of the members of a use group, whose opening brace has been read.
 fn group_members(group: &str) -> Vec<&str> {
     let mut names = vec![];
     let (mut depth, mut start) = (0, 0);
@@ -145,7 +147,8 @@ fn segment(path: &str) -> &str {
     &path[..end]
 }
 
-/// The files of a module with their depth below the crate root; files only tests compile are left out.
+/// Returns the files of a module with their depth below the crate root, without files that only
+/// tests compile.
 fn files(src: &Path, module: &str) -> Result<Vec<(PathBuf, usize)>> {
     let mut found = vec![];
     let mut open = vec![(src.to_owned(), module.to_owned(), 1)];

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use proc_macro2::{Span, TokenStream, TokenTree};
 
-/// Returns the code of a file: comments and the texts of literals become spaces, and lines keep their numbers. Numbers stay.
+/// Returns the code of a file. Comments and the texts of literals become spaces, and lines keep
+/// their numbers. Numbers in the code stay.
 pub fn code(text: &str) -> Result<String> {
     let classes = classes(text)?;
     let kept = text.bytes().zip(classes).map(|(byte, class)| match class {
@@ -33,7 +34,7 @@ pub fn comments(text: &str) -> Result<Vec<(usize, String)>> {
     Ok(comments)
 }
 
-/// Returns code without the items that `#[cfg(test)]` stands before.
+/// Returns code without the items that have the attribute `#[cfg(test)]`.
 pub fn without_tests(code: &str) -> String {
     const MARK: &str = "#[cfg(test)]";
     let mut out = String::new();
@@ -101,13 +102,13 @@ fn mark(span: Span, class: Class, text: &str, classes: &mut [Class]) {
     }
 }
 
-/// Returns whether a token stands for a documentation comment: the lexer makes attributes of them.
+/// Returns true if a token is a documentation comment: the lexer makes attributes of them.
 fn is_comment(span: Span, text: &str) -> bool {
     let token = &text[span.byte_range()];
     token.starts_with("//") || token.starts_with("/*")
 }
 
-/// Returns where the item at the start of `code` ends: at its `;` or its closing brace.
+/// Returns the offset of the end of the item at the start of `code`: its `;` or its closing brace.
 fn item_end(code: &str) -> usize {
     let mut depth = 0;
     for (at, c) in code.char_indices() {

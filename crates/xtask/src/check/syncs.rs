@@ -1,6 +1,7 @@
 //! Checks that every call in the program that makes data or names stable has a number in a table.
 //!
-//! `cargo xtask power-cuts --ignore-site` shows for each number which loss a power cut causes without it.
+//! `cargo xtask power-cuts --ignore-site` shows for each number which loss a power cut causes
+//! without the call.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +12,8 @@ use crate::check::source;
 
 /// One call of fsync, fdatasync, msync or syncfs, or one use of a flag such as RWF_DSYNC.
 pub struct SyncCallSite {
-    /// Never changes, even when other places are removed: pages and results refer to it.
+    /// The number of the call. It never changes, even when other calls are removed: pages and
+    /// results refer to it.
     pub number: usize,
     /// The source file below `crates`.
     pub file: &'static str,
@@ -23,7 +25,7 @@ const fn place(number: usize, file: &'static str, name: &'static str) -> SyncCal
     SyncCallSite { number, file, name }
 }
 
-/// All places, by number.
+/// All calls, by number.
 pub const PLACES: &[SyncCallSite] = &[
     place(1, "volume/src/file/open.rs", "size of a volume or log that was never written to"),
     place(2, "volume/src/file/open.rs", "name of a volume or log, at every opening"),
@@ -73,7 +75,7 @@ const NAMES: [&str; 17] = [
     "syncfs",
 ];
 
-/// Source text of such calls whose function name alone also occurs in other code.
+/// Source text of other such calls. Their function names alone also occur in other code.
 const CALLS: [&str; 2] = ["Fsync::new", "map.flush()"];
 
 /// Crates whose calls need no number, with the reason.

@@ -1,4 +1,4 @@
-//! Refuses marks of unfinished work and paths of one machine in any file.
+//! Refuses marks of unfinished work and paths of one developer's machine in any file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,19 @@ use crate::check::source;
 /// Macros of unfinished work.
 const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 
-/// Marks of unfinished work in comments. Written in halves, so that this file passes its own check.
+/// Marks of unfinished work in comments. Each is written in two parts, so that this file passes its
+/// own check.
 const MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Folders that exist on the machine of whoever wrote the line, and nowhere else.
+/// Folders that exist only on the machine of a developer.
 const MACHINE_PATHS: &[&str] =
     &[concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
 
-/// Names of files and folders that tools make. `.git` is a file in a worktree.
+/// Names of files and folders that tools make. `.git` is a file in a linked work tree.
 const MADE: &[&str] = &[".git", "forebay-quickstart", "artifacts", "corpus"];
 
-/// The folder for build results, which cargo makes beside a `Cargo.toml`. Source folders may have this name, too.
+/// The folder for build results, which cargo makes next to a `Cargo.toml`. Source folders may have
+/// this name, too.
 const BUILT: &str = "target";
 
 /// Checks every file below a folder.
@@ -59,14 +61,14 @@ fn violations(name: &str, text: &str) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Whether a word occurs and is not the end of a longer one.
+/// Returns true if a word occurs and is not the end of a longer one.
 fn stands_alone(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '}'))
     })
 }
 
-/// Returns all files below a folder, but those that tools made, in the order of their names.
+/// Returns all files below a folder, except those that tools made, in the order of their names.
 pub fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = vec![];
     let mut folders = vec![root.to_owned()];

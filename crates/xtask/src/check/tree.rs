@@ -17,7 +17,7 @@ pub struct SourceFile {
     pub path: String,
     /// The number of lines.
     pub lines: usize,
-    /// Whether only tests compile the file.
+    /// True if only tests compile the file.
     pub is_test: bool,
     /// The parsed text.
     pub syntax: syn::File,
@@ -74,7 +74,7 @@ impl SourceTree {
     }
 }
 
-/// Returns whether an item is compiled for tests only.
+/// Returns true if an item is compiled for tests only.
 pub fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string().trim() == "test",
