@@ -217,7 +217,7 @@ impl FarBenchRound<'_> {
         if self.control.starts_with("ensemble") { "bbr" } else { self.control }
     }
 
-    /// Measures one point.
+    /// Runs `measure` for one point. An error names the point and its series.
     fn point(
         &self,
         wan: &BenchWan,
@@ -271,16 +271,17 @@ impl FarBenchRound<'_> {
         gateway.stop()
     }
 
-    /// Returns the number of bytes to drain. It is as much as the bulk stream carries in its warm-up and measurement, so that
-    /// the packets lost in TCP's slow start are the same share of both. On a long link it is what the link carries in
-    /// [`DRAIN_TRIPS`], because the drain includes a slow start and the measurement of the bulk stream does not.
+    /// Returns the number of bytes to drain. It is as much as the bulk stream carries in its
+    /// warm-up and measurement, so that the packets lost in TCP's slow start are the same share of
+    /// both. On a long link it is what the link carries in [`DRAIN_TRIPS`], because the drain
+    /// includes a slow start and the measurement of the bulk stream does not.
     fn drained_bytes(&self) -> u64 {
         let time = (WARM_UP + self.time).max(self.spec.round_trip() * DRAIN_TRIPS);
         self.spec.bytes_in(time) >> 20 << 20
     }
 
-    /// Measures a drain, and before it a bulk stream that carries the same bytes in a new connection: its slow start is part
-    /// of its time, as it is part of the drain.
+    /// Measures a drain, and before it a bulk stream that carries the same bytes in a new
+    /// connection: its slow start is part of its time, as it is part of the drain.
     fn drain(&self, wan: &BenchWan, site: &FarBenchSite, points: &mut Vec<FarPoint>) -> Result<()> {
         let bytes = self.drained_bytes();
         let name = "bulk TCP, the bytes of the drain";

@@ -12,7 +12,6 @@ use crate::load::BenchPoint;
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Returns the median.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

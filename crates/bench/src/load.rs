@@ -43,7 +43,7 @@ pub struct BenchLoad {
 /// The data of writes. All writes carry the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchPayload {
-    /// One byte repeated.
+    /// One byte value in all places.
     Same,
     /// Words in random order. LZ4 compresses them by a factor of 2.4.
     Words,
@@ -126,7 +126,7 @@ impl BenchLoad {
 /// The result of one point.
 #[derive(Clone, Debug)]
 pub struct BenchPoint {
-    /// Commands answered.
+    /// Number of commands that were answered.
     pub operations: u64,
     /// The length of the measurement.
     pub time: Duration,
@@ -137,7 +137,7 @@ pub struct BenchPoint {
 }
 
 impl BenchPoint {
-    /// Commands per second.
+    /// Returns the commands per second.
     pub fn per_second(&self) -> f64 {
         self.operations as f64 / self.time.as_secs_f64()
     }

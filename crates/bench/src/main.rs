@@ -28,7 +28,7 @@ use workload::TraceEvents;
 
 use crate::options::BenchOptions;
 
-/// Measures Forebay.
+/// Measures Forebay and its peers.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct BenchCli {

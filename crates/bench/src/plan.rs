@@ -2,7 +2,7 @@
 
 use crate::load::{BenchLoad, BenchPayload};
 
-/// Names of loads.
+/// The names of the loads, as in tables and results.
 pub mod loads {
     pub const READ_32: &str = "4 KiB random reads, depth 32";
     pub const WRITE_32: &str = "4 KiB random writes, depth 32";
@@ -20,9 +20,7 @@ pub mod loads {
     pub const STREAM_OF_ONE: &str = "128 KiB reads in order, depth 32";
     /// Four connections of one session.
     pub const STREAM_OF_FOUR: &str = "128 KiB reads in order, 4 connections at depth 8";
-    /// Writes with FUA.
     pub const DURABLE_1: &str = "4 KiB durable writes, depth 1";
-    /// Writes with FUA.
     pub const DURABLE_32: &str = "4 KiB durable writes, depth 32";
     /// Reads of a region that fits in the cache.
     pub const HIT: &str = "4 KiB random reads of 64 MiB, depth 32";
@@ -48,7 +46,7 @@ pub mod servers {
     /// The bare TCP program with one thread and 256 MiB of memory, divided equally among the
     /// connections.
     pub const RAW_TOGETHER_MEMORY: &str = "bare TCP, one thread, 256 MiB";
-    /// Debian's tgt.
+    /// The target of Debian's package tgt, in the same run.
     pub const TGT: &str = "tgt";
     /// A target with a volume in memory.
     pub const FOREBAY: &str = "forebay";

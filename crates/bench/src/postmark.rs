@@ -88,7 +88,7 @@ enum BenchPostmarkDisk {
 /// (STICS, table 2).
 const FAR_DISK: &str = "7900us";
 
-/// One run.
+/// A run of PostMark: path to the volume, disk, delay and pool of files.
 #[derive(Clone, Copy, Debug)]
 struct BenchPostmarkRun {
     way: BenchPostmarkPath,

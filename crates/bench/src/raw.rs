@@ -44,7 +44,6 @@ impl RawTcpServer {
         Ok(RawTcpServer { running, address })
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.running.id()
     }

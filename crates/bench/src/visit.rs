@@ -28,13 +28,13 @@ pub struct ExternalTargetLoad {
     /// Commands in flight on each connection.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     depth: u16,
-    /// Number of sessions.
+    /// Number of concurrent sessions.
     #[arg(long, default_value_t = 1)]
     sessions: usize,
     /// Connections of each session.
     #[arg(long, default_value_t = 1)]
     connections: u16,
-    /// Error recovery level.
+    /// Error recovery level of the sessions.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
     level: u8,
     /// Bytes of a command. Commands of more than 64 KiB are sequential, others have random
@@ -44,7 +44,7 @@ pub struct ExternalTargetLoad {
     /// Length of one round in seconds.
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
-    /// Number of rounds.
+    /// Number of rounds, each with a measurement.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }

@@ -52,11 +52,11 @@ const MEGABITS: f64 = 200.0;
 /// The one-way delay of the link in milliseconds, before it changes.
 const DELAY_MS: f64 = 4.0;
 const CONTROL: &str = "cubic";
-/// The least throughput of a gateway, as a part of the throughput of its peer: a host that uses the node directly, or a bulk
-/// TCP stream.
+/// The least throughput of a gateway, as a part of the throughput of its peer: a host that uses the
+/// node directly, or a bulk TCP stream.
 const PART: f64 = 0.8;
-/// The most memory of a gateway in bytes, in addition to its page cache. Its NVRAM, its buffers and the program itself are
-/// part of it.
+/// The most memory of a gateway in bytes, in addition to its page cache. Its NVRAM, its buffers and
+/// the program itself are part of it.
 const MEMORY: u64 = 192 << 20;
 /// The size of each log in bytes. It is small, so that writes soon depend on destage.
 const LOG_BYTES: u64 = 64 << 20;
@@ -186,7 +186,8 @@ impl BadLinkRun<'_> {
         FarBenchSite::start(wan, self.program, far)
     }
 
-    /// Runs one load through five phases: as usual, with a tenth of the rate, as usual, with ten times the delay, as usual.
+    /// Runs one load through five phases: as usual, with a tenth of the rate, as usual, with ten
+    /// times the delay, as usual.
     fn changing(&self, report: &mut BadLinkReport) -> Result<()> {
         let seconds = Duration::from_secs;
         let phases = [

@@ -28,7 +28,7 @@ pub struct FarLoadResult {
 /// The order of the addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FarAddressOrder {
-    /// Ascending addresses.
+    /// Ascending addresses, without gaps.
     Sequential,
     /// Each address once, in an order that no stream detector mistakes for sequential.
     Scattered,
@@ -214,5 +214,6 @@ impl ClientWorkload for FarLoadCommands {
     }
 }
 
-/// The stride of [`FarAddressOrder::Scattered`]: 2^15 divided by the golden ratio, so that neighbours are read far apart in time.
+/// The stride of [`FarAddressOrder::Scattered`]: 2^15 divided by the golden ratio, so that
+/// neighbours are read far apart in time.
 const STRIDE: u64 = 20_249;

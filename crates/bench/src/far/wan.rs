@@ -37,7 +37,8 @@ impl LinkSpec {
             .collect()
     }
 
-    /// Returns a link of this rate in Mbit/s and one-way delay in milliseconds, with a queue of one bandwidth × round trip.
+    /// Returns a link of this rate in Mbit/s and one-way delay in milliseconds, with a queue of one
+    /// bandwidth × round trip.
     pub fn new(megabits: f64, delay: f64) -> LinkSpec {
         LinkSpec { megabits, delay, queue: 1.0, loss: 0.0 }
     }

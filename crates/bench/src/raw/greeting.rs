@@ -14,7 +14,7 @@ pub fn buffer_bytes(largest: usize) -> usize {
     if largest > 16384 { 256 << 10 } else { 64 << 10 }
 }
 
-/// Sizes in bytes.
+/// The first message of a connection: the sizes that both ends use, in bytes.
 #[derive(Clone, Copy)]
 pub struct Greeting {
     /// Size of a request.
