@@ -14,8 +14,8 @@ pub fn build() -> Result<PathBuf> {
 
 /// Builds the release binary of `bench`. Returns its path.
 pub fn build_bench() -> Result<PathBuf> {
-    // Both are named so that cargo compiles the crates that they share only once, with the same features. The benchmarks need
-    // the release build of forebay, too.
+    // Both are named so that cargo compiles the crates that they share only once, with the same
+    // features. The benchmarks need the release build of forebay, too.
     cargo(&["build", "--release", "--package", "forebay", "--package", "bench"])?;
     Ok(target_folder()?.join("release/bench"))
 }

@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// CPU priority and affinity of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestProcessPriority {
-    /// Those of this process.
+    /// The priority and the CPUs of this process.
     Usual,
     /// Raised priority, on any CPU.
     Preferred,
@@ -152,7 +152,6 @@ impl ServeProcess {
         Ok(self.process.ended(limit)?.is_some())
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

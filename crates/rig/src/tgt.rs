@@ -113,7 +113,6 @@ impl TgtServer {
         self.process.kill(LIMIT)
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -166,7 +165,6 @@ impl ReferenceTgtd {
         Ok(ReferenceTgtd { server, portal, _folder: folder })
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.server.id()
     }
