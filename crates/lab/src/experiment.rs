@@ -11,7 +11,6 @@ pub enum Experiment {
     Outsourcing,
     /// STICS: SCSI-to-IP cache storage.
     Stics,
-    /// Fair-TCP.
     FairTcp,
 }
 

@@ -72,7 +72,7 @@ pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
 /// How well a rule fits measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fit {
-    /// Number of measurements.
+    /// Number of measurements with this rule.
     pub count: usize,
     /// Mean distance between measurements and rule in ms; 0 without measurements.
     pub mean_residual: f64,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use workload::{WorkloadFigure, WorkloadResult};
 
-/// A measured point.
+/// A measured point of an experiment, as a line of the results.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PointRecord {
     /// Identifies the point in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.

@@ -30,7 +30,7 @@ enum ResultsFileLine {
 pub struct LeftOut {
     /// The name of the point.
     pub point: String,
-    /// The reason.
+    /// The reason why the point was not measured.
     pub left_out: String,
 }
 

@@ -57,7 +57,7 @@ pub enum SiteBacking {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteServer {
-    /// A Forebay node.
+    /// A node of Forebay.
     #[default]
     Forebay,
     /// Debian's tgt with its default settings.

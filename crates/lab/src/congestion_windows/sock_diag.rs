@@ -6,13 +6,13 @@ pub type SocketId = [u8; 48];
 /// TCP_INFO of a socket (linux/tcp.h). Windows are in segments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TcpInfo {
-    /// The congestion window.
+    /// The congestion window in segments.
     pub cwnd: u32,
     /// The slow start threshold. 2^31 - 1 means that it is not set yet.
     pub ssthresh: u32,
     /// The smoothed round trip time, in microseconds.
     pub srtt_us: u32,
-    /// Segments in flight.
+    /// Segments in flight: sent and not acknowledged yet.
     pub unacked: u32,
     /// Retransmitted segments since the socket was opened.
     pub retransmits: u32,
@@ -29,11 +29,11 @@ pub struct TcpInfo {
 /// A message of an answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SockDiagMessage {
-    /// An established connection.
+    /// A connection with its counters.
     Socket(SocketId, TcpInfo),
     /// A socket without the necessary information, because it is being closed.
     Other,
-    /// The last message.
+    /// The end of an answer.
     Done,
     /// An error number; ENOENT: the socket does not exist.
     Failed(i32),
@@ -49,7 +49,7 @@ pub fn list(family: u8, remote: Option<u16>, local: Option<u16>) -> Vec<u8> {
     request(NLM_F_REQUEST | NLM_F_DUMP, family, 1 << TCP_ESTABLISHED, &id)
 }
 
-/// Requests one socket.
+/// Returns a request for the state of one socket.
 #[must_use]
 pub fn one(family: u8, id: &SocketId) -> Vec<u8> {
     request(NLM_F_REQUEST, family, u32::MAX, id)
@@ -143,7 +143,7 @@ const NLMSG_DONE: u16 = 3;
 // linux/sock_diag.h, linux/inet_diag.h
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u8 = 2;
-/// `struct inet_diag_msg`.
+/// Size of `struct inet_diag_msg` in bytes.
 const MESSAGE_BYTES: usize = 72;
 /// The netlink header and `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;

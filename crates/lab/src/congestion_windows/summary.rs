@@ -26,7 +26,7 @@ const LONG: usize = 5000;
 /// The most points of the series of two windows: 1.2 s.
 const SHORT: usize = 120;
 
-/// Collects samples.
+/// Collects samples of all connections and summarises them.
 #[derive(Default)]
 pub(super) struct Looks {
     /// When data was first seen in flight.

@@ -153,9 +153,9 @@ struct FairTcpSweep {
 /// The direction of the data, which is also that of the losses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FairTcpTraffic {
-    /// To the node.
+    /// Traffic to the node only.
     Writes,
-    /// From the node.
+    /// Traffic from the node only.
     Reads,
     /// In both directions, by a file system.
     Files,

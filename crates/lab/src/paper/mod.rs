@@ -14,9 +14,9 @@ use crate::{Printed, number};
 pub struct PaperFigure {
     /// The place: "Figure 12, section 4.4".
     pub place: &'static str,
-    /// The measured quantity.
+    /// The quantity that was measured, with its unit.
     pub what: &'static str,
-    /// The smallest number.
+    /// The smallest number that the paper prints.
     pub least: f64,
     /// The largest number. It equals `least` if the paper prints one number.
     pub most: f64,
@@ -41,7 +41,7 @@ pub struct PaperStatement {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Misprint {
     pub place: &'static str,
-    /// The wrong text.
+    /// The text of the paper that is wrong.
     pub printed: &'static str,
     /// The number or statement that we assume instead, and the reason.
     pub taken: &'static str,

@@ -101,7 +101,7 @@ const fn application(
     PaperApplication { name, shown, unit, local, shares }
 }
 
-/// Table 2.
+/// Table 2 of the paper: applications by one-way delay.
 #[rustfmt::skip]
 pub const APPLICATIONS: [PaperApplication; 16] = [
     application("build/soft", "SSH build, Soft Updates", "1/h", 67.3, [0.94, 0.89, 0.87, 0.83, 0.78, 0.69]),
@@ -132,11 +132,11 @@ pub fn application_named(name: &str) -> Option<&'static PaperApplication> {
 /// applications during it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperCongestion {
-    /// Load, percent.
+    /// Load of the link in percent.
     pub load: u32,
     /// Mean background traffic, Mbit/s, and its deviation.
     pub background: [f64; 2],
-    /// Round trip, ms.
+    /// Mean round trip in milliseconds.
     pub round_trip_ms: f64,
     /// The share of lost packets.
     pub loss: f64,
@@ -158,7 +158,7 @@ const fn congestion(
     PaperCongestion { load, background, round_trip_ms, loss, postmark, tpcc }
 }
 
-/// Table 3.
+/// Table 3 of the paper: applications under congestion.
 pub const CONGESTION: [PaperCongestion; 10] = [
     congestion(0, [0.0, 0.0], 0.46, 0.0, Some([64.0, 80.0, 52.0]), 722.0),
     congestion(20, [31.0, 9.8], 0.54, 0.0, Some([63.0, 79.0, 49.0]), 719.0),

@@ -10,7 +10,7 @@ pub use paper_value::Printed;
 pub use plot::{Axis, Curve, CurveSource, Drawn, Plot};
 pub use table::{Cell, CellBound, NOT_MEASURED, ReportColumn, ReportRow, ReportTable};
 
-/// A report.
+/// The report of a run: text, tables and plots in sections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabReport {
     pub title: String,
@@ -24,7 +24,7 @@ pub struct LabReport {
 /// A section about a table or figure of the paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
-    /// Its heading: "Table 1: microbenchmarks".
+    /// The heading, such as "Table 1: microbenchmarks".
     pub title: String,
     /// Paragraphs before its tables and plots: what the section shows and how it differs from the
     /// paper.
@@ -64,7 +64,6 @@ impl LabReport {
         self
     }
 
-    /// Adds a section.
     #[must_use]
     pub fn section(mut self, section: Section) -> Self {
         self.sections.push(section);
@@ -79,28 +78,26 @@ impl Section {
         Self { title: title.to_owned(), ..Self::default() }
     }
 
-    /// Adds a paragraph.
+    /// Adds a paragraph of text.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         self.text.push(text.to_owned());
         self
     }
 
-    /// Adds a table.
     #[must_use]
     pub fn table(mut self, table: ReportTable) -> Self {
         self.parts.push(SectionPart::Table(table));
         self
     }
 
-    /// Adds a plot.
     #[must_use]
     pub fn plot(mut self, plot: Plot) -> Self {
         self.parts.push(SectionPart::Plot(plot));
         self
     }
 
-    /// Adds a deviation.
+    /// Adds a paragraph on how the measurement deviates from the paper's.
     #[must_use]
     pub fn deviation(mut self, text: &str) -> Self {
         self.deviations.push(text.to_owned());

@@ -11,7 +11,7 @@ pub struct Plot {
     pub note: String,
 }
 
-/// An axis.
+/// An axis of a plot, with its label and scale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
     /// The quantity with its unit: "one-way delay, ms".
@@ -36,7 +36,7 @@ pub struct Curve {
 /// The source of numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CurveSource {
-    /// Measured here.
+    /// Measured in this run.
     Ours,
     /// Printed in the paper. Drawn dashed.
     Paper,
@@ -49,7 +49,7 @@ pub enum CurveSource {
 pub enum Drawn {
     /// Points joined by lines.
     Line,
-    /// Dots: scatter plots.
+    /// A dot for each point, as in scatter plots.
     Dots,
     /// A bar for each point, as in histograms.
     Bars,

@@ -19,7 +19,7 @@ pub struct ReportTable {
 pub struct ReportColumn {
     /// A common heading above the names of neighbouring columns: "IBM DNES". Empty for none.
     pub group: String,
-    /// The quantity.
+    /// The quantity in this column.
     pub name: String,
     /// The unit. Empty for a count or a ratio.
     pub unit: String,
@@ -35,9 +35,9 @@ pub struct ReportRow {
 /// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// The measured number.
+    /// The number that was measured here.
     pub ours: Option<f64>,
-    /// The paper's number.
+    /// The number that the paper prints.
     pub paper: Option<Printed>,
     /// The bound that the measured number should keep.
     pub bar: Option<CellBound>,
@@ -74,7 +74,7 @@ impl ReportTable {
         Self { title: title.to_owned(), corner: corner.to_owned(), ..Self::default() }
     }
 
-    /// Adds a column.
+    /// Adds a column that belongs to no group.
     #[must_use]
     pub fn column(self, name: &str, unit: &str) -> Self {
         self.column_of("", name, unit)

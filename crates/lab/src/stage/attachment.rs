@@ -27,7 +27,7 @@ const END: Duration = Duration::from_secs(180);
 /// Limit of a detach before the volume was ready. It has little data to write.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
-/// An attached volume.
+/// A volume that the product attaches as a block device.
 pub(crate) struct LabAttachment {
     process: LoggedProgram,
     pub place: WorkloadLocation,
@@ -82,7 +82,6 @@ impl LabAttachment {
         Ok(Self { process, place, mounted })
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

@@ -53,7 +53,6 @@ impl LabForebayServer {
         Ok(Self { name: name.to_owned(), process })
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

@@ -97,12 +97,11 @@ impl Nbdkit {
         Ok(Self { process, url: format!("nbd://{address}:{port}") })
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Ends the process.
+    /// Ends the process and waits for its end.
     pub fn end(self) -> Result<(), Error> {
         Ok(self.process.end(READY)?)
     }
@@ -193,7 +192,6 @@ impl QemuVolumeExport {
         Ok(shown)
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

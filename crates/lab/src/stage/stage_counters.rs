@@ -7,7 +7,7 @@ use control::ServingStatus;
 use serde_json::{Map, Value};
 use workload::WorkloadFigure;
 
-/// Counters by name.
+/// Counters of kernel and programs, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct StageCounters {
     counts: BTreeMap<String, f64>,

@@ -72,7 +72,7 @@ fn elsewhere(
     section
 }
 
-/// Figure 15.
+/// Figure 15 of the paper: a software build.
 pub fn build(measured: &MeasuredPoints<'_>) -> Section {
     let mut builds = ReportTable::new("Builds", "one-way delay");
     for (windows, _) in BOTH {

@@ -12,7 +12,7 @@ fn promised(delay: u32) -> f64 {
     if (2..=6).contains(&delay) { 1.22 } else { 1.15 }
 }
 
-/// Figure 7.
+/// Figure 7 of the paper: throughput of writes.
 pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("writes", windows, delay), "", "Mbit/s");
     let mut rates = ReportTable::new("Throughput of writes", "one-way delay");
@@ -131,7 +131,7 @@ fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Sect
 const NOT_PROMISED: &str = "what is promised was found with a target that answers commands in their order, which costs Reno more \
     than an ensemble; ours answers what is complete. And a run of a few seconds is good to some 0.05";
 
-/// Table 3.
+/// Table 3 of the paper: turnaround of writes.
 pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     let section = Section::new("Table 3: turnaround of writes").text(
         "From when a command is given to the session to its answer. Promised is that mean and deviation with an ensemble are below Reno's. How long it \

@@ -10,7 +10,7 @@ use crate::{
 /// The promised bound of the spread of an ensemble's window, in percent of its mean.
 const MOST_SPREAD: f64 = 21.0;
 
-/// Table 2.
+/// Table 2 of the paper: the windows of a session's connections.
 pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let spread = table(measured, "writes", "Sum of the windows of a session's connections", &BOTH);
     let per_ack = table(measured, "per-ack", "The same, growing by acknowledgment", &PER_ACK);
@@ -127,7 +127,7 @@ pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Figure 6.
+/// Figure 6 of the paper: retransmitted segments.
 pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("Segments sent again", "one-way delay");
     for (windows, _) in ALL {

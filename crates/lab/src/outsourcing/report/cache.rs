@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Figure 5.
+/// Figure 5 of the paper: the place of a cache.
 pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     let places = [("none", "no cache"), ("node", "at the node"), ("host", "at the host")];
     let point = |place: &str, at: &str| format!("figure-5/{place}/{at}");
@@ -119,7 +119,7 @@ fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// Figure 6.
+/// Figure 6 of the paper: write caches under congestion.
 pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("small", "log of 8 MiB"), ("large", "log of 256 MiB")];
     let kept = figure_6_shares(measured);
@@ -160,7 +160,7 @@ pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Figure 7.
+/// Figure 7 of the paper: read caches of several sizes.
 pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("10", "10 %"), ("30", "30 %"), ("60", "60 %")];
     let under_load = |cache: &str, load: u32| format!("figure-7/load/{cache}/{load}");

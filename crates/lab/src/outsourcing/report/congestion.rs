@@ -17,7 +17,7 @@ const COLUMNS: [(&str, CongestionColumn); 3] = [
     ("TPC-C", ("tpcc", "soft", "1/min", |row| Some(row.tpcc))),
 ];
 
-/// Table 3.
+/// Table 3 of the paper: applications under congestion.
 pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |(workload, meta, unit, _): &CongestionColumn, load: u32| {
         measured.cell(&format!("table-3/{workload}/{meta}/{load}"), "", unit)

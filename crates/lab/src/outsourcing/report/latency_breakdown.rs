@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// Figure 2.
+/// Figure 2 of the paper: the time of a request by component.
 pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 2: a request's time by component")
         .text(

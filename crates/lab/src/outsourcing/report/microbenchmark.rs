@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Table 1.
+/// Table 1 of the paper: single requests of 8 KiB.
 pub fn table_1(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 1: single requests of 8 KiB")
         .text(

@@ -10,7 +10,7 @@ use crate::{
 /// The name and unit of the workload's rate.
 const THROUGHPUT: (&str, &str) = ("throughput", "MB/s of 1000 KiB");
 
-/// Figure 8.
+/// Figure 8 of the paper: random reads and writes.
 pub(super) fn figure_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 8: random reads and writes, 100 Mbit/s").text(
         "One thread, each write stable before the next; the paper has IOzone on a file of 512 MB, here the block device itself.",

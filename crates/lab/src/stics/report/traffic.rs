@@ -162,7 +162,7 @@ impl Totals {
     }
 }
 
-/// Table 5.
+/// Table 5 of the paper: requests by size.
 pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     let blocks = |point: &str, part: &str| {
         counted(measured, point, |name| {
@@ -204,7 +204,7 @@ pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Table 6.
+/// Table 6 of the paper: SCSI commands that the node received.
 pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("SCSI commands at the node", "command")
         .column("iSCSI", "")
