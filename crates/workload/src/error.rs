@@ -13,11 +13,10 @@ pub enum Error {
     /// The workload does not support this kind of location.
     #[error("{workload} runs on {wanted}, which {place} is not")]
     Place {
-        /// The workload's name.
         workload: &'static str,
         /// The kinds of locations that it supports.
         wanted: &'static str,
-        /// The given location.
+        /// The location that was given.
         place: String,
     },
     /// The location does not exist. Nothing was changed.
@@ -32,9 +31,9 @@ pub enum Error {
     /// The location does not have enough space.
     #[error("{needed} bytes are needed, and {free} are free")]
     Space {
-        /// The required bytes.
+        /// Number of bytes that the workload needs.
         needed: u64,
-        /// The free bytes.
+        /// Number of bytes that are free.
         free: u64,
     },
     /// The data read differs from the data written. The storage is wrong, not the workload.
@@ -43,9 +42,9 @@ pub enum Error {
     /// A program has failed.
     #[error("{program} {ending}: {said}")]
     Program {
-        /// The program.
+        /// The name of the program.
         program: String,
-        /// How it ended.
+        /// The exit status or the signal, as text.
         ending: String,
         /// The end of its output.
         said: String,
@@ -53,9 +52,8 @@ pub enum Error {
     /// A program exceeded its time limit and was ended.
     #[error("{program} was not done within {} s", .limit.as_secs())]
     Late {
-        /// The program.
+        /// The name of the program.
         program: String,
-        /// The time limit.
         limit: Duration,
     },
     /// The workload was stopped.
@@ -67,23 +65,22 @@ pub enum Error {
     /// The output of a program has an unknown format.
     #[error("cannot read what {program} printed: {what}")]
     Unreadable {
-        /// The program.
+        /// The name of the program.
         program: String,
-        /// What is missing, or what was found instead.
+        /// The missing part of the output, or the text in its place.
         what: String,
     },
     /// The remote target has failed.
     #[error("cannot {act}: {reason}")]
     Session {
-        /// The request.
+        /// The request that failed.
         act: String,
-        /// The reason.
         reason: String,
     },
     /// A system call has failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// What was attempted.
+        /// The action that failed, as a verb with its object.
         act: String,
         /// The error of the system.
         error: io::Error,

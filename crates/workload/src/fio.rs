@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(5400);
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fio {
-    /// Program to imitate
+    /// The program whose load fio imitates
     #[arg(long, value_enum, default_value_t = FioShape::Iometer)]
     pub shape: FioShape,
     /// Size of each read and write in KiB, 1 to 1024 [default: 8 for vxbench, else 4]

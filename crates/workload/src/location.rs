@@ -22,7 +22,7 @@ use crate::Error;
 pub enum WorkloadLocation {
     /// A folder of any file system.
     Folder(PathBuf),
-    /// A block device.
+    /// A block device, whose content is overwritten.
     Device(PathBuf),
     /// An iSCSI unit, as `iscsi://HOST/TARGET/LUN`, used without the kernel's block layer.
     Url(String),

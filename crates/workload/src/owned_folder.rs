@@ -40,7 +40,6 @@ impl OwnedFolder {
         Ok(Self(path))
     }
 
-    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -19,7 +19,7 @@ const PIECE: usize = 256 * 1024;
 /// Metadata and checksum of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Sum {
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub(crate) length: u64,
     /// Time of the last change, in seconds since 1970.
     pub(crate) changed: i64,

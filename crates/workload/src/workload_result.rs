@@ -17,11 +17,10 @@ pub struct WorkloadResult {
 /// A number with its name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct WorkloadFigure {
-    /// What it counts or measures: "transactions".
+    /// The quantity, such as "transactions".
     pub name: String,
-    /// Its unit: "1/s", "s", "MB/s", "us", "bytes"; "" for a count.
+    /// The unit: "1/s", "s", "MB/s", "us", "bytes"; "" for a count.
     pub unit: String,
-    /// The value.
     pub value: f64,
 }
 
@@ -39,7 +38,6 @@ pub struct WorkloadSeries {
 }
 
 impl WorkloadResult {
-    /// Adds a figure.
     #[must_use]
     pub fn figure(mut self, name: &str, unit: &str, value: f64) -> Self {
         self.figures.push(WorkloadFigure { name: name.to_owned(), unit: unit.to_owned(), value });

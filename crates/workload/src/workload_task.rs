@@ -35,7 +35,6 @@ pub enum WorkloadTask {
 }
 
 impl WorkloadTask {
-    /// Returns the workload.
     #[must_use]
     pub fn workload(&self) -> &dyn Workload {
         match self {

@@ -43,13 +43,13 @@ pub struct Build {
     /// `forebay lab fetch` has fetched
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
-    /// Number of builds
+    /// Number of builds, one after the other
     #[arg(long, default_value_t = 1)]
     pub iterations: u32,
     /// Commands that make runs concurrently
     #[arg(long, default_value_t = 2)]
     pub jobs: u32,
-    /// Options for configure
+    /// Options for the script configure
     #[arg(long, value_name = "OPTIONS", default_value = CONFIGURE, allow_hyphen_values = true)]
     pub configure: String,
     /// Goal for make. Without this option, make builds everything

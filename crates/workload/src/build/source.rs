@@ -23,7 +23,7 @@ const FETCHING: &str = "forebay-lab-fetching";
 /// The result of a fetch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fetched {
-    /// The tarball.
+    /// The path of the tarball.
     pub file: PathBuf,
     /// True if the file existed before.
     pub was_there: bool,

@@ -53,7 +53,7 @@ pub struct CommandsWorkload {
     /// tunes them
     #[arg(long, value_name = "BYTES")]
     pub socket_buffer: Option<u32>,
-    /// Warm-up in seconds
+    /// Warm-up before the measurement in seconds
     #[arg(long, default_value_t = 1.0)]
     pub warm: f64,
     /// Longest measurement in seconds

@@ -35,7 +35,7 @@ const MOST_SECONDS: u32 = 86_400;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Micro {
-    /// Kind of requests
+    /// Kind of requests: reads or writes
     #[arg(long, value_enum, default_value_t = MicroAccess::Read)]
     pub access: MicroAccess,
     /// Order of the requests
@@ -68,9 +68,9 @@ pub struct Micro {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MicroAccess {
-    /// Reads.
+    /// Reads of existing blocks.
     Read,
-    /// Writes.
+    /// Writes to existing blocks.
     Write,
 }
 

@@ -19,7 +19,7 @@ pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
 /// The valid versions of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ExpectedSectorVersion {
-    /// Exactly this version.
+    /// This version and no other.
     Exactly(u64),
     /// Any version up to this one.
     UpTo(u64),

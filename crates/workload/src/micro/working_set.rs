@@ -92,7 +92,6 @@ impl<'a> Set<'a> {
         Ok(self.runs)
     }
 
-    /// Reads a block.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {
         self.store.read(START + at, into)
     }
@@ -102,7 +101,6 @@ impl<'a> Set<'a> {
         sector_pattern::fill(into, number(at), self.seed, version);
     }
 
-    /// Writes a block.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         self.store.write(START + at, bytes)
     }

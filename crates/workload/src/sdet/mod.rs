@@ -41,7 +41,7 @@ const MOST_SCRIPTS: u32 = 1024;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sdet {
-    /// Concurrent scripts
+    /// Number of concurrent scripts
     #[arg(long, default_value_t = 32)]
     pub scripts: u32,
     /// How often each script goes through its mix of 21 tasks

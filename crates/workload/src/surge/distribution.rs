@@ -40,11 +40,11 @@ pub(super) const STACK: Distribution = Lognormal { mean: 1.5, deviation: 0.80 };
 /// Seconds between the files of a page. The paper's alpha is the scale and its beta the shape: half
 /// of the pauses are then shorter than 0.56 s, and a few last many seconds.
 pub(super) const ACTIVE_OFF: Distribution = Weibull { scale: 1.46, shape: 0.382 };
-/// Seconds between pages.
+/// Seconds between two pages of a user.
 pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
 
 impl Distribution {
-    /// Draws a number.
+    /// Draws a number from the distribution.
     pub(super) fn draw(self, rng: &mut Rng) -> f64 {
         // The number is above 0 and at most 1, so that it has a logarithm.
         let mut share = || ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;

@@ -51,7 +51,7 @@ pub struct Surge {
     /// Files of the site, some 50 KB each. The paper has 20000
     #[arg(long, default_value_t = 2000)]
     pub files: u32,
-    /// Concurrent users
+    /// Number of concurrent users
     #[arg(long, default_value_t = 100)]
     pub users: u32,
     /// Length of the measurement in seconds

@@ -59,7 +59,7 @@ impl SurgeSite {
         SurgeFileContent { rng: Rng::new(seed), left: self.size(file), piece: vec![0; PIECE] }
     }
 
-    /// Writes all files.
+    /// Writes all files of the site to a folder.
     pub(super) fn write(&self, folder: &Path, progress: &dyn Fn(f64)) -> Result<(), Error> {
         let failed = |path: &PathBuf| Error::system(format!("write {}", path.display()));
         for file in 0..self.sizes.len() as u32 {

@@ -98,7 +98,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Opens another connection.
+    /// Opens another connection to the cluster.
     pub(super) fn connect(&self) -> Result<Client, Error> {
         connect(self.sockets.path()).map_err(failed)
     }

@@ -37,7 +37,7 @@ pub struct Tpcc {
     /// Number of items, all of them in stock in each warehouse. The standard demands 100000
     #[arg(long, default_value_t = 100_000)]
     pub items: u32,
-    /// Concurrent clients
+    /// Number of concurrent clients
     #[arg(long, default_value_t = 10)]
     pub clients: u32,
     /// Length of the measurement in seconds

@@ -78,7 +78,6 @@ impl TpccRandom {
             .collect()
     }
 
-    /// Returns random digits.
     pub(super) fn digits(&mut self, count: u32) -> String {
         (0..count).map(|_| char::from(b'0' + self.0.below(10) as u8)).collect()
     }

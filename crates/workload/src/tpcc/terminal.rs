@@ -18,7 +18,7 @@ use crate::timed_run::{RunWatch, within};
 /// hundreds of clients at one row some retries are normal; this many are not.
 const TRIES: u32 = 100;
 
-/// All clients.
+/// All clients of a run, with what they share.
 pub(super) struct Terminals<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) settings: &'a Tpcc,
@@ -36,7 +36,7 @@ pub(super) struct TerminalResult {
     pub(super) measured: [u64; 5],
     /// New-Orders of an unknown item, rolled back in the measured time.
     pub(super) rolled_back: u64,
-    /// Number of retries.
+    /// Number of transactions that were retried.
     pub(super) tried_again: u64,
     /// Milliseconds of the measured orders, sorted at the end.
     pub(super) times: Vec<f64>,
@@ -117,7 +117,7 @@ impl Terminals<'_> {
     }
 }
 
-/// One client.
+/// A client with its connection to the database.
 struct Terminal<'a> {
     client: Client,
     statements: Statements,

@@ -189,7 +189,7 @@ macro_rules! statements {
         pub(super) struct Statements { $($name: Statement,)* }
 
         impl Statements {
-            /// Prepares the statements.
+            /// Prepares the statements on a connection.
             pub(super) fn prepare(client: &mut Client) -> Result<Self, postgres::Error> {
                 Ok(Self { $($name: client.prepare($text)?,)* })
             }
