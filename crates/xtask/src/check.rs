@@ -24,7 +24,7 @@ use crate::step_list::StepList;
 use crate::steps::StepTally;
 use deny::Advisories;
 
-/// Every check is a step of its own.
+/// Adds the checks. Each of them is a step.
 pub fn steps(list: &mut StepList<'_>) {
     list.add("check: floors", || Ok(StepTally::one().with_note(floors::check()?)));
     list.add("check: modules", || {
@@ -40,7 +40,8 @@ pub fn steps(list: &mut StepList<'_>) {
     list.add("check: clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
-    // A workspace of its own, so nothing else would notice that it no longer compiles.
+    // The fuzz targets are a separate workspace, so no other step would notice that they no longer
+    // compile.
     list.add("check: fuzz targets compile", || {
         cargo(&["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml"])
     });
@@ -56,14 +57,14 @@ pub fn steps(list: &mut StepList<'_>) {
     });
 }
 
-/// Runs cargo with its output on our terminal.
+/// Runs cargo with its output on the terminal.
 pub fn cargo(arguments: &[&str]) -> Result<StepTally> {
     let status = Command::new("cargo").args(arguments).current_dir(root()).status()?;
     ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));
     Ok(StepTally::one())
 }
 
-/// The folder of the workspace.
+/// Returns the folder of the workspace.
 pub fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.ancestors().nth(2).expect("this crate stands in <root>/crates/xtask").to_owned()

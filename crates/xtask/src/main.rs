@@ -36,8 +36,9 @@ struct XtaskCli {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// Check structure and style: floors between crates, module order inside them, bounds on sizes, names and circles of
-    /// files, subjects of commits, rustfmt, clippy with warnings denied, licences and advisories (cargo-deny).
+    /// Check structure and style: floors between crates, module order inside them, bounds on sizes,
+    /// names and circles of files, subjects of commits, rustfmt, clippy with warnings denied,
+    /// licences and advisories (cargo-deny).
     Check {
         /// Instead of checking, lower the exceptions from the bounds to what is measured now.
         #[arg(long, conflicts_with = "filter")]
@@ -80,7 +81,7 @@ enum XtaskCommand {
         /// Scenario to run. May be repeated [default: all].
         #[arg(long, value_name = "NAME")]
         scenario: Vec<String>,
-        /// List the scenarios.
+        /// Print the names of the scenarios and what they show.
         #[arg(long)]
         list: bool,
         /// Run every test of iscsi-test-cu in the machine, which takes many minutes.

@@ -1,8 +1,10 @@
-//! The example of a settings file and the tables of all keys, which are made of the doc comments of the settings.
+//! The example of a settings file and the tables of all keys, which are made of the doc comments of
+//! the settings.
 //!
-//! `crates/config/example.in.toml` is the example without the comments of its keys. A line `#@ Struct: title` in it says to
-//! which struct the keys below belong, up to the next table. The doc comment of a field is written above its key. The
-//! title is the heading of the struct's table in `docs/configuration.md`; without one, the struct has a table elsewhere.
+//! `crates/config/example.in.toml` is the example without the comments of its keys. A line `#@
+//! Struct: title` in it says to which struct the keys below belong, up to the next table. The doc
+//! comment of a field is written above its key. The title is the heading of the struct's table in
+//! `docs/configuration.md`; without one, the struct has a table elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -9,7 +9,7 @@ use syn::{Attribute, Item, Meta};
 
 use crate::check::text;
 
-/// One source file.
+/// A source file and its parsed text.
 pub struct SourceFile {
     /// The folder of the crate, such as `crates/cache`.
     pub krate: String,
@@ -19,13 +19,11 @@ pub struct SourceFile {
     pub lines: usize,
     /// True if only tests compile the file.
     pub is_test: bool,
-    /// The parsed text.
     pub syntax: syn::File,
 }
 
 /// All source files, in the order of their paths.
 pub struct SourceTree {
-    /// The files.
     pub files: Vec<SourceFile>,
 }
 

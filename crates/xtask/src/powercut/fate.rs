@@ -31,9 +31,9 @@ impl Chance {
 /// Therefore each of these cases is a separate variant, as in `sim::CrashVolume`.
 #[derive(Clone, Copy, Debug)]
 pub enum PowerCutFate {
-    /// Nothing survives.
+    /// All unsynced changes are lost.
     Lost,
-    /// Everything survives.
+    /// All unsynced changes survive.
     Kept,
     /// Operations before this number survive, the one with the number is torn, later ones are lost.
     InOrder(u64),

@@ -70,7 +70,7 @@ pub struct Cut {
 /// How the processes of a machine end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineEnding {
-    /// The power fails.
+    /// The power of the machine fails.
     Power {
         /// How long the processors keep running after the disks have stopped.
         lag: Duration,

@@ -58,7 +58,7 @@ pub enum Setup {
     Slow,
     /// Default settings, with physical blocks of 4 KiB, less than 1 GiB.
     Physical,
-    /// Write-protected.
+    /// A write-protected unit, otherwise with default settings.
     ReadOnly,
     /// Default settings, as most users have them. All tests run on this set-up, and may skip
     /// themselves.

@@ -175,7 +175,7 @@ impl LinkCutBlocks {
         Ok((waits, last.dirty))
     }
 
-    /// Reads every block.
+    /// Reads every block and checks its version.
     fn verify(&mut self, login: &ClientLogin) -> Result<()> {
         let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Read(0));
         work.on(login)

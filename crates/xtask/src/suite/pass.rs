@@ -18,9 +18,9 @@ const SECTOR: usize = 512;
 pub struct StampedPass {
     /// Sectors of one command.
     pub each: u16,
-    /// Number of commands.
+    /// Number of commands that cover the range.
     pub commands: u64,
-    /// Commands in flight.
+    /// Number of commands in flight.
     pub depth: usize,
 }
 

@@ -33,14 +33,13 @@ pub struct TestBinary {
 /// The results of the compilation.
 #[derive(Default)]
 pub struct CompiledTests {
-    /// All test binaries.
     pub binaries: Vec<TestBinary>,
     /// The program `forebay`, in the same profile as the tests.
     pub program: Option<PathBuf>,
 }
 
-/// Compiles the tests of every crate, or with `all` false only a small part of them and the program `forebay`, with the same
-/// features.
+/// Compiles the tests of every crate, or with `all` false only a small part of them and the program
+/// `forebay`, with the same features.
 pub fn compile(all: bool) -> Result<CompiledTests> {
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);

@@ -87,7 +87,7 @@ impl<'a> VmScenarioStage<'a> {
         }
     }
 
-    /// Boots a machine.
+    /// Boots a machine with the stage's image.
     pub fn boot(&mut self, hardware: Hardware) -> Result<Guest> {
         self.guests += 1;
         let folder = guest::folder(&self.folder, self.guests);

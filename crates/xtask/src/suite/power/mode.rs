@@ -7,7 +7,7 @@ pub const NODE: usize = 0;
 pub const GATEWAY: usize = 1;
 pub const PARTNER: usize = 2;
 
-/// How machines fail.
+/// The kind of failure of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerRoundFailure {
     /// Their processes are killed (`kill -9`); all their writes stay in the file system.

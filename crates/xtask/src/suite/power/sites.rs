@@ -15,7 +15,7 @@ use crate::powercut::{FaultFsSync, FaultFsSyncKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncSite(usize);
 
-/// What happens to the data when the syncs of one site are ignored.
+/// The expected effect of ignoring the syncs of one site.
 pub struct SyncSiteExpectation {
     pub number: usize,
     /// Modes to try with the site ignored, in this order; a loss is expected.
