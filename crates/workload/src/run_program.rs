@@ -25,7 +25,8 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Dur
 /// Runs a program as `run` does, until `stop` is set.
 ///
 /// # Errors
-/// Those of `run`; [`Error::Stopped`] when `stop` is set: then the program is killed, too.
+/// The errors of `run`. When `stop` is set, the program is killed, and the error is
+/// [`Error::Stopped`].
 pub(crate) fn run_unless(
     command: &mut Command,
     limit: Duration,

@@ -56,14 +56,15 @@ impl RunWatch {
     /// Runs each worker in a thread of its own, until all have ended.
     ///
     /// # Errors
-    /// The error of the first worker that failed; the others are told and end early.
+    /// The error of a worker; if several fail, of the first one in the list. The other workers find
+    /// out that one has failed, and end early.
     pub(crate) fn run<T: Send>(
         &self,
         workers: Vec<impl FnOnce(&Self) -> Result<T, Error> + Send>,
         progress: &dyn Fn(f64),
     ) -> Result<Vec<T>, Error> {
         thread::scope(|scope| {
-            // Nothing is sent: the channel is closed when all workers have ended.
+            // No message is sent: the channel is closed when all workers have ended.
             let (running, all_ended) = mpsc::channel::<()>();
             let start = |worker| {
                 let running = running.clone();

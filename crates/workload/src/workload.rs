@@ -36,7 +36,7 @@ pub trait Workload {
     /// wrote.
     ///
     /// # Errors
-    /// Those of missing or failed programs and system calls; [`Error::Wrong`] if the storage
+    /// If a program is missing or fails, or a system call fails; [`Error::Wrong`] if the storage
     /// returned other data.
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error>;
 }

@@ -54,7 +54,7 @@ impl WorkloadTask {
     /// Runs the workload after its settings, programs, place and free space have been checked.
     ///
     /// # Errors
-    /// What is missing, before anything is changed; then those of [`Workload::run`].
+    /// If a check fails, before anything is changed; then the errors of [`Workload::run`].
     pub fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let workload = self.workload();
         workload.check()?;
