@@ -1,5 +1,5 @@
-//! A site: the remote disk, its target, the link, a gateway, and the host's access to the volume.
-//! It is plain data, which is stored with every result.
+//! A site: the remote disk, its target, the link, a gateway, and the host's access to the volume. A
+//! site is plain data, which is stored with every result.
 
 use std::{collections::BTreeMap, time::Duration};
 
