@@ -36,7 +36,7 @@ impl Certificates {
             let mut openssl = Command::new("openssl");
             openssl.args(command.split_whitespace()).current_dir(folder);
             let done = program::run(&mut openssl, LIMIT)
-                .context("openssl does not run (Debian package openssl)")?;
+                .context("cannot run openssl (Debian package openssl)")?;
             ensure!(done.success(), "openssl {command}: {}", done.tail(5));
         }
         Ok(Certificates {

@@ -33,7 +33,7 @@ impl Destage {
 pub fn drained(gateway: &ServeProcess, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     while Destage::of(gateway)?.dirty > 0 {
-        ensure!(Instant::now() < deadline, "dirty data stays in the gateway for {limit:?}");
+        ensure!(Instant::now() < deadline, "the gateway still has dirty data after {limit:?}");
     }
     Ok(())
 }

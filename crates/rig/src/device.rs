@@ -21,7 +21,7 @@ pub fn missing() -> Option<String> {
     }
     let opens = |path: &&&str| OpenOptions::new().read(true).write(true).open(path).is_err();
     let path = ["/dev/fuse", "/dev/loop-control"].iter().find(opens)?;
-    Some(format!("{path} does not open"))
+    Some(format!("cannot open {path}"))
 }
 
 /// An attached volume. Dropping it kills the process of `forebay attach`.
@@ -41,7 +41,10 @@ impl AttachedTestDevice {
         let mut process = LoggedProgram::start(name, &mut command, &events, Signal::KILL)?;
         let ready = process.line(WaitLimit::of(READY_LIMIT)).with_context(|| {
             let events = fs::read_to_string(&events).unwrap_or_default();
-            format!("nothing is attached; its events:\n{}", events.trim_end())
+            format!(
+                "the volume was not attached; the events of forebay attach:\n{}",
+                events.trim_end()
+            )
         })?;
         let path = ready.strip_prefix("ready ").with_context(|| format!("'{ready}'"))?.to_owned();
         Ok(AttachedTestDevice { process, program: program.to_owned(), path })
@@ -68,7 +71,10 @@ impl AttachedTestDevice {
         let finished = program::run(command.args(["detach", &self.path]), DETACH_LIMIT)?;
         ensure!(finished.success(), "forebay detach {}: {}", finished.ending(), finished.tail(5));
         let ended = self.process.ended(DETACH_LIMIT)?;
-        ensure!(ended.is_some_and(|status| status.success()), "it ends with {ended:?}");
+        ensure!(
+            ended.is_some_and(|status| status.success()),
+            "forebay attach ended with {ended:?}"
+        );
         Ok(())
     }
 }

@@ -117,7 +117,7 @@ impl BenchProcessUsage {
     /// Returns the sum over the living threads of a process.
     pub fn of(process: u32) -> Result<BenchProcessUsage> {
         let mut usage = BenchProcessUsage::default();
-        for task in fs::read_dir(format!("/proc/{process}/task")).context("the server is gone")? {
+        for task in fs::read_dir(format!("/proc/{process}/task")).context("the server has ended")? {
             let task = task?.path();
             // A thread may end after the listing. Its share is not counted then.
             let Ok(schedule) = fs::read_to_string(task.join("schedstat")) else { continue };

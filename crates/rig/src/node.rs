@@ -135,7 +135,7 @@ impl ServeProcess {
         started(process.id());
         let ready = process.line(wait)?;
         let Some(portals) = addresses(&ready) else {
-            let what = "does not say where it listens".to_owned();
+            let what = "printed no address in its ready line".to_owned();
             return Err(Error::Failed { name: name.to_owned(), what, said: ready });
         };
         let (name, settings) = (name.to_owned(), settings.to_owned());
@@ -253,7 +253,9 @@ impl ServeProcess {
     pub fn stop(mut self) -> Result<Duration> {
         let start = Instant::now();
         let stopped = self.process.ask_to_end(STOP_LIMIT);
-        stopped.with_context(|| format!("it does not stop in order:\n{}", self.events()))?;
+        stopped.with_context(|| {
+            format!("the process did not stop with exit code 0; its events:\n{}", self.events())
+        })?;
         Ok(start.elapsed())
     }
 
@@ -322,7 +324,8 @@ impl RelayProcess {
         let mut process = LoggedProgram::start(name, &mut command, events, Signal::KILL)?;
         let ready = process.line(WaitLimit::of(READY_LIMIT))?;
         let addresses = addresses(&ready);
-        let address = addresses.with_context(|| format!("{name} prints '{ready}'"))?[0];
+        let address = addresses
+            .with_context(|| format!("{name} printed '{ready}' instead of its ready line"))?[0];
         Ok(RelayProcess { process, address })
     }
 
@@ -331,7 +334,7 @@ impl RelayProcess {
         self.process.signal(Signal::TERM)?;
         self.process.ended(STATUS_LIMIT)?;
         let said = self.process.said()?;
-        let traffic = said.lines().nth(1).context("the link does not print its traffic")?;
+        let traffic = said.lines().nth(1).context("the relay did not print its traffic")?;
         serde_json::from_str(traffic).with_context(|| format!("'{traffic}'"))
     }
 

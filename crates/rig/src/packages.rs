@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 3;
 pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<String> {
     let packages = missing();
     if packages.is_empty() {
-        return Ok("every tool is there".to_owned());
+        return Ok("all tools are installed".to_owned());
     }
     let list = packages.join(" ");
     if !is_debian() || !rustix::process::geteuid().is_root() {
