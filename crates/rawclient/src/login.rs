@@ -186,7 +186,7 @@ impl ClientLogin {
                 return Ok(established);
             }
         }
-        bail!("the login does not end");
+        bail!("the login has not ended after {MAX_REQUESTS} requests");
     }
 
     /// Returns the keys to propose. A connection that joins a session sends only the keys that are

@@ -288,10 +288,10 @@ impl ClientSession {
         let Some(bytes) = self.input.bytes().get(..size) else { return Ok(false) };
         let bhs: [u8; 48] = bytes[..48].try_into().expect("48 bytes");
         if agreed.header_digest {
-            ensure!(bytes[48..52] == crc32c(&bhs).to_le_bytes(), "a header digest is wrong");
+            ensure!(bytes[48..52] == crc32c(&bhs).to_le_bytes(), "a header digest does not match");
         }
         self.input.consume(size);
-        ensure!(bhs[4] == 0, "an answer with additional headers");
+        ensure!(bhs[4] == 0, "a response has additional header segments");
         let left = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize;
         if left == 0 {
             self.complete(&bhs, workload, now)?;
@@ -312,7 +312,7 @@ impl ClientSession {
     /// keeps it. Checks the digest at the end of the segment.
     fn data(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         let Reading::Data { bhs, mut left, trailer, mut at } = self.reading else {
-            unreachable!("asked only for data");
+            unreachable!("called only for a data segment");
         };
         let digests = self.connection.negotiated.data_digest;
         let count = left.min(self.input.bytes().len());
@@ -325,8 +325,12 @@ impl ClientSession {
                 .extend_from_slice(&bytes[..count.min(256_usize.saturating_sub(self.sense.len()))]);
         } else if self.shape.keep {
             let slot = usize::from(slot(&bhs));
-            let kept = self.received.get_mut(slot).context("data for no command")?;
-            ensure!(at + count <= self.shape.bytes.max(4096), "data beyond what was asked for");
+            let kept =
+                self.received.get_mut(slot).context("data arrived for an unknown command")?;
+            ensure!(
+                at + count <= self.shape.bytes.max(4096),
+                "more data arrived than the command reads"
+            );
             kept.resize(kept.len().max(at + count), 0);
             kept[at..at + count].copy_from_slice(bytes);
         }
@@ -340,7 +344,7 @@ impl ClientSession {
             let (padding, digest) = self.input.bytes()[..trailer].split_at(trailer - 4);
             self.digest.update(padding);
             let expected = (self.digest.clone().finalize() as u32).to_le_bytes();
-            ensure!(digest == expected, "a data digest is wrong");
+            ensure!(digest == expected, "a data digest does not match");
         }
         self.input.consume(trailer);
         self.reading = Reading::Header;
@@ -375,7 +379,10 @@ impl ClientSession {
             0x31 => {
                 let slot = slot(bhs);
                 let (offset, length) = (word(bhs, 40) as usize, word(bhs, 44) as usize);
-                ensure!(offset + length <= self.shape.bytes, "R2T beyond the data");
+                ensure!(
+                    offset + length <= self.shape.bytes,
+                    "an R2T asks for more data than the command writes"
+                );
                 self.data_out(slot, word(bhs, 20), offset, length);
                 Ok(())
             }
@@ -392,7 +399,7 @@ impl ClientSession {
                 }
                 Ok(())
             }
-            _ => bail!("operation code {operation:#04x}, reason {:#04x}", bhs[2]),
+            _ => bail!("unexpected PDU: operation code {operation:#04x}, reason {:#04x}", bhs[2]),
         }
     }
 
@@ -404,7 +411,7 @@ impl ClientSession {
     ) -> Result<()> {
         let number = usize::from(slot(bhs));
         let slot = self.slots.get_mut(number).and_then(Option::take);
-        let slot = slot.context("an answer to no command")?;
+        let slot = slot.context("a response arrived for an unknown command")?;
         self.free.push(number as u16);
         let has_sense = bhs[0] & 0x3f == 0x21 && bhs[3] != 0 && self.sense.len() >= 16;
         // Fixed format after two bytes of length: key at 2, ASC at 12, ASCQ at 13 (SPC-4, 4.5.3).

@@ -91,7 +91,7 @@ impl ClientSendQueue {
 
     fn advance(&mut self, mut sent: usize) {
         while sent > 0 {
-            let first = self.pieces.front_mut().expect("only what was queued is sent");
+            let first = self.pieces.front_mut().expect("only queued bytes are sent");
             let step = first.length.min(sent);
             (first.offset, first.length) = (first.offset + step, first.length - step);
             sent -= step;
