@@ -177,7 +177,9 @@ fn hits(near: &ServeProcess) -> Result<String> {
     let figure =
         |name: &str| figures[name].as_u64().with_context(|| format!("no {name} in {figures}"));
     let (far, absorbed) = (figure("reads_lower")?, figure("absorbed_slots")?);
-    Ok(format!("{far} reads of the far side, {absorbed} slots written again before they were sent"))
+    Ok(format!(
+        "{far} reads from the far volume, {absorbed} slots overwritten before they were sent"
+    ))
 }
 
 /// Each test replays a short piece of the trace at a higher speed. The tests compare its reads with
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     fn replay_on(name: &str) {
-        let program = std::env::var_os("FOREBAY_PROGRAM").expect("the program to test is named");
+        let program = std::env::var_os("FOREBAY_PROGRAM").expect("FOREBAY_PROGRAM is set");
         let folder = tempfile::tempdir().unwrap();
         let (requests, pace) = (2000, BenchTracePace { speed: 4.0 });
         let line_up = LINE_UP.iter().find(|(known, ..)| *known == name);
@@ -199,37 +201,37 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it with nothing beside it"]
+    #[ignore = "cargo xtask test runs it while no other step runs"]
     fn the_far_volume_holds_the_trace() {
         replay_on(servers::EMC_FAR);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it with nothing beside it"]
+    #[ignore = "cargo xtask test runs it while no other step runs"]
     fn a_gateway_that_acknowledges_from_nvram_holds_the_trace() {
         replay_on(servers::EMC_IMMEDIATE);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it with nothing beside it"]
+    #[ignore = "cargo xtask test runs it while no other step runs"]
     fn a_gateway_that_acknowledges_from_its_log_holds_the_trace() {
         replay_on(servers::EMC_COMPLETE);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it with nothing beside it"]
+    #[ignore = "cargo xtask test runs it while no other step runs"]
     fn the_far_volume_behind_4_ms_holds_the_trace() {
         replay_on(servers::EMC_FAR_4);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it with nothing beside it"]
+    #[ignore = "cargo xtask test runs it while no other step runs"]
     fn a_gateway_that_acknowledges_from_nvram_before_4_ms_holds_the_trace() {
         replay_on(servers::EMC_IMMEDIATE_4);
     }
 
     #[test]
-    #[ignore = "cargo xtask test runs it with nothing beside it"]
+    #[ignore = "cargo xtask test runs it while no other step runs"]
     fn a_gateway_that_acknowledges_from_its_log_before_4_ms_holds_the_trace() {
         replay_on(servers::EMC_COMPLETE_4);
     }

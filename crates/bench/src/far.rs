@@ -129,7 +129,7 @@ pub fn bench(options: &FarBenchOptions) -> Result<bool> {
                 match is_tainted {
                     Some(reason) if spare > 0 => {
                         spare -= 1;
-                        println!("{spec} {control}: a round does not count: {reason}");
+                        println!("{spec} {control}: a round is not counted: {reason}");
                         figures.forget();
                     }
                     tainted => {

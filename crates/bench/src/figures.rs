@@ -126,7 +126,7 @@ impl BenchFigures {
     /// Headings of the table of points.
     #[rustfmt::skip]
     pub const HEADINGS: [&'static str; 12] = [
-        "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "of it user", "switches",
+        "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "user share", "switches",
     ];
 
     /// Returns every round of every point.

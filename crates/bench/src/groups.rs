@@ -21,7 +21,7 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
         return postmark::bench(options);
     }
     let wants_trace = options.groups.iter().any(|name| name == TRACE);
-    ensure!(!wants_trace || options.groups.len() == 1, "{TRACE} is measured alone");
+    ensure!(!wants_trace || options.groups.len() == 1, "{TRACE} is measured without other groups");
     let groups = if wants_trace { Vec::new() } else { chosen(&options.groups)? };
     let program = match &options.program {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
@@ -29,7 +29,7 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
     };
     let folder = program.parent().context("the program has a folder")?.to_owned();
     machine::confine(machine::CLIENT_CPU)
-        .context("two CPUs are needed: one for servers, one for us")?;
+        .context("two CPUs are needed: one for servers, one for the load generator")?;
     if options.realtime {
         machine::realtime();
     }

@@ -59,7 +59,7 @@ pub fn bench(options: &PairBenchOptions) -> Result<bool> {
         match busy.or(tainted) {
             Some(reason) if spare > 0 => {
                 spare -= 1;
-                println!("a round does not count: {reason}");
+                println!("a round is not counted: {reason}");
             }
             _ => {
                 rounds.push(medians);

@@ -415,7 +415,7 @@ fn page(taken: &[(BenchPostmarkRun, BenchPostmarkResult)], bars: &[Vec<String>])
     let heads =
         ["run", "files / transactions", "s", "transactions/s", "MB over the link", "packets"];
     let _ = writeln!(page, "{}", table(&heads, rows));
-    let _ = write!(page, "{}", table(&["promise", "is", "bar", ""], bars.iter().cloned()));
+    let _ = write!(page, "{}", table(&["figure", "measured", "bar", ""], bars.iter().cloned()));
     page
 }
 

@@ -40,7 +40,7 @@ impl RawTcpServer {
         let stdout = running.stdout().context("no pipe")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
-        let address = line.trim().parse().context("the server said no address")?;
+        let address = line.trim().parse().context("the server did not print its address")?;
         Ok(RawTcpServer { running, address })
     }
 

@@ -38,7 +38,7 @@ fn judged(figures: &BenchFigures) -> Vec<Judged> {
     BARS.iter().filter_map(measured).collect()
 }
 
-const BAR_HEADINGS: [&str; 4] = ["promise", "median [least..most] of the rounds", "bar", ""];
+const BAR_HEADINGS: [&str; 4] = ["figure", "median [least..most] of the rounds", "bar", ""];
 
 /// Prints points and bars. Returns true if every bar that was measured holds.
 pub fn print(figures: &BenchFigures) -> bool {
@@ -75,7 +75,7 @@ pub fn write_markdown(path: &Path, figures: &BenchFigures, command: &str) -> Res
          Servers run on CPU 0, the load generator on CPU 1. Every round measures all servers one right after\n\
          the other; ratios are taken per round. Server CPU is what all threads of the server used, per operation.\n\
          tgt runs with its defaults on a file in memory, confined to the same CPU.\n{}.\n\n\
-         ## Promises\n\n{}\n## Points\n\nMedians of the rounds.\n\n{}",
+         ## Bars\n\n{}\n## Points\n\nMedians of the rounds.\n\n{}",
         machine(),
         figures.disturbance(),
         markdown(&BAR_HEADINGS, bars.iter().map(Judged::row).collect()),
@@ -100,7 +100,7 @@ fn machine() -> String {
     let cpus = processor.lines().filter(|line| line.starts_with("processor")).count();
     format!(
         "{} ({cpus} CPUs), Linux {}, {}, commit {}",
-        model.map_or("an unnamed processor", |(_, name)| name),
+        model.map_or("unknown processor", |(_, name)| name),
         said_by("uname", &["-r"]),
         said_by("date", &["-u", "+%Y-%m-%d"]),
         said_by("git", &["rev-parse", "--short", "HEAD"]),

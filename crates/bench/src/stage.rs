@@ -159,12 +159,12 @@ impl BenchServers {
     pub fn measure(&self, server: &str, load: &BenchLoad, time: Duration) -> Result<BenchPoint> {
         self.prepare(server)?;
         let on = |node: Option<&ServeProcess>| {
-            let node = node.context("it was prepared")?;
+            let node = node.context("server not prepared")?;
             measure(&ClientLogin::new(node.portal(), NAME, 0), load, &[node.id()], time)
         };
         if let Some(at) = remote(server) {
             let BenchPassthrough { near, node, .. } =
-                self.remotes[at].get().context("it was prepared")?;
+                self.remotes[at].get().context("server not prepared")?;
             // The CPU time is that of both ends of the link.
             return measure(
                 &ClientLogin::new(near.portal(), NAME, 0),
@@ -175,32 +175,33 @@ impl BenchServers {
             .with_context(|| format!("measuring {server}"));
         }
         match server {
-            servers::RAW => self.raw.get().context("it was prepared")?.measure(load, 0, time),
+            servers::RAW => self.raw.get().context("server not prepared")?.measure(load, 0, time),
             servers::RAW_TOGETHER => {
-                self.together.get().context("it was prepared")?.measure(load, 0, time)
+                self.together.get().context("server not prepared")?.measure(load, 0, time)
             }
             servers::RAW_TOGETHER_MEMORY => {
-                let raw = self.together.get().context("it was prepared")?;
+                let raw = self.together.get().context("server not prepared")?;
                 raw.measure(load, (UNIT_BYTES / load.sessions as u64) as u32, time)
             }
             servers::RAW_MEMORY => {
-                let raw = self.raw.get().context("it was prepared")?;
+                let raw = self.raw.get().context("server not prepared")?;
                 raw.measure(load, UNIT_BYTES as u32, time)
             }
             servers::TGT => {
-                let tgt = self.tgt.get().context("it was prepared")?;
+                let tgt = self.tgt.get().context("server not prepared")?;
                 measure(&tgt_login(tgt), load, &[tgt.id()], time)
             }
             servers::FOREBAY => on(self.target.get()),
             servers::TLS => {
-                let Tunnelled { node, login, .. } = self.tls.get().context("it was prepared")?;
+                let Tunnelled { node, login, .. } =
+                    self.tls.get().context("server not prepared")?;
                 measure(login, load, &[node.id()], time)
             }
             servers::POLLING => on(self.polling.get()),
             servers::GATEWAY | servers::GATEWAY_SEALED => {
                 let is_sealed = server == servers::GATEWAY_SEALED;
                 let gateway = if is_sealed { self.sealed.get() } else { self.gateway.get() };
-                let gateway = gateway.context("it was prepared")?;
+                let gateway = gateway.context("server not prepared")?;
                 // Wait for the destage of an earlier point, which would use the CPUs during this
                 // one: node and link share them here, but not in practice.
                 destage::drained(&gateway.near, DRAIN_LIMIT)?;
@@ -208,10 +209,10 @@ impl BenchServers {
             }
             servers::GATEWAY_DESTAGING => on(self.destaging.get().map(|gateway| &gateway.near)),
             servers::FAR => {
-                let gateway = self.gateway.get().context("it was prepared")?;
+                let gateway = self.gateway.get().context("server not prepared")?;
                 measure(&gateway.far, load, &[gateway.node.id()], time)
             }
-            _ => self.file.get().context("it was prepared")?.measure(time),
+            _ => self.file.get().context("server not prepared")?.measure(time),
         }
         .with_context(|| format!("measuring {server}"))
     }
@@ -219,7 +220,7 @@ impl BenchServers {
     /// Returns the share of a CPU that the polling server uses while its only session is idle.
     pub fn idle_share(&self) -> Result<f64> {
         self.prepare(servers::POLLING)?;
-        let node = self.polling.get().context("it was prepared")?;
+        let node = self.polling.get().context("server not prepared")?;
         let shape = ClientSessionOptions { depth: 1, bytes: 4096, keep: false };
         let mut session = ClientSession::open(&ClientLogin::new(node.portal(), NAME, 0), shape)?;
         session.one(ClientScsiCommand::test_unit_ready())?;
@@ -461,7 +462,7 @@ impl Appender {
                 machine::confine(machine::SERVER_CPU)?;
                 self.append(time)
             });
-            appends.join().expect("it returns its errors")
+            appends.join().expect("the thread does not panic")
         })
     }
 

@@ -40,7 +40,7 @@ pub fn replay(
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(|| shared.work())).collect();
         workers.into_iter().try_for_each(|worker| {
-            latency.add(worker.join().expect("it returns its errors")?)?;
+            latency.add(worker.join().expect("the worker does not panic")?)?;
             anyhow::Ok(())
         })
     })?;

@@ -194,7 +194,7 @@ impl ClientWorkload for BenchTraceReplay {
 
     fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>) {
         let Some(BenchTraceCommand { event, from }) = self.in_flight.remove(&answer.number) else {
-            return self.note(format!("an answer to nothing, {}", answer.number));
+            return self.note(format!("a response arrived for unknown command {}", answer.number));
         };
         let TraceEvent { block, write, .. } = event;
         self.queue.answered(block);
@@ -217,7 +217,7 @@ fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String
         version.map_or(BlockStampState::Empty, |version| BlockStampState::Version(*version));
     match stamp::read(data, block.into()) {
         found if found == expected => Ok(()),
-        found => Err(format!("block {block} holds {found:?} and not {expected:?}")),
+        found => Err(format!("block {block} holds {found:?} instead of {expected:?}")),
     }
 }
 
@@ -228,10 +228,10 @@ pub fn check_all(login: &ClientLogin, versions: &HashMap<u32, u64>) -> Result<()
     let mut session = ClientSession::open(login, shape)?;
     let blocks = versions.keys().copied().collect();
     let mut sweep = Sweep { versions, blocks, left: versions.len(), wrong: None };
-    session.run(&mut sweep).context("reading it all")?;
+    session.run(&mut sweep).context("reading all blocks that were written")?;
     match sweep.wrong {
         None => Ok(()),
-        Some(wrong) => bail!("at the far side {wrong}"),
+        Some(wrong) => bail!("on the far volume: {wrong}"),
     }
 }
 

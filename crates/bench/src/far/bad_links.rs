@@ -342,7 +342,11 @@ impl BadLinkRun<'_> {
             names.iter().filter_map(|name| figures[name].as_u64()).sum::<u64>()
         };
         while waiting(&gateway.figures()?) > 0 {
-            ensure!(stopped.elapsed() < 2 * STOPPED, "the gateway goes on reading");
+            ensure!(
+                stopped.elapsed() < 2 * STOPPED,
+                "the gateway still reads {:?} after the host has stopped",
+                2 * STOPPED
+            );
         }
         let seconds = stopped.elapsed().as_secs_f64();
         report.at_most("seconds until nothing is read any more", seconds, STOPPED.as_secs_f64());

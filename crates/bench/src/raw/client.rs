@@ -70,7 +70,7 @@ impl RawTcpClient {
         self.part += self.input.bytes().len();
         self.input.consume(self.input.bytes().len());
         for _ in 0..self.part / self.response {
-            let sent = self.sent.pop_front().context("an answer to no request")?;
+            let sent = self.sent.pop_front().context("a response arrived without a request")?;
             clock.latency.saturating_record((now - sent).as_nanos() as u64);
         }
         self.part %= self.response;
