@@ -96,7 +96,7 @@ impl Workload for Bonnie {
         drop(together);
         all.remove()?;
         witness.compare()?;
-        let verified = format!("nothing of what Bonnie++ reads; {}", WitnessFiles::VERIFIED);
+        let verified = format!("no data that Bonnie++ itself reads; {}", WitnessFiles::VERIFIED);
         outcome(&tables, WorkloadResult { verified, ..WorkloadResult::default() })
     }
 }
@@ -184,8 +184,7 @@ fn outcome(tables: &[BonnieResults], mut outcome: WorkloadResult) -> Result<Work
         }
     }
     if outcome.figures.is_empty() {
-        let what = "every test took less than half a second, which Bonnie++ does not tell as a number: \
-                    take a larger file";
+        let what = "every test took less than half a second, for which Bonnie++ reports no number: use a larger file";
         return Err(unreadable(what.to_owned()));
     }
     Ok(outcome)

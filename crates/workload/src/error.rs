@@ -50,7 +50,7 @@ pub enum Error {
         said: String,
     },
     /// A program exceeded its time limit and was ended.
-    #[error("{program} was not done within {} s", .limit.as_secs())]
+    #[error("{program} did not end within {} s", .limit.as_secs())]
     Late {
         /// The name of the program.
         program: String,

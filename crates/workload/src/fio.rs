@@ -89,14 +89,14 @@ impl Workload for Fio {
         let wrong = Error::wrong_setting;
         match self {
             Self { block_kib: Some(0 | 1025..), .. } => wrong("blocks have 1 to 1024 KiB"),
-            Self { reads: Some(101..), .. } => wrong("there are at most 100 reads of a hundred"),
-            Self { depth: 0 | 257.., .. } => wrong("1 to 256 reads and writes are at once"),
-            Self { seconds: 0 | 86_401.., .. } => wrong("it runs for 1 s to a day"),
+            Self { reads: Some(101..), .. } => wrong("the share of reads is 0 to 100 %"),
+            Self { depth: 0 | 257.., .. } => wrong("1 to 256 requests are in flight"),
+            Self { seconds: 0 | 86_401.., .. } => wrong("fio runs for 1 s to a day"),
             Self { size_mib, processes, .. } if size_mib < processes => {
                 wrong("each process has at least 1 MiB")
             }
             _ if self.depth > 1 && !self.direct() => {
-                wrong("several at once go only past the page cache: --direct true")
+                wrong("more than one request in flight needs direct I/O: --direct true")
             }
             _ => Ok(()),
         }
@@ -181,7 +181,7 @@ impl FioCalls<'_> {
             100 => "every block that was read, by fio (crc32c)",
             _ => {
                 self.call("compare", &[&["--rw=read", "--bs=1m"], &VERIFY])?;
-                "every block of the set after it, by fio (crc32c and place; not whether its last write is there)"
+                "every block of the set after the run, by fio (crc32c and place, but not if it holds its last write)"
             }
         };
         let mut outcome = report.outcome()?;
@@ -239,7 +239,7 @@ impl FioCalls<'_> {
             Err(Error::Program { said, .. }) if said.contains("verify:") => Err(Error::Wrong(said)),
             ran => ran.map(drop),
         }?;
-        let json = fs::read(&said).map_err(Error::system("read what fio found"))?;
+        let json = fs::read(&said).map_err(Error::system("read the report of fio"))?;
         let json = serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?;
         Ok(FioReport(json))
     }

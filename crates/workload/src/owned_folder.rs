@@ -32,7 +32,7 @@ impl OwnedFolder {
         match fs::create_dir(&path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let path = path.display();
-                let what = "another run uses it, or a killed run has left it: then remove it";
+                let what = "another run uses it, or a run that was killed left it; remove it if no other run uses it";
                 return Err(Error::Settings(format!("{path} exists already: {what}")));
             }
             made => made.map_err(Error::system(format!("make {}", path.display())))?,

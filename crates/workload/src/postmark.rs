@@ -105,7 +105,7 @@ impl Workload for Postmark {
         let transactions = f64::from(self.transactions) * f64::from(self.processes);
         Ok(WorkloadResult {
             verified: format!(
-                "that each of its files was there to be deleted, not what was in it; {}",
+                "that each file existed until it was deleted, but not its content; {}",
                 WitnessFiles::VERIFIED
             ),
             ..WorkloadResult::default()

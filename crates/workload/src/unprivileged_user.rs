@@ -32,7 +32,11 @@ impl UnprivilegedUser {
         }
         let users = fs::read_to_string("/etc/passwd").map_err(Error::system("read /etc/passwd"))?;
         let found = names.iter().find_map(|name| known(&users, name));
-        let none = || Error::Settings(format!("root is no user for it, and there is no {names:?}"));
+        let none = || {
+            Error::Settings(format!(
+                "the program must not run as root, and none of the users {names:?} exists"
+            ))
+        };
         Ok(Self(Some(found.ok_or_else(none)?)))
     }
 
@@ -55,9 +59,9 @@ impl UnprivilegedUser {
         if is_open(folder) {
             return Ok(());
         }
-        let what = "a folder above it does not let everybody through (chmod a+x)";
+        let what = "other users cannot enter a folder above it (chmod a+x)";
         let (name, folder) = (&user.name, folder.display());
-        Err(Error::Settings(format!("user {name} cannot come to {folder}: {what}")))
+        Err(Error::Settings(format!("user {name} cannot access {folder}: {what}")))
     }
 }
 

@@ -27,7 +27,7 @@ impl WitnessFiles {
     pub(crate) const SPACE: u64 = 5 << 20;
     /// The compared data, as text for the report.
     pub(crate) const VERIFIED: &'static str =
-        "4 MiB in files beside it, written before and read back after, not from the page cache";
+        "4 MiB in other files, written before the run and read from storage after it";
 
     /// Writes the files below `folder`; they are stable when this returns.
     pub(crate) fn write(folder: &Path, seed: u64) -> Result<Self, Error> {
@@ -43,7 +43,7 @@ impl WitnessFiles {
             write().map_err(Error::system(format!("write {}", path.display())))?;
         }
         let sync = File::open(witness.folder.path()).and_then(|folder| folder.sync_all());
-        sync.map_err(Error::system("sync the witness's folder"))?;
+        sync.map_err(Error::system("sync the folder of files to compare"))?;
         Ok(witness)
     }
 
@@ -70,8 +70,10 @@ impl WitnessFiles {
                 return Err(Error::Wrong(what));
             }
             if let Some(at) = (0..size).find(|&at| found[at] != written[at]) {
-                let what =
-                    format!("{} is not as it was written, from byte {at} on", path.display());
+                let what = format!(
+                    "{} differs from the data that was written, from byte {at} on",
+                    path.display()
+                );
                 return Err(Error::Wrong(what));
             }
         }

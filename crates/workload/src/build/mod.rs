@@ -90,7 +90,7 @@ impl Workload for Build {
     fn check(&self) -> Result<(), Error> {
         if self.iterations == 0 || self.jobs == 0 {
             return Err(Error::Settings(
-                "a build needs an iteration and a job at least".to_owned(),
+                "a build needs at least one iteration and one job".to_owned(),
             ));
         }
         Ok(())
@@ -125,11 +125,14 @@ impl Workload for Build {
         }
         let whole = taken.unpack + taken.configure + taken.make;
         let each = |all: Duration| all.as_secs_f64() / f64::from(self.iterations);
-        let compared =
-            if self.reference { ", and built objects with those built elsewhere" } else { "" };
+        let compared = if self.reference {
+            ", and the object files with those of a build elsewhere"
+        } else {
+            ""
+        };
         Ok(WorkloadResult {
             verified: format!(
-                "every file, read from storage, with what was unpacked or built{compared}; the program ran"
+                "every file, read from storage, with the content that was unpacked or built{compared}; the program ran"
             ),
             ..WorkloadResult::default()
         }
@@ -210,17 +213,17 @@ impl Build {
         uncached_sums::forget(folder)?;
         let stored = uncached_sums::sums(folder)?;
         if let Some(path) = uncached_sums::difference(&in_memory, &stored) {
-            let what = format!("{} is another when it is read from storage", path.display());
+            let what = format!("{} has other content when it is read from storage", path.display());
             return Err(Error::Wrong(what));
         }
         if let Some(path) = altered(original, &stored) {
-            let what = format!("{} is not what the archive has", path.display());
+            let what = format!("{} differs from the archive", path.display());
             return Err(Error::Wrong(what));
         }
         if let Some(reference) = reference {
             let built = built(folder)?;
             if let Some(path) = uncached_sums::difference(reference, &built) {
-                let what = format!("{} is not what was built elsewhere", path.display());
+                let what = format!("{} differs from the build elsewhere", path.display());
                 return Err(Error::Wrong(what));
             }
         }
@@ -259,7 +262,7 @@ fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
 
 /// Returns the unpacked folder that contains a `configure`.
 fn tree(folder: &Path) -> Result<PathBuf, Error> {
-    let entries = fs::read_dir(folder).map_err(Error::system("look at what was unpacked"))?;
+    let entries = fs::read_dir(folder).map_err(Error::system("read the unpacked source"))?;
     let mut folders = entries.flatten().map(|entry| entry.path());
     folders
         .find(|path| path.join("configure").is_file())
@@ -338,10 +341,10 @@ mod tests {
         let built = built(folder).unwrap();
         let was = damage("tiny.c");
         let error = task.verify(folder, &original, None).unwrap_err().to_string();
-        assert!(error.contains("tiny.c is not what the archive has"), "{error}");
+        assert!(error.contains("tiny.c differs from the archive"), "{error}");
         fs::write(folder.join("tiny-1/tiny.c"), was).unwrap();
         damage("tiny.o");
         let error = task.verify(folder, &BTreeMap::new(), Some(&built)).unwrap_err();
-        assert!(error.to_string().contains("tiny.o is not what was built"), "{error}");
+        assert!(error.to_string().contains("tiny.o differs from the build"), "{error}");
     }
 }

@@ -82,7 +82,10 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
 fn ours(into: &Path) -> Result<File, Error> {
     let lock = File::open(into).map_err(Error::system(format!("open {}", into.display())))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        Error::Settings(format!("another process fetches into {}: wait for it", into.display()))
+        Error::Settings(format!(
+            "another process fetches into {}: wait until it has ended",
+            into.display()
+        ))
     })?;
     let left = into.join(FETCHING);
     match fs::remove_dir_all(&left) {

@@ -86,7 +86,10 @@ impl<'a> CommandBlocks<'a> {
             return Ok(());
         }
         let at = slot * u64::from(self.block);
-        Err(Error::Wrong(format!("the {} bytes at byte {at} are not what was written", self.block)))
+        Err(Error::Wrong(format!(
+            "the {} bytes at offset {at} differ from the data that was written",
+            self.block
+        )))
     }
 
     /// Writes all blocks once.

@@ -47,11 +47,11 @@ impl CommandMeasurement {
     ) -> Result<WorkloadResult, Error> {
         let commands = self.turnaround.len();
         if commands == 0 && is_all {
-            let what = "all of the total was moved before the measurement began: choose more, or warm for less long";
+            let what = "all data was transferred during the warm-up: choose a larger total or a shorter warm-up";
             return Err(Error::Settings(what.to_owned()));
         }
         if commands == 0 {
-            let reason = "no command was answered in the time of the measurement".to_owned();
+            let reason = "no command was answered during the measurement".to_owned();
             return Err(Error::Session { act: "measure".to_owned(), reason });
         }
         let end = if is_all { self.last } else { self.end };
@@ -95,7 +95,7 @@ mod tests {
         let mut measured = CommandMeasurement::new(at(1000), at(2000));
         measured.add(at(0), at(900));
         let error = measured.outcome(4096, true, String::new()).unwrap_err().to_string();
-        assert!(error.contains("before the measurement began"), "{error}");
+        assert!(error.contains("during the warm-up"), "{error}");
         let error = measured.outcome(4096, false, String::new()).unwrap_err().to_string();
         assert!(error.contains("no command was answered"), "{error}");
     }

@@ -104,11 +104,11 @@ impl Workload for CommandsWorkload {
             _ if !(1..=1024).contains(&self.depth) => wrong("1 to 1024 commands at once"),
             _ if !(1..=8).contains(&self.connections) => wrong("a session has 1 to 8 connections"),
             _ if times.iter().any(|time| !(0.0..=86_400.0).contains(time)) => {
-                wrong("a measurement takes from nothing to a day")
+                wrong("a measurement takes at most a day")
             }
             // With fewer blocks, there could be none without a command in flight.
             _ if self.slots() < 2 * u64::from(self.depth) => {
-                wrong("the span is shorter than twice what is on its way at once")
+                wrong("the span is smaller than twice the data in flight")
             }
             _ => Ok(()),
         }

@@ -44,7 +44,7 @@ pub(super) async fn open(commands: &CommandsWorkload, url: &str) -> Result<Remot
     };
     if tokio::time::timeout(JOIN_LIMIT, all_there).await.is_err() {
         let there = volume.session().connections().len();
-        let reason = format!("the target takes {there} connections, and {wanted} are wanted");
+        let reason = format!("the target allows {there} connections, and {wanted} are needed");
         return Err(Error::Session { act: "open the session".to_owned(), reason });
     }
     check(&commands.congestion, volume.session())?;
@@ -61,7 +61,7 @@ fn check(congestion: &CongestionChoice, session: &RemoteSession) -> Result<(), E
     if is_so {
         return Ok(());
     }
-    let reason = format!("its connections have {}, not {congestion}", has.name);
+    let reason = format!("its connections use congestion control {}, not {congestion}", has.name);
     Err(Error::Session { act: "open the session".to_owned(), reason })
 }
 

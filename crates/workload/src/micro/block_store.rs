@@ -56,7 +56,7 @@ impl MicroStore {
             opened => (opened, true),
         };
         let refused = |why: &str| {
-            Err(Error::Settings(format!("{} {why}; nothing was touched", path.display())))
+            Err(Error::Settings(format!("{} {why}; nothing was changed", path.display())))
         };
         let failed = || Error::system(format!("open {}", path.display()));
         let file = match opened {
@@ -69,7 +69,7 @@ impl MicroStore {
             return refused("is no regular file");
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Error::Settings(format!("another run uses {}; nothing was touched", path.display()))
+            Error::Settings(format!("another run uses {}; nothing was changed", path.display()))
         })?;
         Ok(Self::File { file, path, direct })
     }
@@ -156,7 +156,7 @@ impl MicroStore {
     fn failed(&self, act: &str, at: u64, length: usize, error: io::Error) -> Error {
         if Errno::from_io_error(&error) == Some(Errno::INVAL) && self.is_direct() {
             let name = self.name();
-            return Error::Settings(format!("{name} takes no blocks as small as {length} bytes"));
+            return Error::Settings(format!("{name} does not support blocks of {length} bytes"));
         }
         Error::System { act: format!("{act} {length} bytes at {at} of {}", self.name()), error }
     }

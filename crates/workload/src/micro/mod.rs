@@ -115,12 +115,12 @@ impl Workload for Micro {
             }
             Self { set_mib: 0, .. } => wrong("the working set has at least 1 MiB"),
             Self { count: None, seconds: 0, .. } | Self { count: Some(0), .. } => {
-                wrong("something is to be measured")
+                wrong("a run measures at least a second or a request")
             }
             Self { seconds, warm_up_seconds, .. }
                 if *seconds > MOST_SECONDS || *warm_up_seconds > MOST_SECONDS =>
             {
-                wrong("a day is the longest")
+                wrong("measurement and warm-up take at most a day")
             }
             _ => Ok(()),
         }
@@ -272,7 +272,7 @@ impl<'a> Measuring<'a> {
                 let [run, write] = &mut self.writes;
                 *write = write.checked_add(1).ok_or_else(|| {
                     Error::Settings(
-                        "more writes than are counted: measure for less long".to_owned(),
+                        "too many writes to count: choose a shorter measurement".to_owned(),
                     )
                 })?;
                 let version = version_of(*run, *write);

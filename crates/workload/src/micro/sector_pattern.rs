@@ -70,16 +70,16 @@ fn told(sector: &[u8], number: u64, seed: u64, expected: ExpectedSectorVersion) 
     }
     match (word(sector, 0), word(sector, 1), word(sector, 2), expected) {
         (other, whose, ..) if other != number && whose == seed => {
-            format!("{at} hold what belongs at {}", other.wrapping_mul(SECTOR as u64))
+            format!("{at} hold the data of offset {}", other.wrapping_mul(SECTOR as u64))
         }
-        (_, whose, ..) if whose != seed => format!("{at} hold what was never written there"),
+        (_, whose, ..) if whose != seed => format!("{at} hold data that was never written there"),
         (_, _, found, ExpectedSectorVersion::Exactly(written)) if found != written => {
-            format!("{at} are of write {found:#x}, and {written:#x} was the last")
+            format!("{at} are of write {found:#x}, but the last write is {written:#x}")
         }
         (_, _, found, ExpectedSectorVersion::UpTo(last)) if found > last => {
-            format!("{at} are of write {found:#x}, and {last:#x} was the last")
+            format!("{at} are of write {found:#x}, but the last write is {last:#x}")
         }
-        _ => format!("{at} are changed in part"),
+        _ => format!("{at} are partly changed"),
     }
 }
 
@@ -95,19 +95,25 @@ mod tests {
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::UpTo(5)), Ok(()));
         let wrong = |bytes: &[u8], expected| check(bytes, 8, 7, expected).unwrap_err();
         // A lost write, and a later write.
-        assert!(wrong(&bytes, ExpectedSectorVersion::Exactly(4)).contains("of write 0x3, and 0x4"));
-        assert!(wrong(&bytes, ExpectedSectorVersion::UpTo(2)).contains("of write 0x3, and 0x2"));
+        assert!(
+            wrong(&bytes, ExpectedSectorVersion::Exactly(4))
+                .contains("write 0x3, but the last write is 0x4")
+        );
+        assert!(
+            wrong(&bytes, ExpectedSectorVersion::UpTo(2))
+                .contains("write 0x3, but the last write is 0x2")
+        );
         // A misplaced write.
         let said = check(&bytes, 16, 7, ExpectedSectorVersion::Exactly(3)).unwrap_err();
-        assert_eq!(said, "the 512 bytes at 8192 hold what belongs at 4096");
+        assert_eq!(said, "the 512 bytes at 8192 hold the data of offset 4096");
         // A block of another set.
         let said = check(&bytes, 8, 9, ExpectedSectorVersion::Exactly(3)).unwrap_err();
-        assert!(said.ends_with("what was never written there"), "{said}");
+        assert!(said.ends_with("data that was never written there"), "{said}");
         // One flipped bit in the last sector; a torn write; no data.
         let mut bit = bytes.clone();
         bit[4 * SECTOR - 1] ^= 1;
         let said = wrong(&bit, ExpectedSectorVersion::Exactly(3));
-        assert_eq!(said, format!("the 512 bytes at {} are changed in part", 11 * SECTOR));
+        assert_eq!(said, format!("the 512 bytes at {} are partly changed", 11 * SECTOR));
         fill(&mut bytes[2 * SECTOR..], 10, 7, 4);
         assert!(
             wrong(&bytes, ExpectedSectorVersion::Exactly(4)).contains("at 4096 are of write 0x3")

@@ -45,7 +45,7 @@ impl<'a> Set<'a> {
             return Ok(());
         }
         Err(Error::Settings(format!(
-            "{} is no working set of this workload; nothing was touched",
+            "{} is no working set of this workload; nothing was changed",
             store.name()
         )))
     }

@@ -62,7 +62,8 @@ impl Workload for Sdet {
 
     fn check(&self) -> Result<(), Error> {
         if !(1..=MOST_SCRIPTS).contains(&self.scripts) || self.rounds == 0 {
-            let what = format!("1 to {MOST_SCRIPTS} scripts run at once, each a round at least");
+            let what =
+                format!("1 to {MOST_SCRIPTS} scripts run at once, each for at least one round");
             return Err(Error::Settings(what));
         }
         Ok(())
@@ -91,12 +92,13 @@ impl Workload for Sdet {
         let (expected, kept) =
             (uncached_sums::sums(here.path())?, uncached_sums::sums(there.path())?);
         if let Some(path) = uncached_sums::difference(&expected, &kept) {
-            let what = format!("{} is not what the script left elsewhere", path.display());
+            let what =
+                format!("{} differs from the file that the script left elsewhere", path.display());
             return Err(Error::Wrong(what));
         }
         there.remove()?;
         Ok(WorkloadResult {
-            verified: "what every script said, and what it left, read from storage, with those of the same \
+            verified: "the output of every script and its files, read from storage, with those of the same \
                        scripts elsewhere"
                 .to_owned(),
             ..WorkloadResult::default()
@@ -140,7 +142,7 @@ fn compare(expected: &[String], said: &[String]) -> Result<(), Error> {
                 (wanted, got) if wanted == got => (),
                 (wanted, got) => {
                     return Err(Error::Wrong(format!(
-                        "script {number} said in line {line} {got:?}, and elsewhere {wanted:?}"
+                        "script {number} printed {got:?} in line {line}, and elsewhere {wanted:?}"
                     )));
                 }
             }
@@ -166,7 +168,7 @@ mod tests {
         let said = |text: &str| vec!["same\n".to_owned(), text.to_owned()];
         compare(&said("one\ntwo\n"), &said("one\ntwo\n")).unwrap();
         let error = compare(&said("one\ntwo\n"), &said("one\n")).unwrap_err().to_string();
-        assert!(error.contains("script 1 said in line 2 None"), "{error}");
+        assert!(error.contains("script 1 printed None in line 2"), "{error}");
         assert!(compare(&said("one\n"), &said("One\n")).is_err());
     }
 }

@@ -44,7 +44,8 @@ impl SurgeClient {
             .map_err(failed())?;
         let length = self.length().map_err(failed())?;
         if length != site.size(file) {
-            let what = format!("file {file} has {} bytes, and {length} came", site.size(file));
+            let what =
+                format!("file {file} has {} bytes, and {length} were received", site.size(file));
             return Err(Error::Wrong(what));
         }
         let (mut content, mut at) = (site.content(file), 0);
@@ -68,12 +69,12 @@ impl SurgeClient {
             let mut line = String::new();
             (&mut self.connection).take(HEADER.1).read_line(&mut line)?;
             let line =
-                line.strip_suffix("\r\n").ok_or_else(|| unreadable("a header that ends early"))?;
+                line.strip_suffix("\r\n").ok_or_else(|| unreadable("an incomplete header"))?;
             if number == 0 && !line.starts_with("HTTP/1.1 200 ") {
                 return Err(unreadable(line));
             }
             if line.is_empty() {
-                return length.ok_or_else(|| unreadable("an answer without its length"));
+                return length.ok_or_else(|| unreadable("a header without a length"));
             }
             let field = line
                 .split_once(':')
@@ -82,7 +83,7 @@ impl SurgeClient {
                 length = Some(value.trim().parse().map_err(|_| unreadable(line))?);
             }
         }
-        Err(unreadable("a header without end"))
+        Err(unreadable("a header that is too long"))
     }
 }
 

@@ -82,7 +82,7 @@ impl Workload for Surge {
             Self { files: 0 | 1_000_001.., .. } => wrong("a site has 1 to 1000000 files"),
             Self { users: 0 | 1001.., .. } => wrong("a site has 1 to 1000 users here"),
             Self { seconds: 0 | 86_401.., .. } | Self { warm_up: 86_401.., .. } => {
-                wrong("users come for a second to a day, after a day at most")
+                wrong("a measurement takes a second to a day, and its warm-up at most a day")
             }
             Self { pace, .. } if !(0.001..=1e6).contains(pace) => {
                 wrong("the pace is 0.001 to 1000000")
@@ -133,7 +133,7 @@ impl Workload for Surge {
         let log = own.path().join("log/access.log");
         uncached_sums::forget(own.path())?;
         compare(&log, all.answered)?;
-        let logged = log.metadata().map_err(Error::system("look at the log"))?.len();
+        let logged = log.metadata().map_err(Error::system("read the size of the log"))?.len();
         own.remove()?;
         local.remove()?;
         Ok(self.outcome(&all, &site, logged))
@@ -294,7 +294,7 @@ fn compare(log: &Path, answered: u64) -> Result<(), Error> {
         logged += u64::from(line.windows(6).any(|part| part == b"\" 200 "));
     }
     if logged != answered {
-        let what = format!("{answered} answers came, and the log has {logged}");
+        let what = format!("{answered} answers were received, and the log has {logged}");
         return Err(Error::Wrong(what));
     }
     Ok(())
@@ -323,6 +323,6 @@ mod tests {
         fs::write(&log, line.repeat(3)).unwrap();
         compare(&log, 3).unwrap();
         let error = compare(&log, 4).unwrap_err().to_string();
-        assert!(error.contains("4 answers came, and the log has 3"), "{error}");
+        assert!(error.contains("4 answers were received, and the log has 3"), "{error}");
     }
 }

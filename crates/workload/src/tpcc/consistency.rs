@@ -62,7 +62,7 @@ pub(super) fn compare(before: Count, after: Count, done: &TerminalResult) -> Res
     ];
     for (what, found, committed) in all {
         if found != committed as i64 {
-            let what = format!("{committed} {what} were committed, and {found} are there");
+            let what = format!("{committed} {what} were committed, and {found} were found");
             return Err(Error::Wrong(what));
         }
     }
@@ -79,7 +79,7 @@ mod tests {
         let done = TerminalResult { orders: 5, payments: 7, ..TerminalResult::default() };
         compare(count(30, 30), count(35, 37), &done).unwrap();
         let error = compare(count(30, 30), count(34, 37), &done).unwrap_err().to_string();
-        assert!(error.contains("5 orders were committed, and 4 are there"), "{error}");
+        assert!(error.contains("5 orders were committed, and 4 were found"), "{error}");
         assert!(compare(count(30, 30), count(35, 38), &done).is_err());
     }
 }

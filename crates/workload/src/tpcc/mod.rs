@@ -89,7 +89,7 @@ impl Workload for Tpcc {
             Self { items: 0..100 | 100_001.., .. } => wrong("TPC-C has 100 to 100000 items"),
             Self { clients: 0 | 501.., .. } => wrong("TPC-C here has 1 to 500 clients"),
             Self { seconds: 0 | 86_401.., .. } | Self { warm_up: 86_401.., .. } => {
-                wrong("TPC-C runs for a second to a day, after a day at most")
+                wrong("TPC-C runs for a second to a day, after a warm-up of at most a day")
             }
             Self { shared_buffers: 0 | 1_000_000.., .. } => {
                 wrong("the database's cache has 1 to 999999 MiB")
@@ -152,7 +152,7 @@ impl Tpcc {
         let minutes = f64::from(self.seconds) / 60.0;
         let counted: u64 = done.measured.iter().sum();
         let cut = |name: &str, is: u32, all: u32| {
-            if is == all { String::new() } else { format!("; {name} cut from {all} to {is}") }
+            if is == all { String::new() } else { format!("; {name} reduced from {all} to {is}") }
         };
         let mut outcome = WorkloadResult {
             verified: format!(
@@ -190,7 +190,7 @@ fn failed(error: postgres::Error) -> Error {
     };
     let corrupted = [SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED];
     if error.code().is_some_and(|code| corrupted.contains(code)) {
-        return Error::Wrong(format!("PostgreSQL found {said}"));
+        return Error::Wrong(format!("PostgreSQL reports {said}"));
     }
     Error::Program { program: "PostgreSQL".to_owned(), ending: "answered".to_owned(), said }
 }

@@ -371,7 +371,7 @@ fn order_status(
     let (number, count): (i32, i32) = (order.get(0), order.get(1));
     let lines = act.query(&st.lines, &[warehouse, district, &number])?.len();
     if lines as i32 != count {
-        let what = format!("order {number} has {count} lines, and {lines} are there: {of:?}");
+        let what = format!("order {number} has {count} lines, and {lines} were found: {of:?}");
         return Ok(TransactionEnding::Wrong(what));
     }
     Ok(TransactionEnding::Committed)

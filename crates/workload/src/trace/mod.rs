@@ -120,7 +120,7 @@ impl TraceWorkload {
         };
         WorkloadResult {
             verified: format!(
-                "every block that was read after it was written, {compared} reads; those of the end included"
+                "{compared} reads of blocks that were written before, those after the run included"
             ),
             series: vec![series],
             ..WorkloadResult::default()
@@ -181,7 +181,7 @@ fn device(path: &Path) -> Result<Stack, Error> {
     let options = FileVolumeOptions { direct: true, ..FileVolumeOptions::new(path) };
     match FileVolume::open(&options) {
         Ok(volume) if !volume.is_direct() => Err(Error::Settings(format!(
-            "{} cannot be read past the page cache in blocks of 512 bytes",
+            "{} does not support direct I/O in blocks of 512 bytes",
             path.display()
         ))),
         Ok(volume) => Ok(Arc::new(volume)),

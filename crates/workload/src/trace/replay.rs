@@ -185,7 +185,7 @@ impl<'a> TraceReplay<'a> {
         if found.into_bytes() == content(self.seed, block, *version) {
             return Ok(());
         }
-        let what = format!("block {block} of 2 KiB is not as write {version} to it left it");
+        let what = format!("block {block} of 2 KiB does not hold the data of its write {version}");
         Err(Error::Wrong(what))
     }
 }
