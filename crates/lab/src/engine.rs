@@ -99,7 +99,7 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     };
     let runs: Vec<f64> = found.iter().map(first).collect();
     if runs.iter().any(|value| !value.is_finite()) {
-        return Err(Error::Settings("the workload found no figure".to_owned()));
+        return Err(Error::Settings("the workload reported no figure".to_owned()));
     }
     // A taint of any run is a taint of the median: without the disturbance another run might be the
     // median.
@@ -288,7 +288,7 @@ mod tests {
         assert!(ended.stopped && ended.measured == 1 && ended.failed == 0, "{ended:?}");
         assert_eq!(scene.acts.last().unwrap(), "clear");
         let (records, left_out) = results.of_all(&all());
-        assert_eq!((records.len(), left_out.len()), (1, 0), "it can be gone on with");
+        assert_eq!((records.len(), left_out.len()), (1, 0), "a later run can continue");
     }
 
     #[test]

@@ -24,13 +24,13 @@ struct ExternalFigure {
 /// If the text is not a list of figures, or the list is too long.
 pub fn beside(text: &str) -> Result<Section, Error> {
     let found: Vec<ExternalFigure> = serde_json::from_str(text)
-        .map_err(|error| Error::Settings(format!("figures from elsewhere: {error}")))?;
+        .map_err(|error| Error::Settings(format!("external figures: {error}")))?;
     if found.len() > MOST {
-        return Err(Error::Settings(format!("figures from elsewhere: more than {MOST}")));
+        return Err(Error::Settings(format!("external figures: more than {MOST}")));
     }
     let mut section = Section::new("Peers that need another kernel").text(
-        "Measured by `cargo xtask vm-test` with Debian's kernel in a virtual machine. Where that is emulated, only figures of this \
-         section compare with each other: system calls and packets of the machine take ten times as long as on its host.",
+        "Measured by `cargo xtask vm-test` with Debian's kernel in a virtual machine. If the machine is emulated, compare the figures of this \
+         section only with each other: its system calls and packets take ten times as long as those of its host.",
     );
     let mut whats: Vec<&str> = found.iter().map(|it| it.what.as_str()).collect();
     whats.dedup();

@@ -165,7 +165,9 @@ impl Means {
         {
             return Some(Lack {
                 why: format!("this kernel has no congestion control {name}"),
-                remedy: Some(format!("load it where the kernel has it: modprobe tcp_{name}")),
+                remedy: Some(format!(
+                    "load it, if the kernel has it as a module: modprobe tcp_{name}"
+                )),
             });
         }
         let SiteFootprint { disk, memory, files } = room(site);
@@ -177,14 +179,15 @@ impl Means {
             })
         };
         if disk > self.disk {
-            let remedy = "make room where the results go, or choose an --out where there is more";
+            let remedy =
+                "free space in the file system of the results, or choose an --out with more space";
             return short("on the disk", disk, self.disk, remedy);
         }
         if memory > self.memory {
-            return short("of memory", memory, self.memory, "end programs that take up memory");
+            return short("of memory", memory, self.memory, "end programs that use memory");
         }
         if files > self.files {
-            let remedy = "give /dev/shm more room (in a container: --shm-size)";
+            let remedy = "give /dev/shm more space (in a container: --shm-size)";
             return short("for files in memory", files, self.files, remedy);
         }
         let usable = match site.host {
@@ -194,7 +197,7 @@ impl Means {
         let wanted = point.task.workload().space();
         if wanted > usable {
             let [wanted, usable] = [wanted, usable].map(|bytes| bytes >> 20);
-            return only(format!("the workload takes {wanted} MiB, and the volume has {usable}"));
+            return only(format!("the workload needs {wanted} MiB, and the volume has {usable}"));
         }
         None
     }
@@ -256,7 +259,7 @@ fn room(site: &LabSite) -> SiteFootprint {
 /// Returns the free bytes of a folder's file system.
 fn free(folder: &Path) -> Result<u64, Error> {
     let room = rustix::fs::statvfs(folder)
-        .map_err(|error| Error::file("ask for the room on", folder)(error.into()))?;
+        .map_err(|error| Error::file("query the free space of", folder)(error.into()))?;
     Ok(room.f_bavail * room.f_frsize)
 }
 
@@ -281,10 +284,9 @@ fn attach() -> Result<(), Lack> {
 /// Checks whether hosts with little memory can be emulated.
 fn limits(name: &str) -> Result<(), Lack> {
     can_be_limited(name).map_err(|error| Lack {
-        why: format!("no host with little memory: {error}"),
+        why: format!("cannot emulate a host with little memory: {error}"),
         remedy: Some(
-            "be root where control groups limit memory and may be made; of version 2: \
-             echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
+            "run as root on a system whose control groups limit memory; with version 2: echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
                 .to_owned(),
         ),
     })

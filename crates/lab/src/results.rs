@@ -97,7 +97,7 @@ impl Results {
         if made_file && there.next().is_some() {
             let folder = folder.display();
             return Err(Error::Folder(format!(
-                "{folder} has other things in it and no results.jsonl; nothing in it was touched"
+                "{folder} has other files and no results.jsonl; nothing in it was changed"
             )));
         }
         let file = locked(&path)?;
@@ -110,23 +110,23 @@ impl Results {
     /// provided that all lines before it are valid and that it begins like one of ours.
     fn read(&self) -> Result<Vec<ResultsFileLine>, Error> {
         let (path, shown) = (&self.path, self.path.display());
-        let foreign = |what: String| Error::Folder(format!("{what}; nothing was touched"));
+        let foreign = |what: String| Error::Folder(format!("{what}; nothing was changed"));
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         // An incomplete line may end within a character, so it cannot be decoded.
         let (text, half) = bytes.split_at(whole);
         let text = std::str::from_utf8(text)
-            .map_err(|_| foreign(format!("{shown} is no text, so it has no results")))?;
+            .map_err(|_| foreign(format!("{shown} is not text, so it has no results")))?;
         let lines = (1..).zip(text.lines()).map(|(number, line)| {
             serde_json::from_str(line).map_err(|error| {
                 foreign(format!(
-                    "line {number} of {shown} is no result, or one of another version of Forebay ({error})"
+                    "line {number} of {shown} is not a result, or is from another version of Forebay ({error})"
                 ))
             })
         });
         let lines = lines.collect::<Result<_, _>>()?;
         if !half.starts_with(HEAD) && !HEAD.starts_with(half) {
-            return Err(foreign(format!("the end of {shown} is no result")));
+            return Err(foreign(format!("the end of {shown} is not a result")));
         }
         if !half.is_empty() {
             self.file.set_len(whole as u64).map_err(Error::file("mend", path))?;
@@ -322,7 +322,7 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("report.html"), "mine").unwrap();
         let error = Results::open(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("other things"), "{error}");
+        assert!(error.contains("other files"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         // An interrupted run may have left an empty file.
         fs::write(folder.path().join("results.jsonl"), "").unwrap();
@@ -343,11 +343,11 @@ pub(crate) mod tests {
             (b"years of work".to_vec(), "the end of"),
             (b"{\"run\":1}\n{\"run\":2}".to_vec(), "line 1"),
             (format!("{ours}\n{{\"run\":").into_bytes(), "the end of"),
-            (b"\xff\xfe\n".to_vec(), "is no text"),
+            (b"\xff\xfe\n".to_vec(), "is not text"),
         ] {
             fs::write(&path, &theirs).unwrap();
             let error = Results::open(folder.path()).unwrap_err().to_string();
-            assert!(error.contains(said) && error.contains("nothing was touched"), "{error}");
+            assert!(error.contains(said) && error.contains("nothing was changed"), "{error}");
             assert_eq!(fs::read(&path).unwrap(), theirs, "{said}");
         }
         // Runs that were killed at the beginning of a line, and within a character.

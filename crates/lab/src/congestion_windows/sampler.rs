@@ -82,7 +82,7 @@ impl Sampler {
             looking.windows()
         };
         let thread = thread::Builder::new().name("windows".to_owned()).spawn(look)?;
-        let ended = || Err(io::Error::other("the thread that looks at windows ended"));
+        let ended = || Err(io::Error::other("the thread that samples windows has ended"));
         started.recv().unwrap_or_else(|_| ended())?;
         Ok(Self { stop, thread })
     }
@@ -250,7 +250,7 @@ impl Looking {
                 }
             }
             if is_empty {
-                return Err(io::Error::other("an answer of the kernel that is none"));
+                return Err(io::Error::other("the kernel sent a message of unknown form"));
             }
         }
     }
@@ -278,7 +278,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let [writes, reads] = [false, true].map(|at_target| {
             let started = Sampler::start(SamplerScope { namespace: None, port, at_target });
-            started.expect("the kernel tells of sockets")
+            started.expect("the kernel reports sockets")
         });
         let streams: Vec<(TcpStream, TcpStream)> = (0..2)
             .map(|_| {

@@ -36,10 +36,10 @@ fn write(out: &mut String, report: &LabReport) -> fmt::Result {
 }
 
 /// The footer of every page.
-const HOW_TO_READ: &str = "<p>How to read the tables: the upper number is what was measured here. Below it stands the \
-    paper's number, and after it ours divided by the paper's. A figure with a promise says whether it holds. \
-    A dagger stands at figures that may not be trusted, with the reason below the table. In drawings what was measured is \
-    full, the paper dashed, and what a formula says dotted; curves of one colour are of one thing.</p>\n";
+const HOW_TO_READ: &str = "<p>How to read the tables: the upper number was measured here. Below it is the paper's \
+    number, followed by ours divided by the paper's. A figure with a bar shows if the bar holds. A dagger marks figures \
+    that may be wrong; the reason is below the table. In drawings measurements are full lines, the paper's numbers dashed, \
+    and predictions of a formula dotted; curves of one colour belong to the same subject.</p>\n";
 
 fn paragraphs(out: &mut String, text: &[String]) -> fmt::Result {
     for paragraph in text {
@@ -79,10 +79,7 @@ fn summary(out: &mut String, report: &LabReport) -> fmt::Result {
     out.push_str("<div class=\"sum\">\n");
     let promised = held as usize + missed.len() + unmeasured as usize;
     if promised > 0 {
-        write!(
-            out,
-            "<p>Of {promised} figures with a promise <span class=\"good\">{held} hold</span>"
-        )?;
+        write!(out, "<p>Of {promised} figures with a bar <span class=\"good\">{held} hold</span>")?;
         if !missed.is_empty() {
             write!(out, ", <span class=\"bad\">{} do not</span>", missed.len())?;
         }
@@ -98,19 +95,19 @@ fn summary(out: &mut String, report: &LabReport) -> fmt::Result {
     if empty > 0 {
         writeln!(
             out,
-            "<p>{} figures of the paper have none of ours beside them.</p>",
+            "<p>{} figures of the paper were not measured here.</p>",
             number(f64::from(empty))
         )?;
     }
     if tainted > 0 {
         writeln!(
             out,
-            "<p class=\"taint\">† {} figures may not be trusted; the reasons stand below their tables.</p>",
+            "<p class=\"taint\">† {} figures may be wrong; the reasons are below their tables.</p>",
             number(f64::from(tainted))
         )?;
     }
     let deviations: usize = report.sections.iter().map(|section| section.deviations.len()).sum();
-    writeln!(out, "<p>Deviations told of: {deviations}.</p>\n</div>")
+    writeln!(out, "<p>Deviations described: {deviations}.</p>\n</div>")
 }
 
 fn contents(out: &mut String, report: &LabReport) -> fmt::Result {

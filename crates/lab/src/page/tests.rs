@@ -43,7 +43,7 @@ fn a_page_has_ours_the_papers_and_their_ratio() {
         "<span class=\"ref good\">≤ 200: holds</span>",
         "<span class=\"ref bad\">≤ 351: missed</span>",
         "<span class=\"ref\">≤ 450: not measured</span>",
-        "Of 3 figures with a promise <span class=\"good\">1 hold</span>, <span class=\"bad\">1 do not</span>, not measured: 1.",
+        "Of 3 figures with a bar <span class=\"good\">1 hold</span>, <span class=\"bad\">1 do not</span>, not measured: 1.",
         "<a href=\"#s1\">Turnaround of writes: 2, Fair-TCP mean</a>",
         "not measured: tgt is not installed",
         "<li>Slower at 2 ms.</li>",
@@ -74,7 +74,7 @@ fn taints_stand_at_the_figure_and_below_its_table() {
     let page = page(&sample());
     assert!(page.contains("<sup class=\"taint\">†<a href=\"#s1t0n0\">1</a></sup>"), "{page}");
     assert!(page.contains("<li id=\"s1t0n0\">4 % of the time was stolen</li>"));
-    assert!(page.contains("† 1 figures may not be trusted"));
+    assert!(page.contains("† 1 figures may be wrong"));
 }
 
 #[test]

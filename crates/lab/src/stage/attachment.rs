@@ -75,7 +75,7 @@ impl LabAttachment {
             (None, Some(device)) => WorkloadLocation::Device(device.into()),
             (_, None) => {
                 let name = format!("the attachment of volume {number}");
-                let what = "does not say which device it made".to_owned();
+                let what = "printed no device in its ready line".to_owned();
                 return Err(program::Error::Failed { name, what, said: ready }.into());
             }
         };

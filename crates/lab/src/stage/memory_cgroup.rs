@@ -60,7 +60,7 @@ impl Drop for LabMemoryCgroup {
     }
 }
 
-const NONE: &str = "this system has no control groups with a memory controller for us";
+const NONE: &str = "this system has no control groups with a memory controller that we can use";
 
 /// Checks whether a host's memory can be limited. It makes the group of the run with this name: if
 /// this process is killed now, the next run removes the group.

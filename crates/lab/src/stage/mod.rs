@@ -143,7 +143,7 @@ impl LabStage {
         memory: Option<&LabMemoryCgroup>,
     ) -> Result<LoggedProgram, Error> {
         let standing =
-            self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
+            self.standing.as_ref().ok_or_else(|| Error::Settings("no site runs".to_owned()))?;
         let mut command = Command::new(&self.place.program);
         command.args(["lab", "workload", "--on", &place.to_string(), "--json", "--given"]);
         if !matches!(place, WorkloadLocation::Folder(_)) {
@@ -175,7 +175,7 @@ impl LabStage {
     /// Runs a task on all volumes concurrently.
     fn run_all(&self, point: &ExperimentPoint) -> Result<WorkloadResult, Error> {
         let standing =
-            self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
+            self.standing.as_ref().ok_or_else(|| Error::Settings("no site runs".to_owned()))?;
         let limit = Duration::from_secs_f64((point.seconds * SLOWER).clamp(0.0, 1e6)) + AT_LEAST;
         let patience = WaitLimit { limit, stop: &self.place.stop };
         let places = standing.places();
@@ -189,7 +189,8 @@ impl LabStage {
             let said = process.finish(patience)?;
             serde_json::from_str(&said).map_err(|error| {
                 let said = error.to_string();
-                let [name, what] = ["the workload", "said what cannot be read"].map(str::to_owned);
+                let [name, what] =
+                    ["the workload", "printed a result that cannot be read"].map(str::to_owned);
                 Error::from(program::Error::Failed { name, what, said })
             })
         });
@@ -214,13 +215,11 @@ impl Scene for LabStage {
 
     fn run(&mut self, point: &ExperimentPoint) -> Result<PointRunResult, Error> {
         let standing =
-            self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
+            self.standing.as_ref().ok_or_else(|| Error::Settings("no site runs".to_owned()))?;
         let stop = &self.place.stop;
         let mut taints = Vec::new();
         if standing.drain(&self.place.memory, stop)?.is_none() {
-            taints.push(
-                "what was there before was not written in time: it is counted here".to_owned(),
-            );
+            taints.push("earlier data was not written in time and is counted here".to_owned());
         }
         standing.begin()?;
         let (before, machine, began) =
@@ -230,7 +229,7 @@ impl Scene for LabStage {
         let sampler = sampler
             .map(Sampler::start)
             .transpose()
-            .map_err(Error::system("look at the windows of connections"))?;
+            .map_err(Error::system("sample the windows of connections"))?;
         let outcome = self.run_all(point);
         let windows = sampler.map(Sampler::stop).unwrap_or_default();
         let mut outcome = outcome?;
@@ -259,7 +258,7 @@ impl Scene for LabStage {
                 }
             }
             None => taints.push(
-                "not all was written in time: the link's figures lack what was kept".to_owned(),
+                "not all data was written in time: the link's figures lack the rest".to_owned(),
             ),
         }
         let mut counted = after.since(&before);
@@ -269,7 +268,7 @@ impl Scene for LabStage {
             value,
         };
         if windows.missed > 0 {
-            taints.push(format!("{} looks at windows had no answer", windows.missed));
+            taints.push(format!("{} samples of windows were not answered", windows.missed));
         }
         counted.extend(windows.figures);
         counted.push(seconds("cpu link", own_after - own));

@@ -49,7 +49,7 @@ impl LabRunFolder {
     fn attempt(path: &Path) -> Result<Option<Self>, Error> {
         let shown = path.display();
         let refused =
-            |why: &str| Err(Error::Folder(format!("{shown} {why}; nothing in it was touched")));
+            |why: &str| Err(Error::Folder(format!("{shown} {why}; nothing in it was changed")));
         // Servers that workloads start run as other users, who must pass the folder to reach mounts
         // in it. Other users cannot list its content.
         match DirBuilder::new().mode(0o711).create(path) {
@@ -63,13 +63,13 @@ impl LabRunFolder {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(_) if !fs::symlink_metadata(path).is_ok_and(|it| it.is_dir()) => {
-                return refused("is no folder");
+                return refused("is not a folder");
             }
             Err(error) => return Err(Error::file("open", path)(error)),
         };
         let opened = lock.metadata().map_err(Error::file("look at", path))?;
         if opened.uid() != rustix::process::geteuid().as_raw() {
-            return refused("is another user's");
+            return refused("belongs to another user");
         }
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(Error::Folder(format!("another run uses {shown}")));
@@ -190,14 +190,14 @@ mod tests {
         assert!(own.join("thesis").exists());
         let other = place.path().join("other");
         std::os::unix::fs::symlink(&own, &other).unwrap();
-        assert!(refusal(&other).contains("is no folder"));
+        assert!(refusal(&other).contains("is not a folder"));
         fs::write(place.path().join("file"), "").unwrap();
-        assert!(refusal(&place.path().join("file")).contains("is no folder"));
+        assert!(refusal(&place.path().join("file")).contains("is not a folder"));
         if rustix::process::geteuid().is_root() {
             let foreign = place.path().join("foreign");
             fs::create_dir(&foreign).unwrap();
             std::os::unix::fs::chown(&foreign, Some(12345), None).unwrap();
-            assert!(refusal(&foreign).contains("another user's"));
+            assert!(refusal(&foreign).contains("belongs to another user"));
             assert!(foreign.exists() && !foreign.join(MARK).exists());
         }
         assert_eq!(fs::read_dir(&own).unwrap().count(), 1);

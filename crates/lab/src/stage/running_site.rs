@@ -344,7 +344,7 @@ fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Resu
         // This machine caches no data of a unit without a device.
         WorkloadLocation::Url(_) => return Ok(true),
     };
-    let name = format!("writing out {place}");
+    let name = format!("syncing {place}");
     let patience = WaitLimit { limit: WRITE_OUT, stop };
     match process::run(&name, &mut command, &None, &folder.join("sync.events"), patience) {
         Ok(_) => Ok(true),
@@ -361,15 +361,15 @@ pub(crate) fn check(site: &LabSite) -> Result<(), Error> {
         LabSite { nodes: 0 | 5.., .. } => wrong("a site has 1 to 4 nodes"),
         LabSite { bytes: 0, .. } => wrong("a volume needs a size"),
         LabSite { server: SiteServer::Host, link: Some(_), .. } => {
-            wrong("the host's own disk has no link before it")
+            wrong("a link is not possible with the host's own disk")
         }
         LabSite { server: SiteServer::Host, .. }
             if matches!(beside, Some(GatewayPlacement::Host | GatewayPlacement::Node)) =>
         {
-            wrong("beside the host's own disk there is no node and no gateway")
+            wrong("a gateway at the host or at the node is not possible with the host's own disk")
         }
         LabSite { server: SiteServer::Host, host: Host::Url | Host::QemuStorageDaemon, .. } => {
-            wrong("nobody serves the host's own disk: attach it")
+            wrong("the host's own disk is not served over iSCSI: attach it")
         }
         LabSite { host: Host::Url | Host::QemuStorageDaemon, .. }
             if beside == Some(GatewayPlacement::Attach) =>
@@ -380,7 +380,7 @@ pub(crate) fn check(site: &LabSite) -> Result<(), Error> {
             wrong("tgt has no simulated disks")
         }
         LabSite { server: SiteServer::Tgt, .. } if beside == Some(GatewayPlacement::Node) => {
-            wrong("tgt has no cache of ours")
+            wrong("tgt cannot use our cache")
         }
         LabSite { server: SiteServer::Nbdkit, disk, gateway, host, .. }
             if disk.model.is_some()
@@ -388,7 +388,9 @@ pub(crate) fn check(site: &LabSite) -> Result<(), Error> {
                 || gateway.is_some()
                 || *host != Host::QemuStorageDaemon =>
         {
-            wrong("nbdkit has a disk in memory here, which qemu-storage-daemon alone can log in to")
+            wrong(
+                "nbdkit serves a disk in memory here, which needs qemu-storage-daemon alone as the host",
+            )
         }
         _ => Ok(()),
     }

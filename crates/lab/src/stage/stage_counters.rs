@@ -191,7 +191,10 @@ impl MachineCpuTime {
             taints.push(format!("{} of this machine's time was stolen", percent(stolen)));
         }
         if others > OTHERS {
-            taints.push(format!("others had {} of this machine's processors", percent(others)));
+            taints.push(format!(
+                "other programs used {} of this machine's processors",
+                percent(others)
+            ));
         }
         taints
     }

@@ -32,12 +32,13 @@ pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     }
     let section = Section::new("Figures 11 to 14: PostMark")
         .text(
-            "Files of 500 bytes to 100 KB, as in the paper's Table 6, and fewer of them. Its 20,000 files and 50,000 transactions, 4 GB, did not fit the memory of its \
-             host (256 MB), so that it waited for what was written. Here PostMark runs in a control group with 16 MiB of memory, pages of its files included, a third of what \
-             these take.",
+            "Files of 500 bytes to 100 KB, as in the paper's Table 6, but fewer. The paper's 20,000 files and 50,000 transactions, 4 GB, did not \
+             fit in the memory of its host (256 MB), so that PostMark waited for its writes. Here PostMark runs in a control group with 16 MiB of \
+             memory, page cache included: a third of the size of its files.",
         )
-        .text("The paper's throughputs (Figures 13 and 14) change as its times do. Promised is that ten processes take Reno 1.17 times as long.");
-    let reason = "what PostMark waits for is mostly single commands one after the other, which take a round trip and a few lost packets whatever the window";
+        .text("The paper's throughputs (Figures 13 and 14) follow from its times. The bar: with ten processes Reno takes at least 1.17 times as \
+               long as an ensemble.");
+    let reason = "PostMark mostly waits for single commands, which take a round trip and the time for a few lost packets, whatever the window is";
     let section = missed(measured, section, &ten, "postmark-10", reason);
     let section = elsewhere(measured, section, &one, "postmark-1", |_| vec![(2, POSTMARK_1)]);
     let section = elsewhere(measured, section, &ten, "postmark-10", |_| vec![(2, POSTMARK_10)]);
@@ -86,7 +87,7 @@ pub fn build(measured: &MeasuredPoints<'_>) -> Section {
             [reno, ensemble, gain]
         });
     let section = Section::new("Figure 15: a software build").text(
-        "Unpacking, configuring and making a package of Debian's archive, in place of Linux 2.4.20. It is processor time for the most part.",
+        "Unpacking, configuring and making a package of Debian's archive instead of Linux 2.4.20. Most of the time is processor time.",
     );
     elsewhere(measured, section, &builds, "build", |_| vec![(2, KERNEL_COMPILE)]).table(builds)
 }
@@ -126,8 +127,8 @@ pub fn bonnie(measured: &MeasuredPoints<'_>) -> Section {
         vec![(2, gain(BONNIE_REWRITE_KB_S)), (5, gain(BONNIE_SEEKS_S))]
     };
     let section = Section::new("Table 5 and Figure 10: Bonnie++").text(
-        "Files of 64 MiB in all, in place of 1 GB, in 16 MiB of memory. The paper's block writes and reads are like its file writes and reads \
-         and are not printed.",
+        "Files of 64 MiB in all instead of 1 GB, with 16 MiB of memory. The paper's block writes and reads are similar to its file writes and \
+         reads, and are not printed.",
     );
     let section = elsewhere(measured, section, &alone, "bonnie-1", gains);
     let section = elsewhere(measured, section, &four, "bonnie-4", |_| vec![(5, BONNIE_4_SEEKS)]);

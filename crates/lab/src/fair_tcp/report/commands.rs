@@ -68,8 +68,9 @@ pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
         [reno, each, ensemble, gain]
     });
     let section = Section::new("Figure 7: writes").text(
-        "The paper writes a file of 1 GB, which its kernel makes commands of 128 KB of, 32 at a time; its throughput is only drawn. Here the commands \
-         are sent as such, each stamped, and some read back at the end. Promised is 1.15 times Reno at every delay, and 1.22 from 2 to 6 ms.",
+        "The paper writes a file of 1 GB, which its kernel splits into commands of 128 KB, 32 at a time; it only draws the throughput. Here the \
+         commands are sent directly. Each block is stamped, and some are read back at the end. The bar is 1.15 times Reno's throughput at every \
+         delay, and 1.22 times from 2 to 6 ms.",
     );
     let section = missed(measured, section, &gains, "writes", NOT_PROMISED)
         .table(rates)
@@ -120,22 +121,23 @@ fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Sect
             .curves(curves);
     section
         .text(
-            "The last table and drawing are of files on ext4, from their beginning to their end, through the page cache, by calls of several sizes; what is \
-             written is synced at the end. In the paper the size of calls has little effect, since the kernel makes the same commands of them.",
+            "The last table and drawing are of files on ext4, written and read from beginning to end through the page cache, by calls of several \
+             sizes; written data is synced at the end. In the paper the size of calls has little effect, since the kernel makes the same commands \
+             of them.",
         )
         .table(table.without_blanks())
         .plot(plot)
 }
 
 /// Possible explanations for a missing gain.
-const NOT_PROMISED: &str = "what is promised was found with a target that answers commands in their order, which costs Reno more \
-    than an ensemble; ours answers what is complete. And a run of a few seconds is good to some 0.05";
+const NOT_PROMISED: &str = "the bar was found with a target that answers commands in order, which costs Reno more than an ensemble; our target \
+                            answers a command when it is complete. Besides, a run of a few seconds is accurate to about 0.05";
 
 /// Table 3 of the paper: turnaround of writes.
 pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     let section = Section::new("Table 3: turnaround of writes").text(
-        "From when a command is given to the session to its answer. Promised is that mean and deviation with an ensemble are below Reno's. How long it \
-         takes is 32 commands by the throughput, so the paper's milliseconds compare only where the throughput does.",
+        "The time from when the session gets a command until its answer. The bars: mean and deviation with an ensemble are below Reno's. The time \
+         is that of 32 commands at the measured throughput, so the paper's milliseconds are comparable only where its throughput is.",
     );
     let table = spreads(measured, "writes", &WRITE_TURNAROUND_MS);
     let deviations = lower(measured, "writes");
@@ -144,7 +146,7 @@ pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
         section,
         &deviations,
         "writes",
-        "a lossy line of some ten seconds has few commands at long delays",
+        "with losses and long delays, a run of some ten seconds has few commands",
     )
     .table(table)
     .table(deviations)
@@ -165,8 +167,9 @@ pub fn reads(measured: &MeasuredPoints<'_>) -> Section {
     });
     let section = Section::new("Figure 8, Table 4: reads")
         .text(
-            "Data goes the other way, and is lost there; it is the node's windows that count. The paper reads a file through the kernel's read-ahead, \
-             which has one command of 128 KB on its way; here 32 are, so its milliseconds are beside ours for their order only.",
+            "The data travels in the other direction and is lost there, so that the node's windows limit. The paper reads a file with the kernel's \
+             read-ahead, which keeps one command of 128 KB in flight; here 32 are in flight, so that only the order of its milliseconds is \
+             comparable with ours.",
         )
         .table(rates)
         .table(spreads(measured, "reads", &READ_TURNAROUND_MS));
@@ -233,7 +236,7 @@ pub fn missed(
             if let (Some(false), Some(ours)) = (cell.holds(), cell.ours) {
                 let run = said(measured, experiment, delay);
                 let what = format!(
-                    "{}, {} at {}: {ours:.2}. A known cause, not looked for in this run: {known}. {run}",
+                    "{}, {} at {}: {ours:.2}. A known cause, not verified in this run: {known}. {run}",
                     table.title, column.name, row.name
                 );
                 section = section.deviation(&what);

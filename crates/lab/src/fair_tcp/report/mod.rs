@@ -12,18 +12,20 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
     let report = LabReport::new("Fair-TCP")
         .about(
-            "What it gives an iSCSI session that its TCP connections share a congestion window: the tables and figures of \"Performance \
-             Evaluation of Multiple TCP connections in iSCSI\" (Kumar, Narayan and Gopinath), measured again.",
+            "What iSCSI gains if the TCP connections of a session share a congestion window: the tables and figures of \"Performance Evaluation of \
+             Multiple TCP connections in iSCSI\" (Kumar, Narayan and Gopinath), measured again.",
         )
         .about(
-            "As in the paper (section 3.2): four connections in a session, socket buffers of 512 KiB, an MTU of 1500 bytes, 2.7 % of packets \
-             lost at random. They are lost in the direction of the data: from the host to the node where commands write, from the node where they \
-             read, both ways under a file system. The line has no set rate, so it is the windows that limit. The far side is memory of a node.",
+            "As in the paper (section 3.2): four connections in a session, socket buffers of 512 KiB, an MTU of 1500 bytes, and 2.7 % of packets \
+             lost at random. Packets are lost in the direction of the data: from the host to the node for writes, from the node for reads, and in \
+             both directions under a file system. The link has no rate limit, so that the windows limit the throughput. The node's volume is in \
+             memory.",
         )
         .about(
-            "Columns: reno is the kernel's own; each is our program with a window for each connection, Reno but that it grows while it recovers; ensemble is one \
-             window for all four. CUBIC, BBR and model, an ensemble that shares a model of the path as BBR has one for each connection, stand beside \
-             them; the paper has none of the three. The kernel's default is never taken.",
+            "Columns: reno is the kernel's own congestion control; each is our program with a window for each connection, which differs from Reno \
+             only in that windows also grow during recovery; ensemble is one window for all four connections. CUBIC, BBR and model, an ensemble \
+             that shares one model of the path where BBR has one for each connection, are shown for comparison; the paper has none of the three. \
+             The kernel's default is never used.",
         )
         .section(commands::writes(&measured))
         .section(commands::turnaround(&measured))

@@ -26,20 +26,21 @@ pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     });
     let section = Section::new("Table 2: windows")
         .text(
-            "Windows in segments, of all connections together, each 10 ms from one second after the first data. Promised is a spread (deviation by mean) of 21 % \
-             at most with an ensemble, and less than Reno's.",
+            "The sum of the windows of all connections in segments, sampled every 10 ms from one second after the first data. The bars: with an \
+             ensemble the spread (deviation divided by mean) is at most 21 %, and less than Reno's.",
         )
         .text(
-            "The paper's windows of about 15 segments are those of Linux 2.4, which grew by acknowledgment, and acknowledged every other segment: \
-             0.87 / sqrt(p) for each connection. Linux today counts what is acknowledged, 1.22 / sqrt(p), which for 2.7 % is 7.4, about 30 for four. The last table is of windows that \
-             grow by acknowledgment, by our program: it is to be set beside the paper's.",
+            "The paper's windows of about 15 segments are those of Linux 2.4, which increased a window with each acknowledgment and acknowledged \
+             every other segment: 0.87 / sqrt(p) for each connection. Linux today counts acknowledged data: 1.22 / sqrt(p), which for 2.7 % is 7.4, \
+             or about 30 for four connections. The last table has windows of our program that grow with each acknowledgment; compare it with the \
+             paper's.",
         );
     missed(
         measured,
         section,
         &by,
         "writes",
-        "the spread of a few seconds is itself good to a percent or two",
+        "a spread that was measured for a few seconds is accurate only to a percent or two",
     )
     .table(spread)
     .table(by)
@@ -79,8 +80,8 @@ const TRACED: u32 = 4;
 /// Figures 2 and 3.
 pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figures 2 and 3: two connections").text(
-        "Windows of the first two connections at 4 ms, and their difference. The paper draws those of Reno: 3.38 segments each, deviations of 2.14 and \
-         2.13, and of 3.06 for the difference.",
+        "Windows of the first two connections at 4 ms, and their difference. The paper draws those of Reno: 3.38 segments each, with deviations of \
+         2.14 and 2.13, and of 3.06 for the difference.",
     );
     let of = |windows: &str, figure: &str| {
         measured.cell(&point("writes", windows, TRACED), figure, "segments")
@@ -148,8 +149,8 @@ pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     });
     Section::new("Figure 6: retransmits")
         .text(
-            "The paper draws fewer retransmits with Fair-TCP. What is lost at random is lost with either and has to be sent again: the share is the line's 2.7 %, and what \
-             is sent in vain is little, since Linux has learned since to tell reordering and late acknowledgments from loss.",
+            "The paper draws fewer retransmits with Fair-TCP. Packets that are lost at random must be sent again with either, so that the share is \
+             the link's 2.7 %. Unnecessary retransmits are few, since Linux now distinguishes reordering and late acknowledgments from loss.",
         )
         .table(table)
 }

@@ -31,21 +31,22 @@ const KEPT_AT_8_MS: f64 = 0.95;
 pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 2: applications")
         .text(
-            "Each figure is a share of what the same application reaches on a disk of the host's own. The paper's columns: Soft \
-             Updates FFS beside ext4 as it is, FFS with synchronous metadata beside ext4 mounted with sync and dirsync; its SSH build \
-             beside our build. Of TPC-C, which it has on Windows only, the mean of its four columns stands beside both of ours.",
+            "Each figure is a share of the performance of the same application on a disk of the host's own. The paper's columns are compared as \
+             follows: FFS with Soft Updates with ext4 and its defaults, FFS with synchronous metadata with ext4 mounted with sync and dirsync, its \
+             SSH build with our build. The paper has TPC-C on Windows only; the mean of its four columns is next to both of ours.",
         )
         .text(
-            "PostMark's transactions a second are the paper's own count; ours are all transactions by the time of the whole run, with the \
-             creation of its files before them and their deletion after. On ext4 as it is PostMark has 12 MiB of memory in a quick run \
-             and 16 MiB in a full one, half of its files and less, programs included, so that it waits for what it writes and for what it reads again; ext4 commits every second, since until then \
-             `forebay attach` keeps what it was given, up to 64 MiB, and answers reads of it. What is left is written out after the run and counted on the link. With sync each write is waited for. The other programs have \
-             all of this host's memory: SDET's scripts write a megabyte each, less than its compiler needs to run.",
+            "The paper takes PostMark's own count of transactions per second. Ours divides all transactions by the time of the whole run, in which \
+             PostMark also creates and deletes its files. On ext4 with its defaults PostMark has 12 MiB of memory in a quick run and 16 MiB in a \
+             full one, programs included: half of the size of its files or less, so that it waits for its writes and for reads of the same data. \
+             ext4 commits every second, since until then `forebay attach` keeps unflushed data, up to 64 MiB, and answers reads of it. The rest is \
+             written after the run and counted on the link. With sync PostMark waits for each write. The other programs have all memory of this \
+             host: SDET's scripts write a megabyte each, less than their compiler needs to run.",
         )
         .text(
-            "Surge's users read 30 times as fast as its model has them, and then wait for answers for a part of their time that grows with \
-             distance; at the model's own pace requests would be bound by how long users read, whatever the storage. Requests a second \
-             are therefore not the paper's 400 users'; what compares is the share.",
+            "Surge's users read 30 times as fast as in its model, so that they wait for answers for a part of the time that grows with the \
+             distance. At the model's own pace, the users' reading time would limit the requests, whatever the storage is. Requests a second are \
+             therefore not those of the paper's 400 users; compare the shares.",
         )
         .text(&far_side(measured, "table-2/"))
         .table(local(measured));
@@ -265,8 +266,8 @@ pub fn figure_4(measured: &MeasuredPoints<'_>) -> Section {
     };
     let mut section = Section::new("Figure 4: a slow disk bears distance better")
         .text(
-            "SDET on one disk and on an array of eight: where the disk is slow, the network's delay is a smaller part of all. The \
-             paper's figure is a drawing without numbers; its text says that the array suffers more from distance.",
+            "SDET on one disk and on an array of eight. If the disk is slow, the network's delay is a smaller part of the time. The paper's figure \
+             is a drawing without numbers; its text says that the array suffers more from distance.",
         )
         .text(&far_side(measured, "figure-4/"))
         .table(words)

@@ -39,9 +39,10 @@ pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     }
     let mut section = Section::new("Figure 5: where a cache stands")
         .text(
-            "PostMark with a small cache at the host's end of the link, at the node's end, or nowhere: the paper's has 1 MB, ours a log of 8 MiB, \
-             the least that it can be. The paper's figure is a drawing without numbers; its text says that a cache at the host's end hides nearly all of the delay, and that the other \
-             two curves are one. The paper's caption says Soft Updates; ours is on ext4 with sync and dirsync, where PostMark waits for its writes.",
+            "PostMark with a small cache at the host's end of the link, at the node's end, or without one. The paper's cache has 1 MB; ours is a \
+             log of 8 MiB, the smallest possible. The paper's figure is a drawing without numbers; its text says that a cache at the host's end \
+             hides nearly all of the delay, and that the other two curves coincide. The paper's caption says Soft Updates; ours is on ext4 with \
+             sync and dirsync, where PostMark waits for its writes.",
         )
         .text(&far_side(measured, "figure-5/"))
         .table(words)
@@ -112,8 +113,8 @@ fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |figure: &str| measured.value(&point, &format!("gateway cache {figure}"), "MiB");
     let (written, sent) = (of("written_bytes")?, of("destaged_bytes")?);
     Some(format!(
-        "Ours keeps what is written again before its turn comes: of {} MiB it sent {} MiB, in a log that is larger than all of it and is \
-         emptied when PostMark is done.",
+        "Ours merges data that is overwritten before it is sent: of {} MiB it sent {} MiB, from a log that is larger than all of the data and is \
+         emptied when PostMark has ended.",
         number(written),
         number(sent)
     ))
@@ -144,9 +145,11 @@ pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
         .row(FIGURE_6_FILTERED.what, [filtered.beside_printed(FIGURE_6_FILTERED.printed())]);
     let mut section = Section::new("Figure 6: write caches under congestion")
         .text(&format!(
-            "PostMark beside background traffic, with a cache at the host's end: ours as small as its log can be, and larger than all that is \
-             written; the paper's as large as a share of PostMark's set. Of the paper's drawing its text has these numbers: bandwidth binds from a background of {}; 10 % keeps {} of the \
-             writes from the link. Without a cache it is PostMark of Table 3, whose numbers stand beside. The paper's caption says Soft Updates; ours is on ext4 with sync and dirsync, where PostMark waits for its writes.",
+            "PostMark with background traffic and a cache at the host's end. Our caches are the smallest possible log, and one that is larger than \
+             all written data; the paper's are shares of PostMark's set. The paper's text gives these numbers for its drawing: bandwidth limits \
+             from a background of {}; a cache of 10 % keeps {} of the writes from the link. Without a cache it is PostMark of Table 3, whose \
+             numbers are shown for comparison. The paper's caption says Soft Updates; ours is on ext4 with sync and dirsync, where PostMark waits \
+             for its writes.",
             figure_6_bounds(),
             FIGURE_6_FILTERED.printed().text()
         ))
@@ -208,11 +211,11 @@ pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     }
     let mut section = Section::new("Figure 7: read caches")
         .text(&format!(
-            "PostMark where the host's own cache keeps little of what is read (the paper has Windows NT, which keeps a tenth; ours runs in \
-             12 MiB of memory with 24 MiB of files in a quick run, in 16 MiB with 96 MiB in a full one), and a cache at the host's end that has a share \
-             of them in its memory. Beside that ours has a log of 8 MiB, the least that it can be, from which it answers, too. The paper's \
-             figure is a drawing; what its text has of it is the first table: {FIGURE_7_PLAIN} transactions a second without a cache and without \
-             background, and what a cache needs to keep about as many."
+            "PostMark with a cache at the host's end of the link that holds a share of its files in memory. The host's own cache holds only a small \
+             part of them: a tenth with the paper's Windows NT; ours runs in 12 MiB of memory with 24 MiB of files in a quick run, and in 16 MiB \
+             with 96 MiB in a full one. Besides its memory our cache has a log of 8 MiB, the smallest possible, from which it also answers reads. \
+             The paper's figure is a drawing; the first table has the numbers of its text: {FIGURE_7_PLAIN} transactions a second without a cache \
+             and without background, and which cache keeps about as many."
         ))
         .text(&far_side(measured, "figure-7/"))
         .table(words)
@@ -234,7 +237,7 @@ fn of_its_own(
 ) -> Option<String> {
     let ms = |point: &str| Some(number(1000.0 / measured.value(point, "", "1/s")?));
     Some(format!(
-        "A transaction takes {} ms without cache, load and delay, {} ms with load or delay, and {} ms with the cache too.",
+        "A transaction takes {} ms without cache, load and delay, {} ms with load or delay, and {} ms with the cache, too.",
         ms(whole)?,
         ms(bare)?,
         ms(cached)?

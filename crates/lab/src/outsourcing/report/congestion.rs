@@ -52,11 +52,11 @@ pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     let deviations = farthest(&shares, DIFFERENT, |n, load| why(measured, n, load));
     let mut section = Section::new("Table 3: congestion")
         .text(
-            "A backbone of 155 Mbit/s with background traffic of the paper's profile (TCP 95 %, UDP 5 %; half of the packets below \
-             44 bytes, three quarters below 576, nearly all below 1500). In the paper two hardware generators make it, between two \
-             routers, and access is at 100 Mbit/s; here the emulator puts it into its queue. PostMark stands beside the paper's Soft \
-             Updates and FFS, TPC-C beside its NTFS on Windows NT. Ours of PostMark are by the time of the whole run, creation and \
-             deletion included; without sync it has little memory, so that it waits for what it writes and reads.",
+            "A backbone of 155 Mbit/s with background traffic of the paper's profile (TCP 95 %, UDP 5 %; half of the packets below 44 bytes, three \
+             quarters below 576, nearly all below 1500). In the paper two hardware generators make it between two routers, and hosts have 100 \
+             Mbit/s; here the emulator puts it into its queue. Our PostMark is compared with the paper's Soft Updates and FFS, our TPC-C with its \
+             NTFS on Windows NT. Our figures of PostMark are for the whole run, with creation and deletion of the files; without sync it has little \
+             memory, so that it waits for its writes and reads.",
         )
         .text(&far_side(measured, "table-3/"))
         .table(rates)

@@ -110,20 +110,20 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let iscsi = protocol(measured);
     let mut section = Section::new("Equation (1) and masking")
         .text(
-            "The paper foretells a request's time as T_disk + 2 × T_netDelay + T_iSCSI. A write that a disk's cache takes while the \
-             disk still works on the one before costs only the longer of disk and round trip (section 4.1). Beyond the paper, the \
-             last rule counts the disk's answer from its cache as part of the round trip: max(T_disk, 2 × T_netDelay + T_ack) + T_iSCSI; \
-             it holds for the array's random writes too, of which the text says that the delay shows.",
+            "The paper predicts the time of a request as T_disk + 2 × T_netDelay + T_iSCSI. A write that a disk's cache accepts while the disk \
+             still works on the previous one costs only the longer of disk time and round trip (section 4.1). Beyond the paper, the last rule \
+             counts the answer of the disk's cache as part of the round trip: max(T_disk, 2 × T_netDelay + T_ack) + T_iSCSI. It also holds for the \
+             array's random writes, of which the paper's text says that the delay shows.",
         )
         .text(&match iscsi {
             Some(iscsi) => format!(
-                "T_disk and T_ack are our own local times, and T_iSCSI is the median of what is left over disk and round trip in \
-                 all requests that nothing masks: {} ms here, {ISCSI_MS} ms in the paper (the sum of its Figure 2). The paper's \
-                 column sets its rules against its own table.",
+                "T_disk and T_ack are our own local times, and T_iSCSI is the median of what remains after disk and round trip in all requests that \
+                 nothing masks: {} ms here, {ISCSI_MS} ms in the paper (the sum of its Figure 2). The paper's column compares its rules with its \
+                 own table.",
                 number(iscsi)
             ),
-            None => "Our own disk and protocol times were not measured: the paper's column, its rules against its own table, \
-                     stands alone."
+            None => "Our own disk and protocol times were not measured: there is only the paper's column, which compares its rules with its own \
+                     table."
                 .to_owned(),
         })
         .table(fits(measured, iscsi));

@@ -55,7 +55,7 @@ pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     let [here, there] = [ours, paper].map(|rate| 1000.0 / rate);
     (!alike(here, there)).then(|| {
         format!(
-            "Where nothing slows it one takes {} ms here and {} ms in the paper.",
+            "Without delay or load one takes {} ms here and {} ms in the paper.",
             number(here),
             number(there)
         )
@@ -82,10 +82,10 @@ pub fn sent(
     let bytes = way("near_to_far")?.max(way("far_to_near").unwrap_or(0.0));
     let most = bytes * 8.0 / 1e6 / seconds;
     let left = rate_mbit_s * (1.0 - f64::from(load) / 100.0);
-    let bound = if most < left / 2.0 { ": bandwidth does not bind here" } else { "" };
+    let bound = if most < left / 2.0 { ": bandwidth is no limit here" } else { "" };
     (most <= left).then(|| {
         format!(
-            "At a load of {load} % it sends at most {} of the {} Mbit/s that are left{bound}.",
+            "At a load of {load} % it sends at most {} of the {} Mbit/s that are free{bound}.",
             number(most),
             number(left)
         )

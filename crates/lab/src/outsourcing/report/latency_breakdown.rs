@@ -13,9 +13,9 @@ use crate::{
 pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 2: a request's time by component")
         .text(
-            "The paper times its kernels' parts of one request of 8 KB over 0 ms: its T_iSCSI of 408 µs is twice SCSI, gateway and \
-             TCP/IP and once the switch, each for 8 KB of data and for the answer of 64 bytes. Our parts are other ones: what is \
-             counted at the node while the requests run, and what a request takes longer for each part that it goes through.",
+            "The paper measures the parts of one request of 8 KB over 0 ms in its kernels. Its T_iSCSI of 408 µs is twice SCSI, gateway and TCP/IP \
+             and once the switch, each for 8 KB of data and for the answer of 64 bytes. Our parts are different: times that the node counts while \
+             the requests run, and the time that each part adds to a request that passes through it.",
         )
         .text(&far_side(measured, "figure-2/"))
         .table(whole(measured));

@@ -16,17 +16,17 @@ use crate::{
 pub fn table_1(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 1: single requests of 8 KiB")
         .text(
-            "One thread, one request at a time, on a raw device: response times, and 8 KiB divided by them as throughput, in the \
-             paper's MB of 1000 × 1024 bytes. \"Local\" is a disk of the host's own, \"target\" one of the gateway's without the \
-             network. Identical requests, which hit the disk's cache, are described in the paper without numbers.",
+            "One thread sends one request at a time to a raw device. Throughput is 8 KiB divided by the response time, in the paper's MB of 1000 × \
+             1024 bytes. \"Local\" is a disk of the host's own, \"target\" one of the gateway's without the network. The paper also describes \
+             identical requests, which hit the disk's cache, but without numbers.",
         )
         .text(&far_side(measured, "table-1/"))
         .text(
-            "The paper's array has a cache of 128 MB; `cache` is what ours has, if another than the model's, so that a short run \
-             fills it. With `cache_protected` what a cache has taken is safe, and a flush of it costs nothing.",
+            "The paper's array has a cache of 128 MB; `cache` is the size of ours if it differs from the model's, so that a short run fills it. \
+             With `cache_protected` the content of the cache is safe, and a flush costs nothing.",
         )
         .text(
-            "In drawings the dotted line is what the last rule of the next section foretells from our own disk and protocol times.",
+            "In drawings the dotted line is the prediction of the last rule of the next section from our own disk and protocol times.",
         );
     let iscsi = equation::protocol(measured);
     for (n, disk) in DISKS.into_iter().enumerate() {
@@ -149,8 +149,8 @@ const SIZES: [(f64, &str); 7] = [
 pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Requests of 1 to 64 KiB")
         .text(
-            "The same requests of other sizes on the null device, which leaves network and protocol alone. The paper measured \
-             these sizes but prints two numbers only: about 18 MB/s with 8 KiB and about 30 MB/s with 64 KiB, both at 0 ms.",
+            "The same requests of other sizes on the null device, so that only network and protocol remain. The paper measured these sizes but \
+             prints only two numbers: about 18 MB/s with 8 KiB and about 30 MB/s with 64 KiB, both at 0 ms.",
         )
         .text(&far_side(measured, "sweep/"));
     for access in ["random-read", "random-write", "sequential-read", "sequential-write"] {

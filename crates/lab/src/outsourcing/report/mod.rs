@@ -22,14 +22,14 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
     LabReport::new("Storage outsourcing")
         .about(
-            "What storage far away costs, measured again: the tables and figures of \"Obtaining High Performance for Storage \
-             Outsourcing\" (Ng, Hillyer, Shriver, Gabber and Özden, FAST 2002), each with the paper's numbers beside ours.",
+            "What remote storage costs, measured again: the tables and figures of \"Obtaining High Performance for Storage Outsourcing\" (Ng, \
+             Hillyer, Shriver, Gabber and Özden, FAST 2002), each with the paper's numbers next to ours.",
         )
         .about(
-            "In the paper a host with FreeBSD or Windows reaches its storage through two gateways, PCs of 700 MHz, over gigabit \
-             Ethernet with a delay put in, or over two routers with background traffic. Here a node, a link emulator and an attached \
-             device stand in network namespaces of one machine; the far disks of the tables are simulated where a section says so. \
-             Absolute figures of programs are those of this machine: what compares is how they change with distance and load.",
+            "In the paper a host with FreeBSD or Windows uses its storage through two gateways, PCs of 700 MHz, over gigabit Ethernet with an added \
+             delay, or over two routers with background traffic. Here a node, a link emulator and an attached device are in network namespaces of \
+             one machine; the node's disks are simulated where a section says so. Absolute figures of programs are those of this machine: compare \
+             how they change with distance and load.",
         )
         .section(microbenchmark::table_1(&measured))
         .section(equation::section(&measured))
@@ -64,7 +64,7 @@ fn delays() -> impl Iterator<Item = (f64, &'static str)> {
 fn far_side(measured: &MeasuredPoints<'_>, start: &str) -> String {
     match measured.disks(start).as_str() {
         "" => "Nothing of this section was measured.".to_owned(),
-        disks => format!("Our far side: {disks}."),
+        disks => format!("Our node's storage: {disks}."),
     }
 }
 

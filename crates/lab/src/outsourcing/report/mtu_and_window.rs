@@ -84,9 +84,9 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     deviations.extend(harmed);
     let mut section = Section::new("Section 4.3.1: packet length and window")
         .text(&format!(
-            "The paper finds a random write of 8 KB 15 % faster with an MTU of 8 KB than with 1500 bytes, and applications 1 to 9 % \
-             faster while the delay is short ({} to {} as a ratio); a window of 64 KB does no harm beside one of 640 KB. Ratios are so that \
-             1 means alike and less means that the short packet or the small window costs something.",
+            "The paper finds a random write of 8 KB 15 % faster with an MTU of 8 KB than with 1500 bytes, and applications 1 to 9 % faster while \
+             the delay is short ({} to {} as a ratio); a window of 64 KB does no harm compared with 640 KB. A ratio of 1 means no difference, a \
+             smaller one that the short packets or the small window cost performance.",
             MTU_APPLICATIONS.least, MTU_APPLICATIONS.most
         ))
         .text(&far_side(measured, "mtu/"))
@@ -115,8 +115,8 @@ fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
 }
 
 /// Explains why short packets cost less here than in the paper.
-const TOGETHER: &str = "The packets of a segment cross the emulated link together (segmentation offload of its two ends), so that \
-    more of them cost next to nothing; the paper's cost an interrupt each, at both ends and both gateways.";
+const TOGETHER: &str = "The packets of a segment cross the emulated link together (segmentation offload at both ends), so that more packets cost \
+                        almost nothing; in the paper each packet costs an interrupt at both ends and both gateways.";
 
 /// Ratios that differ by more than this are reported: a quarter of the paper's effect of packet
 /// length.

@@ -24,9 +24,9 @@ const ACCESSES: [&str; 6] = [
 pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Peers")
         .text(
-            "Single requests of 8 KiB over the same link: Forebay at both ends, Debian's tgt as the node, and qemu-storage-daemon as the \
-             initiator over a node of ours, and over nbdkit, which speaks NBD instead of iSCSI: the last two columns show what \
-             another node and protocol make under the same initiator. The paper has no such column.",
+            "Single requests of 8 KiB over the same link: Forebay at both ends, Debian's tgt as the node, and qemu-storage-daemon as the initiator \
+             of our node and of nbdkit, which speaks NBD instead of iSCSI. The last two columns show the effect of another node and protocol with \
+             the same initiator. The paper has no such column.",
         )
         .text(&far_side(measured, "peers/"));
     let point = |who: &str, access: &str, at: &str| format!("peers/{who}/{access}/{at}");

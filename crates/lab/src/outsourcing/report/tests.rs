@@ -139,7 +139,7 @@ fn load_that_costs_something_else_is_told_at_its_worst() {
     ];
     let report = report(&records, &[]);
     let deviations = &section(&report, "Table 3").deviations;
-    let told = "As a share of no load, PostMark, ext4: farthest from the paper at 60, 0.5 instead of 0.675. Where nothing slows it \
+    let told = "As a share of no load, PostMark, ext4: farthest from the paper at 60, 0.5 instead of 0.675. Without delay or load \
                 one takes 5 ms here and 12.5 ms in the paper.";
     assert_eq!(deviations, &[told]);
 }
@@ -281,9 +281,9 @@ fn what_was_sent_says_whether_a_line_is_full() {
         let records = [counting(few, &bytes), record("table-3/postmark/sync/0", "1/s", 64.0)];
         section(&report(&records, &[]), "Table 3").deviations.join("\n")
     };
-    let line = "At a load of 70 % it sends at most 8 of the 46.5 Mbit/s that are left: bandwidth does not bind here.";
+    let line = "At a load of 70 % it sends at most 8 of the 46.5 Mbit/s that are free: bandwidth is no limit here.";
     assert!(told(1e6).contains(line), "{}", told(1e6));
-    let line = "it sends at most 40 of the 46.5 Mbit/s that are left.";
+    let line = "it sends at most 40 of the 46.5 Mbit/s that are free.";
     assert!(told(5e6).contains(line), "{}", told(5e6));
     // 80 Mbit in a run of one second: some were sent after its end.
     let told = told(1e7);

@@ -13,7 +13,7 @@ const THROUGHPUT: (&str, &str) = ("throughput", "MB/s of 1000 KiB");
 /// Figure 8 of the paper: random reads and writes.
 pub(super) fn figure_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 8: random reads and writes, 100 Mbit/s").text(
-        "One thread, each write stable before the next; the paper has IOzone on a file of 512 MB, here the block device itself.",
+        "One thread; each write is stable before the next. The paper uses IOzone on a file of 512 MB, we use the block device itself.",
     );
     let mut ratios = Vec::new();
     for access in ["read", "write"] {
@@ -77,7 +77,8 @@ pub(super) fn figures_9_and_10(measured: &MeasuredPoints<'_>) -> Section {
     }
     let section = Section::new("Figures 9 and 10: throughput and processor time")
         .text(
-            "vxbench is VERITAS's and for Solaris; in its place stands fio with blocks of 8 KiB at random places of the device. The processors are those of host, gateway, node and link together, and the paper's those of the host alone.",
+            "vxbench is VERITAS's program for Solaris; here fio replaces it, with blocks of 8 KiB at random places of the device. Processor time is \
+             that of host, gateway, node and link together; in the paper it is that of the host alone.",
         )
         .table(table);
     farthest(measured, section, &ratios, &VXBENCH)

@@ -57,7 +57,7 @@ impl GatewayComparison<'_> {
         let written = self.measured.value(self.cached, "gateway cache written_bytes", "bytes")?;
         (written > 0.0 && written < log).then(|| {
             let [written, log] = [written, log].map(|bytes| number((bytes / 1048576.0).round()));
-            format!("All of the {written} MiB that it is given have room in its log of {log} MiB: nothing waits for the far disk.")
+            format!("All of the {written} MiB of written data fit in its log of {log} MiB: nothing waits for the far disk.")
         })
     }
 

@@ -15,20 +15,20 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
     LabReport::new("STICS")
         .about(
-            "What a cache between SCSI and IP gains, measured again: the tables and figures of \"STICS: SCSI-to-IP cache for storage \
-             area networks\" (He, Zhang and Yang), each with the paper's numbers beside ours. \"iSCSI\" is a node without a gateway; \
-             \"report after complete\" and \"immediate report\" are a gateway beside the host.",
+            "What a cache between SCSI and IP gains, measured again: the tables and figures of \"STICS: SCSI-to-IP cache for storage area \
+             networks\" (He, Zhang and Yang), each with the paper's numbers next to ours. \"iSCSI\" is a node without a gateway; \"report after \
+             complete\" and \"immediate report\" are a gateway next to the host.",
         )
         .about(
-            "In the paper, PCs with Linux 2.4 and a switch of 100 Mbit/s or 1 Gbit/s, and a target that solicits all data of writes. Here \
-             node, gateway and host are processes in network namespaces of one machine with an emulated link of that rate between them; \
-             the node's disk is simulated (IBM O7N3200 of Table 2, write cache on), the gateway's log lies on this machine's disk. \
-             Forebay without a gateway sends the data of small writes with the command, which saves a round trip that the paper's iSCSI pays.",
+            "The paper uses PCs with Linux 2.4, a switch of 100 Mbit/s or 1 Gbit/s, and a target that solicits all data of writes. Here node, \
+             gateway and host are processes in network namespaces of one machine with an emulated link of that rate between them; the node's disk \
+             is simulated (IBM O7N3200 of Table 2, write cache on), the gateway's log is on this machine's disk. Forebay without a gateway sends \
+             the data of small writes with the command, which saves a round trip that the paper's iSCSI needs.",
         )
         .about(
-            "The paper's hosts have 128 MB of memory and work on more. Here the file system is mounted \"sync,dirsync\" in place of that, so \
-             that writes do not stay in the host's memory, and pools and transactions are fewer. Figures 6 to 10 are drawings without \
-             printed numbers: what the text says of them is set beside ours.",
+            "The paper's hosts have 128 MB of memory and work on more data. Here the file system is mounted with \"sync,dirsync\" instead, so that \
+             writes do not stay in the host's memory; pools are smaller, and transactions fewer. Figures 6 to 10 are drawings without printed \
+             numbers: the numbers in the paper's text are compared with ours.",
         )
         .section(postmark::figure(&measured, 6))
         .section(traffic::packets(&measured))
@@ -71,8 +71,8 @@ fn farthest(
     let Some((_, text)) = told.iter().max_by(|a, b| a.0.total_cmp(&b.0)) else { return section };
     let of = ratios.iter().filter(|ratio| ratio.cell.ours.is_some()).count();
     let others = match told.len() {
-        1 => format!("The other {} are where the paper has them.", of - 1),
-        _ => format!("It is the farthest of {} of {of} that are elsewhere.", told.len()),
+        1 => format!("The other {} agree with the paper.", of - 1),
+        _ => format!("It has the largest difference of {} of {of} that differ.", told.len()),
     };
     section.deviation(&if of > 1 { format!("{text} {others}") } else { text.clone() })
 }

@@ -108,8 +108,8 @@ pub(super) fn table_8(measured: &MeasuredPoints<'_>) -> Section {
     }
     let mut section = Section::new("Table 8: one to four nodes")
         .text(
-            "Each node has a volume and a PostMark of its own, all at once; transactions add up. The paper has four nodes. All of ours \
-             share two processors with the host.",
+            "Each node has a volume and a PostMark of its own. All run at once, and their transactions are added. The paper has four nodes. All of \
+             ours share two processors with the host.",
         )
         .table(table);
     section.deviations = deviations;

@@ -29,9 +29,9 @@ pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
     let iscsi = measured.cell(&point("iscsi"), "response", "ms");
     let paper_iscsi = RESPONSE_MS[2].1;
     let mut section = Section::new("Figures 11 and 12: response times of a trace like EMC-tel").text(
-        "EMC's trace is not public. Ours has what the paper publishes of it (230,370 requests of 2 KiB, 89 % of them writes, 333 a second, \
-         over 900 MB); how requests cluster is assumed. Each is sent when it is due, whatever has been answered; its response time counts from \
-         then. The node's disk has two arms here.",
+        "EMC's trace is not public. Ours has the properties that the paper publishes (230,370 requests of 2 KiB, 89 % of them writes, 333 a second, \
+         over 900 MB); how requests cluster is assumed. Each request is sent when it is due, even if earlier ones are not answered; its response \
+         time counts from then. The node's disk has two arms here.",
     );
     for ((how, (name, paper)), most) in HOWS.into_iter().zip(RESPONSE_MS).zip(MOST_RESPONSES_MS) {
         let cell = |figure: &str| measured.cell(&point(how), figure, "ms");
@@ -58,14 +58,14 @@ pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
         let times = series.points.iter().map(|point| point[1]);
         let histogram = Plot::new(&format!("{name}: how many"), "response, ms", "requests")
             .curve(Curve::histogram(name, times, HISTOGRAM_MS, BINS))
-            .note("What takes longer than the axis is in the last bar.");
+            .note("Requests that take longer than the axis are in the last bar.");
         section = section.plot(scatter).plot(histogram);
     }
     for misprint in MISPRINTS.iter().filter(|it| it.place == "Section 5.3.4") {
         section = section.misprint(&misprint.text());
     }
     section.table(table).text(
-        "The paper's gateway served nothing while it emptied a full log segment (four requests waited 300 ms); ours goes on meanwhile.",
+        "The paper's gateway served nothing while it emptied a full log segment (four requests waited 300 ms); ours serves requests meanwhile.",
     )
 }
 

@@ -69,12 +69,12 @@ pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
     }
     let mut section = Section::new("Tables 3 and 4: packets and bytes on the wire")
         .text(
-            "PostMark with the small pool and blocks of 4096 bytes at 100 Mbit/s, from before it begins until everything is at the node. The \
-             counts are those of another number of transactions than the paper's: what compares are shares and ratios.",
+            "PostMark with the small pool and blocks of 4096 bytes at 100 Mbit/s, counted from before it begins until all data is at the node. The \
+             number of transactions differs from the paper's: compare shares and ratios.",
         )
         .text(
-            "Packets that only acknowledge have 66 bytes here as there. A segment that crosses the emulated link is counted as the packets \
-             of 1500 bytes that it is.",
+            "Packets that only acknowledge have 66 bytes, here as in the paper. A segment that crosses the emulated link is counted as the packets \
+             of 1500 bytes of which it consists.",
         )
         .table(lengths)
         .table(table);
@@ -108,8 +108,8 @@ fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     let (runs, sent) = (of("destaged_runs")?, of("destaged_bytes")?);
     let kib = |bytes: f64, count: f64| number((bytes / count / 1024.0).round());
     Some(format!(
-        "The gateway sends {} writes of {} KiB in the mean for {} of {} KiB that it is given: what is written again before goes once, and \
-         neighbours go together.",
+        "The gateway sends {} writes of {} KiB in the mean for {} of {} KiB that it gets: data that is overwritten before it is sent goes once, and \
+         neighbouring blocks go together.",
         number(runs),
         kib(sent, runs),
         number(writes),
@@ -128,7 +128,7 @@ fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     let [(_, paper_reads), (_, paper_writes), ..] = paper::COMMANDS;
     let percent = |reads: f64, writes: f64| number((100.0 * reads / (reads + writes)).round());
     Some(format!(
-        "Of reads and writes without it {} % read here and {} % in the paper, whose files did not fit into its host's memory.",
+        "Without a gateway {} % of reads and writes are reads here and {} % in the paper, whose files did not fit in its host's memory.",
         percent(reads, writes),
         percent(paper_reads.iscsi, paper_writes.iscsi)
     ))
@@ -196,8 +196,8 @@ pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
             .row("share that did not reach the node", [or_words(spared, &why).beside(paper_share)]);
     let mut section = Section::new("Table 5: requests")
         .text(
-            "The paper counted in a changed kernel what its file system received, too (3,069,438 requests, of which it answered 39.6 %); ours \
-             is not changed, so the table begins at the block layer. There the paper's cache answered 896,582 of 1,854,554.",
+            "The paper's changed kernel also counted the requests that its file system received (3,069,438, of which it answered 39.6 %); our \
+             kernel is not changed, so the table begins at the block layer. There the paper's cache answered 896,582 of 1,854,554.",
         )
         .table(table);
     section.deviations.extend(held);
@@ -233,8 +233,10 @@ pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
         table = table.row(command, [plain.beside(paper.iscsi), cached.beside(paper.stics), ratio]);
     }
     let mut section = Section::new("Table 6: SCSI commands")
-        .text("From before PostMark begins until everything is at the node. What a session asks when it begins came earlier and is not counted.")
-        .text("INQUIRY, READ CAPACITY and TEST UNIT READY: our initiator asks when it logs in, and for the size now and then; the paper's host asked all the while.")
+        .text("Counted from before PostMark begins until all data is at the node. Commands at the beginning of a session came earlier and are not \
+               counted.")
+        .text("INQUIRY, READ CAPACITY and TEST UNIT READY: our initiator sends them when it logs in, and asks for the size now and then; the \
+               paper's host sent them all the time.")
         .table(table);
     section.deviations = deviations;
     section
