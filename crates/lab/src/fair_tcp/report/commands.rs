@@ -69,8 +69,8 @@ pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     });
     let section = Section::new("Figure 7: writes").text(
         "The paper writes a file of 1 GB, which its kernel splits into commands of 128 KB, 32 at a time; it only draws the throughput. Here the \
-         commands are sent directly. Each block is stamped, and some are read back at the end. The bar is 1.15 times Reno's throughput at every \
-         delay, and 1.22 times from 2 to 6 ms.",
+         commands are sent directly, each with stamped data, and some of the data is read back at the end. The bar is 1.15 times Reno's \
+         throughput at every delay, and 1.22 times from 2 to 6 ms.",
     );
     let section = missed(measured, section, &gains, "writes", NOT_PROMISED)
         .table(rates)
