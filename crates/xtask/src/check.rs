@@ -52,7 +52,7 @@ pub fn steps(list: &mut StepList<'_>) {
             let what = format!("advisories, since the database could not be fetched ({reason})");
             let left_out = vec![what];
             let tally = StepTally { left_out, ..StepTally::default() };
-            Ok(tally.with_note("the advisory database is out of reach"))
+            Ok(tally.with_note("the advisory database could not be fetched"))
         }
     });
 }

@@ -125,7 +125,7 @@ fn play(
     let mut stage = VmScenarioStage::new(program, image, folder.path().to_owned(), wanted.all);
     let played = (scenario.play)(&mut stage);
     let played = played.and_then(|()| {
-        ensure!(!stage.held.is_empty(), "it shows nothing");
+        ensure!(!stage.held.is_empty(), "the scenario shows nothing");
         Ok(())
     });
     let failed = played.err().map(|error| format!("{error:#}"));

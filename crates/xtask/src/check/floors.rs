@@ -70,7 +70,7 @@ pub fn check() -> Result<String> {
     let (crates, arrows) = read(&metadata)?;
     let wrong = violations(&crates, &arrows);
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok(format!("{} crates, every arrow points down", crates.len()))
+    Ok(format!("{} crates, every dependency is on a lower floor", crates.len()))
 }
 
 fn read(metadata: &Value) -> Result<(Vec<String>, Vec<Arrow>)> {
@@ -109,7 +109,7 @@ fn violations(crates: &[String], arrows: &[Arrow]) -> Vec<String> {
             ));
         } else if !from.uses.contains(&to.name) {
             wrong.push(format!(
-                "{} must not use {}: ARCHITECTURE.md does not say so",
+                "{} must not use {}: ARCHITECTURE.md does not list it",
                 from.name, to.name
             ));
         }

@@ -81,8 +81,8 @@ const CALLS: [&str; 2] = ["Fsync::new", "map.flush()"];
 /// Crates whose calls need no number, with the reason.
 const EXEMPT: [(&str, &str); 4] = [
     ("bench", "it is no part of the program"),
-    ("lab", "an experiment keeps nobody's data; one that is cut off is done again"),
-    ("workload", "it writes as users' programs do, and keeps nobody's data"),
+    ("lab", "an experiment keeps no user data; an interrupted one is repeated"),
+    ("workload", "it writes like a user's program, and keeps no user data"),
     ("xtask", "it is no part of the program"),
 ];
 
@@ -100,7 +100,7 @@ pub fn check(crates: &Path) -> Result<String> {
     }
     for place in PLACES {
         let is_there = crates.join(place.file).is_file();
-        ensure!(is_there, "sync site {}: {} is gone", place.number, place.file);
+        ensure!(is_there, "sync site {}: {} does not exist", place.number, place.file);
     }
     Ok(format!("{} places make something stable", PLACES.len()))
 }

@@ -68,7 +68,7 @@ impl Boot {
     pub fn new(file: PathBuf, chance: &mut Chance) -> Result<Boot> {
         let boot = Boot { file };
         boot.renew(chance)?;
-        rustix::mount::mount_bind(&boot.file, BOOT_ID).context("cannot replace the boot's id")?;
+        rustix::mount::mount_bind(&boot.file, BOOT_ID).context("cannot replace the boot id")?;
         Ok(boot)
     }
 
@@ -76,7 +76,7 @@ impl Boot {
     pub fn renew(&self, chance: &mut Chance) -> Result<()> {
         let id = format!("{:016x}{:016x}", chance.any(), chance.any());
         let parts = [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]];
-        fs::write(&self.file, parts.join("-") + "\n").context("cannot write the boot's id")
+        fs::write(&self.file, parts.join("-") + "\n").context("cannot write the boot id")
     }
 }
 
@@ -144,7 +144,7 @@ impl Mounted {
         match ended {
             // A server thread that reads the next request after FORCE gets this error; the server did not fail.
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
-            ended => ended.context("the file system ended badly"),
+            ended => ended.context("the file system failed"),
         }
     }
 }

@@ -204,7 +204,8 @@ fn kills(program: &Path) -> Result<StepTally> {
         let under_load = load.ended(Duration::from_millis(1500 + 300 * round as u64))?;
         ensure!(under_load.is_none(), "fio ended before the kill: {under_load:?}");
         device.kill()?;
-        let ended = load.ended(ERROR_LIMIT)?.context("fio hangs on a device that nobody serves")?;
+        let ended =
+            load.ended(ERROR_LIMIT)?.context("fio hangs on a device whose process was killed")?;
         tally.count(!ended.success());
     }
     let device = site.attach_mounted(program, &[])?;

@@ -58,7 +58,7 @@ pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     }
     site.stop()?;
     let turns = told.counter;
-    Ok(tally.with_note(format!("{turns} turns; the node alone was {behind} behind, all in all")))
+    Ok(tally.with_note(format!("{turns} turns; the node alone was behind by {behind} of them")))
 }
 
 /// The state that must survive: what the gateway acknowledged.

@@ -75,7 +75,7 @@ pub fn check(program: &Path, cut: Duration) -> Result<StepTally> {
     site.stop()?;
     Ok(StepTally::one().with_note(format!(
         "cut for {} s; median and longest write, us: {before} before, {during} during \
-         ({disk} of the disk itself), {after} after; {} MiB behind, there {:.1} s after it was mended",
+         ({disk} of the disk itself), {after} after; {} MiB behind, caught up {:.1} s after the cut",
         cut.as_secs(),
         behind >> 20,
         caught_up.as_secs_f64()

@@ -206,7 +206,7 @@ fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
 
 fn held(wrong: u64) -> bool {
     if wrong > 0 {
-        println!("{wrong} of {} blocks are not as written", WRITTEN.commands);
+        println!("{wrong} of {} blocks differ from what was written", WRITTEN.commands);
     }
     wrong == 0
 }

@@ -66,7 +66,7 @@ pub fn rounds(program: &Path, report: &str) -> Result<StepTally> {
     tally.count(settled.is_ok());
     site.stop()?;
     Ok(tally.with_note(format!(
-        "{} writes acknowledged, {} blocks verified, {} of them under way when killed",
+        "{} writes acknowledged, {} blocks verified, {} of them in flight at the kill",
         ledger.acknowledged, ledger.verified, ledger.ambiguous
     )))
 }
@@ -88,7 +88,7 @@ fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger)
         let mut rest = Writer { ledger, site, victim, writes: u64::MAX, killed: None, wrong: None };
         session.drain(&mut rest)?;
     } else {
-        ensure!(ended.is_err(), "a killed gateway went on answering");
+        ensure!(ended.is_err(), "a killed gateway still answered");
     }
     drop(session);
     site.raise()?;
@@ -170,7 +170,7 @@ impl KillRoundLedger {
         let under_way = self.under_way[block as usize].take();
         if found != held && Some(found) != under_way {
             return Err(format!(
-                "block {block} holds version {found}, acknowledged was {held}, under way {under_way:?}"
+                "block {block} holds version {found}; acknowledged was {held}, in flight {under_way:?}"
             ));
         }
         self.verified += 1;

@@ -280,7 +280,7 @@ impl PairFioLoad {
         report.take_all_of(&mut command)?;
         let mut load = PairFioLoad { running: program::start(&mut command)?, report };
         let ended = load.running.ended(INTO_IT)?;
-        ensure!(ended.is_none(), "fio ended before anything happened: {}", load.told()?);
+        ensure!(ended.is_none(), "fio ended before the unit moved: {}", load.told()?);
         Ok(load)
     }
 

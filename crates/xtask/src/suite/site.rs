@@ -140,7 +140,7 @@ impl<'a> SuiteSite<'a> {
         // Something was destaged since the last call, and more is dirty: the next writes to the
         // node are in flight.
         let is_destaging = now.destaged > awaited.destaged && now.dirty > 0;
-        ensure!(is_destaging || Instant::now() < awaited.until, "no destage is ever in flight");
+        ensure!(is_destaging || Instant::now() < awaited.until, "no destage was in flight");
         awaited.destaged = now.destaged;
         Ok(is_destaging)
     }

@@ -136,7 +136,7 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
     ] {
         let finished = program::run(&mut command, LIMIT).context(name)?;
         if finished.success() {
-            println!("{name}: is let in\n{}", finished.tail(8));
+            println!("{name}: the login is accepted\n{}", finished.tail(8));
         }
         tally.count(!finished.success());
     }
@@ -144,7 +144,7 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
     let finished = program::run(&mut list(""), LIMIT)?;
     let is_told = finished.output.contains(target);
     if is_told {
-        println!("iscsi-ls without a secret: is told of the target\n{}", finished.tail(8));
+        println!("iscsi-ls without a secret: the target is listed\n{}", finished.tail(8));
     }
     tally.count(!is_told);
     Ok(tally)
@@ -271,8 +271,8 @@ fn wrong(finished: &ProgramResult, says: &[String]) -> Option<String> {
         .into_iter()
         .find(|word| finished.output.contains(word));
     missing
-        .map(|word| format!("does not say '{word}'"))
-        .or(bad.map(|word| format!("says '{word}'")))
+        .map(|word| format!("does not print '{word}'"))
+        .or(bad.map(|word| format!("prints '{word}'")))
 }
 
 /// Writes an image of stamped blocks with ranges of zeros in between.

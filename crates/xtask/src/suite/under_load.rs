@@ -44,7 +44,7 @@ pub fn restart(program: &Path) -> Result<StepTally> {
         node.stop()?;
         node = ServeProcess::start(program, folder.path(), "target", &settings(port, ""))?;
         let away = stopped.elapsed();
-        ensure!(away < TIME2RETAIN, "the restart took {away:?}: nobody waits so long");
+        ensure!(away < TIME2RETAIN, "the restart took {away:?}, longer than Time2Retain");
     }
     load.finish()?;
     node.stop()?;
@@ -64,7 +64,7 @@ pub fn units(program: &Path) -> Result<StepTally> {
         let before = qemus_session(&node)?;
         node.change(&settings(0, another))?;
         let after = qemus_session(&node)?;
-        ensure!(after == before, "QEMU came from {before}, and now from {after}");
+        ensure!(after == before, "QEMU's session changed: from {before} to {after}");
         let mut inquiry = Command::new("iscsi-inq");
         inquiry.arg(node.url(TARGET, 7));
         let asked = program::run(&mut inquiry, TOOL_LIMIT)?;
@@ -137,7 +137,7 @@ impl QemuIoLoad {
                 return Ok(());
             }
             if let Some(ended) = self.running.ended(Duration::from_millis(20))? {
-                bail!("qemu-io has ended too early: {ended}");
+                bail!("qemu-io ended too early: {ended}");
             }
             ensure!(begun.elapsed() < LIMIT, "{written} bytes were written, not {wanted}");
         }
@@ -153,7 +153,7 @@ impl QemuIoLoad {
         ensure!(status.is_some_and(|status| status.success()), "qemu-io: {status:?}\n{tail}");
         for wrong in ["Pattern verification failed", "failed:", "error"] {
             let is_said = text.contains(wrong) || messages.contains(wrong);
-            ensure!(!is_said, "qemu-io says '{wrong}'\n{tail}");
+            ensure!(!is_said, "qemu-io prints '{wrong}'\n{tail}");
         }
         let (wrote, read) = (text.matches("wrote ").count(), text.matches("read ").count());
         ensure!(

@@ -77,10 +77,10 @@ impl Guest {
         agent.set_read_timeout(Some(BOOT_LIMIT))?;
         let mut agent = BufReader::new(agent);
         let mut line = String::new();
-        agent.read_line(&mut line).context("the machine does not get ready")?;
+        agent.read_line(&mut line).context("the machine did not become ready")?;
         let mut words = line.split_whitespace();
         let (Some("ready"), Some(release)) = (words.next(), words.next()) else {
-            bail!("the machine does not get ready: {line:?} {}", told());
+            bail!("the machine did not become ready: {line:?} {}", told());
         };
         println!("    booted Linux {release} in {:.1} s", start.elapsed().as_secs_f64());
         Ok(Guest { running, agent, monitor, release: release.to_owned() })
@@ -109,21 +109,21 @@ impl Guest {
         let head = format!("{} {}\n", limit.as_secs().max(1), script.len());
         agent.write_all((head + &script).as_bytes())?;
         let mut line = String::new();
-        self.agent.read_line(&mut line).context("the machine does not answer any more")?;
+        self.agent.read_line(&mut line).context("the machine has stopped answering")?;
         let Some((code, length)) = line.trim().split_once(' ') else { bail!(self.ending()) };
         let (code, length) = (code.parse()?, length.parse::<u64>()?);
         ensure!(length <= MOST_OUTPUT, "a script printed {length} bytes");
         let mut output = vec![0; usize::try_from(length)?];
-        self.agent.read_exact(&mut output).context("the machine stopped in an answer")?;
+        self.agent.read_exact(&mut output).context("the machine stopped during an answer")?;
         Ok((code, String::from_utf8_lossy(&output).into_owned()))
     }
 
     /// Says how QEMU ended, after it has closed its end of the socket.
     fn ending(&mut self) -> String {
         match self.running.ended(GRACE) {
-            Ok(Some(status)) => format!("the machine is gone: QEMU ended with {status}"),
-            Ok(None) => "the machine does not take scripts any more".to_owned(),
-            Err(error) => format!("the machine is gone: {error:#}"),
+            Ok(Some(status)) => format!("the machine has ended: QEMU ended with {status}"),
+            Ok(None) => "the machine has stopped accepting scripts".to_owned(),
+            Err(error) => format!("the machine has ended: {error:#}"),
         }
     }
 

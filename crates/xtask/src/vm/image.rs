@@ -179,7 +179,7 @@ fn program(path: &Path, text: &str) -> Result<()> {
 fn release(root: &Path) -> Result<String> {
     let mut folders = fs::read_dir(root.join("lib/modules"))?;
     let folder = folders.next().context("the kernel has no modules")??;
-    folder.file_name().into_string().ok().context("a strange kernel release")
+    folder.file_name().into_string().ok().context("the kernel release is not UTF-8")
 }
 
 /// Runs depmod from the image with the libraries from the image: the host may have none.

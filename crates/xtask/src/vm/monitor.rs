@@ -48,7 +48,7 @@ impl Monitor {
     fn line(&mut self) -> Result<Value> {
         let mut line = String::new();
         self.stream.read_line(&mut line).context("QEMU does not answer")?;
-        ensure!(!line.is_empty(), "QEMU has gone away");
+        ensure!(!line.is_empty(), "QEMU has closed the channel");
         Ok(serde_json::from_str(&line)?)
     }
 }

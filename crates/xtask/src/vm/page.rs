@@ -9,7 +9,7 @@ use crate::vm::{Played, counts};
 pub fn page(image: &VmImage, played: &[Played], emulated: bool) -> String {
     let mut page = String::from(
         "# A real kernel against Forebay\n\n\
-         What `cargo xtask vm-test` last said, written by its `--markdown`: Debian's kernel and \
+         The results of the last `cargo xtask vm-test --markdown`: Debian's kernel and \
          initiator in a virtual\nmachine, `forebay serve` on its host.\n\n",
     );
     let release = played.iter().find_map(|played| played.release.as_deref()).unwrap_or("unknown");

@@ -37,12 +37,12 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "cut",
-        shows: "pull the network for 20 s under load and go on without an error",
+        shows: "cut the network for 20 s under load, without an error",
         play: cut::play,
     },
     Scenario {
         name: "space",
-        shows: "give space back by discard, and grow while in use",
+        shows: "free space by discard, and grow while in use",
         play: space::play,
     },
     Scenario {
@@ -82,17 +82,17 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "gateway",
-        shows: "a gateway over a slow line is killed under load and started again",
+        shows: "a gateway over a slow link is killed under load and started again",
         play: gateway::play,
     },
     Scenario {
         name: "full-log",
-        shows: "how long the kernel endures a full log, by BUSY and by held commands",
+        shows: "how long the kernel waits on a full log, with BUSY and with held commands",
         play: full_log::play,
     },
     Scenario {
         name: "peers",
-        shows: "PostMark over a line of 4 ms: the kernel's initiator, target and caches beside a gateway",
+        shows: "PostMark over a link of 4 ms: the kernel's initiator, target and caches, and a gateway",
         play: peers::play,
     },
 ];

@@ -272,7 +272,7 @@ fn fail_in_start(rig: &mut Rig, failure: PowerRoundFailure, chance: &mut Chance)
     rig.site.supply.arm(Cut { operation, machines: machines.clone(), ending });
     let raised = rig.site.raise(rig.variant);
     if let Err(error) = raised {
-        ensure!(rig.site.supply.is_cut(), "a start that was to fail later: {error:#}");
+        ensure!(rig.site.supply.is_cut(), "a start failed before the planned failure: {error:#}");
     }
     rig.site.supply.cut_now();
     match failure {

@@ -30,13 +30,13 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     guest.pull(0)?;
     let away = AWAY.as_secs();
     let stood = guest.run(
-        "the network is away",
+        "the network is cut",
         AWAY + SHORT,
         &format!("sleep {away}\nwritten\n[ ! -e /run/load/failed ]"),
     )?;
     guest.plug(0)?;
     let report = guest.run(
-        "write on, compare",
+        "continue to write, compare",
         LONG,
         &format!(
             "wait_for 60 'writes to go on' wrote_more_than $(({stood} + 3))\nstop_load\n\

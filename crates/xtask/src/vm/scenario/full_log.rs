@@ -89,7 +89,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let mut servers = Servers::start(stage)?;
     let mut guest = stage.boot(Hardware::default())?;
     run(&mut guest, "log in, make file systems", SET_UP_LIMIT, &set_up(&servers))?;
-    let defaults = run(&mut guest, "look at the kernel's settings", SHORT, "defaults")?;
+    let defaults = run(&mut guest, "read the kernel's settings", SHORT, "defaults")?;
     stage.held(format!("settings of the kernel and open-iscsi: {}", one_line(&defaults)));
 
     servers.take_room(stage)?;
@@ -309,7 +309,7 @@ impl FullLogWriteResult {
     fn all(report: &str) -> Result<BTreeMap<String, FullLogWriteResult>> {
         let lines = report.lines().map(|line| {
             let mut words = line.splitn(4, ' ').map(str::to_owned);
-            let mut next = || words.next().with_context(|| format!("'{line}' is no ending"));
+            let mut next = || words.next().with_context(|| format!("'{line}' is not a result"));
             let (name, word, time_ms) = (next()?, next()?, next()?.parse()?);
             let error = words.next().unwrap_or_default();
             Ok((name.clone(), FullLogWriteResult { name, word, time_ms, error }))

@@ -49,7 +49,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let gateway = stage.serve("gateway", &gateway_settings)?;
     println!("    gateway started again");
     guest.run(
-        "write on, check, compare",
+        "continue to write, check, compare",
         LONG,
         &format!(
             "count=$(written)\nwait_for 60 'writes to go on' wrote_more_than $((count + 5))\n\
@@ -70,7 +70,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
 /// Checks the node's own unit, without the gateway.
 fn look_behind(guest: &mut Guest, unit: &str) -> Result<()> {
     guest.run(
-        "look at the node itself",
+        "check the node itself",
         LONG,
         &format!(
             "record {unit}\nlogin {unit}\ne2fsck -f -n $(disk {unit})\n\

@@ -116,9 +116,9 @@ fn what_it_does_not_survive(
     port: u16,
 ) -> Result<()> {
     let what = "a login in place of a session of several connections that the target still has";
-    let why = "Linux 6.1's own target may panic of it, in iscsit_inc_conn_usage_count, called by \
-               iscsit_stop_session, called by iscsi_check_for_session_reinstatement: the \
-               connections leave the list that is walked over; `--scenario lio --all` shows it";
+    let why = "Linux 6.1's own target may panic in iscsit_inc_conn_usage_count, called by \
+               iscsit_stop_session, called by iscsi_check_for_session_reinstatement: \
+               connections leave the list while it is walked; `--scenario lio --all` shows it";
     if !stage.all {
         stage.leave_out(what, why);
         return Ok(());
@@ -140,7 +140,7 @@ fn what_it_does_not_survive(
     };
     let console = stage.consoles();
     let is_known = console.contains("iscsit_stop_session") && console.contains("Kernel panic");
-    ensure!(is_known, "{gone:#}, and not as we know it");
+    ensure!(is_known, "{gone:#}, without the known panic");
     println!("{console}");
     stage.leave_out(what, why);
     Ok(())
@@ -192,6 +192,6 @@ fn write_until(done: &AtomicBool, login: &ClientLogin) -> Result<u64> {
 fn pull(guest: &mut Guest, away: Duration) -> Result<()> {
     guest.run("under load", SHORT, "sleep 2")?;
     guest.pull(0)?;
-    guest.run("the network is away", away + SHORT, &format!("sleep {}", away.as_secs()))?;
+    guest.run("the network is cut", away + SHORT, &format!("sleep {}", away.as_secs()))?;
     guest.plug(0)
 }

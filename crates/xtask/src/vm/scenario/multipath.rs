@@ -61,7 +61,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
 fn cut(guest: &mut Guest, card: usize) -> Result<String> {
     guest.pull(card)?;
     let report = guest.run(
-        "go on by the other path",
+        "continue on the other path",
         LONG,
         "echo 0 >/run/load/longest\n\
          one() { [ $(multipath -ll mpatha | grep -c 'failed') -eq 1 ]; }\n\

@@ -101,7 +101,9 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     drop(line);
     node.stop()?;
     kernels_target(stage, &mut guest)?;
-    stage.held("after each run the far side has the file that was written, in a clean file system");
+    stage.held(
+        "after each run the far volume has the file that was written, in a clean file system",
+    );
     Ok(())
 }
 

@@ -41,7 +41,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let back = full.saturating_sub(trimmed);
     ensure!(
         back >= FILES - (1 << 20),
-        "of {FILES} bytes deleted and trimmed, the host has {back} back ({full}, then {trimmed})"
+        "of {FILES} bytes deleted and trimmed, the host has freed {back} ({full} before, {trimmed} after)"
     );
     stage.held(format!("fstrim gives {} MiB of {} back to the host", back >> 20, FILES >> 20));
     grow(stage, &node, &mut guest, &unit)?;
