@@ -14,7 +14,7 @@ use crate::{
 /// A missing capability of the machine.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lack {
-    /// The missing thing, and why the experiment needs it.
+    /// A sentence that names the missing thing.
     pub why: String,
     /// How to get it, if that is possible.
     pub remedy: Option<String>,

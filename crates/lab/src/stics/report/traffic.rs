@@ -162,7 +162,7 @@ impl Totals {
     }
 }
 
-/// Table 5 of the paper: requests by size.
+/// Table 5 of the paper: requests, and where they were answered.
 pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     let blocks = |point: &str, part: &str| {
         counted(measured, point, |name| {
