@@ -135,10 +135,13 @@ fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Pages that tell how to use the program: README and those in docs/ itself.
+/// Returns true for the pages that show how to use the program: the top README, the pages directly in docs/, the
+/// guides in docs/guide and the references in docs/reference.
 fn is_for_users(page: &Path) -> bool {
     page.ends_with("README.md") && page.parent() == Some(root().as_path())
-        || page.parent().is_some_and(|folder| folder.ends_with("docs"))
+        || page.parent().is_some_and(|folder| {
+            ["docs", "docs/guide", "docs/reference"].iter().any(|users| folder.ends_with(users))
+        })
 }
 
 /// What the links of a page lead to in the tree, without the place on the page.
