@@ -153,7 +153,7 @@ fn copy_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
     match error {
         CacheOpenError::Behind { .. } if settings.pair.is_some() => {
             "start its partner first: it serves, and fills this log again; if the partner is gone for good, see \
-             docs/operation.md, \"Pairs\""
+             docs/reference/pair.md"
                 .into()
         }
         CacheOpenError::Behind { .. } => older_log(
@@ -209,7 +209,7 @@ fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
             .to_owned();
     }
     "see `forebay claim show` at the node for who has it; if this log is to be taken up here in place of its former \
-     owner, `forebay gateway adopt`; see docs/operation.md, \"Take a log elsewhere\""
+     owner, `forebay gateway adopt`; see docs/guide/move.md"
         .to_owned()
 }
 

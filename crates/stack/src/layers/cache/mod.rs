@@ -249,7 +249,7 @@ impl CacheLayer {
                 ))
                 .remedy(
                     "bring back a copy of the log of now if there is one; without, give up its claim: \
-                     see docs/operation.md, \"A log that is lost while in use\"",
+                     see docs/guide/recover.md, \"Give up a log\"",
                 );
             }
             Failure::new(format!("the log {log} could not be left in order: {error}"))
