@@ -1,4 +1,5 @@
-//! A volume that shows which calls of a layer above it arrive below: the layer's optional abilities, written down.
+//! Finds out which optional calls a layer passes to the volume below it: `AbilityProbe` is that lower volume and lists
+//! the calls that arrive.
 
 use std::{mem::take, time::Duration};
 
@@ -87,9 +88,9 @@ impl AbilityProbe {
         listed
     }
 
-    /// Performs each optional call on `volume`, which may have no layer. Returns the calls whose answer is another one
-    /// than that of a volume without the ability. `refresh`, `make_equal` and `release` are left out: their answer is the
-    /// same for all volumes.
+    /// Performs each optional call on `volume`, which may have no layer. Returns the calls whose answer differs from
+    /// the answer of a volume without the ability. `refresh`, `make_equal` and `release` are left out, because all
+    /// volumes give the same answer to them.
     pub async fn answered(volume: &dyn Volume) -> Vec<&'static str> {
         let mut answered = Vec::new();
         let mut note = |asked: &'static str, is_answered: bool| {

@@ -3,7 +3,7 @@
 use crate::Rng;
 
 /// How a crash treats unstable writes. Independent chances for each atom would hardly ever produce the cases that
-/// find most bugs (all lost, all kept, all up to one), so these are chosen on purpose.
+/// find most bugs (all lost, all kept, all up to one), so each of them is a choice of its own.
 pub(crate) enum CrashFate {
     /// No unstable write survives.
     Lost,
@@ -11,8 +11,8 @@ pub(crate) enum CrashFate {
     Kept,
     /// Operations before this number survive, the operation with the number is torn, later ones are lost.
     InOrder(u64),
-    /// The reverse: operations before this number are lost, the operation with the number is torn, later ones
-    /// survive.
+    /// The reverse of `InOrder`: operations before this number are lost, the operation with the number is torn,
+    /// later ones survive.
     Reordered(u64),
     /// Each operation survives completely or not at all, depending on this seed.
     Whole(u64),

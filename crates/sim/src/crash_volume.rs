@@ -20,7 +20,7 @@ use crate::{
     yield_now::{never, yield_now},
 };
 
-/// Whether the disk honours its guarantees about stable storage.
+/// Selects a disk that honours its guarantees about stable storage, or one that lies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FlushGuarantee {
     /// Flushed and stable writes survive a crash.
@@ -33,7 +33,7 @@ pub enum FlushGuarantee {
 /// The result of a call after the power failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outage {
-    /// [`Error::Device`].
+    /// Calls fail with [`Error::Device`].
     Fails,
     /// The call never returns.
     Hangs,
@@ -46,7 +46,7 @@ pub struct CrashVolume {
     power: Arc<Power>,
     outage: Outage,
     sync: FlushGuarantee,
-    /// In per cent; see [`CrashVolume::with_yields`].
+    /// Chance in per cent; see [`CrashVolume::with_yields`].
     yields: u32,
     state: Mutex<CrashVolumeState>,
 }
@@ -58,7 +58,7 @@ struct CrashVolumeState {
     unstable: BTreeMap<u64, Vec<UnstableVersion>>,
     /// Number of writes and discards so far, which is the number of the next one.
     operations: u64,
-    /// Operations whose callers do not know yet that they are done. A flush need not make these stable.
+    /// Operations whose callers have not received the answer yet. A flush need not make these stable.
     in_flight: BTreeSet<u64>,
     rng: Rng,
 }
@@ -70,7 +70,8 @@ struct UnstableVersion {
     bytes: Option<Bytes>,
 }
 
-/// The operations that have been answered at one moment.
+/// The operations that have been answered at one moment: those with numbers below `before`, except the ones in
+/// `except`.
 struct AnsweredOperations {
     before: u64,
     except: BTreeSet<u64>,
@@ -102,8 +103,8 @@ impl CrashVolume {
         }
     }
 
-    /// Returns the disk as the next process finds it after the former one was killed while the power stayed on:
-    /// unstable writes are still unstable. It has a power supply of its own.
+    /// Returns the disk as the next process finds it when the former process was killed while the power stayed on:
+    /// unstable writes are still unstable. The returned disk has a power supply of its own.
     #[must_use]
     pub fn goes_on(&self, seed: u64) -> Self {
         let left = self.state.lock();
@@ -111,7 +112,8 @@ impl CrashVolume {
         {
             let mut state = next.state.lock();
             state.unstable.clone_from(&left.unstable);
-            // Nobody waits for the operations that were in progress, so the next flush has to cover them all.
+            // The killed process received no answers, so no operation counts as in flight here: the next flush has to
+            // cover them all.
             state.operations = left.operations;
         }
         next
@@ -171,8 +173,8 @@ impl CrashVolume {
     }
 
     /// Makes the power fail, if it has not failed yet, and returns the content of the medium. Every unstable write
-    /// may have survived completely, in part, or not at all. Further calls may decide otherwise, so one crash can be
-    /// tried with many outcomes.
+    /// may have survived completely, in part, or not at all. Further calls choose again, so a test can try one crash
+    /// with many outcomes.
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> StableDiskImage {
         self.power.fail();

@@ -1,4 +1,4 @@
-//! The power supply of simulated disks. It counts their operations, and fails at a chosen one.
+//! The power supply of simulated disks: counts their operations and fails during a chosen one.
 
 use std::sync::{
     Arc,
@@ -28,18 +28,18 @@ impl Power {
         })
     }
 
-    /// Fails during the operation that follows `operations` complete ones since the start: with 0, the first one does
-    /// not complete.
+    /// Makes the power fail during the operation that follows `operations` complete ones since the start: with 0, the
+    /// first operation does not complete.
     pub fn fail_after(&self, operations: u64) {
         self.last.store(operations, Ordering::SeqCst);
     }
 
-    /// Fails now.
+    /// Makes the power fail now.
     pub fn fail(&self) {
         self.off.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true if it has failed.
+    /// Returns true if the power has failed.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.off.load(Ordering::SeqCst)
@@ -51,7 +51,7 @@ impl Power {
         self.operations.load(Ordering::SeqCst)
     }
 
-    /// Counts one operation, and fails if it is the chosen one.
+    /// Counts one operation, and makes the power fail if it is the chosen one.
     pub(crate) fn begin_operation(&self) {
         if self.operations.fetch_add(1, Ordering::SeqCst) >= self.last.load(Ordering::SeqCst) {
             self.fail();

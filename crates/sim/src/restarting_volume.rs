@@ -1,5 +1,5 @@
-//! A remote volume that is restarted now and then: it loses writes that were not made stable, and reports this to one
-//! caller (decision 0004).
+//! A remote volume that is restarted now and then: it loses writes that were not made stable, and reports the loss to
+//! one caller only (decision 0004).
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ pub struct Restarting {
 
 struct RestartingState {
     disk: Arc<CrashVolume>,
-    /// Number of restarts.
+    /// Number of restarts so far.
     incarnation: u64,
-    /// The generations of the volatile writes and discards that were acknowledged and not flushed.
+    /// The value of `incarnation` for each volatile write or discard that was acknowledged and not flushed.
     unflushed: Vec<u64>,
     rng: Rng,
 }
@@ -55,7 +55,7 @@ impl Restarting {
         left.crash(&mut state.rng)
     }
 
-    /// Returns the present disk and its generation.
+    /// Returns the present disk and the number of its incarnation.
     fn now(&self) -> (Arc<CrashVolume>, u64) {
         let state = self.state.lock();
         (Arc::clone(&state.disk), state.incarnation)
@@ -81,7 +81,7 @@ impl Restarting {
         if answer.is_ok() && durability == Durability::Volatile {
             self.state.lock().unflushed.push(incarnation);
         }
-        // The caller gets the acknowledgment later.
+        // Yield once: the disk has done the work before the caller receives the acknowledgment, as over a link.
         yield_now().await;
         answer
     }

@@ -23,7 +23,7 @@ impl Rng {
         Self::new(self.next_u64())
     }
 
-    /// Returns any number.
+    /// Returns a random number of the full range of `u64`.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -71,7 +71,7 @@ impl Rng {
         (!items.is_empty()).then(|| &items[self.below(items.len() as u64) as usize])
     }
 
-    /// Shuffles `items`.
+    /// Shuffles `items` in place.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

@@ -8,8 +8,8 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes in flight. They arrive in order, each `delay` after it was sent, and no faster than the rate. Nothing is
-/// lost unless a fault is set.
+/// Bytes in flight. They arrive in order, each byte `delay` after it was sent, and no faster than the rate. Nothing
+/// is lost unless a fault is set.
 #[derive(Debug)]
 pub struct SimulatedLink {
     delay: Duration,
@@ -38,10 +38,7 @@ impl SimulatedLink {
         }
     }
 
-    /// Limits the rate.
-    ///
-    /// # Panics
-    /// If the rate is zero.
+    /// Limits the rate to `bytes_per_second`.
     #[must_use]
     pub fn with_rate(mut self, bytes_per_second: u64) -> Self {
         assert!(bytes_per_second > 0);
@@ -59,7 +56,7 @@ impl SimulatedLink {
         self.corrupted = Some((offset, flips));
     }
 
-    /// Sends bytes.
+    /// Sends `bytes` at the time `now`; with a rate, they wait until earlier bytes have left.
     pub fn send(&mut self, bytes: &[u8], now: Instant) {
         if bytes.is_empty() {
             return;
