@@ -29,14 +29,15 @@ pub struct Terms {
 /// The state of one member, for the status.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SharingMemberStatus {
-    /// Nothing was received from it for a lease.
+    /// True if no message of the member has arrived for a lease.
     pub is_silent: bool,
-    /// It held tokens before the node started, and has not joined since: until it does, no tokens are granted to
-    /// anybody.
+    /// True if the member held tokens before the node started and has not joined since. The node grants no tokens to
+    /// any member until then.
     pub is_awaited: bool,
     /// Number of ranges for which it holds a shared token.
     pub shared: usize,
-    /// Number of ranges for which it holds an exclusive token: it may have data of them that exists nowhere else.
+    /// Number of ranges for which it holds an exclusive token: the gateway may have data of these ranges that exists
+    /// nowhere else.
     pub exclusive: usize,
     /// Number of its tokens that other members wait for.
     pub recalled: usize,
@@ -55,7 +56,7 @@ pub struct Grantor {
     /// The ranges for which a token is held or requested.
     ranges: BTreeMap<CoherenceRange, RangeGrants>,
     /// Members from before the start of the node. Each may have dirty data of any range: no token is granted until
-    /// all of them have told which tokens they hold.
+    /// each of them has reported which tokens it holds.
     awaited: BTreeSet<SharingMember>,
     started: Millis,
     /// No token is granted before this time: a member that was awaited and was expelled may still read until then.
@@ -65,7 +66,7 @@ pub struct Grantor {
     outboxes: BTreeMap<SharingMember, MemberOutbox>,
 }
 
-/// Answers that a member has not fetched, in the order in which it gets them.
+/// Answers that a member has not fetched, in the order in which they are sent.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 struct MemberOutbox {
     said: VecDeque<CoherenceReply>,
@@ -75,14 +76,14 @@ struct MemberOutbox {
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct MemberState {
-    /// `None`: it has not joined since its session began, or since the node was started.
+    /// `None`: the member has not joined since its session began, or since the node was started.
     life: Option<u64>,
     /// The highest number of a Join in this session.
     joined: u64,
-    /// When the last message was received from it.
+    /// When the last message of the member arrived.
     heard: Millis,
     /// True until it joins again. A new session of an expelled member does not extend the time for which its tokens
-    /// count.
+    /// are valid.
     is_expelled: bool,
     tokens: usize,
     waits: usize,
@@ -101,7 +102,7 @@ struct HeldToken {
     member: SharingMember,
     token: CoherenceToken,
     grant: Grant,
-    /// The number of the request.
+    /// The number of the request that this grant answers.
     number: u64,
     recall: Recall,
 }
@@ -109,7 +110,7 @@ struct HeldToken {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Recall {
     No,
-    /// The member may keep a shared token.
+    /// The member has to give up writing; it may keep a shared token.
     Lessened,
     Whole,
 }
@@ -123,7 +124,7 @@ struct QueuedTokenRequest {
 
 impl Grantor {
     /// Returns the machine of a node that has just started. `awaited`: the members that may have dirty data of the
-    /// volume from before the start. Lives and grants are numbered from `first` on, which must not be near the
+    /// volume from before the start. Lives and grants are numbered from `first` on, which must be well above the
     /// numbers of an earlier start.
     #[must_use]
     pub fn new(
@@ -224,7 +225,7 @@ impl Grantor {
         }
     }
 
-    /// Grants what has become free with the passage of time.
+    /// Grants tokens that have become free because time has passed (a lease or the quiet time has ended).
     pub fn handle_timeout(&mut self, now: Millis) {
         let waited: Vec<_> = self.waited().collect();
         waited.into_iter().for_each(|range| self.advance(range, now));
@@ -241,23 +242,23 @@ impl Grantor {
         self.outboxes.get(&member).into_iter().flat_map(MemberOutbox::iter)
     }
 
-    /// Removes the first `count` of [`Grantor::answers`], which were sent.
+    /// Removes the first `count` of [`Grantor::answers`], which the caller has sent to the member.
     pub fn told(&mut self, member: SharingMember, count: usize) {
         if let Some(outbox) = self.outboxes.get_mut(&member) {
             (0..count).for_each(|_| drop(outbox.pop()));
         }
     }
 
-    /// Returns true if a member may change a range now, as far as its present session is concerned. The caller must
-    /// drop writes of an earlier session, must hold back `Release` and `Join` of the member for these blocks while a
-    /// write is in progress, and must call [`Grantor::remove`] and [`Grantor::expel`] only while no write of the
-    /// member is in progress.
+    /// Returns true if a member may change a range now, in its present session. The caller must drop writes of an
+    /// earlier session, must hold back `Release` and `Join` of the member for these blocks while a write is in
+    /// progress, and must call [`Grantor::remove`] and [`Grantor::expel`] only while no write of the member is in
+    /// progress.
     #[must_use]
     pub fn may_write(&self, member: SharingMember, range: CoherenceRange) -> bool {
         self.held(member, range).is_some_and(|held| held.token == CoherenceToken::ExclusiveWrite)
     }
 
-    /// Returns true if a member has told, since the node started, which tokens it holds.
+    /// Returns true if a member has joined since the node started, and has thereby reported which tokens it holds.
     #[must_use]
     pub fn is_joined(&self, member: SharingMember) -> bool {
         self.members.get(&member).is_some_and(|known| known.life.is_some())
@@ -274,9 +275,9 @@ impl Grantor {
 
     /// Takes all tokens from a member, by order of the operator. Its writes are refused from now on. Its tokens are
     /// granted to others when nothing was received from it for a lease, or when it has joined again, because its
-    /// reads have ended by then. While the member cannot reach the node, it goes on using its exclusive tokens: its
-    /// hosts may read outdated data there, and what they write is acknowledged and lost. It learns of the expulsion
-    /// with its next session.
+    /// reads have ended by then. While the member cannot reach the node, it continues to use its exclusive tokens:
+    /// its hosts may read outdated data, and their writes are acknowledged and then lost. The member learns of the
+    /// expulsion in its next session.
     pub fn expel(&mut self, member: SharingMember, now: Millis) {
         if self.awaited.remove(&member) {
             self.quiet_until = self.started.saturating_add(self.terms.lease);
@@ -328,8 +329,8 @@ impl Grantor {
             if !kept.insert(*range) {
                 continue;
             }
-            // At its first Join since the start, the member's word decides: until then nothing was granted to
-            // anybody.
+            // At the first Join of an awaited member since the node started, its own list decides: no token has been
+            // granted to any member before that.
             if was_awaited && range.0 < self.terms.ranges {
                 let held = &mut self.ranges.entry(*range).or_default().held;
                 if held.is_empty() {
@@ -411,7 +412,7 @@ impl Grantor {
         let is_it = |held: &&mut HeldToken| held.member == member && held.grant == grant;
         let Some(held) = tokens.held.iter_mut().find(is_it) else { return false };
         if keeps {
-            // If a complete release is wanted by now, it is recalled again.
+            // If the node wants a complete release by now, `advance` recalls the shared token, too.
             (held.token, held.recall) = (CoherenceToken::SharedRead, Recall::No);
         } else {
             tokens.held.retain(|held| (held.member, held.grant) != (member, grant));
@@ -532,7 +533,8 @@ impl Grantor {
         }
     }
 
-    /// Queues an answer. If the member does not fetch its answers, the oldest one is dropped: the member asks again.
+    /// Queues an answer. If the member does not fetch its answers, the oldest one is dropped: the member repeats its
+    /// request.
     fn say(&mut self, member: SharingMember, answer: CoherenceReply) {
         let said = &mut self.outboxes.entry(member).or_default().said;
         if said.len() >= MOST_ANSWERS {

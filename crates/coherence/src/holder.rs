@@ -17,7 +17,7 @@ use crate::{
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
-/// Whether a use may begin.
+/// The answer to the request to begin a use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Begin {
     /// The use has begun.
@@ -48,15 +48,15 @@ pub struct Holder {
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 enum HolderMembership {
-    /// Before it joins, the machine gives up the ranges that it holds for reading.
+    /// Before it joins, the machine releases the ranges that it holds for reading.
     Leaving,
     Joining,
     Joined {
         life: u64,
     },
-    /// The node does not know a range of which this gateway has dirty data: it has given the range up, or was
-    /// restored from an older backup. Other gateways may hold the range, so the data may neither be used nor
-    /// destaged.
+    /// The node has no grant for a range of which this gateway has dirty data: the operator has expelled this
+    /// gateway, or the node was restored from an older backup. Other gateways may hold the range, so the data may
+    /// neither be used nor destaged.
     Lost {
         range: CoherenceRange,
     },
@@ -113,7 +113,7 @@ impl Holder {
         Begin::Waits(ticket)
     }
 
-    /// Ends a use.
+    /// Ends a use that [`Holder::begin`] or [`Holder::poll_begun`] began.
     pub fn end(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         part.uses = part.uses.saturating_sub(1);
@@ -217,7 +217,8 @@ impl Holder {
         self.cleaning.pop_front()
     }
 
-    /// Returns a range whose dirty data the node has given up for good. No range may be used any more then.
+    /// Returns a range with dirty data that this gateway does not hold at the node any more. The data is lost, and no
+    /// range may be used from then on.
     #[must_use]
     pub fn lost(&self) -> Option<CoherenceRange> {
         match self.standing {
@@ -269,7 +270,7 @@ impl Holder {
     }
 
     /// Begins a new lease after a gap. In the gap the node may have granted the shared tokens of this gateway to
-    /// others, including those whose grants have not arrived: an answer to an earlier request does not count as a
+    /// others, including those whose grants have not arrived: an answer to an earlier request is not accepted as a
     /// token.
     fn begin_lease(&mut self, now: Millis) {
         self.renumber_reads();
@@ -310,7 +311,7 @@ impl Holder {
     }
 
     fn stop_reading(&mut self, now: Millis) {
-        // The node may have granted to others what it has granted to this gateway and has not arrived: ignore such
+        // The node may have granted to others a range whose grant to this gateway has not arrived: ignore such
         // grants.
         self.renumber_reads();
         let is_read =
@@ -323,8 +324,8 @@ impl Holder {
         read.into_iter().for_each(|range| self.stop(range, false, now));
     }
 
-    /// Leaves after a restart of the node: releases what is held for reading. What is held for writing is named in
-    /// the next Join.
+    /// Leaves after a restart of the node: releases the ranges that are held for reading. The next Join names the
+    /// ranges that are held for writing.
     fn leave(&mut self, now: Millis) {
         self.standing = HolderMembership::Leaving;
         self.requests.clear();
@@ -372,7 +373,7 @@ impl Holder {
         for (range, grant) in grants {
             match self.ranges.get_mut(range).and_then(|part| part.held.as_mut()) {
                 Some((_, known)) => *known = *grant,
-                // The range was given up after the Join had named it.
+                // The gateway has released the range after the Join had named it.
                 None => self.refuse(life, *range, *grant, now),
             }
         }
@@ -437,7 +438,7 @@ impl Holder {
             }
             // A new grant for this range is on its way and will be recalled again.
             (Some(_), Some(_)) => {}
-            // This gateway holds another grant than the node assumes.
+            // The node recalls a grant that this gateway does not hold.
             (Some(_), None) => self.stop(range, false, now),
             // The recalled grant has not arrived.
             (None, _) => self.refuse(life, range, grant, now),
@@ -481,7 +482,8 @@ impl Holder {
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps }) {
             self.let_go(range, now);
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps: true }) {
-            // The node had already taken this grant away, so others may have written what is cached here: drop it.
+            // The node had already taken this grant away, so other gateways may have written the blocks that are
+            // cached here: drop them.
             part.held = Some((CoherenceToken::SharedRead, grant));
             part.stop = CoherenceReleaseStep::Ending { keeps: false };
             self.go_on(range, now);
@@ -573,7 +575,7 @@ impl Holder {
         }
     }
 
-    /// Downgrades ranges that were not written for a while to reading: should this gateway fail, they do not block
+    /// Downgrades ranges that were not used for a while to reading: should this gateway fail, they do not block
     /// others.
     fn give_back_idle(&mut self, now: Millis) {
         let before = self.lease.idle_since(now);

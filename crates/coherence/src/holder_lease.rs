@@ -49,12 +49,12 @@ impl HolderLease {
         (self.until, self.was_valid) = (now, false);
     }
 
-    /// Returns the time before which an exclusive token must have been used last to be given back.
+    /// Returns the latest time of last use at which an exclusive token counts as idle and is given back.
     pub(crate) fn idle_since(&self, now: Millis) -> Millis {
         now.saturating_sub(self.length.saturating_mul(IDLE_LEASES))
     }
 
-    /// Returns the part of a lease by which clocks may differ.
+    /// Returns the safety margin of a lease: the clocks of gateway and node may differ by this much.
     fn margin(&self) -> Millis {
         self.length.div_ceil(8)
     }

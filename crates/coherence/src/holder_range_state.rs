@@ -11,9 +11,10 @@ use crate::{
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CoherenceTicket(pub u64);
 
-/// The work that is necessary before a range is released. Dirty data is destaged and flushed at the node, and the log
-/// no longer replays any of it after a crash. (The latter has to be stable as well: otherwise a replay would
-/// overwrite what others have written since.) Then, unless it is kept, cached data of the range is dropped.
+/// The work that the caller has to do before a range is released. It destages the dirty data, flushes it at the node,
+/// and makes sure that the log does not replay any of it after a crash. (This must be stable as well: otherwise a
+/// replay would overwrite newer writes of other gateways.) Then it drops the cached data of the range, unless `keeps`
+/// is set.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cleaning {
     /// The range to be cleaned.
@@ -24,7 +25,7 @@ pub struct Cleaning {
     pub keeps: bool,
 }
 
-/// What a gateway knows of one range, and which uses of it there are.
+/// The state of one range at a gateway: its token, its uses and the progress of its release.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct HolderRangeState {
     pub(crate) held: Option<(CoherenceToken, Grant)>,
@@ -66,7 +67,7 @@ impl HolderRangeState {
         }
     }
 
-    /// Returns true if the node has confirmed such a token and it is not being released.
+    /// Returns true if the node has confirmed `token` or a greater one and the range is not being released.
     pub(crate) fn may_use(&self, token: CoherenceToken) -> bool {
         let is_confirmed = self.held.is_some_and(|(_, grant)| grant != UNCONFIRMED);
         self.stop == CoherenceReleaseStep::No && is_confirmed && self.has(token)
@@ -118,5 +119,5 @@ impl HolderRangeState {
     }
 }
 
-/// The grant of a range that the gateway held before it started: the node has to confirm it.
+/// The grant of a range that the gateway held before it started: valid only after the node has confirmed it.
 pub(crate) const UNCONFIRMED: Grant = Grant(0);

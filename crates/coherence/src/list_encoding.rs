@@ -56,8 +56,8 @@ pub fn read_requests(bytes: &[u8]) -> Result<Vec<CoherenceRequest>, ListError> {
     Ok(all)
 }
 
-/// Encodes as many answers as fit into `room` bytes, from the front. Returns the list and their number. `grain`:
-/// blocks of a range.
+/// Encodes as many answers as fit into `room` bytes, from the front. Returns the list and their number. `grain` is the
+/// number of blocks of a range.
 #[must_use]
 pub fn write_answers<'a>(
     terms: Terms,
@@ -87,7 +87,7 @@ fn write<'a, T: 'a>(
     (end(list), count)
 }
 
-/// Decodes a list of answers. Returns the parameters of the volume and the number of blocks of a range, too.
+/// Decodes a list of answers. Returns the parameters of the volume, the number of blocks of a range, and the answers.
 ///
 /// # Errors
 /// If the bytes are not a list that `write_answers` can produce.

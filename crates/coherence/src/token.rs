@@ -22,6 +22,6 @@ pub struct Grant(pub u64);
 /// less than an eighth.
 pub type Millis = u64;
 
-/// Maximum number of tokens of a gateway; it releases others before it requests more. With ranges of 1 MiB this is 16
-/// GiB: more than most caches have, in a list of 64 KiB.
+/// Maximum number of tokens of a gateway; the gateway releases others before it requests more. With ranges of 1 MiB
+/// this is 16 GiB: more than most caches have, in a list of 64 KiB.
 pub const MOST_TOKENS: usize = 16_384;

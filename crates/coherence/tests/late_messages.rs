@@ -1,4 +1,5 @@
-//! Sequences in which a late, lost or duplicated message once did harm.
+//! Regression tests: message sequences in which a late, lost or duplicated message once made a gateway use
+//! a range that another gateway had been granted.
 
 use coherence::{
     Begin, Cleaning, CoherenceRange, CoherenceReply, CoherenceRequest, CoherenceToken, Grantor,
@@ -16,7 +17,7 @@ fn node() -> Grantor {
     node
 }
 
-/// Returns all answers for a member, and drops those of others.
+/// Returns all answers for a member, and drops the answers for other members.
 fn answers(node: &mut Grantor, to: SharingMember) -> Vec<CoherenceReply> {
     std::iter::from_fn(|| node.poll_answer()).filter(|(of, _)| *of == to).map(|(_, a)| a).collect()
 }
@@ -33,7 +34,7 @@ fn talk(holder: &mut Holder, node: &mut Grantor, member: SharingMember, now: Mil
     }
 }
 
-/// Joins as a member whose messages the test writes itself. Returns its life.
+/// Joins as a member whose messages the test builds itself. Returns its life.
 fn join(node: &mut Grantor, member: SharingMember, named: &[CoherenceRange], now: Millis) -> u64 {
     node.handle(member, CoherenceRequest::Join { number: 1, exclusive: named.to_vec() }, now);
     let joined = answers(node, member);
@@ -73,7 +74,7 @@ fn a_token_that_was_given_on_does_not_come_back_for_reading() {
     recall.into_iter().for_each(|answer| a.handle(answer, 0));
     assert_eq!(a.poll_cleaning(), Some(Cleaning { range: X, writes_back: true, keeps: true }));
     a.cleaned(X, 0);
-    // The node learns that the gateway keeps the range for reading; the answer is lost.
+    // The node learns that the gateway keeps the range for reading; the test drops the answer.
     requests(&mut a).into_iter().for_each(|request| node.handle(A, request, 0));
     answers(&mut node, A);
     // A lease passes, and the other gateway writes.
@@ -153,7 +154,7 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     assert!(a.is_leased(later));
     old.into_iter().for_each(|answer| a.handle(answer, later));
     assert_eq!((a.usable(X, later), a.poll_begun()), (None, None));
-    // A request from now on is of the new lease.
+    // The holder requests the range again under the new lease.
     let asked = requests(&mut a);
     assert!(
         asked.iter().any(|request| matches!(request, CoherenceRequest::Acquire { .. })),

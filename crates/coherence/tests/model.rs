@@ -2,7 +2,7 @@
 //! the state machines themselves. Messages are lost, duplicated and reordered, gateways and the node crash, and time
 //! passes at any moment.
 //!
-//! About the first 200,000 states are searched breadth first, which is not all of them. Then follow many long random
+//! About the first 200,000 states are searched breadth first, a part of all states. Then follow many long random
 //! paths with a fixed seed. All clocks run at the same speed and in steps that are longer than the margin of a lease,
 //! so the purpose of the margin is not tested here. `late_messages.rs` has single sequences that this search missed.
 //! `cargo test --release -p coherence --test model -- --ignored --nocapture` searches further.

@@ -87,7 +87,8 @@ struct Use {
     token: CoherenceToken,
     /// `None` while the use is in progress.
     waits: Option<CoherenceTicket>,
-    /// A read that returns an older write is stale.
+    /// Number of the newest acknowledged write when the use began. A read that returns an older
+    /// write is stale.
     at_least: u8,
 }
 
@@ -233,7 +234,7 @@ impl Scene {
         world.node.attach(member, now);
     }
 
-    /// Restarts the node. It knows no more than the members that it has to wait for.
+    /// Restarts the node. It remembers only which members it has to wait for.
     fn crash_node(&self, world: &mut World) {
         let now = world.now;
         world.budget.node_crashes -= 1;
