@@ -337,7 +337,8 @@ impl Entries<'_> {
         }
     }
 
-    /// Decodes a counted sequence. The peer's count does not allocate memory, and is bounded by what a gateway can name.
+    /// Decodes a counted sequence. The count of the peer does not allocate memory, and is bounded by the number of
+    /// ranges that a gateway can name.
     fn many<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         if count > 2 * MOST_TOKENS {

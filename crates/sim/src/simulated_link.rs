@@ -39,6 +39,9 @@ impl SimulatedLink {
     }
 
     /// Limits the rate to `bytes_per_second`.
+    ///
+    /// # Panics
+    /// If the rate is zero.
     #[must_use]
     pub fn with_rate(mut self, bytes_per_second: u64) -> Self {
         assert!(bytes_per_second > 0);

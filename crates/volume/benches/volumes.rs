@@ -1,8 +1,8 @@
-//! What a call on a bottom volume costs: `cargo bench -p volume [-- DIRECTORY]`.
+//! Measures the time of a call on a bottom volume: `cargo bench -p volume [-- DIRECTORY]`.
 //!
-//! Durable direct writes of 4 KiB are set against the same system call without any of our code,
-//! in turns, since disks of virtual machines change their mood. The directory is that of the
-//! file: the current one if none is given.
+//! Durable direct writes of 4 KiB are compared with the same system call made without our code. The
+//! two alternate, because the speed of a virtual machine's disk changes with time. The test file is
+//! created in DIRECTORY, by default in the current directory.
 
 use std::{
     hint::black_box,
@@ -120,7 +120,7 @@ impl Sample {
     }
 }
 
-/// `pwritev2` with `O_DIRECT | O_DSYNC`, called by this thread.
+/// `pwritev2` with `O_DIRECT | O_DSYNC`, called directly by this thread.
 fn blocking(path: &Path) -> Sample {
     drop(open(path, EngineKind::Psync, false));
     let mut options = std::fs::File::options();
@@ -196,7 +196,7 @@ fn now<T>(mut io: Io<'_, T>) -> T {
     }
 }
 
-/// Random places of 4 KiB.
+/// Random addresses of blocks of 4 KiB.
 struct Places(u64);
 
 impl Places {

@@ -1,24 +1,28 @@
-//! Which blocks hold space: what a volume knows of its holes.
+//! The result of a query for mapped blocks (SBC GET LBA STATUS): which blocks have space below, and
+//! which are holes.
 
 use smallvec::SmallVec;
 
-/// Blocks that follow each other and are all mapped, or all not.
+/// A run of adjacent blocks that are all mapped or all unmapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AllocationRun {
-    /// How many; at least one.
+    /// Number of blocks; at least one.
     pub blocks: u32,
-    /// They take space below. Otherwise they read as zeros and take none.
+    /// True: the blocks take space below. False: they take none, and read as zeros.
     pub mapped: bool,
 }
 
-/// Runs in order, from the first block that was asked about on. Neighbours differ.
+/// Adjacent runs in ascending order, from the first block of the query on. Two neighbours are never
+/// of the same kind.
 ///
-/// It may end before the last block that was asked about: nothing is said of the rest.
+/// The list may end before the last block of the query; it states nothing about the remaining
+/// blocks.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Allocation(SmallVec<[AllocationRun; 4]>);
 
 impl Allocation {
-    /// So many blocks, all mapped: what is true as far as anybody can know.
+    /// Returns an allocation of `blocks` mapped blocks. This is the safe answer if nothing is
+    /// known.
     #[must_use]
     pub fn mapped(blocks: u32) -> Self {
         let mut allocation = Self::default();
@@ -26,20 +30,20 @@ impl Allocation {
         allocation
     }
 
-    /// The runs.
     #[must_use]
     pub fn runs(&self) -> &[AllocationRun] {
         &self.0
     }
 
-    /// How many blocks it tells of.
+    /// Returns the number of blocks that the list covers.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.0.iter().map(|run| run.blocks).sum()
     }
 
-    /// Appends blocks to the last run if they are like it, else as a run of their own. False if
-    /// there are [`MOST_RUNS`] already: then they are left out, and nothing may follow.
+    /// Appends blocks: to the last run if it is of the same kind, else as a new run. Returns false
+    /// if there are [`MOST_RUNS`] runs already; the blocks are left out then, and the caller must
+    /// append no more.
     pub fn push(&mut self, blocks: u32, mapped: bool) -> bool {
         if blocks == 0 {
             return true;
@@ -54,7 +58,8 @@ impl Allocation {
     }
 }
 
-/// Runs that are told at once: a list of 4 KiB for who asks over the network.
+/// Maximum number of runs in one answer. They make a list of 4 KiB, which a peer can request over
+/// the network.
 pub const MOST_RUNS: usize = 256;
 
 #[cfg(test)]

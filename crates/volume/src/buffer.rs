@@ -1,4 +1,4 @@
-//! Memory aligned for direct I/O, used again and again.
+//! A pool of buffers that are aligned for direct I/O.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
@@ -10,10 +10,10 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-/// Buffers that wait to be used again, by size.
+/// Free buffers by size.
 ///
-/// Kept rather than freed: a new 128 KiB costs 700 ns of zeroing and page faults, half as much
-/// as reading it from a page cache.
+/// The pool keeps buffers instead of freeing them: to allocate 128 KiB takes 700 ns for zeroing and
+/// page faults, half as long as to read 128 KiB from the page cache.
 #[derive(Default)]
 pub(crate) struct IoBufferPool {
     /// Class `n` keeps buffers of `SMALLEST << n` bytes.
@@ -21,7 +21,7 @@ pub(crate) struct IoBufferPool {
 }
 
 impl IoBufferPool {
-    /// A buffer for `length` bytes. What it holds before it is filled is unspecified.
+    /// Returns a buffer of `length` bytes with unspecified content.
     pub(crate) fn take(self: &Arc<Self>, length: usize) -> IoBuffer {
         let capacity = length.next_power_of_two().max(SMALLEST);
         let kept = self.classes.get(class_of(capacity)).and_then(|class| class.lock().pop());
@@ -43,21 +43,22 @@ fn class_of(capacity: usize) -> usize {
     (capacity / SMALLEST).trailing_zeros() as usize
 }
 
-/// `length` bytes at an address that every disk takes; goes back to its pool when dropped.
+/// A buffer of `length` bytes, aligned for every disk. Returns its memory to the pool when dropped.
 pub(crate) struct IoBuffer {
-    /// Always there until the drop.
+    /// Always `Some` until the drop.
     memory: Option<AlignedMemory>,
     length: usize,
     pool: Arc<IoBufferPool>,
 }
 
 impl IoBuffer {
-    /// The bytes, to be shared from now on.
+    /// Turns the buffer into shared, immutable bytes.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
 
-    /// Where the bytes are. Stays the same until the drop, wherever `self` moves.
+    /// Returns the address of the bytes. It does not change until the drop, even if `self` is
+    /// moved.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory().start.as_ptr()
     }
@@ -72,14 +73,15 @@ impl Deref for IoBuffer {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the memory holds at least `length` bytes, all initialised (zeroed when new), and
-        // nobody else refers to it: an operation that lets the kernel write here owns `self`.
+        // there is no other reference to it: an operation that lets the kernel write here owns
+        // `self`.
         unsafe { std::slice::from_raw_parts(self.memory().start.as_ptr(), self.length) }
     }
 }
 
 impl DerefMut for IoBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed alone.
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.memory().start.as_ptr(), self.length) }
     }
 }
@@ -98,7 +100,7 @@ impl Drop for IoBuffer {
     }
 }
 
-/// Zeroed once, aligned to [`ALIGNMENT`], freed when dropped.
+/// Memory that was zeroed once, is aligned to [`ALIGNMENT`], and is freed when dropped.
 struct AlignedMemory {
     start: NonNull<u8>,
     capacity: usize,
@@ -106,7 +108,7 @@ struct AlignedMemory {
 
 // SAFETY: an `AlignedMemory` is the only owner of what it points to, like a `Box<[u8]>`.
 unsafe impl Send for AlignedMemory {}
-// SAFETY: through a shared `AlignedMemory` nothing can be changed.
+// SAFETY: a shared `AlignedMemory` allows no change of the memory.
 unsafe impl Sync for AlignedMemory {}
 
 impl AlignedMemory {
@@ -129,12 +131,13 @@ impl Drop for AlignedMemory {
     }
 }
 
-/// No disk or file system asks for more than a page.
+/// A page: no disk or file system requires more.
 const ALIGNMENT: usize = 4096;
 const SMALLEST: usize = 4096;
 /// 4 KiB to 1 MiB, the largest transfer that hosts commonly send in one command.
 const CLASSES: usize = 9;
-/// Two of the largest, 512 of the smallest: as many as a queue of 256 holds, once over.
+/// Bytes that one class keeps: 2 buffers of 1 MiB, or 512 of 4 KiB (twice the operations that an
+/// engine has in progress).
 const KEPT_BYTES_PER_CLASS: usize = 2 << 20;
 
 #[cfg(test)]

@@ -2,20 +2,20 @@
 
 use std::{fmt, fs::File, io, os::unix::fs::MetadataExt, path::Path};
 
-/// A change of a file while it is open: removed, renamed, replaced or cut short.
+/// A change of a file while it is open: removed, renamed, replaced or truncated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OpenFileChange {
     /// The file has no name any more: its data is lost when it is closed.
     Removed,
     /// The file has another name, and its former one leads nowhere.
     Renamed,
-    /// Its name leads to another file.
+    /// The name leads to another file.
     Replaced,
     /// The file has become smaller.
     CutShort {
-        /// Its size in bytes now.
+        /// The present size in bytes.
         found: u64,
-        /// The size in bytes that it must have at least.
+        /// The size in bytes that the file must have at least.
         expected: u64,
     },
 }
@@ -50,7 +50,8 @@ impl OpenFileChange {
         (found < bytes).then_some(Self::CutShort { found, expected: bytes })
     }
 
-    /// Returns true if the file still has all its bytes, so that it is whole once it has its name back.
+    /// Returns true if the file still has all its bytes, so that nothing is missing when the administrator
+    /// restores its name.
     #[must_use]
     pub fn may_pass(self) -> bool {
         matches!(self, Self::Renamed | Self::Replaced)

@@ -1,12 +1,13 @@
-//! The door between layers: range, whole blocks, read-only, and the length of what comes back.
+//! Checks calls before they reach the lower volume (range, whole blocks, read-only), and the length of the
+//! answers.
 
 use crate::{
     Allocation, Data, Durability, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba,
     Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
-/// Lets only calls through that are in range and whole, so that nothing below has to expect
-/// others.
+/// Passes only calls that are in range and consist of whole blocks. The layers below do not have to check
+/// this again.
 pub struct CheckedVolume {
     lower: Stack,
 }
@@ -19,7 +20,7 @@ impl CheckedVolume {
     }
 
     /// Calls `read` if `extent` is inside of the volume, and checks the length of the data: callers slice it
-    /// without looking at its length.
+    /// without checking its length.
     fn read_by<'a>(
         &'a self,
         extent: Extent,
@@ -95,7 +96,8 @@ impl Provisioning for CheckedVolume {
         let asked = self.lower.extensions().allocation(extent);
         Io::new(async move {
             let allocation = asked.await?;
-            // Whoever walks along it relies on getting on, and not beyond.
+            // A caller that steps through the volume needs an answer of at least one block, and of no more
+            // blocks than it asked for.
             if (1..=extent.blocks).contains(&allocation.blocks()) {
                 Ok(allocation)
             } else {

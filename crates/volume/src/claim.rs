@@ -1,40 +1,42 @@
-//! Who alone may change a volume: the claim of a cache that holds, or may hold, data newer than it.
+//! The claim of an exclusive writer on a volume: a cache whose log holds, or may hold, newer data than the
+//! volume.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-/// What a cache tells the volume below it when it asks to be the only one that writes there.
+/// The claim with which a cache asks the volume below it to be the only writer.
 ///
-/// A log may be copied and opened in two places. So each opening draws a number of its own, and a
-/// claim says which openings it succeeds: of two that succeed the same one, only the first is let in.
+/// A log may be copied and then opened in two places. Each opening therefore draws a number of its own, and
+/// a claim names the openings that it succeeds. When two claims name the same predecessor, only the first
+/// one is granted.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Who asks, for people: the name of a gateway. At most [`Claim::MOST_OWNER`] bytes of
-    /// printable ASCII are told.
+    /// Name of the gateway, for messages. At most [`Claim::MOST_OWNER`] bytes of printable ASCII are
+    /// transmitted.
     pub owner: String,
-    /// The instance id of its log.
+    /// The instance id of the log.
     pub instance: [u8; 16],
-    /// How often the log was opened.
+    /// Number of times that the log was opened.
     pub generation: u64,
-    /// The number that this opening has drawn; not 0.
+    /// The random number of this opening; not 0.
     pub opening: u64,
-    /// The generation that was granted last, as far as the log knows; 0: none ever was.
+    /// The generation that was granted last, as far as the log knows; 0: no claim was ever granted.
     pub granted: u64,
-    /// The opening that was granted last, as far as the log knows, and those that asked since and
-    /// may have been. At most [`Claim::MOST_PREDECESSORS`].
+    /// The opening that was granted last, as far as the log knows, and the later ones that asked for a grant
+    /// without receiving an answer. At most [`Claim::MOST_PREDECESSORS`].
     pub predecessors: Vec<u64>,
-    /// From now on there may be dirty data in the log.
+    /// From now on the log may hold dirty data.
     pub writes_back: bool,
-    /// There is dirty data in the log now: a claim that waits for the volume, or that is presented
-    /// again, says how it is at that moment.
+    /// Tells whether the log has dirty data at the moment of the request. A claim that waits for the volume,
+    /// or that is repeated, is sent with the value of that moment.
     pub is_dirty: Dirty,
-    /// Its log was taken up here on purpose: a predecessor that is still at work is shut out.
+    /// The administrator has moved the log here on purpose: a predecessor that still runs is fenced.
     pub takes_over: bool,
-    /// Others write there, too, each with tokens for what it writes.
+    /// Other gateways write to the volume, too; each holds coherence tokens for the ranges that it writes.
     pub shares: bool,
-    /// Somebody has decided to go on though the volume may not have all that it once had.
+    /// The administrator has decided to continue although the volume may have lost writes.
     pub accept_loss: bool,
     /// The number of the newest write that the log promises to hold. The volume keeps it with the claim, and
     /// refuses a copy of the log that ends before it.
@@ -42,35 +44,36 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Bytes of an iSCSI name (RFC 7143, 4.2.7.1).
+    /// Longest name in bytes: that of an iSCSI name (RFC 7143, 4.2.7.1).
     pub const MOST_OWNER: usize = 223;
-    /// The opening that was granted last and seven that were cut off while they asked.
+    /// Maximum number of predecessors: the opening that was granted last, and seven that lost the connection
+    /// while they asked.
     pub const MOST_PREDECESSORS: usize = 8;
     /// Part of the reason in [`Holding::Refused`] where the log ends before the confirmed number. Callers
     /// recognize this refusal by it.
     pub const OLDER_LOG: &'static str = "is an older copy of itself";
 }
 
-/// Whether a log has dirty data, from one moment to the next. Clones are the same one.
+/// A flag that a log has dirty data. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Dirty(Arc<AtomicBool>);
 
 impl Dirty {
-    /// As it is now.
+    /// Creates the flag with this value.
     #[must_use]
     pub fn new(is_dirty: bool) -> Self {
         Self(Arc::new(is_dirty.into()))
     }
 
-    /// From now on. To be said of a write before that is acknowledged: else a claim could be granted
-    /// as one that has nothing which is older than the volume.
+    /// Sets the flag. The cache must set it before it acknowledges a write. Otherwise a claim could be
+    /// granted as the claim of a log without dirty data.
     pub fn set(&self, is_dirty: bool) {
         if self.get() != is_dirty {
             self.0.store(is_dirty, Ordering::Release);
         }
     }
 
-    /// Now.
+    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
@@ -83,7 +86,7 @@ impl Dirty {
 pub struct Confirmed(Arc<AtomicU64>);
 
 impl Confirmed {
-    /// Starts at `number`.
+    /// Creates the number with this value.
     #[must_use]
     pub fn new(number: u64) -> Self {
         Self(Arc::new(number.into()))
@@ -94,27 +97,26 @@ impl Confirmed {
         self.0.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// Returns the number.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// How a claim stands.
+/// The state of a claim.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Holding {
-    /// None was asked for.
+    /// No claim was requested.
     #[default]
     Nothing,
-    /// The volume has no claims: others may write to it.
+    /// The volume does not support claims; other initiators may write to it.
     Unsupported,
-    /// The volume is away. It is asked before anything else when it comes back.
+    /// The volume cannot be reached. The claim is the first request when it can be reached again.
     Waiting,
     /// The claim is granted and on stable storage.
     Held,
-    /// A reservation holds in its place, of the kind that every SCSI target has.
+    /// The volume supports no claims, but holds a reservation for this gateway as every SCSI target can.
     Reserved,
-    /// Somebody else's claim stands in the way, and every call fails.
+    /// The claim of another log prevents this one. Every call fails.
     Refused(Arc<str>),
 }

@@ -1,7 +1,7 @@
 //! Data in transit: a list of reference-counted pieces that reads as one run of bytes.
 //!
-//! A read of sixteen cached slots answers with sixteen pieces and copies nothing; a socket or a
-//! disk takes the pieces as one vectored operation.
+//! A read of sixteen cached slots returns sixteen pieces and copies nothing. A socket or a disk
+//! takes the pieces in one vectored operation.
 
 use bytes::{Bytes, BytesMut};
 use smallvec::{SmallVec, smallvec};
@@ -14,19 +14,19 @@ pub struct Data {
 }
 
 impl Data {
-    /// No bytes.
+    /// Returns data without bytes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// No bytes, with room for so many pieces.
+    /// Returns data without bytes, with room for `capacity` pieces.
     #[must_use]
     pub fn with_parts(capacity: usize) -> Self {
         Self { parts: SmallVec::with_capacity(capacity), length: 0 }
     }
 
-    /// `length` bytes of zero; the pieces share one allocation.
+    /// Returns `length` zero bytes. The pieces share one static allocation.
     #[must_use]
     pub fn zeros(length: usize) -> Self {
         static ZEROS: [u8; 65536] = [0; 65536];
@@ -40,31 +40,31 @@ impl Data {
         data
     }
 
-    /// How many bytes the pieces hold together.
+    /// Returns the number of bytes in all pieces together.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// True if there are none.
+    /// Returns true if there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The pieces in order; none is empty.
+    /// Returns the pieces in order. None of them is empty.
     #[must_use]
     pub fn parts(&self) -> &[Bytes] {
         &self.parts
     }
 
-    /// The pieces in order, for a transport to send.
+    /// Returns the pieces in order, for a transport to send.
     #[must_use]
     pub fn into_parts(self) -> SmallVec<[Bytes; 1]> {
         self.parts
     }
 
-    /// Appends a piece.
+    /// Appends a piece; ignores an empty one.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.length += part.len();
@@ -78,10 +78,10 @@ impl Data {
         self.parts.extend(other.parts);
     }
 
-    /// The bytes `start .. start + length`, sharing memory with `self`.
+    /// Returns the bytes `start .. start + length`, which share memory with `self`.
     ///
     /// # Panics
-    /// If the range reaches beyond the end.
+    /// If the range exceeds the length of the data.
     #[must_use]
     pub fn slice(&self, start: usize, length: usize) -> Self {
         assert!(start.checked_add(length).is_some_and(|end| end <= self.length));
@@ -102,7 +102,7 @@ impl Data {
         slice
     }
 
-    /// Copies everything into `to`.
+    /// Copies all bytes into `to`.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -115,7 +115,7 @@ impl Data {
         }
     }
 
-    /// One piece: the only one there is, or a copy of all of them.
+    /// Returns all bytes as one piece: the only piece itself, or a copy of all pieces.
     #[must_use]
     pub fn into_bytes(mut self) -> Bytes {
         match self.parts.len() {
@@ -182,10 +182,10 @@ impl<'a> DataCursor<'a> {
         Self { part: &[], rest: data.parts.iter() }
     }
 
-    /// The next bytes that lie together, at most `limit`.
+    /// Returns the next contiguous bytes, at most `limit`.
     ///
     /// # Panics
-    /// If nothing is left.
+    /// If no bytes are left.
     fn next(&mut self, limit: usize) -> &'a [u8] {
         if self.part.is_empty() {
             self.part = self.rest.next().expect("the caller counts the bytes");

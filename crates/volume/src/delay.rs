@@ -16,23 +16,23 @@ use crate::{
 /// The time that each kind of delayed call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latency {
-    /// Before a read.
+    /// Delay of a read.
     pub read: Duration,
-    /// Before a write or discard.
+    /// Delay of a write or a discard.
     pub write: Duration,
-    /// Before a flush.
+    /// Delay of a flush.
     pub flush: Duration,
 }
 
 impl Latency {
-    /// The same for every call, as over a line with this round trip time.
+    /// Returns the same delay for every call, as on a connection with this round trip time.
     #[must_use]
     pub const fn uniform(round_trip: Duration) -> Self {
         Self { read: round_trip, write: round_trip, flush: round_trip }
     }
 }
 
-/// A slow volume. Calls wait side by side, not one after the other. Its clock is that of
+/// A slow volume. Calls wait concurrently, not one after the other. Its clock is that of
 /// `tokio::time`, so a test can pause it.
 pub struct DelayVolume {
     lower: Stack,

@@ -1,4 +1,4 @@
-//! Encryption: what lies below can be read by nobody who has not the key.
+//! Encrypts a volume: only a program with the key can read the data below.
 
 use std::{
     fmt,
@@ -18,23 +18,23 @@ use crate::{
 
 type Xts = Xts128<Aes256>;
 
-/// The two keys of XTS-AES-256. Never shown, overwritten when dropped.
+/// The two keys of XTS-AES-256. `Debug` does not show them; they are overwritten when dropped.
 #[derive(Clone)]
 pub struct VolumeKey(Box<[u8; VolumeKey::BYTES]>);
 
 impl VolumeKey {
-    /// Bytes of both keys together.
+    /// Length of both keys together.
     pub const BYTES: usize = 64;
 
-    /// These bytes, from a source of random ones. `None` if both halves are the same, which XTS
-    /// must not be used with (NIST SP 800-38E by FIPS 140, A.9).
+    /// Makes a key of bytes from a random source. Returns `None` if both halves are equal, which XTS
+    /// does not allow (NIST SP 800-38E by FIPS 140, A.9).
     #[must_use]
     pub fn new(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let (data, tweak) = bytes.split_at(Self::BYTES / 2);
         (data != tweak).then(|| Self(Box::new(*bytes)))
     }
 
-    /// The bytes, to be kept where nobody reads them.
+    /// Returns the key in the clear. The caller must store it where no other user can read it.
     #[must_use]
     pub fn bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
@@ -59,27 +59,29 @@ impl Drop for VolumeKey {
     }
 }
 
-/// Where a volume's key is kept.
+/// Stores the key of a volume.
 pub trait Keyring: Send + Sync + 'static {
-    /// Makes another key and keeps it in place of the one before. An error: that one is still kept.
+    /// Generates another key and stores it in place of the former one. If this fails, the former key
+    /// is still stored.
     fn renew(&self) -> Io<'_, Renewed>;
 }
 
-/// Another key is kept.
+/// The result of [`Keyring::renew`]: another key is stored.
 pub struct Renewed {
-    /// That key.
     pub key: VolumeKey,
-    /// Whether it is stable, and nothing of the one before is left.
+    /// `Ok` if the new key is stable and no trace of the former key is left.
     pub settled: Result<(), Error>,
 }
 
-/// `lower`, encrypted with XTS-AES-256 (IEEE 1619), 512 bytes by 512 bytes, each with its place.
+/// Encrypts `lower` with XTS-AES-256 (IEEE 1619) in units of 512 bytes, each with its address as
+/// tweak.
 ///
-/// - Nothing is longer than it was, so nothing tells a changed block from a written one: who can
-///   write below can do harm, and who looks at it twice sees what has changed.
-/// - 512 zeros below are 512 zeros here: blocks that were never written, or discarded, read as
-///   zeros, and can be told from others below. What was written encrypts to that with probability
-///   2⁻⁴⁰⁹⁶.
+/// - The data does not grow, so there is no checksum: a changed block cannot be distinguished from a
+///   written one. An attacker who can write to the storage below can destroy data, and one who reads
+///   it twice sees which blocks have changed.
+/// - 512 zeros below read as 512 zeros here. Blocks that were never written, or were discarded,
+///   therefore read as zeros, and an observer of the storage below can recognise them. Written data
+///   encrypts to zeros with probability 2⁻⁴⁰⁹⁶.
 pub struct EncryptVolume<K> {
     lower: Stack,
     cipher: RwLock<Arc<Xts>>,
@@ -88,7 +90,7 @@ pub struct EncryptVolume<K> {
 }
 
 impl<K: Keyring> EncryptVolume<K> {
-    /// `lower`, whose blocks are encrypted with `key`, which the keyring keeps.
+    /// Encrypts the blocks of `lower` with `key`, which `keyring` has stored.
     #[must_use]
     pub fn new(lower: Stack, key: &VolumeKey, keyring: K) -> Self {
         let cipher = RwLock::new(Arc::new(key.cipher()));
@@ -99,7 +101,7 @@ impl<K: Keyring> EncryptVolume<K> {
         Arc::clone(&self.cipher.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A copy of `data`, to be changed unit by unit, and the place of its first unit.
+    /// Returns a copy of `data` in a buffer, and the number of its first unit.
     fn copied(&self, lba: Lba, data: &Data) -> (IoBuffer, u128) {
         let mut buffer = self.pool.take(data.len());
         data.copy_to_slice(&mut buffer);
@@ -107,7 +109,8 @@ impl<K: Keyring> EncryptVolume<K> {
         (buffer, u128::from(lba.0) * units_per_block)
     }
 
-    /// A copy of `data` that begins at `lba`, after `change` of each unit.
+    /// Returns a copy of `data`, which begins at `lba`, with `change` applied to each unit. Yields
+    /// after every [`UNITS_AT_ONCE`] units.
     async fn copy(&self, lba: Lba, data: &Data, change: fn(&Xts, &mut [u8], u128)) -> Data {
         let cipher = self.cipher();
         let (mut buffer, first) = self.copied(lba, data);
@@ -120,7 +123,7 @@ impl<K: Keyring> EncryptVolume<K> {
         Data::from(buffer.freeze())
     }
 
-    /// The same of what was read, at once.
+    /// Returns a decrypted copy of `data` without yielding.
     fn decrypted(&self, lba: Lba, data: &Data) -> Data {
         let cipher = self.cipher();
         let (mut buffer, first) = self.copied(lba, data);
@@ -154,7 +157,7 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        // The units below are whole; a part of one would not be encrypted.
+        // Only whole units can be encrypted.
         if let Err(error) = self.geometry().check_write(lba, data.len()) {
             return Io::done(Err(error));
         }
@@ -201,7 +204,8 @@ impl<K: Keyring> ErasableKey for EncryptVolume<K> {
     fn erase_key(&self) -> Io<'_, ()> {
         Io::new(async move {
             let Renewed { key, settled } = self.keyring.renew().await?;
-            // Also where the old one is not quite gone: the next start takes the one that is kept.
+            // Use the new key even if the old one may not be erased completely: the next start reads
+            // the new key from the keyring.
             *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
             settled
         })
@@ -230,10 +234,10 @@ impl<K: Keyring> RedundantCopies for EncryptVolume<K> {
     }
 }
 
-/// What is encrypted by itself, in bytes: the smaller of the two block sizes, so that a volume reads
+/// Bytes that are encrypted as one unit: the smaller of the two block sizes, so that a volume reads
 /// the same with either.
 const UNIT: usize = 512;
-/// 128 KiB, some 100 µs: then others have their turn.
+/// Units before other tasks get their turn: 128 KiB, about 100 µs.
 const UNITS_AT_ONCE: usize = 256;
 
 #[cfg(test)]
@@ -243,7 +247,7 @@ mod tests {
     use super::*;
     use crate::{MemVolume, testing::now};
 
-    /// Keys that count up.
+    /// A keyring that numbers its keys.
     struct Counting(Mutex<u8>);
 
     impl Keyring for Counting {
@@ -344,7 +348,9 @@ mod tests {
         assert_eq!(now(volume.read(extent(0, 1))).unwrap(), data);
     }
 
-    /// A restart would take the key that is kept.
+    /// The keyring stores the new key but reports that the old one may still be found. The volume
+    /// must use the new key all the same, because a restart reads the stored key: otherwise it could
+    /// not read what was written since.
     #[test]
     fn a_key_that_is_kept_is_used_though_the_old_one_is_not_gone() {
         let (lower, volume) = encrypted(512);

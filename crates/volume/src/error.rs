@@ -1,4 +1,4 @@
-//! What can go wrong with a call of a volume, and the reply that says so.
+//! The errors of a volume, and the type of its replies.
 
 use std::sync::Arc;
 
@@ -7,21 +7,20 @@ use crate::{Extent, Reply};
 /// The reply to a call of a volume.
 pub type Io<'a, T> = Reply<'a, Result<T, Error>>;
 
-/// What can go wrong with a call. The volume itself stays usable.
+/// The reason why a call failed. The volume itself stays usable.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The extent reaches beyond the last block.
+    /// The extent exceeds the last block.
     #[error("blocks {}..{} are outside the volume", .0.lba.0, .0.end().0)]
     OutOfRange(Extent),
-    /// Nothing was written: the volume is read-only.
+    /// The volume is read-only, and the write has done nothing.
     #[error("the volume is read-only")]
     ReadOnly,
     /// These blocks cannot be read, or could not be written.
     #[error("medium error at block {}: {reason}", .extent.lba.0)]
     Medium {
-        /// Which blocks.
         extent: Extent,
-        /// What the storage below said.
+        /// The reason that the storage below gave.
         reason: Arc<str>,
     },
     /// The storage below has no room for a block that was not written before.

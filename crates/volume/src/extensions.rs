@@ -13,18 +13,18 @@ use crate::{Allocation, Claim, Data, Error, Extent, Holding, Io};
 /// that does not have the ability.
 #[derive(Clone, Copy, Default)]
 pub struct Extensions<'a> {
-    /// Knows which blocks take space.
+    /// Reports which blocks take space.
     pub provisioning: Option<&'a dyn Provisioning>,
-    /// May get another size while it is used.
+    /// Can change its size while it is in use.
     pub resizable: Option<&'a dyn Resizable>,
-    /// Can give up what was written since the last flush.
+    /// Can discard everything that was written since the last flush.
     pub rollback: Option<&'a dyn EpochRollback>,
     /// Can read blocks as of the last flush.
     pub flushed_reads: Option<&'a dyn FlushedReads>,
-    /// Keeps the order of a flush and later writes. `None`: a caller waits for the answer to a flush before it writes what
-    /// has to come after.
+    /// Guarantees the order of a flush and later writes. `None`: a caller waits for the answer to a flush before it
+    /// writes what has to come after.
     pub ordered_flush: Option<&'a dyn OrderedFlush>,
-    /// Can throw away the key that its blocks are encrypted with.
+    /// Can destroy the key with which its blocks are encrypted.
     pub key: Option<&'a dyn ErasableKey>,
     /// Keeps several copies of each block.
     pub copies: Option<&'a dyn RedundantCopies>,
@@ -144,40 +144,40 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// Knows which of its blocks take space in the storage below.
+/// A volume that knows which of its blocks take space in the storage below.
 pub trait Provisioning: Send + Sync {
-    /// Returns which blocks of `extent` are mapped, from its first block on. The answer may end before the last block. A
-    /// block of which nothing is known counts as mapped.
+    /// Returns which blocks of `extent` are mapped, from its first block on. The answer may end before the last block.
+    /// A block of which nothing is known counts as mapped.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], or an error of the storage below.
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation>;
 
-    /// Returns how much space the blocks take, and how much is left for them; `None` if that is not known. Does not wait
-    /// for other calls.
+    /// Returns how much space the blocks take, and how much is left for them; `None` if that is not known. Does not
+    /// wait for other calls.
     fn usage(&self) -> Option<ThinSpaceUsage>;
 }
 
 /// The space of a thin volume, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ThinSpaceUsage {
-    /// The space that its blocks take.
+    /// Space that the blocks of the volume take.
     pub used: u64,
-    /// The space that is left.
+    /// Free space that new blocks can take.
     pub available: u64,
-    /// Other volumes or files take from the same space.
+    /// Other volumes or files use the same free space.
     pub shared: bool,
 }
 
-/// May get another size while it is used.
+/// A volume that can change its size while it is in use.
 pub trait Resizable: Send + Sync {
-    /// Looks whether the storage below has another size than before. [`Volume::geometry`](crate::Volume::geometry) reports
-    /// the new size from then on. Does not wait for other calls.
+    /// Looks whether the storage below has another size than before. [`Volume::geometry`](crate::Volume::geometry)
+    /// reports the new size from then on. Does not wait for other calls.
     fn refresh(&self);
 }
 
-/// Can give up what was written since the last flush, where [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks) is
-/// not 0.
+/// A volume that can discard everything that was written since the last flush, where
+/// [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks) is not 0.
 pub trait EpochRollback: Send + Sync {
     /// Gives up every write and discard that no flush has followed, also those of other callers. A call in progress is
     /// given up, or happens after this one.
@@ -187,7 +187,8 @@ pub trait EpochRollback: Send + Sync {
     fn roll_back(&self) -> Io<'_, ()>;
 }
 
-/// Can read blocks as of the last flush, where [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks) is not 0.
+/// A volume that can read blocks as of the last flush, where [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks)
+/// is not 0.
 pub trait FlushedReads: Send + Sync {
     /// Reads `extent` as of the end of one flush: without the writes and discards after that flush. It is the
     /// last flush that was answered before this call, or a later one.
@@ -197,20 +198,21 @@ pub trait FlushedReads: Send + Sync {
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data>;
 }
 
-/// Keeps the order of a flush and later writes, so that a caller need not wait for the answer to the flush.
+/// A volume that guarantees the order of a flush and later writes, so that a caller need not wait for the answer to
+/// the flush.
 pub trait OrderedFlush: Send + Sync {
-    /// Does the same as [`Volume::flush`](crate::Volume::flush) for a caller that goes on to write before the answer. Calls
-    /// `begun` as soon as every write and discard that is called from then on comes after the flush, whatever delays
-    /// either of them. Never calls it if that cannot be promised; the caller then waits for the answer. A flush for which
-    /// `begun` was called is performed at most once, and not at all after it has failed: none of the later calls counts
-    /// with it.
+    /// Does the same as [`Volume::flush`](crate::Volume::flush) for a caller that continues to write before the
+    /// answer. Calls `begun` as soon as every write and discard that is called from then on comes after the flush,
+    /// whatever delays either of them. Never calls it if that cannot be promised; the caller then waits for the
+    /// answer. A flush for which `begun` was called is performed at most once, and not at all after it has failed:
+    /// none of the later calls depends on it.
     fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()>;
 }
 
 /// The function that [`OrderedFlush::flush_ahead`] calls.
 pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// Encrypts its blocks with a key that can be thrown away.
+/// A volume that encrypts its blocks with a key that can be destroyed.
 pub trait ErasableKey: Send + Sync {
     /// Encrypts with another key from now on, and forgets the former key: no block can be read any more as it was
     /// written. When this returns, the new key is stable and the former key is gone.
@@ -220,45 +222,45 @@ pub trait ErasableKey: Send + Sync {
     fn erase_key(&self) -> Io<'_, ()>;
 }
 
-/// Keeps several copies of each block, which may differ after a crash.
+/// A volume that keeps several copies of each block, which may differ after a crash.
 pub trait RedundantCopies: Send + Sync {
-    /// Reads every copy that there is of `extent` and judges each. Where one is right, those that
-    /// are not are written anew from it, and it is given; `None` if none is.
+    /// Reads every available copy of `extent` and judges each with `is_right`. If one is right, writes it over the
+    /// wrong copies and returns it. Returns `None` if no copy is right.
     fn examine<'a>(
         &'a self,
         extent: Extent,
         is_right: &'a (dyn Fn(&Data) -> bool + Sync),
     ) -> Io<'a, Option<Data>>;
 
-    /// Returns the blocks of which there are copies that differ, in order. A plain read of such a block gives one copy,
-    /// always the same; [`Self::examine`], a write or [`Self::make_equal`] makes the copies equal. Does not wait for other
-    /// calls.
+    /// Returns the blocks of which there are copies that differ, in order. A plain read of such a block gives one
+    /// copy, always the same; [`Self::examine`], a write or [`Self::make_equal`] makes the copies equal. Does not wait
+    /// for other calls.
     fn divergent(&self) -> Vec<Extent>;
 
-    /// Makes all copies of each block of [`Self::divergent`] like the one that plain reads give. Called when everything
-    /// that matters has been examined.
+    /// Makes all copies of each block of [`Self::divergent`] equal to the one that plain reads return. The caller has
+    /// examined all blocks that matter to it before.
     fn make_equal(&self) -> Io<'_, ()>;
 }
 
-/// Can be claimed by one writer, so that nobody else changes its blocks.
+/// A volume that one writer can claim, so that no other initiator changes its blocks.
 pub trait ExclusiveWriter: Send + Sync {
-    /// Asks to be the only writer, from now on and whenever the volume comes back. Asked once, before anything is
-    /// written.
+    /// Asks to be the only writer, from now on and after every reconnection. The caller asks once, before it writes.
     fn claim(&self, claim: Claim) -> Io<'_, Holding>;
 
-    /// Returns how the claim stands. Does not wait for other calls.
+    /// Returns the state of the claim. Does not wait for other calls.
     fn holding(&self) -> Holding;
 
-    /// Gives the claim back, when nothing newer than the volume is left above it.
+    /// Releases the claim. The caller must hold no data that is newer than the volume.
     fn release(&self) -> Io<'_, ()>;
 }
 
-/// Grants coherence tokens, so that several gateways may change the volume.
+/// A volume that grants coherence tokens, so that several gateways may change it.
 pub trait CoherenceChannel: Send + Sync {
-    /// Asks for tokens. `list` is a list of requests as the crate `tokens` encodes it. The requests may be lost when the
-    /// call fails, and also when it succeeds.
+    /// Sends requests for tokens. `list` is a list of requests as the crate `coherence` encodes it. The requests may
+    /// be lost when the call fails, and also when it succeeds.
     fn send_requests(&self, list: Bytes) -> Io<'_, ()>;
 
-    /// Waits until there is an answer, for at most `wait`. Returns a list of answers as the crate `tokens` encodes it.
+    /// Waits until there is an answer, for at most `wait`. Returns a list of answers as the crate `coherence` encodes
+    /// it.
     fn receive_answers(&self, wait: Duration) -> Io<'_, Bytes>;
 }

@@ -1,4 +1,4 @@
-//! Failures on demand: rules say which calls fail, and how. They can change while calls run.
+//! Simulates failures: rules say which calls fail, and how. A test can change them while calls run.
 
 use std::{future::pending, sync::Arc};
 
@@ -12,63 +12,63 @@ use crate::{
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FaultCallKind {
-    /// Each of the four below.
+    /// All four kinds below.
     Any,
-    /// [`Volume::discard`].
+    /// Calls of [`Volume::discard`] only.
     Discard,
-    /// [`Volume::flush`].
+    /// Calls of [`Volume::flush`] only.
     Flush,
-    /// [`Volume::read`].
+    /// Calls of [`Volume::read`] only.
     Read,
-    /// [`Volume::write`].
+    /// Calls of [`Volume::write`] only.
     Write,
 }
 
-/// What a faulty call does.
+/// The behaviour of a faulty call.
 #[derive(Clone, Debug)]
 pub enum Symptom {
-    /// Nothing, and answers with the error.
+    /// The call does nothing and fails with the error.
     Fails(Error),
-    /// What it should, and answers with the error all the same.
+    /// The call is performed, and fails with the error all the same.
     FailsAfter(Error),
-    /// Nothing, and does not answer.
+    /// The call does nothing and never returns.
     Hangs,
-    /// Nothing, and answers that it is done: a disk that lies. A read is answered with zeros.
+    /// The call does nothing and succeeds, as on a disk that lies. A read returns zeros.
     Lies,
 }
 
-/// Which calls are faulty.
+/// Selects faulty calls and their behaviour.
 #[derive(Clone, Debug)]
 pub struct FaultRule {
     call: FaultCallKind,
     symptom: Symptom,
     extent: Option<Extent>,
-    /// Calls that fit and are still to be spared.
+    /// Number of matching calls that still pass before the first faulty one.
     spared: u64,
-    /// Calls that are still to be hit.
+    /// Number of calls that are still to fail.
     times: u64,
 }
 
 impl FaultRule {
-    /// Every such call.
+    /// Returns a rule for every call of this kind.
     #[must_use]
     pub fn always(call: FaultCallKind, symptom: Symptom) -> Self {
         Self { call, symptom, extent: None, spared: 0, times: u64::MAX }
     }
 
-    /// Only calls that touch a block of `extent`; so no flush.
+    /// Limits the rule to calls that touch a block of `extent`; a flush never does.
     #[must_use]
     pub fn at(self, extent: Extent) -> Self {
         Self { extent: Some(extent), ..self }
     }
 
-    /// Only after that many calls that fit: `after(2)` spares the first two.
+    /// Lets the first `calls` matching calls pass: `after(2)` spares the first two.
     #[must_use]
     pub fn after(self, calls: u64) -> Self {
         Self { spared: calls, ..self }
     }
 
-    /// Only so many times, then never again.
+    /// Limits the number of faulty calls; later calls pass.
     #[must_use]
     pub fn times(self, times: u64) -> Self {
         Self { times, ..self }
@@ -82,19 +82,19 @@ impl FaultRule {
     }
 }
 
-/// The rules of a [`FaultVolume`], kept by whoever changes them.
+/// The rules of a [`FaultVolume`], shared with the test that changes them.
 #[derive(Debug, Default)]
 pub struct Faults {
     rules: Mutex<Vec<FaultRule>>,
 }
 
 impl Faults {
-    /// Adds a rule. Of several that fit a call, the oldest decides.
+    /// Adds a rule. If several rules match a call, the oldest one decides.
     pub fn add(&self, rule: FaultRule) {
         self.rules.lock().push(rule);
     }
 
-    /// From now on all is well. Calls that hang already go on hanging.
+    /// Removes all rules. Calls that hang already continue to hang.
     pub fn clear(&self) {
         self.rules.lock().clear();
     }
@@ -123,13 +123,13 @@ pub struct FaultVolume {
 }
 
 impl FaultVolume {
-    /// `lower`, sound until a rule is added.
+    /// Puts a volume without rules in front of `lower`.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
         Self { lower, faults: Arc::default() }
     }
 
-    /// Its rules.
+    /// Returns the rules of the volume.
     #[must_use]
     pub fn faults(&self) -> &Arc<Faults> {
         &self.faults

@@ -9,32 +9,34 @@ pub struct Geometry {
     pub block_size: u32,
     /// Bytes that the storage below writes at once: a power of two, at least `block_size`.
     pub physical_block_size: u32,
-    /// How many logical blocks.
+    /// Number of logical blocks.
     pub blocks: u64,
-    /// Writes, discards are refused.
+    /// Writes and discards are refused.
     pub read_only: bool,
-    /// A discard gives space back (thin provisioning); otherwise it only writes zeros.
+    /// A discard frees space (thin provisioning); otherwise it only writes zeros.
     pub thin: bool,
     /// Unflushed writes can be lost by a power failure (SCSI: WCE).
     pub volatile_cache: bool,
-    /// A write of at most so many blocks, whole physical blocks from a whole physical block on,
-    /// happens wholly or not at all, whatever happens meanwhile, and no read sees a part of it.
-    /// 0: nothing is promised beyond the single block.
+    /// Maximum blocks of an atomic write. A write of whole physical blocks, aligned to a physical
+    /// block and no longer than this, happens completely or not at all, also in a crash, and no
+    /// read sees a part of it. 0: only a single block is atomic.
     pub atomic_blocks: u32,
-    /// All that is written and discarded between two flushes is there after a crash, or nothing of
-    /// it, while that is at most so many blocks of 4096 bytes or parts of one, counted for each
-    /// write. 0: nothing is promised beyond `atomic_blocks`.
+    /// Maximum size of an atomic epoch: after a crash, either all writes and discards between two
+    /// flushes are there or none of them, as long as they have at most this many blocks of 4096
+    /// bytes, partial ones included, counted for each write. 0: nothing is guaranteed beyond
+    /// `atomic_blocks`.
     pub epoch_blocks: u64,
-    /// What its blocks are encrypted with can be thrown away: [`ErasableKey`](crate::ErasableKey).
+    /// The key with which the blocks are encrypted can be destroyed: see
+    /// [`ErasableKey`](crate::ErasableKey).
     pub key_erasable: bool,
-    /// What is overwritten is gone: no log and no cache on disk keeps an older copy. (What a file
-    /// system or a drive below may keep is not known here.)
+    /// A write replaces the old data: no log and no cache on disk keeps an older copy. (A file
+    /// system or drive below may still keep one; that is not known here.)
     pub in_place: bool,
 }
 
 impl Geometry {
-    /// A writable thin volume of `blocks` blocks of 512 bytes on 4096-byte physical blocks, with
-    /// a volatile cache: the usual case.
+    /// Returns the geometry of a writable thin volume of `blocks` blocks of 512 bytes on physical
+    /// blocks of 4096 bytes, with a volatile cache: the usual case.
     #[must_use]
     pub const fn with_blocks(blocks: u64) -> Self {
         Self {
@@ -51,13 +53,13 @@ impl Geometry {
         }
     }
 
-    /// The size in bytes.
+    /// Returns the size of the volume in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.blocks * u64::from(self.block_size)
     }
 
-    /// That `extent` is inside the volume and not empty.
+    /// Checks that `extent` is inside the volume and not empty.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -70,8 +72,8 @@ impl Geometry {
         }
     }
 
-    /// The blocks that `length` bytes at `lba` replace, if they are whole, inside the volume and
-    /// may be written.
+    /// Returns the blocks that `length` bytes at `lba` replace. Checks that they are whole blocks
+    /// inside of a writable volume.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::OutOfRange`]; [`Error::Device`] for a part of a block.
@@ -86,7 +88,7 @@ impl Geometry {
         Ok(extent)
     }
 
-    /// That `extent` is inside the volume, not empty, and may be written.
+    /// Checks that `extent` is inside of the volume and not empty, and that the volume is writable.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::OutOfRange`].
@@ -95,11 +97,11 @@ impl Geometry {
     }
 }
 
-/// When a write must be safe.
+/// The point in time at which a write must be stable.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Durability {
-    /// Safe after the next `flush`.
+    /// Stable after the next `flush`.
     Volatile,
-    /// Safe before `write` returns (SCSI FUA).
+    /// Stable before `write` returns (SCSI FUA).
     Stable,
 }

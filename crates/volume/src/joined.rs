@@ -1,5 +1,4 @@
-//! Several volumes as one, so that one cache may lie on all of them: each at a place of its own, far
-//! from the next.
+//! Joins several volumes into one address space, so that one cache can serve all of them.
 
 use std::sync::{
     Arc,
@@ -14,52 +13,52 @@ use crate::{
     Extent, Geometry, Holding, Io, Lba, Provisioning, Resizable, Stack, ThinSpaceUsage, Volume,
 };
 
-/// Volumes with blocks of one size. Each begins [`JoinedVolume::STRIDE_BYTES`] behind the one before, so that
-/// it may grow where it is; between its end and the next there is nothing, and no call goes beyond an
-/// end.
+/// Several volumes with the same block size in one address space. Each member has a region of
+/// [`JoinedVolume::STRIDE_BYTES`], so that it can grow in place. The addresses between the end of a member
+/// and the next region do not exist, and no call crosses the end of a member.
 ///
-/// What is written between two flushes is whole or nothing in each member that promises that, and not
-/// in all of them together: they are flushed side by side.
+/// Members are flushed concurrently. An epoch is therefore atomic in each member that guarantees this, but
+/// not across members.
 pub struct JoinedVolume {
     places: Vec<Option<JoinedRegion>>,
     block_size: u32,
 }
 
-/// One of the volumes that are joined.
+/// A member of a [`JoinedVolume`].
 pub struct JoinedVolumeMember {
-    /// What it is called in errors.
+    /// The name of the member in error messages.
     pub name: String,
-    /// The volume.
+    /// The volume of the member.
     pub lower: Stack,
-    /// See [`Claim::granted`]: by this member.
+    /// See [`Claim::granted`]; of this member.
     pub granted: u64,
-    /// The opening that this member granted last; 0: none ever was.
+    /// The opening that this member granted last; 0: it never granted a claim.
     pub opening: u64,
-    /// See [`Claim::is_dirty`]: of this member.
+    /// See [`Claim::is_dirty`]; of this member.
     pub is_dirty: Dirty,
 }
 
 struct JoinedRegion {
     member: JoinedVolumeMember,
-    /// Writes and discards that are over, whatever became of them. What was there before is not ours
-    /// to flush.
+    /// Number of writes and discards that have ended in any way. Data that was in the member before is not
+    /// flushed by this volume.
     written: AtomicU64,
-    /// So many of them are stable. That is noted when a flush has succeeded, and by none that was dropped:
-    /// whoever flushes meanwhile flushes, too.
+    /// The value of `written` that the last successful flush covers. A flush that was dropped does not raise
+    /// it, so concurrent callers flush again.
     flushed: AtomicU64,
-    /// How its last flush failed, until whoever flushes all has been told. A member tells of a loss once: of
-    /// what it told one that was dropped, the next hears.
+    /// The error of the last flush of this member, until a flush of all members reports it. A member reports
+    /// a loss only once, possibly to a flush that was dropped; the next flush then reports it.
     untold: Mutex<Option<Error>>,
 }
 
 impl JoinedVolume {
-    /// How many places there are.
+    /// Maximum number of members.
     pub const PLACES: usize = 16;
-    /// From the beginning of one member to that of the next: 64 PiB, far more than a volume has; all
-    /// places together are less than an address can count.
+    /// Distance between the first bytes of two adjacent members: 64 PiB, more than any volume has. All
+    /// regions together fit into a 64-bit address.
     pub const STRIDE_BYTES: u64 = 1 << 56;
 
-    /// Joins volumes, by their places. A place may be empty.
+    /// Joins volumes, each in the region with its index. An index may be empty.
     ///
     /// # Errors
     /// [`Error::Device`] if there are none or too many, one is too large, or their blocks differ.
@@ -93,30 +92,30 @@ impl JoinedVolume {
         })
     }
 
-    /// Blocks from the beginning of one member to that of the next.
+    /// Returns the number of blocks between the beginnings of two adjacent members.
     #[must_use]
     pub fn stride(&self) -> u64 {
         Self::STRIDE_BYTES / u64::from(self.block_size)
     }
 
-    /// The volume at a place.
+    /// Returns the member at an index, if there is one.
     #[must_use]
     pub fn member(&self, place: usize) -> Option<&JoinedVolumeMember> {
         self.places.get(place)?.as_ref().map(|place| &place.member)
     }
 
-    /// Those that are there, with their places.
+    /// Returns the members with their indexes.
     pub fn members(&self) -> impl Iterator<Item = (usize, &JoinedVolumeMember)> {
         let places = self.places.iter().enumerate();
         places.filter_map(|(number, place)| Some((number, &place.as_ref()?.member)))
     }
 
-    /// Gives back what was claimed of those that nothing is dirty of: another one has refused.
+    /// Releases the claims of the members without dirty data, after another member has refused its claim.
     pub async fn give_back(&self) {
         let clean = self.members().filter(|(_, member)| !member.is_dirty.get());
         for released in join_all(clean.map(|(_, member)| member.lower.extensions().release())).await
         {
-            // Not heard of, it stays, and this log is let in again.
+            // If the release fails, the claim stays, and the member grants it to this log again later.
             tracing::debug!(?released, "gave a claim back");
         }
     }
@@ -125,13 +124,14 @@ impl JoinedVolume {
         self.places.iter().flatten()
     }
 
-    /// Where an extent is: in which member, and from which of its blocks on.
+    /// Returns the member of an extent, the first block of its region, and the extent within the member.
     fn locate(&self, extent: Extent) -> Result<(&JoinedRegion, u64, Extent), Error> {
         let number = extent.lba.0 / self.stride();
         let start = number * self.stride();
         let place = self.places.get(number as usize).and_then(Option::as_ref);
         let here = Extent { lba: Lba(extent.lba.0 - start), blocks: extent.blocks };
-        // One that has outgrown its place has nothing behind it: that is the next one's.
+        // A member may have grown past its region. The blocks there belong to the next member, so a call may
+        // not use them.
         let is_inside = |place: &&JoinedRegion| {
             let geometry = place.member.lower.geometry();
             here.end().0 <= self.stride() && geometry.check_extent(here).is_ok()
@@ -150,7 +150,7 @@ impl JoinedRegion {
         Self { member, written, flushed, untold: Mutex::default() }
     }
 
-    /// An error in the addresses of the whole, with the name of whose it is.
+    /// Converts an error of this member: to addresses of the joined volume, and with the member's name.
     fn up(&self, start: u64, error: Error) -> Error {
         let up = |extent: Extent| Extent {
             lba: Lba(extent.lba.0.saturating_add(start)),
@@ -168,7 +168,7 @@ impl JoinedRegion {
         }
     }
 
-    /// Something was written since its last flush.
+    /// Returns true if the member has writes or discards that no flush covers.
     fn is_unflushed(&self) -> bool {
         self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
     }
@@ -183,13 +183,15 @@ impl JoinedRegion {
         flushed
     }
 
-    /// The claim as it is for this member. It succeeds the opening that this one granted last and those
-    /// after it, and none before, which others may lack: a member that knows one of these has gone back.
+    /// Returns the claim to present to this member. Its predecessors are the opening that this member granted
+    /// last and all later ones. Earlier openings are left out, although other members may still need them: if
+    /// this member has granted one of those last, it was restored from an older copy and must refuse.
     fn claim(&self, claim: &Claim) -> Claim {
         let JoinedVolumeMember { granted, opening, is_dirty, .. } = &self.member;
         let older = match claim.predecessors.iter().position(|other| other == opening) {
             Some(own) => own + 1,
-            // There were too many since; the first is that of `claim.granted`, which stays.
+            // The list is full and does not contain it any more. Its first entry is the opening of
+            // `claim.granted`; skip it if this member has granted a later one.
             None => usize::from(claim.granted > 0 && *granted > claim.granted),
         };
         let newer = claim.predecessors.iter().copied().skip(older);
@@ -203,7 +205,7 @@ impl JoinedRegion {
     }
 }
 
-/// Something is unflushed from when it is over, whatever became of it.
+/// Counts a change as unflushed when it ends, in whatever way.
 struct UnflushedChangeGuard<'a>(&'a AtomicU64);
 
 impl Drop for UnflushedChangeGuard<'_> {
@@ -212,7 +214,7 @@ impl Drop for UnflushedChangeGuard<'_> {
     }
 }
 
-/// The first error, if there is one.
+/// Returns the first error, if there is one.
 fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
     results.into_iter().fold(Ok(()), Result::and)
 }
@@ -228,7 +230,7 @@ impl Volume for JoinedVolume {
             thin: members().any(|member| member.thin),
             volatile_cache: members().any(|member| member.volatile_cache),
             atomic_blocks: 0,
-            // Of each by itself: all of it may be one's.
+            // The smallest of all members: an epoch may consist of writes to one member only.
             epoch_blocks: members().map(|m| m.epoch_blocks).filter(|b| *b > 0).min().unwrap_or(0),
             key_erasable: false,
             in_place: members().all(|member| member.in_place),
@@ -256,16 +258,17 @@ impl Volume for JoinedVolume {
         }
     }
 
-    /// Of those that something was written to: one that is away holds up no flush of what others got.
+    /// Flushes the members with unflushed changes. A member that cannot be reached therefore does not block
+    /// flushes of the others.
     ///
-    /// Dropped in the middle, it has flushed some of them, and the next one does the rest and tells of what
-    /// this one has heard.
+    /// If the flush is dropped, some members have been flushed; the next flush does the rest, and also
+    /// reports the errors that the dropped one received.
     fn flush(&self) -> Io<'_, ()> {
         let flushes: Vec<_> =
             self.occupied().filter(|place| place.is_unflushed()).map(JoinedRegion::flush).collect();
         Io::new(async move {
             let flushed = join_all(flushes).await;
-            // Nothing waits from here on: this is told.
+            // There is no further await, so the caller receives these errors.
             let untold = self.occupied().filter_map(|place| place.untold.lock().take());
             all(flushed.into_iter().chain(untold.map(Err)))
         })
@@ -310,7 +313,7 @@ impl Provisioning for JoinedVolume {
         }
     }
 
-    /// Not known: each member has a space of its own.
+    /// Returns `None`: each member has its own space.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }
@@ -323,14 +326,15 @@ impl Resizable for JoinedVolume {
 }
 
 impl EpochRollback for JoinedVolume {
-    /// Of those that have epochs; the others keep what they got, and get it again.
+    /// Rolls back the members that have epochs. The other members keep their unflushed writes, which the
+    /// cache will send again.
     fn roll_back(&self) -> Io<'_, ()> {
         Io::new(async move {
             let has_epochs = |place: &&JoinedRegion| place.member.lower.geometry().epoch_blocks > 0;
             let each = self.occupied().filter(has_epochs).map(|place| async {
                 let rolled_back = place.member.lower.extensions().roll_back().await;
                 if rolled_back.is_ok() {
-                    // What was lost is among what is given up.
+                    // The lost writes are among those that are rolled back.
                     *place.untold.lock() = None;
                 }
                 rolled_back.map_err(|error| place.up(0, error))
@@ -341,8 +345,9 @@ impl EpochRollback for JoinedVolume {
 }
 
 impl ExclusiveWriter for JoinedVolume {
-    /// Asks each. One that refuses is enough to be refused; what others have granted stays, see
-    /// [`JoinedVolume::give_back`]. One that is away is asked when it comes back.
+    /// Claims each member. If one of them refuses, the whole claim is refused; the other members keep their
+    /// grants, see [`JoinedVolume::give_back`]. A member that cannot be reached is asked when it is connected
+    /// again.
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         Io::new(async move {
             let asked = self.occupied().map(|place| async {
@@ -374,7 +379,7 @@ impl ExclusiveWriter for JoinedVolume {
     }
 }
 
-/// A refusal with the name of whose it is.
+/// Adds the name of the member to a refusal.
 fn named(member: &JoinedVolumeMember, holding: Holding) -> Holding {
     match holding {
         Holding::Refused(reason) => Holding::Refused(format!("{}: {reason}", member.name).into()),
@@ -382,8 +387,8 @@ fn named(member: &JoinedVolumeMember, holding: Holding) -> Holding {
     }
 }
 
-/// How the claims of all stand: refused as soon as one is, waiting while one is; otherwise the best of
-/// them, since who grants nothing cannot be made to.
+/// Combines the states of all members' claims: refused if one is refused, else waiting if one waits.
+/// Otherwise it is the best state, because a volume without support for claims cannot grant one.
 fn together(holdings: impl Iterator<Item = Holding>) -> Holding {
     let rank = |holding: &Holding| match holding {
         Holding::Nothing => 0,

@@ -1,7 +1,7 @@
 //! Block volumes and the layers that stack on them.
 //!
-//! A [`Volume`] is an array of fixed-size blocks. A *layer* is a struct that holds the volume
-//! below it in a field called `lower` and is itself a `Volume`; that is the whole mechanism.
+//! A [`Volume`] is an array of fixed-size blocks. A *layer* is a struct that holds the volume below
+//! it in a field called `lower` and is itself a `Volume`.
 
 mod reply;
 mod data;

@@ -16,24 +16,24 @@ use crate::{
     page::{MemPage, MemPagePool, PAGE},
 };
 
-/// Blocks in memory, gone with the process.
+/// A volume in memory; its data is lost when the process ends.
 pub struct MemVolume {
     geometry: Geometry,
-    /// Chunk `n` is in shard `n % SHARDS`. Who needs several locks them in ascending order.
+    /// Chunk `n` is in shard `n % SHARDS`. Lock order: shards in ascending order.
     shards: Box<[Mutex<Shard>]>,
     pool: MemPagePool,
 }
 
 type Shard = BTreeMap<u64, MemChunk>;
 
-/// Consecutive pages; a page that is absent reads as zeros.
+/// Consecutive pages; an absent page reads as zeros.
 struct MemChunk {
     pages: Box<[Option<MemPage>; PAGES_PER_CHUNK]>,
     present: usize,
 }
 
 impl MemVolume {
-    /// A volume of zeros. Memory is taken when blocks are written, given back when they are
+    /// Returns a volume of zeros. Memory is allocated when blocks are written, and freed when they are
     /// discarded.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
@@ -43,7 +43,7 @@ impl MemVolume {
         Self { geometry, shards, pool: MemPagePool::default() }
     }
 
-    /// Bytes of memory that hold blocks: whole pages of 4096.
+    /// Returns the bytes of memory that hold blocks, in whole pages of 4096.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         let pages: usize =
@@ -61,7 +61,7 @@ impl MemVolume {
         // A list of one part needs no allocation. A longer read may touch one more page at each end.
         let mut data = Data::with_parts(if bytes <= PAGE { 1 } else { bytes / PAGE + 2 });
         let spans: Spans = self.spans(extent).collect();
-        // All locks at once, or a write across two chunks could be seen in part.
+        // Take all locks at once; otherwise a reader could see a part of a write across two chunks.
         for spans in spans.chunks(SHARDS as usize) {
             let locked = self.lock(spans);
             for span in spans {
@@ -102,7 +102,7 @@ impl MemVolume {
             return chunk.write(&self.pool, page, offset..offset + data.len(), &mut from);
         }
         let spans: Spans = self.spans(extent).collect();
-        // What is not promised to be atomic does not hold up others with many locks.
+        // A longer write is not atomic, so lock one chunk at a time and do not hold up other calls.
         let together = if data.len() <= ATOMIC { spans.len() } else { 1 };
         for spans in spans.chunks(together) {
             let mut locked = self.lock(spans);
@@ -221,7 +221,7 @@ impl Provisioning for MemVolume {
     }
 }
 
-/// Shards of which each is locked.
+/// Locked shards with their indexes.
 struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
 
 impl LockedShards<'_> {
@@ -256,7 +256,7 @@ impl MemChunk {
         let mut new = pool.take().map_err(|_| Error::NoSpace)?;
         let bytes = new.get_mut().expect("a page just taken is nobody else's");
         match slot {
-            // All of it is replaced: nothing of the old page is needed.
+            // The whole page is replaced; its old content is not needed.
             _ if range.len() == PAGE => {}
             Some(old) => bytes.copy_from_slice(old.as_ref()),
             None => bytes.fill(0),
@@ -294,7 +294,7 @@ struct MemChunkSpan {
     length: usize,
 }
 
-/// Two at most for what is no longer than a chunk.
+/// An extent no longer than a chunk has at most two spans.
 type Spans = SmallVec<[MemChunkSpan; 2]>;
 
 impl MemChunkSpan {
@@ -302,7 +302,8 @@ impl MemChunkSpan {
         (self.chunk % SHARDS) as usize
     }
 
-    /// Page in the chunk, first byte in the page, bytes.
+    /// Returns for each page its number in the chunk, the first byte in the page, and the number of
+    /// bytes.
     fn pages(&self) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
         let (mut at, end) = (self.start, self.start + self.length);
         std::iter::from_fn(move || {
@@ -316,14 +317,15 @@ impl MemChunkSpan {
     }
 }
 
-/// 1 MiB: its table costs 2 KiB, and a burst rarely touches more than two.
+/// 256 pages are 1 MiB. Their table takes 2 KiB, and a burst rarely touches more than two chunks.
 const PAGES_PER_CHUNK: usize = 256;
-/// A write of no more than this touches at most two chunks, so that few locks make it atomic.
+/// Maximum bytes of an atomic write: it touches at most two chunks, so that few locks suffice.
 const ATOMIC: usize = PAGE * PAGES_PER_CHUNK;
 const CHUNK: u64 = (PAGE * PAGES_PER_CHUNK) as u64;
-/// What one question about holes looks at: 16 GiB, some hundred microseconds.
+/// Number of chunks that one query for mapped blocks examines: 16 GiB, which takes some hundred
+/// microseconds.
 const CHUNKS_LOOKED_AT: usize = 1 << 14;
-/// Many more than processors, so that two calls seldom want the same lock.
+/// Many more than processors, so that two calls seldom need the same lock.
 const SHARDS: u64 = 64;
 static ZERO_PAGE: [u8; PAGE] = [0; PAGE];
 
@@ -373,7 +375,8 @@ mod tests {
         let volume = MemVolume::new(Geometry::with_blocks(1 << 18));
         let blocks = volume.geometry().atomic_blocks;
         assert_eq!(blocks, 2048);
-        // Across the end of the last shard, where the order of the locks turns round.
+        // The extent goes from the last shard to the first one, so the order of locks differs from the
+        // order of chunks.
         let lba = 63 * 2048 + 1024;
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Counters of what passes.
+//! Counts the calls that pass through, and their bytes.
 
 use std::{
     future::Future,
@@ -13,31 +13,31 @@ use crate::{
     Lba, OrderedFlush, Stack, Volume,
 };
 
-/// How many calls have passed since the volume was made. A call counts when it is answered; one
-/// that was abandoned never does.
+/// Numbers of calls since the volume was created. A call is counted when it returns; a call that
+/// was dropped is not counted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct VolumeCallCounts {
-    /// Reads that succeeded.
+    /// Number of successful reads.
     pub reads: u64,
-    /// Writes that succeeded.
+    /// Number of successful writes.
     pub writes: u64,
-    /// Flushes that succeeded.
+    /// Number of successful flushes.
     pub flushes: u64,
-    /// Discards that succeeded.
+    /// Number of successful discards.
     pub discards: u64,
-    /// Bytes of those reads.
+    /// Bytes of the successful reads.
     pub bytes_read: u64,
-    /// Bytes of those writes.
+    /// Bytes of the successful writes.
     pub bytes_written: u64,
-    /// Bytes of those discards.
+    /// Bytes of the successful discards.
     pub bytes_discarded: u64,
-    /// Calls of any kind that failed, except by [`Error::Busy`].
+    /// Calls of any kind that failed with another error than [`Error::Busy`].
     pub errors: u64,
-    /// Calls that were refused by [`Error::Busy`].
+    /// Calls that were refused with [`Error::Busy`].
     pub busy: u64,
 }
 
-/// The running counters of an [`ObserveVolume`]; outlive it if need be.
+/// The counters of an [`ObserveVolume`]. A caller may keep them longer than the volume.
 #[derive(Debug, Default)]
 pub struct VolumeCallCounters {
     reads: AtomicU64,
@@ -52,8 +52,8 @@ pub struct VolumeCallCounters {
 }
 
 impl VolumeCallCounters {
-    /// The counts now. Each is exact; taken while calls run, they may be of slightly different
-    /// moments.
+    /// Returns the current counts. Each is exact, but while calls run the counts may be from
+    /// slightly different moments.
     #[must_use]
     pub fn counts(&self) -> VolumeCallCounts {
         VolumeCallCounts {
@@ -69,7 +69,7 @@ impl VolumeCallCounters {
         }
     }
 
-    /// Counts the result of a call and passes it on.
+    /// Awaits a call, counts its result, and returns it.
     async fn count<T>(
         &self,
         call: impl Future<Output = Result<T, Error>> + Send,
@@ -94,20 +94,19 @@ impl VolumeCallCounters {
     }
 }
 
-/// Counts the calls to `lower`.
+/// Passes all calls to `lower` and counts them.
 pub struct ObserveVolume {
     lower: Stack,
     counters: Arc<VolumeCallCounters>,
 }
 
 impl ObserveVolume {
-    /// `lower`, counted from zero.
+    /// Puts counters in front of `lower`, all at zero.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
         Self { lower, counters: Arc::default() }
     }
 
-    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> &Arc<VolumeCallCounters> {
         &self.counters

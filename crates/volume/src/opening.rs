@@ -30,7 +30,6 @@ pub struct OpenNamed {
 /// A file that was opened by the name that the administrator gave it.
 #[derive(Debug)]
 pub struct NamedFile {
-    /// The open file.
     pub file: File,
     /// The path of the file, after all links in its last part were followed.
     pub path: PathBuf,
@@ -329,7 +328,8 @@ mod tests {
         assert!(READ.open(&ours.path().join("round")).is_err(), "a loop has an end");
     }
 
-    /// The kernel's fs.protected_symlinks refuses such a link in a sticky folder only.
+    /// Such a link must be refused in any folder. The kernel's fs.protected_symlinks refuses it only in a
+    /// sticky folder.
     #[test]
     fn a_link_of_another_user_is_not_followed_though_it_leads_to_a_block_device() {
         let is_device = |found: fs::DirEntry| {
@@ -405,7 +405,7 @@ mod tests {
             narrow(&READ.open(&path).expect("opened").file, &path);
             assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, new);
         }
-        // A pipe stands for all that is no regular file, devices too.
+        // The pipe is an example of everything that is no regular file, such as a device.
         let path = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o666.into()).expect("made");
         fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("chmod");

@@ -1,8 +1,8 @@
-//! Pages of 4096 bytes for what stays in memory, shared by reference.
+//! Reference-counted pages of 4096 bytes for volumes in memory.
 //!
-//! Pages lie in arenas of 2 MiB which the kernel backs with huge pages where it can, and their
-//! reference counts lie densely beside them: a random access costs one miss of the TLB and of the
-//! caches, not four (docs/results/bench.md has what that is worth).
+//! Pages lie in arenas of 2 MiB, which the kernel backs with huge pages where it can. The reference
+//! counts of an arena lie together at its start. A random access therefore costs one miss of the
+//! TLB and of the caches instead of four (docs/results/bench.md has the effect).
 
 use std::{
     io,
@@ -18,28 +18,28 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// The size of a physical block, and of what most hosts write at once.
+/// Length of a page in bytes: a physical block, and the usual size of a host's writes.
 pub(crate) const PAGE: usize = 4096;
 
-/// A huge page of x86-64 and of AArch64 with 4 KiB pages. An arena is aligned to its size, so that
-/// a page's address tells its arena.
+/// Length of an arena in bytes: a huge page of x86-64 and of AArch64 with 4 KiB pages. An arena is
+/// aligned to its length, so that the address of a page gives the address of its arena.
 const ARENA: usize = 2 << 20;
 
-/// The first page of an arena holds its [`PageArenaHeader`].
+/// The first page of an arena holds its [`PageArenaHeader`]; the others can be allocated.
 const PAGES_PER_ARENA: usize = ARENA / PAGE - 1;
 
-/// Where pages come from and go back to. Pages may outlive it.
+/// Allocates pages and takes them back. Pages may outlive the pool.
 #[derive(Default)]
 pub(crate) struct MemPagePool {
     arenas: Arc<Mutex<Arenas>>,
 }
 
-/// The arenas with pages to give. Those whose pages are all taken are known by their pages alone.
+/// The arenas with free pages. An arena without free pages is reached only through its pages.
 #[derive(Default)]
 struct Arenas {
-    /// The last one is taken from.
+    /// Pages are taken from the last arena.
     usable: Vec<NonNull<PageArenaHeader>>,
-    /// Nobody takes pages any more.
+    /// The pool was dropped: no pages are taken any more.
     closed: bool,
 }
 
@@ -47,9 +47,10 @@ struct Arenas {
 unsafe impl Send for Arenas {}
 
 struct PageArenaHeader {
-    /// Shares of each page, by its number; 0 is free.
+    /// Reference count of each page, by its number; 0: the page is free.
     shares: [AtomicU32; PAGES_PER_ARENA],
-    /// Numbers of the free pages: the first `free_pages`. Under the pool's lock.
+    /// Numbers of the free pages, in the first `free_pages` elements. Protected by the lock of the
+    /// pool.
     free: [u16; PAGES_PER_ARENA],
     free_pages: usize,
     arenas: Arc<Mutex<Arenas>>,
@@ -58,7 +59,10 @@ struct PageArenaHeader {
 const _: () = assert!(size_of::<PageArenaHeader>() <= PAGE);
 
 impl MemPagePool {
-    /// A page of our own, which holds whatever it held before. `Err`: the kernel has no memory.
+    /// Takes a page with unspecified content and a reference count of 1.
+    ///
+    /// # Errors
+    /// The kernel has no memory.
     pub(crate) fn take(&self) -> io::Result<MemPage> {
         let mut arenas = self.arenas.lock();
         let header = match arenas.usable.last() {
@@ -70,8 +74,9 @@ impl MemPagePool {
             }
         };
         // SAFETY: an arena in the list is mapped and has a free page; its free list is ours under
-        // the lock. The page lies behind the header in the same arena, and nobody looks at its
-        // count while that is 0. No reference to the whole header is made: others use its counts.
+        // the lock. The page lies behind the header in the same arena, and no other thread reads
+        // its count while that is 0. No reference to the whole header is made, because other
+        // threads use its counts.
         unsafe {
             let free_pages = (*header).free_pages - 1;
             (*header).free_pages = free_pages;
@@ -97,11 +102,11 @@ impl Drop for MemPagePool {
 }
 
 impl Arenas {
-    /// Takes back a page whose last share has gone. Returns its arena if that is not needed any
-    /// more: one empty arena is kept for what comes next.
+    /// Takes back a page whose last reference was dropped. Returns its arena if that is not needed
+    /// any more: one empty arena is kept for later pages.
     ///
     /// # Safety
-    /// Page `number` of `arena`, an arena of this pool, is held by nobody else.
+    /// Page `number` of `arena`, an arena of this pool, has no references.
     unsafe fn give_back(
         &mut self,
         arena: NonNull<PageArenaHeader>,
@@ -126,30 +131,31 @@ impl Arenas {
     }
 }
 
-/// A share of a page: 8 bytes, and as many in an `Option`.
+/// A reference to a page. It has 8 bytes, also in an `Option`.
 pub(crate) struct MemPage(NonNull<u8>);
 
-// SAFETY: a page that is shared is only read; its count is atomic.
+// SAFETY: a page with several references is only read; its count is atomic.
 unsafe impl Send for MemPage {}
 // SAFETY: as above.
 unsafe impl Sync for MemPage {}
 
 impl MemPage {
-    /// The page to write to, unless others share it.
+    /// Returns the page for writing, unless there are other references.
     pub(crate) fn get_mut(&mut self) -> Option<&mut [u8; PAGE]> {
-        // Acquire: what other shares have read happened before they were dropped.
+        // Acquire: reads through other references happened before these were dropped.
         if self.shares().load(Ordering::Acquire) != 1 {
             return None;
         }
-        // SAFETY: this is the only share, and it is borrowed mutably. Memory of an arena is
-        // initialised: by the kernel, or by whoever had the page before.
+        // SAFETY: this is the only reference, and it is borrowed mutably. Memory of an arena is
+        // initialised: by the kernel, or by the former user of the page.
         Some(unsafe { self.0.cast().as_mut() })
     }
 
-    /// A share of it for somebody who only reads.
+    /// Returns another reference to the page, for reading.
     pub(crate) fn to_bytes(&self) -> Bytes {
         let relaxed = self.shares().fetch_add(1, Ordering::Relaxed);
-        // Shares are bytes in transit and bounded far below; a count that wrapped would be fatal.
+        // References are bytes in transit, and their number is far below this bound; a count that
+        // wraps would be fatal.
         assert!(relaxed < u32::MAX / 2, "shares of a page leak");
         prefetch(self.0);
         Bytes::from_owner(Self(self.0))
@@ -161,24 +167,24 @@ impl MemPage {
         unsafe { &(*arena.as_ptr()).shares[number] }
     }
 
-    /// Its arena and its number there.
+    /// Returns the arena of the page and the page's number in it.
     fn place(&self) -> (NonNull<PageArenaHeader>, usize) {
         let offset = self.0.addr().get() % ARENA;
-        // SAFETY: the arena's header lies so far before the page, in the same mapping.
+        // SAFETY: the header of the arena is `offset` bytes before the page, in the same mapping.
         (unsafe { self.0.byte_sub(offset) }.cast(), offset / PAGE - 1)
     }
 }
 
 impl AsRef<[u8]> for MemPage {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: a page is written only through `get_mut`, which needs the only share.
+        // SAFETY: a page is written only through `get_mut`, which requires the only reference.
         unsafe { slice::from_raw_parts(self.0.as_ptr(), PAGE) }
     }
 }
 
 impl Drop for MemPage {
     fn drop(&mut self) {
-        // Release: what this share has done happens before the page is written again.
+        // Release: reads through this reference happen before the page is written again.
         if self.shares().fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
@@ -186,7 +192,7 @@ impl Drop for MemPage {
         let (arena, number) = self.place();
         // SAFETY: the arena is mapped until its last page, at least this one, is back.
         let arenas = unsafe { (*arena.as_ptr()).arenas.clone() };
-        // SAFETY: this was the last share.
+        // SAFETY: this was the last reference.
         let spare = unsafe { arenas.lock().give_back(arena, number) };
         if let Some(arena) = spare {
             // SAFETY: no page of it is taken, and the list no longer has it.
@@ -195,30 +201,29 @@ impl Drop for MemPage {
     }
 }
 
-/// Tells the processor that the page will be read soon: by the time that a socket or a disk copies
-/// it, it is there.
+/// Prefetches the page into the processor's cache: it is there when a socket or a disk copies it.
 fn prefetch(page: NonNull<u8>) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..PAGE).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch of a line of the page, which changes nothing.
+        // SAFETY: prefetches a cache line of the page, which changes nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(page.as_ptr().add(line).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = page;
 }
 
-/// Whether no page of it is taken. Under the pool's lock.
+/// Returns true if no page of the arena is taken. The caller holds the lock of the pool.
 fn is_empty(arena: NonNull<PageArenaHeader>) -> bool {
     // SAFETY: an arena in the pool's list is mapped.
     unsafe { (*arena.as_ptr()).free_pages == PAGES_PER_ARENA }
 }
 
-/// A new arena, all its pages free.
+/// Maps a new arena whose pages are all free.
 fn map(arenas: &Arc<Mutex<Arenas>>) -> io::Result<NonNull<PageArenaHeader>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping of our own at an address that the kernel chooses. Of twice the size, an
-    // aligned half is kept and the rest unmapped.
+    // SAFETY: this maps new memory at an address that the kernel chooses. It maps twice the size,
+    // keeps an aligned half and unmaps the rest.
     let start = unsafe {
         let start =
             mmap_anonymous(ptr::null_mut(), 2 * ARENA, protection, MapFlags::PRIVATE)?.cast::<u8>();
@@ -232,13 +237,14 @@ fn map(arenas: &Arc<Mutex<Arenas>>) -> io::Result<NonNull<PageArenaHeader>> {
         }
         aligned
     };
-    // SAFETY: the range was just mapped. Where there are no huge pages, small ones serve.
+    // SAFETY: the range was just mapped. Without huge pages, small ones are used.
     let _ = unsafe { madvise(start.cast(), ARENA, Advice::LinuxHugepage) };
     let header = start.cast::<PageArenaHeader>();
     let mut free = [0; PAGES_PER_ARENA];
     (0..).zip(free.iter_mut().rev()).for_each(|(number, free)| *free = number);
     let shares = [const { AtomicU32::new(0) }; PAGES_PER_ARENA];
-    // SAFETY: the arena is mapped, aligned, ours alone, and its first page has room for a header.
+    // SAFETY: the arena is mapped, aligned and exclusively ours, and its first page has room for a
+    // header.
     unsafe {
         header.write(PageArenaHeader {
             shares,
@@ -250,10 +256,10 @@ fn map(arenas: &Arc<Mutex<Arenas>>) -> io::Result<NonNull<PageArenaHeader>> {
     }
 }
 
-/// Gives an arena back to the kernel.
+/// Unmaps an arena.
 ///
 /// # Safety
-/// Nobody may reach it any more.
+/// There must be no references to the arena any more.
 unsafe fn unmap(arena: NonNull<PageArenaHeader>) {
     // SAFETY: the caller promises it; `map` made a mapping of this size.
     unsafe {

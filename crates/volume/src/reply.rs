@@ -6,7 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The result of a call, or a boxed future of the result. A call that finishes at once needs no allocation for its reply.
+/// The result of a call, or a boxed future of the result. A call that finishes at once needs no allocation for its
+/// reply.
 #[must_use = "a call does nothing more unless it is awaited"]
 pub struct Reply<'a, R>(ReplyState<'a, R>);
 
@@ -39,7 +40,7 @@ impl<'a, R> Reply<'a, R> {
     }
 }
 
-// `poll` never pins the result: it moves the result out.
+// Sound, because `poll` never pins the result: it moves the result out.
 impl<R> Unpin for Reply<'_, R> {}
 
 impl<R> Future for Reply<'_, R> {

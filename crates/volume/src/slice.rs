@@ -1,4 +1,4 @@
-//! A part of a volume, as a volume.
+//! A contiguous part of a volume, as a volume of its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,20 +15,20 @@ pub struct SliceVolume {
 }
 
 impl SliceVolume {
-    /// That part of `lower`.
+    /// Returns the slice of `blocks` blocks of `lower` from `start` on.
     ///
     /// # Errors
-    /// [`Error::Device`] if it is empty or reaches beyond the end of `lower`.
+    /// [`Error::Device`] if the slice is empty or exceeds `lower`.
     pub fn new(lower: Stack, start: Lba, blocks: u64) -> Result<Self, Error> {
         let slice = Self { lower, start: start.0, blocks: AtomicU64::new(0) };
         slice.set_blocks(blocks)?;
         Ok(slice)
     }
 
-    /// Makes it so many blocks long; `None`: to the end of `lower`.
+    /// Grows the slice to `blocks` blocks; `None`: to the end of `lower`.
     ///
     /// # Errors
-    /// [`Error::Device`] if that is less than it has, or reaches beyond the end of `lower`.
+    /// [`Error::Device`] if `blocks` is less than the present number, or exceeds `lower`.
     pub fn grow(&self, blocks: Option<u64>) -> Result<(), Error> {
         let known = self.blocks.load(Ordering::Acquire);
         let to_end = || self.lower.geometry().blocks.saturating_sub(self.start);
@@ -40,10 +40,10 @@ impl SliceVolume {
         self.set_blocks(wanted)
     }
 
-    /// Makes it so many blocks long, more or fewer.
+    /// Sets the number of blocks, which may be more or fewer than before.
     ///
     /// # Errors
-    /// [`Error::Device`] if it would be empty, or reach beyond the end of `lower`.
+    /// [`Error::Device`] if the slice would be empty or exceed `lower`.
     pub(crate) fn set_blocks(&self, blocks: u64) -> Result<(), Error> {
         let all = self.lower.geometry().blocks;
         if blocks == 0 || self.start.checked_add(blocks).is_none_or(|end| end > all) {
@@ -58,7 +58,7 @@ impl SliceVolume {
         Lba(lba.0 + self.start)
     }
 
-    /// An error in this volume's addresses.
+    /// Converts an error of `lower` to addresses of the slice.
     fn up(&self, error: Error) -> Error {
         let up = |extent: Extent| Extent {
             lba: Lba(extent.lba.0.saturating_sub(self.start)),
@@ -75,22 +75,23 @@ impl SliceVolume {
 impl Volume for SliceVolume {
     fn geometry(&self) -> Geometry {
         let lower = self.lower.geometry();
-        // Physical blocks must begin where those below do for what is atomic to stay so.
+        // Writes stay atomic only if the slice begins at a physical block of `lower`.
         let physical = u64::from(lower.physical_block_size / lower.block_size);
         let atomic_blocks =
             if self.start.is_multiple_of(physical) { lower.atomic_blocks } else { 0 };
         Geometry {
             blocks: self.blocks.load(Ordering::Acquire),
             atomic_blocks,
-            // Another part's flush would end an epoch of this one.
+            // A flush of another slice would end an epoch of this one.
             epoch_blocks: 0,
-            // The key is that of blocks beside these, too.
+            // The key also encrypts blocks outside of the slice.
             key_erasable: false,
             ..lower
         }
     }
 
-    // Checked here too: a call outside would reach blocks that belong to somebody else.
+    // The calls are checked here, too: a call outside of the slice would access blocks of another
+    // user of `lower`.
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         if let Err(error) = self.geometry().check_extent(extent) {

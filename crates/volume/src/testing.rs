@@ -1,4 +1,4 @@
-//! What the tests of the small layers share.
+//! Helpers for the unit tests of small layers.
 
 use std::{
     pin::Pin,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{Error, Io};
 
-/// The result of a call that must be ready at its first poll.
+/// Returns the result of a call that must be ready at its first poll.
 pub fn now<T>(mut io: Io<'_, T>) -> Result<T, Error> {
     match Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -1,14 +1,14 @@
-//! How long calls took: counted in classes, by many at once.
+//! A histogram of durations that many threads can update.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-/// Counters of times. A class is a quarter of an octave: what it says is good to 25 %.
+/// A histogram of durations. A class spans a quarter of an octave, so its bounds are exact to 25 %.
 ///
-/// Two relaxed additions for each time: 6 ns, where nobody else counts at the same moment. Looking at
-/// the clock twice costs 70 ns; who counts what does not take much longer looks at one call in many, and
+/// Each time takes two relaxed additions: 6 ns if no other thread counts at the same moment. Reading the
+/// clock twice takes 70 ns. A caller that measures short calls therefore measures one call in many, and
 /// counts it for all of them.
 #[derive(Debug)]
 pub struct TimeHistogram {
@@ -17,14 +17,14 @@ pub struct TimeHistogram {
 }
 
 impl TimeHistogram {
-    /// A call took this long, and `weight` calls like it.
+    /// Counts `weight` calls that took `time` each. Only one of them has to be measured.
     pub fn add(&self, time: Duration, weight: u64) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.classes[class_of(ns)].fetch_add(weight, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns.saturating_mul(weight), Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Returns a snapshot of the counters.
     pub fn taken(&self) -> TimeHistogramSnapshot {
         TimeHistogramSnapshot {
             classes: self.classes.iter().map(|class| class.load(Ordering::Relaxed)).collect(),
@@ -39,7 +39,7 @@ impl Default for TimeHistogram {
     }
 }
 
-/// Times that were counted.
+/// A snapshot of a [`TimeHistogram`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TimeHistogramSnapshot {
     classes: Vec<u64>,
@@ -47,20 +47,20 @@ pub struct TimeHistogramSnapshot {
 }
 
 impl TimeHistogramSnapshot {
-    /// How many.
+    /// Returns the number of counted calls.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()
     }
 
-    /// Nothing if there were none.
+    /// Returns the mean time; zero if no calls were counted.
     #[must_use]
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.sum_ns.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// What `share` (0 to 1) of them took at most; nothing if there were none. Above the truth by up to
-    /// 25 %.
+    /// Returns the time that a `share` (0 to 1) of the calls took at most; zero if there are no calls.
+    /// The result is up to 25 % too high.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
@@ -74,14 +74,14 @@ impl TimeHistogramSnapshot {
         Duration::ZERO
     }
 
-    /// Each class that has any: its end, and how many are in it.
+    /// Returns the upper bound and the count of each class that is not empty.
     pub fn classes(&self) -> impl Iterator<Item = (Duration, u64)> {
         let classes = self.classes.iter().enumerate().filter(|(_, count)| **count > 0);
         classes.map(|(class, count)| (Duration::from_nanos(end_of(class)), *count))
     }
 }
 
-/// Adds what others have counted.
+/// Adds the counts of another snapshot.
 impl std::ops::AddAssign<&TimeHistogramSnapshot> for TimeHistogramSnapshot {
     fn add_assign(&mut self, other: &TimeHistogramSnapshot) {
         self.classes.resize(self.classes.len().max(other.classes.len()), 0);
@@ -107,9 +107,9 @@ fn end_of(class: usize) -> u64 {
     (class as u64 % 4 + 5) << (class / 4 - 1) << GRAIN_NS.ilog2()
 }
 
-/// The first classes are as wide as this.
+/// Width of the first classes in nanoseconds.
 const GRAIN_NS: u64 = 256;
-/// The last begins at 4 minutes: longer than any call waits.
+/// Number of classes; the last one begins at 4 minutes, longer than any call waits.
 const CLASSES: usize = 120;
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! What every volume answers.
+//! The trait that every volume implements.
 
 use std::sync::Arc;
 
 use crate::{Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba};
 
-/// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
-/// flushes, writes may reach stable storage in any order.
+/// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two flushes, writes may reach
+/// stable storage in any order.
 ///
-/// Every call must be *in range and whole*: extents inside [`Geometry::blocks`], data a multiple
-/// of the block size, never empty. `Checked` is the door that holds callers to it.
+/// Every call must be *in range and whole*: extents inside [`Geometry::blocks`], data a multiple of the block size,
+/// never empty. [`CheckedVolume`](crate::CheckedVolume) checks this.
 ///
-/// Dropping a returned future abandons the call: it may have happened, or not, or (between two
-/// blocks) in part; it never harms other calls or blocks outside its extent.
+/// Dropping a returned future abandons the call: the call may have been performed, or not, or in part (but never a
+/// part of a block). It does not affect other calls or blocks outside of its extent.
 pub trait Volume: Send + Sync + 'static {
-    /// Size and abilities. Changes only when the volume is resized.
+    /// Returns the size and abilities of the volume. They change only when the volume is resized.
     fn geometry(&self) -> Geometry;
 
-    /// The blocks of `extent`. A block never written reads as zeros.
+    /// Reads the blocks of `extent`. A block that was never written reads as zeros.
     fn read(&self, extent: Extent) -> Io<'_, Data>;
 
     /// Replaces the blocks from `lba` on. With [`Durability::Stable`] they are on stable storage
@@ -26,26 +26,26 @@ pub trait Volume: Send + Sync + 'static {
     /// Makes every write and discard that was answered before this call stable.
     fn flush(&self) -> Io<'_, ()>;
 
-    /// Makes the blocks read as zeros, giving back their space where that is possible.
+    /// Makes the blocks read as zeros, and frees their space if possible.
     fn discard(&self, extent: Extent) -> Io<'_, ()>;
 
-    /// Returns `Ok` if a write of this many bytes would be taken now. Called before the data of a write is solicited. A
-    /// layer asks the volume below it unless the layer itself decides when a write is taken.
+    /// Returns `Ok` if a write of `bytes` bytes would be accepted now. Called before the data of a write is solicited
+    /// (R2T). A layer asks the volume below it, unless the layer itself decides when writes are accepted.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Away`] or another error that the write would fail with now.
     fn admit(&self, bytes: usize) -> Result<(), Error>;
 
-    /// Returns the optional abilities of this volume. A layer lists here each ability that it passes on from the volume
-    /// below it. The list is made anew for each call, without allocation.
+    /// Returns the optional abilities of this volume. A layer lists here each ability that it passes on from the
+    /// volume below it. Each call creates a new list, without an allocation.
     fn extensions(&self) -> Extensions<'_>;
 }
 
-/// A volume with everything below it.
+/// A volume together with all volumes below it.
 pub type Stack = Arc<dyn Volume>;
 
-/// Flushes `volume` as [`OrderedFlush::flush_ahead`](crate::OrderedFlush::flush_ahead) does. If the volume does not have
-/// this ability, never calls `begun`.
+/// Flushes `volume` as [`OrderedFlush::flush_ahead`](crate::OrderedFlush::flush_ahead) does. If the volume does not
+/// have this ability, never calls `begun`.
 pub fn flush_ahead<'a>(volume: &'a dyn Volume, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
     match volume.extensions().ordered_flush {
         Some(ordered) => ordered.flush_ahead(begun),
@@ -56,8 +56,8 @@ pub fn flush_ahead<'a>(volume: &'a dyn Volume, begun: FlushBegunCallback<'a>) ->
     }
 }
 
-/// Examines `extent` as [`RedundantCopies::examine`](crate::RedundantCopies::examine) does. If the volume does not have this
-/// ability, reads the only copy and judges it.
+/// Examines `extent` as [`RedundantCopies::examine`](crate::RedundantCopies::examine) does. If the volume does not
+/// have this ability, reads the only copy and judges it.
 pub fn examine<'a>(
     volume: &'a dyn Volume,
     extent: Extent,

@@ -1,8 +1,8 @@
-//! Remembers which blocks have changed, for somebody who copies a volume while it is used.
+//! Records which blocks have changed, for a copy of a volume that is in use (a move to another node).
 //!
-//! As long as nobody watches, a call costs one look at a flag more. While somebody does, each change
-//! runs to its end whatever becomes of its caller, and is remembered when it has ended: who takes up what
-//! changed and reads it then has all that was answered before.
+//! While there is no watcher, a call costs one additional check of a flag. While there is one, each
+//! change runs to its end even if its caller drops it, and is recorded when it has ended. A copier that
+//! takes a changed region and then reads it therefore gets all writes that were acknowledged before.
 
 use std::{
     ops::Range,
@@ -20,40 +20,40 @@ use crate::{
     Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume,
 };
 
-/// A volume whose changes can be watched. While they are it needs a tokio runtime.
+/// A volume whose changes can be watched. While they are watched, it needs a tokio runtime.
 pub struct Watched {
     lower: Stack,
     is_watching: AtomicBool,
     changes: Mutex<Option<Arc<ChangedRegions>>>,
 }
 
-/// What has changed since it was taken up last, in regions.
+/// The regions that have changed since the watcher last took them.
 #[derive(Debug)]
 pub struct ChangedRegions {
     region_blocks: u64,
     blocks: u64,
     block_size: u32,
-    /// A bit for each region.
+    /// One bit for each region.
     marks: Vec<AtomicU64>,
-    /// Changes that have begun and not ended.
+    /// Number of changes in progress.
     under_way: AtomicUsize,
     ended: Notify,
-    /// Microseconds that each change waits before it begins.
+    /// Delay of each change before it begins, in microseconds.
     delay_us: AtomicU64,
 }
 
-/// Bytes of a region: small enough to copy for a change of one block, and 2 MiB of bits for 1 TiB.
+/// Bytes of a region: small enough to be copied for a change of one block; the bits of 1 TiB take 2 MiB.
 const REGION_BYTES: u64 = 64 << 10;
 
 impl Watched {
-    /// `lower`, which nobody watches yet.
+    /// Puts a layer without a watcher in front of `lower`.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
         Self { lower, is_watching: AtomicBool::new(false), changes: Mutex::default() }
     }
 
-    /// From now on changes are remembered. To be called while none is under way: one that has begun
-    /// before is not seen.
+    /// Starts to record changes. Call this while no change is in progress: a change that began earlier is
+    /// not recorded.
     pub fn watch(&self) -> Arc<ChangedRegions> {
         let changes = Arc::new(ChangedRegions::new(&self.lower.geometry()));
         *self.changes.lock() = Some(Arc::clone(&changes));
@@ -61,13 +61,13 @@ impl Watched {
         changes
     }
 
-    /// Nobody wants to know any more.
+    /// Stops recording changes; marks that were not taken are lost.
     pub fn unwatch(&self) {
         self.is_watching.store(false, Ordering::Release);
         *self.changes.lock() = None;
     }
 
-    /// The volume below, for who copies it.
+    /// Returns the volume below, from which the copier reads.
     #[must_use]
     pub fn below(&self) -> &Stack {
         &self.lower
@@ -77,7 +77,7 @@ impl Watched {
         self.is_watching.load(Ordering::Acquire).then(|| self.changes.lock().clone()).flatten()
     }
 
-    /// Runs a change of these blocks to its end, and remembers it.
+    /// Runs a change of these blocks to its end, and records it.
     fn follow<'a, F>(
         &self,
         changes: Arc<ChangedRegions>,
@@ -122,7 +122,7 @@ impl ChangedRegions {
         }
     }
 
-    /// Remembers these blocks as changed, as far as they were there when the watch began.
+    /// Marks these blocks as changed, as far as they existed when the watch began.
     pub fn mark(&self, blocks: Range<u64>) {
         let end = blocks.end.min(self.blocks);
         let mut region = blocks.start / self.region_blocks;
@@ -132,13 +132,13 @@ impl ChangedRegions {
         }
     }
 
-    /// The next blocks from `from` on that have changed, at most so many bytes and at least a region;
-    /// they are forgotten. To be read after this.
+    /// Returns the next changed blocks from `from` on, at most `most_bytes` bytes but at least one
+    /// region, and removes their marks. The caller must read the blocks after this call.
     pub fn take(&self, from: Lba, most_bytes: u64) -> Option<Extent> {
         let regions = self.blocks.div_ceil(self.region_blocks);
         let mut region = from.0.div_ceil(self.region_blocks);
         while region < regions && !self.take_one(region) {
-            // 64 regions at a time, where none has changed.
+            // Skip 64 regions at once if none of them has changed.
             let is_clear = self.marks[(region / 64) as usize].load(Ordering::Acquire) == 0;
             region = if is_clear { (region / 64 + 1) * 64 } else { region + 1 };
         }
@@ -160,7 +160,7 @@ impl ChangedRegions {
         word.load(Ordering::Acquire) & bit != 0 && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
-    /// Bytes of the regions that have changed.
+    /// Returns the bytes of the changed regions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let marked: u64 = self
@@ -171,13 +171,13 @@ impl ChangedRegions {
         (marked * REGION_BYTES).min(self.blocks * u64::from(self.block_size))
     }
 
-    /// Whether nothing has changed, and nothing is about to.
+    /// Returns true if no region has changed and no change is in progress.
     #[must_use]
     pub fn is_still(&self) -> bool {
         self.under_way.load(Ordering::Acquire) == 0 && self.bytes() == 0
     }
 
-    /// Each change waits so long before it begins: who copies would not catch up otherwise.
+    /// Sets the delay of each change before it begins, so that the copier can catch up.
     pub fn slow_down(&self, delay: Duration) {
         self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
     }
@@ -194,7 +194,7 @@ impl ChangedRegions {
     }
 }
 
-/// A change from its beginning to its end, however it ends.
+/// A change in progress. When dropped, it marks its blocks as changed, whether it succeeded or not.
 struct WatchedChange {
     changes: Arc<ChangedRegions>,
     blocks: Range<u64>,
@@ -283,7 +283,7 @@ mod tests {
         Extent { lba: Lba(lba), blocks: blocks as u32 }
     }
 
-    /// All that has changed, in pieces of at most four regions.
+    /// Takes all changed blocks, in extents of at most four regions.
     fn taken(changes: &ChangedRegions) -> Vec<Extent> {
         let mut from = Lba(0);
         let next = || {
@@ -327,7 +327,9 @@ mod tests {
         write(&volume, 0, 2).await;
     }
 
-    /// Who copied a region before the write arrived would never copy it again.
+    /// The caller drops its write before the write reaches the volume below. The write must be recorded
+    /// when it is performed: a copier that has copied the region before would otherwise not copy it
+    /// again.
     #[tokio::test(start_paused = true)]
     async fn a_write_whose_caller_has_gone_is_seen_when_it_has_happened() {
         let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION)));

@@ -1,7 +1,7 @@
-//! What a volume in a file promises beyond being an array of blocks.
+//! Tests of volumes in files, beyond the behaviour of an array of blocks.
 //!
-//! Needs a temporary directory on a file system that makes holes and does direct I/O (`TMPDIR`
-//! chooses another). Where the kernel refuses io_uring, only the other engine is tested.
+//! They need a temporary directory on a file system with holes and direct I/O (`TMPDIR` selects
+//! another one). If the kernel refuses io_uring, only the other engine is tested.
 
 mod support;
 
@@ -229,7 +229,7 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
     let write = |byte| volume.write(Lba(0), vec![byte; 4096].into(), Durability::Stable);
     assert!(matches!(once(&mut write(1)), Poll::Ready(Ok(()))));
     for byte in 2..5 {
-        // Each runtime takes its reaper along, with a write under way.
+        // The runtime ends, and its reaper with it, while a write is in progress.
         runtime().block_on(poll_fn(|context| {
             let _ = Pin::new(&mut write(byte)).poll(context);
             Poll::Ready(())
@@ -370,7 +370,7 @@ fn a_file_in_memory_is_served_at_the_first_poll() {
 #[test]
 fn where_io_uring_is_refused_threads_do_the_work() {
     let place = Place::new();
-    // The filter is of this thread and of those it starts.
+    // The filter applies to this thread and to the threads that it starts.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             refuse_uring();
@@ -422,7 +422,7 @@ fn a_file_grows_while_it_is_open_and_never_shrinks() {
         if preallocate {
             assert!(volume.allocated_bytes().expect("known") >= 6 * MIB);
         }
-        // Made larger by somebody else, as a device is.
+        // Another process makes the file larger, as happens to a device.
         std::fs::File::options()
             .write(true)
             .open(&place.path)
@@ -434,7 +434,8 @@ fn a_file_grows_while_it_is_open_and_never_shrinks() {
     }
 }
 
-/// The process that created the file may have been killed before it made the name stable.
+/// The process that created the file may have been killed before it made the name stable, so every
+/// later opening syncs the folder again.
 #[test]
 fn every_opening_for_writing_syncs_the_folder_of_the_file() {
     let place = Place::new();
@@ -448,7 +449,8 @@ fn every_opening_for_writing_syncs_the_folder_of_the_file() {
     assert_eq!(sim::openings_of(folder, || drop(FileVolume::open(&reading).expect("opened"))).0, 0);
 }
 
-/// A symbolic link may be in another folder than the file.
+/// The path is a symbolic link in another folder than the file. The folder with the file's name
+/// must be synced, and not the folder with the link.
 #[test]
 fn the_folder_that_is_synced_is_that_of_the_file_and_not_that_of_a_link_to_it() {
     let (place, links) = (Place::new(), tempfile::tempdir().expect("a directory"));

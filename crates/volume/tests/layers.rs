@@ -1,5 +1,5 @@
-//! Which optional calls each layer passes down. A call that is added to the trait must not be swallowed by a layer that
-//! nobody thought of, and a layer must not begin to pass a call that it has kept from the volume below.
+//! Tests which optional calls each layer passes down. A layer must not swallow a call that was added to the trait
+//! later, and must not begin to pass a call that it has withheld so far.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use volume::{
     VolumeKey, Watched,
 };
 
-/// What arrives through a layer that changes nothing, but does not pass `flush_ahead` on.
+/// The calls that arrive through a layer that passes all calls except `flush_ahead`.
 const ALL: &[&str] = &[
     "flush_ahead -> flush",
     "roll_back",
@@ -55,16 +55,16 @@ const LAYERS: &[(&str, Layer)] = &[
     }),
 ];
 
-/// What is passed on by a layer of this name.
+/// Returns the calls that the layer with this name passes on.
 fn expected(name: &str) -> Vec<&'static str> {
     match name {
         "observe" => ALL.iter().map(|call| call.trim_end_matches(" -> flush")).collect(),
         "encrypt" => ALL.iter().copied().filter(|call| *call != "erase_key").collect(),
-        // The rest concerns blocks of others, too.
+        // The other abilities concern blocks outside of the slice, too.
         "slice" => {
             vec!["flush_ahead -> flush", "allocation", "admit", "examine -> read", "refresh"]
         }
-        // It flushes only members that were written to.
+        // There is no flush in the list: a joined volume flushes only members that were written to.
         "joined" => vec![
             "roll_back",
             "allocation",
@@ -121,7 +121,7 @@ async fn each_volume_at_the_bottom_has_the_same_abilities_as_ever() {
     assert_eq!(AbilityProbe::answered(&file).await, ["allocation", "usage"], "file");
 }
 
-/// A half keeps its abilities from the mirror: they would concern one copy of the blocks.
+/// A mirror must not pass on the abilities of a leg, because they would concern one copy of the blocks only.
 #[tokio::test]
 async fn a_mirror_passes_nothing_and_has_its_own_copies() {
     let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(2048) };
@@ -130,7 +130,7 @@ async fn a_mirror_passes_nothing_and_has_its_own_copies() {
     let halves = [Some(half.clone() as Stack), Some(other as Stack)];
     let mirror = Mirror::open(halves, [7; 16], false).await.expect("a mirror");
     let arrived = half.calls_through(&mirror).await;
-    // The mirror reads, writes and flushes its halves, and makes no optional call.
+    // The mirror reads, writes and flushes its legs, and makes no optional call.
     assert!(arrived.iter().all(|call| call.contains(" -> ")), "{arrived:?}");
     assert_eq!(AbilityProbe::answered(&mirror).await, [""; 0]);
 }

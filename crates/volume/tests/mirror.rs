@@ -1,4 +1,4 @@
-//! A mirror that loses a half, gets another, and is cut off at every write.
+//! Tests of a mirror that loses a leg, gets a new one, and is cut off from its legs at every write.
 
 use std::{
     collections::HashMap,
@@ -17,9 +17,9 @@ use volume::{
     MirrorLegStatus, RedundantCopies, Stack, Symptom, Volume,
 };
 
-/// Of a half: 44 regions and a bit.
+/// Blocks of a leg: 44 regions and a part of one.
 const BLOCKS: u64 = 45_060;
-/// Where a half's own block 0 is.
+/// The block of a leg at which block 0 of the mirror is.
 const DATA: u64 = 2;
 
 fn memory() -> Stack {
@@ -100,7 +100,7 @@ async fn a_half_that_fails_is_left_out_and_the_other_goes_on() {
         assert_eq!(standings[1 - lost], MirrorLegStatus::InSync);
         drop(mirror);
 
-        // The lost one is never taken for right.
+        // The lost leg alone must not be accepted as right.
         let mut alone = [None, None];
         alone[lost] = Some(&halves[lost]);
         let error = open(alone).await.err().expect("it does not know that it is stale");
@@ -108,7 +108,7 @@ async fn a_half_that_fails_is_left_out_and_the_other_goes_on() {
         let mut alone = [None, None];
         alone[1 - lost] = Some(&halves[1 - lost]);
         assert_eq!(byte(&open(alone).await.unwrap(), 5).await, 2);
-        // Back again, it is filled.
+        // When the lost leg is attached again, it is filled.
         let mirror = both(&halves).await;
         assert_eq!(byte(&mirror, 5).await, 2);
         in_sync(&mirror).await;
@@ -125,7 +125,7 @@ async fn halves_that_went_on_without_each_other_are_refused() {
     write(&degraded([None, Some(halves[1].clone())]).await, 5, 3).await.unwrap();
     let error = open([Some(&halves[0]), Some(&halves[1])]).await.err().expect("they are split");
     assert!(matches!(error, MirrorError::Split { epochs: [3, 3] }), "{error}");
-    // The way out: one of them with a blank half.
+    // The administrator can continue with one of the legs and a blank one.
     let mirror = open([Some(&halves[0]), Some(&memory())]).await.unwrap();
     assert_eq!(byte(&mirror, 5).await, 2);
 }
@@ -154,7 +154,7 @@ async fn a_half_is_replaced_while_it_is_written_to() {
         let expected = byte(halves[1].as_ref(), DATA + block).await;
         assert_eq!(byte(new.as_ref(), DATA + block).await, expected, "{block}");
     }
-    // Both know it.
+    // The labels of both legs say that both are in sync.
     drop(mirror);
     in_sync(&both(&[new, halves[1].clone()]).await).await;
 }
@@ -195,7 +195,7 @@ fn extent(block: u64) -> Extent {
     Extent { lba: Lba(block), blocks: 1 }
 }
 
-/// A sector that cannot be read, until it is written.
+/// Makes a block unreadable until it is written.
 fn scratch(faults: &Faults, block: u64) {
     let bad = extent(DATA + block);
     let medium = Error::Medium { extent: bad, reason: "scratched".into() };
@@ -212,7 +212,8 @@ async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
         drop(mirror);
         write(halves[rotten].as_ref(), DATA + 5, 9).await.unwrap();
         write(halves[1].as_ref(), DATA + 6, 8).await.unwrap();
-        // Twice: what nobody has judged is still compared after the next crash.
+        // Open the mirror twice: a block that no user has judged is still compared after the next
+        // crash.
         drop(both(&halves).await);
         let mirror = both(&halves).await;
         assert_eq!(mirror.divergent(), [Extent { lba: Lba(5), blocks: 2 }]);
@@ -222,7 +223,7 @@ async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
         assert!(found.is_some_and(|data| data == filled(1)));
         assert_eq!((byte(&mirror, 5).await, mirror.mended()), (1, 1));
         assert_eq!(mirror.divergent(), [extent(6)]);
-        // What nobody asked for is made equal in the end.
+        // Blocks that no user has judged are made equal in the end.
         mirror.make_equal().await.unwrap();
         assert_eq!(mirror.divergent(), []);
         for half in &halves {
@@ -232,7 +233,7 @@ async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
     }
 }
 
-/// Makes two halves that differ in block 5: the second half has a write that the first one has lost.
+/// Makes two legs that differ in block 5: the second leg has a write that the first one has lost.
 async fn one_lacks_a_write() -> [Stack; 2] {
     let halves = [memory(), memory()];
     write(&both(&halves).await, 5, 1).await.unwrap();
@@ -248,10 +249,10 @@ async fn lacks_writes(half: &Stack) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_half_lacks_writes_until_both_are_equal_or_it_is_filled() {
     let halves = one_lacks_a_write().await;
-    // Opening alone does not clear the note: block 5 is still in doubt.
+    // Opening the mirror does not clear the flag: block 5 is still doubtful.
     drop(both(&halves).await);
     assert!(lacks_writes(&halves[0]).await);
-    // Nor does a settlement that cannot read the block.
+    // `make_equal` does not clear it either as long as it cannot read the block.
     let (fault, faults) = faulty(&halves[0]);
     let mirror = both(&[fault, halves[1].clone()]).await;
     scratch(&faults, 5);
@@ -404,7 +405,7 @@ async fn what_is_no_half_of_it_is_refused() {
     );
 }
 
-/// A device whose power goes after so many writes to both halves: then nothing is answered.
+/// A device whose power fails after a number of writes to both legs. Later calls never return.
 struct Cut {
     lower: Stack,
     left: Arc<AtomicU64>,
@@ -443,8 +444,9 @@ impl Volume for Cut {
     }
 }
 
-/// The script: writes all over, with a half that fails at some point and comes back in the end.
-/// Gives what each block may hold: the last answered write, and one that was not.
+/// Runs the script: writes to many blocks, with a leg that fails at step 20 and is replaced at step
+/// 40. Returns the values that each block may have: the last acknowledged write, and a later one
+/// that was not acknowledged.
 async fn script(halves: &[Stack; 2], seed: u64, left: &Arc<AtomicU64>) -> HashMap<u64, Vec<u8>> {
     let mut values: HashMap<u64, Vec<u8>> = HashMap::new();
     let lost = (seed % 3) as usize;
@@ -472,7 +474,7 @@ async fn script(halves: &[Stack; 2], seed: u64, left: &Arc<AtomicU64>) -> HashMa
             let replaced = mirror.replace(lost, Arc::clone(&used[lost]));
             let Ok(Ok(())) = timeout(Duration::from_secs(100), replaced).await else { break };
         }
-        // Some blocks again and again, others in ever new regions.
+        // Every second write changes one of five blocks, the others change blocks in new regions.
         let block =
             if step % 2 == 0 { u64::from(step % 5) } else { u64::from(step) * 1024 % 44_000 };
         let held = values.entry(block).or_insert_with(|| vec![0]);
@@ -504,7 +506,8 @@ fn nothing_answered_is_lost_and_the_halves_agree_after_a_cut_at_any_write() {
                 let mirror = open([Some(&halves[0]), Some(&halves[1])]).await;
                 let mirror = mirror.unwrap_or_else(|error| panic!("{seed}, {writes}: {error}"));
                 let mut seen = HashMap::new();
-                // What is read before the halves are made equal is what is read afterwards.
+                // A block read before `make_equal` must have the same content afterwards: call it at
+                // different points.
                 let settle_after = writes as usize % 3 * values.len() / 2;
                 for (at, (&block, may)) in values.iter().enumerate() {
                     if at == settle_after {

@@ -1,5 +1,5 @@
-//! Every bottom volume against a plain array of bytes: random calls, some of them at the same
-//! time, some of them abandoned.
+//! Compares every bottom volume with a plain array of bytes. The calls are random; some run
+//! concurrently, and some are dropped.
 
 mod support;
 
@@ -19,9 +19,10 @@ enum Step {
     Write(Range<u64>, u8, Durability),
     Discard(Range<u64>),
     Flush,
-    /// A write whose future is dropped after so many polls: old or new, each block for itself.
+    /// A write whose future is dropped after this number of polls. Afterwards each block is old or
+    /// new.
     Abandon(Range<u64>, u8, usize),
-    /// Writes side by side, of blocks that do not overlap.
+    /// Concurrent writes of blocks that do not overlap.
     Together(Range<u64>, u8),
 }
 
@@ -40,7 +41,7 @@ fn steps(blocks: u64) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The blocks of `range`, each different, in pieces of odd sizes.
+/// Returns data for the blocks of `range`, each block different, in pieces of odd lengths.
 fn data(range: &Range<u64>, byte: u8, block_size: u64) -> Data {
     let bytes: Vec<u8> = range
         .clone()
@@ -82,7 +83,7 @@ async fn run(volume: Stack, steps: Vec<Step>) {
             Step::Abandon(range, byte, polls) => {
                 let data = data(&range, byte, size);
                 abandon(&volume, &range, data.clone(), polls).await;
-                // What is there from now on is old or new, and does not change any more.
+                // Each block is old or new, and does not change any more.
                 let read = volume.read(extent(&range)).await.expect("read").into_bytes();
                 let (old, new) = (&truth[bytes(&range)], data.into_bytes());
                 for at in (0..read.len()).step_by(size as usize) {

@@ -1,42 +1,44 @@
-//! When a disk answers: arms that serve one access at a time, and a cache that they empty. Without clock or data: time
-//! is an argument, and every call is answered with the time when it is done.
+//! A model of the time that a disk needs: arms that serve one access at a time, and a write-back cache that the arms
+//! empty. The model has no clock and no data: the caller passes the time, and each method returns the time at which
+//! the call is complete.
 //!
 //! ```text
 //! write ──room?──▶ dirty runs ──elevator──▶ an arm: positioning, platter ──▶ room
 //! read  ──hit?───▶ bus
-//!       ──miss──▶ an arm ──▶ bus          a sequential reader: the idle arm reads on
+//!       ──miss──▶ an arm ──▶ bus          a sequential reader: the idle arm reads ahead
 //! ```
 //!
-//! A call that has to wait is given its time at once, so the arms' next steps are settled as far as that. Calls that come
-//! meanwhile stand behind it: the disk serves in the order of arrival, but for dirty runs, which it writes in the
-//! order of their addresses.
+//! The model returns the time of a waiting call at once, and thereby settles the work of the arms up to that time.
+//! Calls that arrive in the meantime are served after it: the disk serves calls in the order of arrival, except that
+//! it writes dirty runs in the order of their addresses.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::Profile;
 
-/// The state of a disk. Times count from its start and do not go back.
+/// The state of a disk. Times count from its creation and never decrease.
 #[derive(Debug)]
 pub(super) struct Mechanics {
     profile: Profile,
     arms: Vec<Arm>,
-    /// Runs that wait for an arm: where they begin, and where they end. They do not touch, unless both are long.
+    /// Runs that wait for an arm: start and end in bytes. Two runs touch only if together they would exceed
+    /// [`LONGEST_RUN`].
     dirty: BTreeMap<u64, u64>,
     dirty_bytes: u64,
-    /// Runs on their way to the platter: when they are there, and their bytes.
+    /// Runs on their way to the platter: the time of their arrival, and their bytes.
     flying: Vec<(Duration, u64)>,
-    /// What was read or written last and is still in the cache; the newest is last.
+    /// The data in the cache that was read or written last; the newest is last.
     segments: Vec<DiskCacheSegment>,
-    /// When the last write found room: writes are taken in their order.
+    /// When the last write was admitted to the cache: writes are admitted in the order of their arrival.
     admitted: Duration,
     dice: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Arm {
-    /// When it has nothing to do.
+    /// When the arm becomes idle.
     free: Duration,
-    /// The byte after the last that passed under it then.
+    /// The position of the arm at that time: the byte after the last one that it accessed.
     at: u64,
 }
 
@@ -44,14 +46,14 @@ struct Arm {
 struct DiskCacheSegment {
     start: u64,
     end: u64,
-    /// Where the last read of it ended.
+    /// Where the last read of this segment ended.
     read: u64,
-    /// Somebody reads on from here, and the arm reads ahead.
+    /// A reader continues from here, and the arm reads ahead for it.
     sequential: bool,
 }
 
-/// What one access writes at most, so that it holds an arm no longer than a track does; what follows is contiguous and
-/// needs no positioning.
+/// Maximum bytes that one access writes, so that it holds an arm no longer than one track takes. The following run is
+/// contiguous and needs no positioning.
 const LONGEST_RUN: u64 = 256 << 10;
 
 impl Mechanics {
@@ -69,7 +71,7 @@ impl Mechanics {
         }
     }
 
-    /// When a read of the bytes `start..end` that comes now is answered.
+    /// Returns when a read of the bytes `start..end` that arrives now is answered.
     pub(super) fn read(&mut self, now: Duration, (start, end): (u64, u64)) -> Duration {
         self.advance(now);
         let hit = self.profile.read_hit(end - start);
@@ -77,7 +79,7 @@ impl Mechanics {
             return now + hit;
         }
         let found = self.segments.iter().rposition(|it| it.start <= start && start <= it.end);
-        // A segment that is read from its end on is the beginning of a sequence.
+        // A read that starts where the last read of a segment ended makes the segment sequential.
         let Some(index) = found.filter(|_| self.profile.cache > 0) else {
             return self.miss(now, start, end) + hit;
         };
@@ -97,7 +99,7 @@ impl Mechanics {
         ready + hit
     }
 
-    /// When a write is acknowledged.
+    /// Returns when a write of `start..end` that arrives now is acknowledged.
     pub(super) fn write(
         &mut self,
         now: Duration,
@@ -121,7 +123,7 @@ impl Mechanics {
         taken + hit
     }
 
-    /// When all that was acknowledged is safe.
+    /// Returns when all acknowledged data is stable.
     pub(super) fn flush(&mut self, now: Duration) -> Duration {
         self.advance(now);
         let command = now + self.profile.write_command;
@@ -135,13 +137,13 @@ impl Mechanics {
         self.flying.iter().map(|(done, _)| *done).fold(command, Duration::max)
     }
 
-    /// When a command that moves nothing is answered.
+    /// Returns when a command without data transfer is answered.
     pub(super) fn discard(&mut self, now: Duration) -> Duration {
         self.advance(now);
         now + self.profile.write_command
     }
 
-    /// Lets the arms do what they can begin until `now`.
+    /// Starts all work that the arms can begin until `now`.
     fn advance(&mut self, now: Duration) {
         loop {
             let arm = self.first_free();
@@ -149,7 +151,8 @@ impl Mechanics {
             if free > now || self.dirty.is_empty() {
                 break;
             }
-            // What is dirty now was so when the arm was last free, or it is dirty since now: each write calls this.
+            // Each write calls this, so the runs that are dirty now became dirty before the arm was last idle, or just
+            // now.
             self.write_a_run(arm, free.max(self.admitted.min(now)));
         }
         self.flying.retain(|(done, _)| *done > now);
@@ -158,7 +161,7 @@ impl Mechanics {
         }
     }
 
-    /// An arm that has nothing to do goes on where a sequential reader will.
+    /// Lets idle arms read ahead for sequential readers.
     fn read_ahead(&mut self, now: Duration) {
         let (limit, rate) = (self.profile.segment(), self.profile.media_rate);
         for segment in self.segments.iter_mut().filter(|it| it.sequential) {
@@ -175,7 +178,7 @@ impl Mechanics {
         }
     }
 
-    /// When the arms have read `start..end`, which nobody has.
+    /// Returns when an arm has read `start..end`, which is not in the cache.
     fn miss(&mut self, now: Duration, start: u64, end: u64) -> Duration {
         let arm = self.first_free();
         let ready = self.access(now, arm, start, end, self.profile.read_position);
@@ -183,7 +186,7 @@ impl Mechanics {
         ready
     }
 
-    /// One access of an arm; answers when it is over.
+    /// Performs one access of an arm. Returns when it ends.
     fn access(
         &mut self,
         now: Duration,
@@ -201,7 +204,7 @@ impl Mechanics {
         arm.free
     }
 
-    /// An arm takes the next dirty run upwards from where it is, or the lowest.
+    /// Lets an arm write the next dirty run upwards of its position, or else the lowest one.
     fn write_a_run(&mut self, arm: usize, now: Duration) {
         let at = self.arms[arm].at;
         let next = self.dirty.range(at..).next().or_else(|| self.dirty.iter().next());
@@ -213,7 +216,7 @@ impl Mechanics {
         self.keep(DiskCacheSegment { start, end, read: end, sequential: false });
     }
 
-    /// When the cache has room for a write that has waited since `now`, the arms working meanwhile.
+    /// Returns when the cache has room for a write that waits since `now`. The arms work in the meantime.
     fn room(&mut self, mut now: Duration, start: u64, end: u64) -> Duration {
         let bytes = end - start;
         loop {
@@ -221,12 +224,12 @@ impl Mechanics {
             let held: u64 = self.dirty_bytes + self.flying.iter().map(|it| it.1).sum::<u64>();
             let runs = self.dirty.len() + self.flying.len();
             let joins = self.run_before(start, end).is_some();
-            // What is larger than the cache passes through it when it is empty.
+            // A write larger than the cache passes through it when the cache is empty.
             let fits = held == 0 || held + bytes <= self.profile.cache;
             if fits && (joins || runs < self.profile.runs) {
                 return now;
             }
-            // Something is held, so some arm ends something later, or can begin with it.
+            // The cache is not empty, so an arm will finish a run later, or can begin one now.
             while !self.dirty.is_empty() {
                 let arm = self.first_free();
                 if self.arms[arm].free > now {
@@ -241,7 +244,7 @@ impl Mechanics {
         }
     }
 
-    /// Adds a run, or makes the one before it longer.
+    /// Adds a run, or extends the run before it.
     fn put(&mut self, start: u64, end: u64) {
         match self.run_before(start, end) {
             Some((first, before)) => {
@@ -256,7 +259,7 @@ impl Mechanics {
         }
     }
 
-    /// The dirty run that ends where `start` is and may become so long.
+    /// Returns the dirty run that ends at or after `start` and can be extended to `end` within the maximum length.
     fn run_before(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         let (&first, &before) = self.dirty.range(..start).next_back()?;
         (before >= start && end.max(before) - first <= LONGEST_RUN).then_some((first, before))
@@ -278,12 +281,12 @@ impl Mechanics {
         arms.min_by_key(|(_, arm)| arm.free).expect("there is one").0
     }
 
-    /// The arm that stands at `at`, or the first that is free.
+    /// Returns the arm whose position is `at`, or else the first that becomes idle.
     fn arm_at(&self, at: u64) -> usize {
         self.arms.iter().position(|arm| arm.at == at).unwrap_or_else(|| self.first_free())
     }
 
-    /// A positioning, longer or shorter by chance (splitmix64).
+    /// Varies the time of a positioning at random (splitmix64).
     fn varied(&mut self, position: Duration) -> Duration {
         if self.profile.spread == 0.0 {
             return position;
@@ -304,11 +307,12 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
     const RECORD: u64 = 8 * KIB;
-    /// Of the outsourcing paper: what the protocol adds to each access.
+    /// Outsourcing paper: the time that the protocol adds to each access.
     const PROTOCOL: Duration = Duration::from_micros(408);
 
-    /// One thread that reads or writes records of 8 KiB over four times the cache, and so far away: the mean from one
-    /// answer to the next, in milliseconds, once it is steady.
+    /// Simulates one thread that reads or writes records of 8 KiB in an area of four times the cache, with
+    /// `round_trip` between host and disk. Returns the mean time between two answers in milliseconds, after the cache
+    /// has filled.
     fn measure(name: &str, access: &str, round_trip: Duration) -> f64 {
         measure_of(Profile::named(name).expect("known"), access, round_trip)
     }
@@ -318,7 +322,7 @@ mod tests {
         let mut disk = Mechanics::new(profile);
         let (is_write, is_random) = (access.ends_with("write"), access.starts_with("random"));
         let mut x = 1_u64;
-        // As many as fill the cache, twice: the first half is not counted.
+        // Access as many records as fill the cache, twice: the first half is not measured.
         let count = 2 * records;
         let (mut now, mut begun) = (Duration::ZERO, Duration::ZERO);
         for index in 0..count {
@@ -336,7 +340,7 @@ mod tests {
         (now - begun).as_secs_f64() * 1e3 / (count - count / 2) as f64
     }
 
-    /// The rows "local" of Table 1 of the outsourcing paper.
+    /// Row "local" of Table 1 of the outsourcing paper, for each of its disks.
     #[test]
     fn disks_take_what_table_1_says() {
         let accesses = ["random read", "random write", "sequential read", "sequential write"];
@@ -354,8 +358,8 @@ mod tests {
         assert_eq!(measure("null", "random write", Duration::ZERO), 0.0);
     }
 
-    /// A cache as small as a short run can fill: a quarter of what is worked on, as in Table 1. One of 16 records has no room
-    /// for what comes while eight arms are on their way, though it comes in sequence.
+    /// A cache that a short run can fill, a quarter of the working set as in Table 1. (A cache of 16 records would be
+    /// too small: while eight arms are busy it has no room for new writes, even sequential ones.)
     #[test]
     fn an_array_with_less_cache_takes_what_table_1_says_as_long_as_it_has_room_for_its_arms() {
         let with = |cache: u64, access: &str| {
@@ -370,7 +374,7 @@ mod tests {
         assert!(starved > 2.0, "{starved} ms");
     }
 
-    /// Figure 3: a full cache hides a round trip that is shorter than an access.
+    /// Figure 3 of the outsourcing paper: a full cache hides a round trip that is shorter than an access.
     #[test]
     fn random_writes_mask_the_distance_up_to_the_disks_own_time() {
         for (name, access, ack) in [("ibm-dnes", 11.44, 0.40), ("ibm-ddys", 5.10, 0.27)] {
@@ -428,7 +432,7 @@ mod tests {
         assert!(exposed > Duration::from_millis(3 * 11), "{exposed:?}");
         let protected = Profile { cache_protected: true, ..profile.clone() };
         assert_eq!(four(Mechanics::new(protected)), profile.write_command);
-        // A stable write goes by the cache in the same way.
+        // A stable write bypasses the volatile cache in the same way.
         let stable = Mechanics::new(profile).write(Duration::ZERO, (RECORD, 2 * RECORD), true);
         assert!(stable > Duration::from_millis(11), "{stable:?}");
     }

@@ -1,5 +1,5 @@
-//! A simulated disk: calls take as long as one with an arm and a cache would take. The data goes to the
-//! volume below at once.
+//! A simulated disk: each call takes as long as on a disk with arms and a cache ([`Mechanics`]). The
+//! data goes to the volume below at once.
 
 mod mechanics;
 mod profile;
@@ -16,8 +16,9 @@ use crate::{
 use mechanics::Mechanics;
 pub use profile::Profile;
 
-/// A volume with the service times of a disk. What it acknowledges, the volume below has done: a crash
-/// loses no more than it would there. Its clock is that of `tokio::time`, so a test can pause it.
+/// A volume with the service times of a disk. The volume below has performed every acknowledged call, so
+/// a crash loses no more data than without this layer. The clock is that of `tokio::time`, so a test can
+/// pause it.
 pub struct DiskVolume {
     lower: Stack,
     mechanics: Mutex<Mechanics>,
@@ -25,13 +26,14 @@ pub struct DiskVolume {
 }
 
 impl DiskVolume {
-    /// `lower` behind such a disk. To be made within a runtime.
+    /// Puts a disk with this profile in front of `lower`. Must be called within a tokio runtime.
     #[must_use]
     pub fn new(lower: Stack, profile: Profile) -> Self {
         Self { lower, mechanics: Mutex::new(Mechanics::new(profile)), began: Instant::now() }
     }
 
-    /// The call below, answered when the disk would answer, if that is later. A failure is told at once.
+    /// Performs the call below, and delays its result until the disk would answer. An error is returned
+    /// at once.
     fn timed<'a, T: Send + 'a>(
         &'a self,
         when: impl FnOnce(&mut Mechanics, std::time::Duration) -> std::time::Duration,
@@ -46,7 +48,7 @@ impl DiskVolume {
         })
     }
 
-    /// Where these blocks are, in bytes.
+    /// Returns the first byte of these blocks, and the byte after the last one.
     fn bytes(&self, lba: Lba, length: u64) -> (u64, u64) {
         let start = lba.0.saturating_mul(self.lower.geometry().block_size.into());
         (start, start.saturating_add(length))
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(below.into_bytes(), data.into_bytes());
         write.await.expect("written");
         assert!(start.elapsed() < Duration::from_millis(2), "{:?}", start.elapsed());
-        // The cache has to be written before a flush is answered.
+        // A flush is answered when the cache has been written to the platter.
         disk.flush().await.expect("flushed");
         assert!(start.elapsed() >= Duration::from_millis(11), "{:?}", start.elapsed());
     }
@@ -168,7 +170,7 @@ mod tests {
         }
         times.sort();
         assert!(times[0] >= hit, "{:?}", times[0]);
-        // A quarter of them, since the machine may be busy with others.
+        // Check a quarter of the calls only: the machine may be busy with other work.
         assert!(times[50] < Duration::from_micros(900), "{times:?}");
     }
 }

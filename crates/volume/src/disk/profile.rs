@@ -1,54 +1,54 @@
-//! What a simulated disk is like, and the disks of the papers.
+//! The parameters of a simulated disk, and the disks of the papers.
 //!
-//! Sources: "outsourcing" is Ng et al., Obtaining High Performance for Storage Outsourcing (FAST 2002); its Table 1
-//! has the means of 8 KiB accesses to a local disk, from which the times here follow: a random access is command,
-//! bus, positioning and platter one after the other, a sequential read or a write into the cache is command and
-//! bus. "STICS" is He, Zhang and Yang's paper, whose Table 2 has seek, latency and transfer rate.
+//! Sources: "outsourcing" is Ng et al., Obtaining High Performance for Storage Outsourcing (FAST 2002). Its Table 1
+//! has the means of 8 KiB accesses to a local disk, from which the times here follow: a random access takes command,
+//! bus, positioning and platter one after the other; a sequential read or a write into the cache takes command and
+//! bus. "STICS" is He, Zhang and Yang's paper; its Table 2 has seek, latency and transfer rate.
 
 use std::time::Duration;
 
-/// A disk, or an array that is seen as one.
+/// A disk, or an array that appears as one disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Bytes of the cache, which acknowledges writes while it has room; 0: there is none, and a write is
-    /// acknowledged when it is on the platter.
+    /// Bytes of the cache, which acknowledges writes while it has room. 0: the disk has no cache and acknowledges a
+    /// write when it is on the platter.
     pub cache: u64,
-    /// Separate runs of written blocks that the cache holds at most: disks part theirs into a few segments.
+    /// Maximum number of separate dirty runs in the cache: disks divide their cache into a few segments.
     pub runs: usize,
-    /// The cache keeps its data without power: neither flush nor a stable write waits for the platter.
+    /// The cache keeps its data in a power loss: neither flush nor a stable write waits for the platter.
     pub cache_protected: bool,
-    /// Accesses that are served side by side; at least 1.
+    /// Number of accesses that are served concurrently; at least 1.
     pub arms: usize,
-    /// Seek and rotation before a read.
+    /// Time of seek and rotation before a read.
     pub read_position: Duration,
-    /// Seek and rotation before a write, and in an array what parity takes.
+    /// Time of seek and rotation before a write; in an array also the accesses for parity.
     pub write_position: Duration,
-    /// How much longer or shorter a positioning is at most, as a share of it: drawn evenly, from `seed`.
+    /// Maximum deviation of a positioning time, as a fraction of it; even distribution.
     pub spread: f64,
-    /// Where the chance of `spread` comes from.
+    /// Seed of the random numbers for `spread`.
     pub seed: u64,
-    /// Bytes that pass under an arm in a second; 0: in no time.
+    /// Bytes per second that pass under an arm; 0: no transfer time.
     pub media_rate: u64,
-    /// From command to status of a read, without its data.
+    /// Time from command to status of a read, without data transfer.
     pub read_command: Duration,
-    /// Of a write.
+    /// Time from command to status of a write, without data transfer.
     pub write_command: Duration,
-    /// Bytes in a second between disk and host; 0: in no time.
+    /// Bytes per second between disk and host; 0: no transfer time.
     pub bus_rate: u64,
 }
 
-/// The names that [`Profile::named`] knows.
 const NAMES: [&str; 7] =
     ["null", "ibm-dnes", "ibm-ddys", "array", "ibm-07n3200", "maxtor-as010a1", "sun18g"];
-/// Segments that these disks part their cache into (IBM Ultrastar 36LZX, functional specification: up to 16).
+/// Number of segments into which these disks divide their cache (IBM Ultrastar 36LZX, functional specification: up to
+/// 16).
 const SEGMENTS: usize = 16;
 const MIB: u64 = 1 << 20;
 
 impl Profile {
-    /// The names that there are.
+    /// The names of all profiles.
     pub const NAMES: &'static [&'static str] = &NAMES;
 
-    /// The disk of this name.
+    /// Returns the profile with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let us = Duration::from_micros;
@@ -67,7 +67,7 @@ impl Profile {
             bus_rate: 0,
         };
         Some(match name {
-            // Outsourcing, "null device": what is left is the way there.
+            // Outsourcing, "null device": only the time of the path to the disk remains.
             "null" => null,
             // Outsourcing, Table 1 (random 10.38 and 11.44 ms, sequential 0.57 and 0.40 ms), 2 MB of cache, on a
             // bus of 40 MB/s; sequential writes at 20 MB/s are as fast as its platter.
@@ -81,7 +81,8 @@ impl Profile {
                 bus_rate: 40_000_000,
                 ..null
             },
-            // The same (7.50 and 5.10 ms, 0.24 and 0.27 ms), 4 MB of cache; Figure 2, E: 0.09 ms for 8 KB.
+            // Outsourcing, Table 1 (7.50 and 5.10 ms, 0.24 and 0.27 ms), 4 MB of cache; Figure 2, E: 0.09 ms for 8
+            // KB.
             "ibm-ddys" => Self {
                 cache: 4 * MIB,
                 read_position: us(7026),
@@ -92,10 +93,10 @@ impl Profile {
                 bus_rate: 91_000_000,
                 ..null
             },
-            // The same (7.89 and 2.37 ms, 0.41 and 0.47 ms), 128 MB of cache over eight DDYS as RAID 5; Figure 2, E:
-            // 0.11 ms for 8 KB. A small write is four accesses of about 8 ms, and eight arms share them; a quarter of
-            // the writes of Table 1 hit what is in the cache already, which is a quarter of the working set, and as
-            // many join a neighbour there.
+            // Outsourcing, Table 1 (7.89 and 2.37 ms, 0.41 and 0.47 ms), 128 MB of cache over eight DDYS as RAID 5;
+            // Figure 2, E: 0.11 ms for 8 KB. A small write is four accesses of about 8 ms, and eight arms share them;
+            // a quarter of the writes of Table 1 overwrite blocks in the cache, which holds a quarter of the working
+            // set, and another quarter extends a dirty run there.
             "array" => Self {
                 cache: 128 * MIB,
                 runs: usize::MAX,
@@ -109,8 +110,8 @@ impl Profile {
                 bus_rate: 74_000_000,
                 ..null
             },
-            // STICS, Table 2: seek 4.9 and latency 3.0 ms, 29.8 MB/s. Command, bus and cache as of the DDYS, which is
-            // of the same make and years; the table has none.
+            // STICS, Table 2: seek 4.9 and latency 3.0 ms, 29.8 MB/s. Command, bus and cache are those of the DDYS, a
+            // disk of the same make and years, because the table does not have them.
             "ibm-07n3200" => Self {
                 cache: 4 * MIB,
                 read_position: us(7900),
@@ -121,7 +122,7 @@ impl Profile {
                 bus_rate: 91_000_000,
                 ..null
             },
-            // STICS, Table 2: 8.5 and 4.17 ms, 16.6 MB/s, 2 MB on a bus of 100 MB/s; commands as of the DNES.
+            // STICS, Table 2: 8.5 and 4.17 ms, 16.6 MB/s, 2 MB on a bus of 100 MB/s; command times of the DNES.
             "maxtor-as010a1" => Self {
                 cache: 2 * MIB,
                 read_position: us(12_670),
@@ -132,7 +133,7 @@ impl Profile {
                 bus_rate: 100_000_000,
                 ..null
             },
-            // STICS, Table 2: 8.5 and 3.0 ms, 18 MB/s, 512 KB on a bus of 40 MB/s; commands as of the DNES.
+            // STICS, Table 2: 8.5 and 3.0 ms, 18 MB/s, 512 KB on a bus of 40 MB/s; command times of the DNES.
             "sun18g" => Self {
                 cache: MIB / 2,
                 read_position: us(11_500),
@@ -147,27 +148,27 @@ impl Profile {
         })
     }
 
-    /// From command to status of a read that the cache answers.
+    /// Returns the time from command to status of a read that the cache answers.
     pub(super) fn read_hit(&self, bytes: u64) -> Duration {
         self.read_command + at_rate(bytes, self.bus_rate)
     }
 
-    /// From command to status of a write that the cache takes.
+    /// Returns the time from command to status of a write that the cache takes.
     pub(super) fn write_hit(&self, bytes: u64) -> Duration {
         self.write_command + at_rate(bytes, self.bus_rate)
     }
 
-    /// How long so many bytes pass under an arm.
+    /// Returns the time in which `bytes` pass under an arm.
     pub(super) fn transfer(&self, bytes: u64) -> Duration {
         at_rate(bytes, self.media_rate)
     }
 
-    /// Bytes that are read ahead of a sequential reader at most: a segment of the cache.
+    /// Returns the maximum bytes that are read ahead for a sequential reader: a segment of the cache.
     pub(super) fn segment(&self) -> u64 {
         self.cache / SEGMENTS as u64
     }
 
-    /// Segments of what was read.
+    /// Maximum number of segments in the cache.
     pub(super) const SEGMENTS: usize = SEGMENTS;
 }
 

@@ -1,5 +1,5 @@
-//! A wait that is exact to tens of microseconds; tokio's own timers count in milliseconds, and a hit in a disk's cache
-//! takes less than one.
+//! Waits with a precision of some ten microseconds. The timers of tokio have a resolution of a millisecond, and a hit
+//! in the cache of a disk takes less than that.
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
@@ -9,10 +9,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// tokio rounds up to its next millisecond: so much before is early enough.
+/// The coarse wait ends this early, because tokio rounds up to its next millisecond.
 const FINE: Duration = Duration::from_millis(2);
 
-/// Waits until it is `due`.
 pub(super) async fn until(due: Instant) {
     if due.saturating_duration_since(Instant::now()) > FINE {
         sleep_until(due - FINE).await;
@@ -21,9 +20,9 @@ pub(super) async fn until(due: Instant) {
     if left.is_zero() {
         return;
     }
-    // Without a timer (no descriptor is left) the coarse wait below does.
+    // If no timer can be created (out of descriptors), the coarse wait below is sufficient.
     let _ = ring(left).await;
-    // A clock that a test has stopped has not gone on meanwhile.
+    // A test can pause the clock of tokio; then this clock has not advanced during the wait.
     if Instant::now() < due {
         sleep_until(due).await;
     }

@@ -1,4 +1,4 @@
-//! How operations on files reach the kernel: by io_uring where it gives one, else by threads.
+//! Performs operations on files: with io_uring if the kernel allows it, else with threads.
 
 mod op;
 mod psync;
@@ -12,11 +12,11 @@ pub(crate) use op::{FileOpRequest, MAX_PIECES, Op};
 use psync::Psync;
 use uring::Uring;
 
-/// Which engine a file uses.
+/// Selects the engine of a file.
 ///
-/// With io_uring, writes through the page cache still go to threads: the kernel would do the same,
-/// with one thread for each file (measured: 20 to 100 us for 4 KiB by the kernel's threads, 6 to
-/// 40 us by ours).
+/// With io_uring, writes through the page cache still go to threads. The kernel would use threads
+/// of its own, one for each file (measured for 4 KiB: 20 to 100 us with the threads of the kernel,
+/// 6 to 40 us with ours).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum EngineKind {
     /// [`EngineKind::Uring`] if the kernel allows it, else [`EngineKind::Psync`].
@@ -24,11 +24,11 @@ pub enum EngineKind {
     Auto,
     /// Blocking calls on up to eight threads.
     Psync,
-    /// An io_uring of its own.
+    /// An io_uring for this file.
     Uring,
 }
 
-/// Performs operations.
+/// Starts operations on a file and waits for their results.
 pub(crate) struct IoEngine {
     way: IoEngineBackend,
     permits: Arc<Semaphore>,
@@ -40,7 +40,6 @@ enum IoEngineBackend {
 }
 
 impl IoEngine {
-    /// An engine of that kind.
     pub(crate) fn new(kind: EngineKind) -> io::Result<Self> {
         let way = match kind {
             EngineKind::Psync => IoEngineBackend::Psync(Psync::new()),
@@ -54,7 +53,7 @@ impl IoEngine {
         Ok(Self { way, permits: Arc::new(Semaphore::new(MAX_OPS as usize)) })
     }
 
-    /// Which it is; never `Auto`.
+    /// Returns the kind in use; never `Auto`.
     pub(crate) fn kind(&self) -> EngineKind {
         match self.way {
             IoEngineBackend::Psync(_) => EngineKind::Psync,
@@ -62,8 +61,8 @@ impl IoEngine {
         }
     }
 
-    /// Starts an operation, once fewer than [`MAX_OPS`] are under way. From then on it runs to its
-    /// end, whether anybody waits or not.
+    /// Starts an operation as soon as fewer than [`MAX_OPS`] are in progress. The operation then
+    /// runs to its end even if its caller stops waiting.
     pub(crate) async fn start(&self, file: &Arc<File>, request: FileOpRequest) -> Arc<Op> {
         let permits = Arc::clone(&self.permits);
         let permit = permits.acquire_owned().await.expect("never closed");
@@ -77,7 +76,7 @@ impl IoEngine {
         op
     }
 
-    /// Waits until `op` is done; gives how many bytes it moved.
+    /// Waits until `op` is complete. Returns the number of bytes that it transferred.
     pub(crate) async fn finish(&self, op: &Op) -> io::Result<usize> {
         poll_fn(|context| match &self.way {
             IoEngineBackend::Uring(uring, _) if !op.blocks() => uring.poll(op, context),
@@ -87,6 +86,6 @@ impl IoEngine {
     }
 }
 
-/// Operations under way at a time: what a fast disk needs to be busy, four times over, and small
-/// enough for the ring's memory.
+/// Maximum number of operations in progress: four times what keeps a fast disk busy, and few enough
+/// for the memory of the ring.
 const MAX_OPS: u32 = 256;

@@ -1,4 +1,4 @@
-//! One operation on a file, from its start until the kernel is done with it.
+//! One operation on a file, from its start until the kernel has completed it.
 
 use std::{
     fs::File,
@@ -14,29 +14,29 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{Data, buffer::IoBuffer};
 
-/// What is to be done.
+/// An operation as the volume requests it.
 pub(crate) enum FileOpRequest {
-    /// Fill the buffer from its byte `start` on.
+    /// Read into the buffer, from its byte `start` on.
     Read { buffer: IoBuffer, start: usize, offset: u64 },
-    /// Write the pieces: no more than [`MAX_PIECES`].
+    /// Write at most [`MAX_PIECES`] pieces.
     Write { data: Data, offset: u64, stable: bool, direct: bool },
-    /// Make all that was written before stable.
+    /// Make all earlier writes stable.
     Sync,
-    /// Make a hole.
+    /// Punch a hole: free the blocks, which then read as zeros.
     Punch { offset: u64, length: u64 },
 }
 
-/// An operation, shared by who waits for it and the engine. It owns its memory and its file, so
-/// that both are there for as long as the kernel may use them, whether anybody waits or not.
+/// An operation, shared by its callers and the engine. It owns its memory and its file, so that
+/// both exist for as long as the kernel may use them, even if all callers have stopped waiting.
 pub(crate) struct Op {
     file: Arc<File>,
     kind: FileOpKind,
-    /// What the kernel reads from or writes to: memory that `state` or `kind` owns.
+    /// The memory that the kernel reads or writes; `state` or `kind` owns it.
     vectors: SmallVec<[libc::iovec; 1]>,
     state: Mutex<FileOpState>,
 }
 
-/// What the kernel is told; the memory apart.
+/// The arguments of the system call, apart from the memory.
 pub(super) enum FileOpKind {
     Read { offset: u64 },
     Write { data: Data, offset: u64, stable: bool, direct: bool },
@@ -45,21 +45,21 @@ pub(super) enum FileOpKind {
 }
 
 struct FileOpState {
-    /// How many bytes; there once the kernel is done.
+    /// Number of bytes, or the error number; `Some` when the kernel has completed the operation.
     result: Option<Result<usize, i32>>,
     /// The buffer of a read.
     buffer: Option<IoBuffer>,
-    /// A place in the engine's queue, kept until the kernel is done.
+    /// The permit of the engine, kept until the kernel has completed the operation.
     permit: Option<OwnedSemaphorePermit>,
-    /// Somebody knows the result.
+    /// True if a caller has received the result.
     seen: bool,
     wakers: SmallVec<[Waker; 1]>,
 }
 
-// SAFETY: the vectors point into memory that the operation owns; what reads or writes there is
-// the kernel, or one engine thread, between the start and `complete`.
+// SAFETY: the vectors point into memory that the operation owns; only the kernel or one engine
+// thread accesses it between the start and `complete`.
 unsafe impl Send for Op {}
-// SAFETY: as for Send; all that changes is behind the lock.
+// SAFETY: as for Send; all mutable state is behind the lock.
 unsafe impl Sync for Op {}
 
 impl Op {
@@ -110,8 +110,8 @@ impl Op {
         &self.vectors
     }
 
-    /// The kernel is done: `result` is what the system call returned. From now on it does not
-    /// touch the memory.
+    /// Stores `result`, which the system call returned. The kernel does not access the memory any
+    /// more.
     pub(super) fn complete(&self, result: io::Result<usize>) {
         let wakers = {
             let mut state = self.state.lock();
@@ -122,39 +122,39 @@ impl Op {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets everybody who waits look again.
+    /// Wakes all tasks that wait for the operation, so that they poll again.
     pub(super) fn wake(&self) {
         let wakers = std::mem::take(&mut self.state.lock().wakers);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the kernel needs a thread for it anyway.
+    /// Returns true if the kernel would need a thread for the operation even with io_uring.
     pub(super) fn blocks(&self) -> bool {
         matches!(self.kind, FileOpKind::Write { direct: false, .. })
     }
 
-    /// Whether it is a write that was to be stable.
+    /// Returns true for a write with [`Durability::Stable`](crate::Durability::Stable).
     pub(crate) fn is_stable(&self) -> bool {
         matches!(self.kind, FileOpKind::Write { stable: true, .. })
     }
 
-    /// Whether it was to make stable what came before it.
+    /// Returns true for a sync.
     pub(crate) fn is_sync(&self) -> bool {
         matches!(self.kind, FileOpKind::Sync)
     }
 
-    /// Whether it is done and somebody who waited was told so.
+    /// Returns true if the operation is complete and a caller has received the result.
     pub(crate) fn is_seen(&self) -> bool {
         self.state.lock().seen
     }
 
-    /// The result, if it is done.
+    /// Returns the result if the operation is complete.
     pub(crate) fn outcome(&self) -> Option<io::Result<usize>> {
         let result = self.state.lock().result?;
         Some(result.map_err(io::Error::from_raw_os_error))
     }
 
-    /// The result; while there is none, the waker of `context` is told when there is.
+    /// Returns the result, or registers the waker of `context` for it.
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<io::Result<usize>> {
         let mut state = self.state.lock();
         if let Some(result) = state.result {
@@ -167,14 +167,14 @@ impl Op {
         Poll::Pending
     }
 
-    /// The buffer of a read, once it is done.
+    /// Takes the buffer of a read that is complete.
     pub(crate) fn take_buffer(&self) -> Option<IoBuffer> {
         let mut state = self.state.lock();
         if state.result.is_some() { state.buffer.take() } else { None }
     }
 }
 
-/// `UIO_MAXIOV` of Linux.
+/// Maximum number of pieces in one system call (`UIO_MAXIOV` of Linux).
 pub(crate) const MAX_PIECES: usize = 1024;
-/// What the kernel reads at most in one call is just below 2 GiB, of which this is a round part.
+/// Maximum bytes of one read. The kernel transfers a little less than 2 GiB in one call.
 const MAX_BYTES: usize = 1 << 30;

@@ -1,4 +1,4 @@
-//! Blocking system calls on a few threads.
+//! The engine with blocking system calls on a few threads.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,8 @@ use rustix::{
 
 use super::op::{FileOpKind, Op};
 
-/// The engine that works everywhere. Threads start when they are first needed and end with it.
+/// The engine that works on every kernel. Threads start when they are needed, and end with the
+/// engine.
 pub(super) struct Psync {
     shared: Arc<PsyncShared>,
 }
@@ -29,7 +30,7 @@ struct PsyncShared {
 
 #[derive(Default)]
 struct PsyncQueue {
-    /// Never longer than the engine's permits.
+    /// At most as long as the engine has permits.
     ops: VecDeque<Arc<Op>>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
@@ -50,7 +51,8 @@ impl Psync {
                 thread::Builder::new().name("volume-psync".into()).spawn(move || shared.serve());
             match spawned {
                 Ok(thread) => queue.threads.push(thread),
-                // Those that run will come to it; without any, nobody would.
+                // Running threads will perform the operation. Without any thread it would wait for
+                // ever.
                 Err(error) if queue.threads.is_empty() => {
                     let op = queue.ops.pop_back().expect("pushed above");
                     drop(queue);
@@ -72,8 +74,8 @@ impl Drop for Psync {
         let threads = std::mem::take(&mut queue.threads);
         drop(queue);
         self.shared.work.notify_all();
-        // Once dropped, the file is free for the next volume. A thread that drops the volume
-        // itself, by waking its last user, cannot wait for its own end.
+        // Wait for the threads: when the drop returns, the next volume may open the file. A thread
+        // that drops the volume itself, by waking its last user, cannot wait for its own end.
         for thread in threads.into_iter().filter(|t| t.thread().id() != thread::current().id()) {
             let _ = thread.join();
         }
@@ -106,8 +108,8 @@ fn perform(op: &Op) -> io::Result<usize> {
     let result = match *op.kind() {
         FileOpKind::Read { offset } => {
             let vector = op.vectors()[0];
-            // SAFETY: the operation owns the buffer that this points into, and lends it to
-            // nobody until it is complete.
+            // SAFETY: the operation owns the buffer that this points into, and lends it to no other
+            // user until it is complete.
             let to = unsafe {
                 std::slice::from_raw_parts_mut(vector.iov_base.cast::<u8>(), vector.iov_len)
             };
@@ -127,6 +129,6 @@ fn perform(op: &Op) -> io::Result<usize> {
     result.map_err(io::Error::from)
 }
 
-/// Enough to keep a disk busy; more only adds switching. Most disks gain nothing beyond 8 to 16
-/// writes at a time.
+/// Enough to keep a disk busy; more threads only add context switches. Most disks gain nothing
+/// beyond 8 to 16 writes at a time.
 const THREADS: usize = 8;

@@ -1,8 +1,8 @@
-//! io_uring: an operation is submitted by the task that wants it, and its completion wakes that
-//! task. No thread of ours is in between.
+//! The engine with io_uring: the task that needs an operation submits it, and the completion wakes
+//! this task without a thread of ours in between.
 //!
-//! The completions are gathered by a *reaper*, a task in the runtime of whoever waits, which
-//! sleeps until the ring is readable; and by every submission on its way.
+//! Completions are collected by a *reaper* and by every submission. The reaper is a task in the
+//! runtime of the waiting task; it sleeps until the ring is readable.
 
 use std::{
     future::poll_fn,
@@ -29,7 +29,7 @@ use super::{
     op::{FileOpKind, Op},
 };
 
-/// One ring.
+/// One ring of the kernel, for one file.
 pub(super) struct Uring {
     core: Arc<UringCore>,
 }
@@ -38,21 +38,23 @@ struct UringCore {
     ring: IoUring,
     /// Guards both queues of the ring. Never held over a system call.
     slots: Mutex<UringSlots>,
-    /// The runtimes with a reaper. One each: a runtime may stand still while another waits.
+    /// The runtimes that have a reaper. Each waiting runtime needs its own, because another runtime
+    /// may not run at the moment.
     reapers: Mutex<SmallVec<[runtime::Id; 1]>>,
-    /// Set before `closing` tells the reapers.
+    /// Set before `closing` wakes the reapers.
     closed: AtomicBool,
     closing: Notify,
 }
 
-/// The operations that the kernel has. Each keeps its memory until its completion is seen.
+/// The operations that the kernel has in progress. Each keeps its memory until its completion has
+/// been collected.
 struct UringSlots {
     ops: Vec<Option<Arc<Op>>>,
     free: Vec<u32>,
 }
 
 impl Uring {
-    /// A ring, if the kernel gives one that can do what we need.
+    /// Creates a ring. Fails if the kernel refuses one, or lacks an operation that we need.
     pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder().dontfork().build(MAX_OPS)?;
         let mut probe = Probe::new();
@@ -81,11 +83,12 @@ impl Uring {
     pub(super) fn start(&self, op: Arc<Op>) {
         self.core.push(op);
         self.core.enter();
-        // What was in the page cache is here already.
+        // A read from the page cache is complete already.
         self.core.reap();
     }
 
-    /// The result of `op`. Outside of a runtime the call blocks until it is there.
+    /// Returns the result of `op`. Outside of a runtime the call blocks until the operation is
+    /// complete.
     pub(super) fn poll(&self, op: &Op, context: &Context<'_>) -> Poll<io::Result<usize>> {
         loop {
             if let Poll::Ready(result) = op.poll(context) {
@@ -101,7 +104,7 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // Memory that the kernel may still read or write must not be freed before it is done.
+        // Wait for the kernel: memory that it may still read or write must not be freed.
         while !self.core.is_idle() {
             self.core.wait();
         }
@@ -122,16 +125,16 @@ impl UringCore {
             .expect("the queue has as many entries as there are slots");
     }
 
-    /// Hands one entry to the kernel. With several tasks here at once each hands over one, though
-    /// not always its own.
+    /// Submits one entry to the kernel. If several tasks call this at once, each submits one entry,
+    /// but not always its own.
     fn enter(&self) {
         loop {
             // SAFETY: no argument is passed; the entries are sound, see `push`.
             let entered = unsafe { self.ring.submitter().enter::<()>(1, 0, 0, None) };
             match entered {
                 Ok(_) => return,
-                // Interrupted, short of memory for the moment, or completions to be seen first:
-                // the entry is still queued, and taking it back is not possible.
+                // EINTR, a temporary lack of memory, or a full completion queue: the entry is still
+                // queued and cannot be removed, so try again.
                 Err(_) => {
                     self.reap();
                     std::thread::yield_now();
@@ -140,7 +143,7 @@ impl UringCore {
         }
     }
 
-    /// Completes what the kernel is done with.
+    /// Completes the operations that the kernel has finished.
     fn reap(&self) {
         let mut done: SmallVec<[(Arc<Op>, i32); 8]> = SmallVec::new();
         {
@@ -161,12 +164,12 @@ impl UringCore {
         }
     }
 
-    /// Blocks until the kernel is done with something, or not much longer: somebody else may have
-    /// taken the completion that the caller waits for before the kernel is asked.
+    /// Blocks until the kernel has finished an operation, but at most [`LOOK_AGAIN_MS`]: another
+    /// thread may collect the completion that the caller waits for before this thread sleeps.
     fn wait(&self) {
         let mut ring = libc::pollfd { fd: self.ring.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which outlives the call. An error, such as an interruption, is a
-        // reason to look again.
+        // SAFETY: one entry, which outlives the call. An error, such as an interruption, only makes
+        // the caller poll again.
         let _ = unsafe { libc::poll(&raw mut ring, 1, LOOK_AGAIN_MS) };
         self.reap();
     }
@@ -175,7 +178,7 @@ impl UringCore {
         self.slots.lock().free.len() == MAX_OPS as usize
     }
 
-    /// Starts a reaper in this runtime unless it has one. False if there is no runtime.
+    /// Starts a reaper in this runtime unless it has one. Returns false if there is no runtime.
     fn ensure_reaper(self: &Arc<Self>) -> bool {
         let Ok(runtime) = Handle::try_current() else { return false };
         let id = runtime.id();
@@ -187,22 +190,24 @@ impl UringCore {
             reapers.push(id);
         }
         let reaper = Reaper { core: Arc::clone(self), runtime: id };
-        // SAFETY: the reaper owns the ring, whose file stays the same and open until its drop.
+        // SAFETY: the reaper owns the ring, whose file stays open and the same until the reaper is
+        // dropped.
         let readable = unsafe { AsyncFd::register_with_interest(reaper, Interest::READABLE) };
-        // It fails if epoll has no room for another file. The drop has made way for a next try.
+        // Registration fails if epoll has no room for another file. Dropping the reaper has removed
+        // it from the list, so a later call can try again.
         let Ok(readable) = readable else { return false };
         runtime.spawn(run(readable));
         true
     }
 }
 
-/// How long a completion that another thread took goes unnoticed: as long as a slow disk takes for
-/// one, and a hundred looks a second cost nothing.
+/// Longest time for which a completion that another thread has collected goes unnoticed: about as
+/// long as one access to a slow disk, and a hundred polls a second cost nothing.
 const LOOK_AGAIN_MS: libc::c_int = 10;
 
 async fn run(reaper: AsyncFd<Reaper>) {
     let core = &reaper.get_ref().core;
-    // Before the look at the flag, so that a close in between is not missed.
+    // Register before the check of the flag, so that a close in between is not missed.
     let mut closing = std::pin::pin!(core.closing.notified());
     while !core.closed.load(Ordering::SeqCst) {
         let readable = poll_fn(|context| {
@@ -213,17 +218,18 @@ async fn run(reaper: AsyncFd<Reaper>) {
         });
         match readable.await {
             Some(Ok(mut ready)) => {
-                // First, since a completion that comes after the look below makes it ready again.
+                // Clear first: a completion that arrives after `reap` then makes the ring readable
+                // again.
                 ready.clear_ready();
                 core.reap();
             }
-            // Closed, or the runtime is going down.
+            // The engine was closed, or the runtime shuts down.
             _ => return,
         }
     }
 }
 
-/// Ends with its runtime.
+/// The owner of a reaper's place in the list; dropped with its runtime at the latest.
 struct Reaper {
     core: Arc<UringCore>,
     runtime: runtime::Id,
@@ -238,7 +244,8 @@ impl AsRawFd for Reaper {
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.core.reapers.lock().retain(|id| *id != self.runtime);
-        // Whoever of this runtime waits all the same has to find another way.
+        // Operations that this runtime still waits for have to be polled in another way: wake their
+        // tasks.
         let waiting: Vec<Arc<Op>> = self.core.slots.lock().ops.iter().flatten().cloned().collect();
         waiting.iter().for_each(|op| op.wake());
     }
@@ -288,7 +295,7 @@ mod tests {
         let Ok(ring) = Uring::new() else { return };
         let (ended, wait) = mpsc::channel();
         let waiting = thread::spawn(move || {
-            // nothing is on its way any more
+            // No operation is in progress any more.
             ring.core.wait();
             ended.send(()).expect("the test");
         });

@@ -1,4 +1,4 @@
-//! The optional abilities of a file.
+//! The optional abilities of a volume in a file.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -10,7 +10,8 @@ impl Provisioning for FileVolume {
         Io::new(self.allocation_of(extent))
     }
 
-    /// What the file takes, and what its file system has left; not of a block device.
+    /// Returns the space of the file and the free space of its file system; `None` for a block
+    /// device.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         let metadata = self.file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let system = rustix::fs::fstatvfs(&self.file).ok()?;
@@ -20,11 +21,11 @@ impl Provisioning for FileVolume {
 }
 
 impl Resizable for FileVolume {
-    /// The end of the file, or of the device, is the end of the volume.
+    /// Takes the end of the file or device as the end of the volume.
     fn refresh(&self) {
         let Ok(bytes) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)) else { return };
         let blocks = bytes / u64::from(self.geometry.block_size);
-        // Nothing at all is left of a file only while somebody writes it anew.
+        // A file is empty only while another process rewrites it: ignore that size.
         if blocks > 0 {
             self.size.note_found(blocks);
         }

@@ -1,4 +1,4 @@
-//! Refuses writes to a file that changed behind our back.
+//! Refuses writes to a file that another program has changed, renamed or removed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::Error;
 
-/// Makes writes fail while the file is not whole or does not have its name.
+/// Makes writes fail while the file is truncated or does not have its name.
 #[derive(Default)]
 pub(super) struct Fence {
     /// Read by every write, so that `why` is locked only while the fence is up.
@@ -21,7 +21,6 @@ impl Fence {
         self.is_up.store(true, Ordering::Release);
     }
 
-    /// Allows writes again.
     pub(super) fn lower(&self) {
         self.is_up.store(false, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Where a file has holes (`lseek` with `SEEK_DATA` and `SEEK_HOLE`).
+//! Finds the holes of a file (`lseek` with `SEEK_DATA` and `SEEK_HOLE`).
 
 use std::{fs::File, io, ops::Range};
 
@@ -9,20 +9,20 @@ use rustix::{
 
 use crate::Allocation;
 
-/// The runs of a range of bytes, in blocks of so many bytes. A block with a byte of data is
-/// mapped. What cannot tell holes, such as a block device, has none.
+/// Returns the runs of a range of bytes in blocks of `block_size` bytes. A block that contains data
+/// is mapped. A file that does not support the query, such as a block device, counts as all data.
 pub(super) fn find(file: &File, range: Range<u64>, block_size: u64) -> io::Result<Allocation> {
     let mut allocation = Allocation::default();
     let mut at = range.start;
     while at < range.end {
         let data = match next(file, SeekFrom::Data(at)) {
             Ok(data) => data.max(at),
-            // Nothing but a hole up to the end of the file.
+            // There is only a hole up to the end of the file.
             Err(Errno::NXIO) => range.end,
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(error) => return Err(error.into()),
         };
-        // Rounded so that a block of which a part is data counts as data.
+        // Round down, so that a block that is data in part counts as data.
         let data = data.min(range.end);
         let data = (range.start + (data - range.start) / block_size * block_size).max(at);
         let hole = if data == range.end { data } else { hole_after(file, data, &range)? };
@@ -36,10 +36,12 @@ pub(super) fn find(file: &File, range: Range<u64>, block_size: u64) -> io::Resul
     Ok(allocation)
 }
 
-/// Where the first hole after `at` begins, at most the end of the range; always after `at`.
+/// Returns the start of the first hole after `at`, at most the end of the range. The result is
+/// always greater than `at`.
 fn hole_after(file: &File, at: u64, range: &Range<u64>) -> io::Result<u64> {
     match next(file, SeekFrom::Hole(at)) {
-        // A hole that was made since: the block counts as data, and the search goes on behind it.
+        // The block at `at` may have become a hole since the last call: count it as data, and
+        // search behind it.
         Ok(hole) => Ok(hole.clamp(at + 1, range.end)),
         Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(range.end),
         Err(error) => Err(error.into()),

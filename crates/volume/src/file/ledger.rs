@@ -1,5 +1,4 @@
-//! What happened behind everybody's back: operations that nobody waits for any more, and writes
-//! that the kernel has lost.
+//! Records operations that no caller waits for any more, and writes that the kernel has lost.
 
 use std::{
     io,
@@ -14,17 +13,18 @@ use parking_lot::Mutex;
 
 use crate::engine::{IoEngine, Op};
 
-/// Kept by each file.
+/// The record of one file.
 #[derive(Default)]
 pub(super) struct FileOpLedger {
-    /// Operations that were under way when their futures were dropped, with the bytes they
-    /// change. No later call may touch these bytes before the operation is done: it could undo a
-    /// write that was answered. As many as the engine takes at most, since each has its permit.
+    /// Operations that were in progress when their futures were dropped, with the bytes that they
+    /// change. A later call that touches these bytes has to wait for them: otherwise the old
+    /// operation could undo a later write that was acknowledged. The list is bounded by the number
+    /// of the engine's permits.
     abandoned: Mutex<Vec<(Range<u64>, Arc<Op>)>>,
-    /// Length of the list, to be looked at without its lock.
+    /// Length of the list, readable without its lock.
     count: AtomicUsize,
     /// A sync has failed. Linux reports that once and then counts the pages as clean, so later
-    /// syncs would succeed without the data being anywhere.
+    /// syncs would succeed although the data is nowhere.
     lost: AtomicBool,
 }
 
@@ -41,12 +41,12 @@ impl FileOpLedger {
             else {
                 break;
             };
-            // How it ended is for `find` to see.
+            // `find` evaluates the result.
             let _ = engine.finish(&op).await;
         }
     }
 
-    /// Waits for all abandoned operations, which a sync could otherwise overtake.
+    /// Waits for all abandoned operations, which a sync might otherwise not cover.
     pub(super) async fn settle_all(&self, engine: &IoEngine) {
         while self.count.load(Ordering::Acquire) > 0 {
             let Some(op) = self.find(|_| true) else { break };
@@ -54,27 +54,28 @@ impl FileOpLedger {
         }
     }
 
-    /// The kernel has failed to make something stable.
+    /// Records that the kernel failed to make data stable, unless the error is temporary.
     pub(super) fn note_sync_failure(&self, error: &io::Error) {
         if !is_passing(error) {
             self.lost.store(true, Ordering::SeqCst);
         }
     }
 
-    /// A stable write has failed. No space is mostly found before anything is to be synced, and
-    /// then nothing is lost; where it is found by the sync, the next sync says so too.
+    /// Records that a stable write failed. A lack of space is usually found before the sync of the
+    /// write, and then no data is lost; if the sync itself finds it, the next sync fails, too.
     pub(super) fn note_write_failure(&self, error: &io::Error) {
         if !is_no_space(error) {
             self.note_sync_failure(error);
         }
     }
 
-    /// Whether it ever has.
+    /// Returns true if the kernel has ever lost writes of this file.
     pub(super) fn has_lost(&self) -> bool {
         self.lost.load(Ordering::SeqCst)
     }
 
-    /// One that is not done; those that are leave the list.
+    /// Returns an operation in progress whose range is wanted. Removes completed operations from
+    /// the list.
     fn find(&self, wanted: impl Fn(&Range<u64>) -> bool) -> Option<Arc<Op>> {
         let mut abandoned = self.abandoned.lock();
         abandoned.retain(|(_, op)| match op.outcome() {
@@ -94,18 +95,19 @@ impl FileOpLedger {
     }
 }
 
-/// Interrupted, out of memory for the moment, or cancelled since the thread that submitted it
-/// has ended: worth another try, and nothing is lost.
+/// Returns true for errors after which the operation can be repeated and no data is lost:
+/// interrupted, temporarily out of memory, or cancelled because the thread that submitted it has
+/// ended.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::ECANCELED))
 }
 
-/// There is no room for what was not written before.
+/// Returns true if the file system or the quota has no room for a new block.
 pub(super) fn is_no_space(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// Enters an operation in the ledger if it is dropped before the operation is done.
+/// Adds an operation to the ledger if the guard is dropped before the caller has seen the result.
 pub(super) struct AbandonedOpGuard<'a> {
     ledger: &'a FileOpLedger,
     op: Arc<Op>,
@@ -114,7 +116,8 @@ pub(super) struct AbandonedOpGuard<'a> {
 
 impl Drop for AbandonedOpGuard<'_> {
     fn drop(&mut self) {
-        // Whoever saw the end has dealt with it; an end that nobody saw counts as none.
+        // A caller that received the result has handled it. A result that no caller received is
+        // left to the ledger.
         if !self.op.is_seen() {
             let mut abandoned = self.ledger.abandoned.lock();
             abandoned.push((self.range.clone(), Arc::clone(&self.op)));

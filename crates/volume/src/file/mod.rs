@@ -41,14 +41,14 @@ pub use open::{FileVolumeOpenError, FileVolumeOptions};
 use retry::{TRIES, again};
 use size::FileSize;
 
-/// Blocks in a file, which is locked against every other user.
+/// A volume in a file or on a block device, which is locked against every other user.
 ///
-/// Its futures run on a Tokio runtime with I/O enabled. Outside of a runtime they block the thread.
+/// Its futures need a Tokio runtime with I/O enabled. Outside of a runtime they block the thread.
 pub struct FileVolume {
     file: Arc<File>,
     /// A second open file description, used for syncs alone: see [`OpenedVolumeFile::syncs`].
     synced: Arc<File>,
-    /// The geometry at the opening.
+    /// The geometry when the file was opened; `size` has the current number of blocks.
     geometry: Geometry,
     size: FileSize,
     direct: Option<Direct>,
@@ -69,17 +69,20 @@ pub struct FileVolume {
     fence: Fence,
 }
 
-/// What the page cache can do without waiting for the disk.
+/// The operations that the page cache can perform without waiting for the disk.
 struct PageCache {
-    /// The file is in a file system that is memory.
+    /// The file is in a file system in memory (tmpfs or ramfs).
     in_memory: bool,
-    /// The page cache can return what it holds.
+    /// True while reads may be tried with RWF_NOWAIT: the file is not open for direct I/O, and the file system
+    /// supports the flag.
     reads_at_once: AtomicBool,
-    /// The page cache can take data as far as it has room.
+    /// True while writes may be tried with RWF_NOWAIT: the file is not open for direct I/O, and the file system
+    /// supports the flag.
     writes_at_once: AtomicBool,
 }
 
-/// The syncs of flushes. A sync that began after a flush was called covers the flush, so that several flushes share it.
+/// The syncs of flushes. A sync that began after a flush was called covers the flush, so that several flushes share
+/// it.
 #[derive(Default)]
 struct Syncs {
     called: AtomicU64,
@@ -157,7 +160,7 @@ impl FileVolume {
         self.fence.raise(why);
     }
 
-    /// Takes writes again. Call this when the file is whole and has its name back.
+    /// Allows writes again. Call this when the file is complete and has its name back.
     pub fn unfence(&self) {
         self.fence.lower();
     }
@@ -176,7 +179,7 @@ impl FileVolume {
         self.direct.is_some()
     }
 
-    /// Returns how operations reach the kernel: never `Auto`.
+    /// Returns the engine in use; never `Auto`.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine.kind()
@@ -349,7 +352,7 @@ impl FileVolume {
         if self.page_cache.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
-    /// Returns true if the kernel takes these pieces as they are.
+    /// Returns true if the kernel accepts these pieces without a copy.
     fn takes(&self, data: &Data) -> bool {
         data.parts().len() <= MAX_PIECES
             && self.direct.is_none_or(|direct| {
@@ -509,7 +512,7 @@ mod tests {
             assert!(matches!(volume.flush().await, Err(Error::Device(_))));
         }
         drop(volume);
-        // A program that another test starts has the lock for as long as it takes to begin.
+        // Another test may fork a process, which holds the lock until it executes its program.
         let opened = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
                 match FileVolume::open(&options) {
@@ -521,7 +524,9 @@ mod tests {
         opened.await.expect("nobody keeps it").flush().await.expect("flushed");
     }
 
-    /// What fails in a stable write is its sync, which speaks for earlier writes too.
+    /// A stable write consists of a write and a sync. If it fails, the sync may have failed, which concerns earlier
+    /// writes, too: the test injects such an error, and later flushes must fail. An error for lack of space must not
+    /// have this effect.
     #[tokio::test]
     async fn after_a_stable_write_failed_no_flush_succeeds_unless_there_was_no_room() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -536,7 +541,9 @@ mod tests {
         assert!(matches!(volume.flush().await, Err(Error::Device(_))));
     }
 
-    /// Linux tells a lost write once for each opening of the file, to whoever asks first.
+    /// Linux reports a lost write once for each open file description, to the first one that syncs. The test makes the
+    /// kernel lose a write on a full loop device and then performs a stable write, which receives the report. The
+    /// flush must fail all the same, because it syncs through a file description of its own.
     #[tokio::test]
     async fn a_stable_write_does_not_take_the_news_of_a_loss_away_from_the_flush() {
         let Some(disk) = FullDisk::new() else {
@@ -546,10 +553,10 @@ mod tests {
         let volume = FileVolume::open(&FileVolumeOptions::new(&disk.device)).expect("opened");
         let lost = Data::from(vec![1; 4 << 20]);
         volume.write(Lba(0), lost, Durability::Volatile).await.expect("in the page cache");
-        // The kernel finds out in the background, here with the help of a third opening.
+        // The kernel notices the loss during write-back. A third file description starts that here.
         let other = File::options().write(true).open(&disk.device).expect("opened");
         assert!(rustix::fs::fdatasync(&other).is_err(), "there is no room below");
-        // Straight to the system, so that nothing of ours takes note.
+        // Bypass `FileVolume`, so that its ledger does not record the error.
         let block = [2; 512];
         let written =
             pwritev2(&*volume.file, &[io::IoSlice::new(&block)], 0, ReadWriteFlags::DSYNC);

@@ -1,4 +1,5 @@
-//! Opening a file or block device: what is asked for, what is found, why it is refused.
+//! Opens a file or block device as a volume: checks the options, locks the file, creates it, and reports why
+//! it was refused.
 
 use std::{
     fs::{File, FileType, Metadata},
@@ -19,29 +20,29 @@ use crate::{
     opening::folder_of,
 };
 
-/// How to open a [`super::FileVolume`].
+/// Options for opening a [`super::FileVolume`].
 #[derive(Clone, Debug)]
 pub struct FileVolumeOptions {
     /// The file or block device.
     pub path: PathBuf,
     /// Bytes in a logical block: 512 or 4096.
     pub block_size: u32,
-    /// The size in bytes that the file must have; if it is not there or empty it is made so.
+    /// The size in bytes that the file must have. A missing or empty file is created with this size.
     pub create: Option<u64>,
-    /// Has every block of the file written at least once, so that later writes find their place
-    /// already there: a durable write then takes half the time. Discards write zeros.
+    /// Writes every block of the file once, so that later writes find an allocated block: a durable write
+    /// then takes half the time. Discards write zeros.
     pub preallocate: bool,
-    /// Goes past the page cache (`O_DIRECT`), where the file system can do that in blocks of this
-    /// size; [`super::FileVolume::is_direct`] says whether it does.
+    /// Bypasses the page cache (`O_DIRECT`) if the file system supports blocks of this size;
+    /// [`super::FileVolume::is_direct`] tells whether it does.
     pub direct: bool,
-    /// How operations reach the kernel.
+    /// The engine for operations on the file.
     pub engine: EngineKind,
     /// Opens for reading only.
     pub read_only: bool,
 }
 
 impl FileVolumeOptions {
-    /// An existing file, through the page cache, blocks of 512 bytes.
+    /// Returns options for an existing file with blocks of 512 bytes, through the page cache.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -56,29 +57,29 @@ impl FileVolumeOptions {
     }
 }
 
-/// Why a file cannot be a volume.
+/// The reason why a file cannot be opened as a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum FileVolumeOpenError {
-    /// The block size is neither 512 nor 4096, or the size no multiple of it.
+    /// The block size is neither 512 nor 4096, or the size is not a multiple of it.
     #[error("{0:?}: blocks are 512 or 4096 bytes, and a size is a whole number of them")]
     BlockSize(PathBuf),
-    /// There is not one block.
+    /// The file has less than one block.
     #[error("{0:?} is empty")]
     Empty(PathBuf),
-    /// Another volume, in this process or another, has it open.
+    /// The file is locked by another volume, in this process or another one.
     #[error("{0:?} is in use")]
     InUse(PathBuf),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {doing} {path:?}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation, as a verb phrase for the message.
         doing: &'static str,
-        /// With which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file system has too little room for a file whose blocks are all to be allocated.
+    /// The free space of the file system is less than the preallocated file needs.
     #[error("{path:?} needs {needed} bytes more, and its file system has {free} free")]
     NoRoom {
         /// The path of the file.
@@ -88,43 +89,43 @@ pub enum FileVolumeOpenError {
         /// Free bytes of the file system.
         free: u64,
     },
-    /// A directory, a pipe, or something else without blocks.
+    /// The path is a directory, a pipe, or another object without blocks.
     #[error("{0:?} is neither a file nor a block device")]
     NoStorage(PathBuf),
-    /// The file is there, in another size than asked for.
+    /// The file exists with another size than the options require.
     #[error("{path:?} has {found} bytes, not {expected}")]
     WrongSize {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its size in bytes.
+        /// The size of the file in bytes.
         found: u64,
-        /// The size asked for.
+        /// The required size in bytes.
         expected: u64,
     },
 }
 
-/// A file that can be a volume, locked.
+/// A file that was opened and locked, and can be a volume.
 pub(super) struct OpenedVolumeFile {
     pub(super) file: File,
-    /// The same file, opened once more: what syncs go through. Linux tells of a lost write once
-    /// for each opening, and to whoever syncs first: on `file` that may be a stable write of other
-    /// blocks, after which a flush would be told that all is well.
+    /// A second open file description of the file, for syncs only. Linux reports a lost write once for each
+    /// description, to the first one that syncs. On `file` this could be a stable write of other blocks,
+    /// after which a flush would succeed although data is lost.
     pub(super) syncs: File,
     pub(super) geometry: Geometry,
     pub(super) direct: Option<Direct>,
-    /// In a file system that is memory: no call has anything to wait for, nothing is ever stable.
+    /// The file is in a file system in memory: no call has to wait, and no data is ever stable.
     pub(super) in_memory: bool,
 }
 
-/// What direct I/O asks of memory. Offsets and lengths may be whole blocks of the volume.
+/// The requirements of direct I/O on memory. Offsets and lengths may be whole blocks of the volume.
 #[derive(Clone, Copy)]
 pub(super) struct Direct {
-    /// Addresses and lengths of pieces are multiples of this.
+    /// Addresses and lengths of pieces must be multiples of this.
     pub(super) memory_alignment: usize,
 }
 
-/// Opens, locks, makes and measures the file. `progress` hears of bytes done and bytes in all
-/// while it is filled.
+/// Opens, locks, creates and measures the file. While it is filled, `progress` receives the bytes that are
+/// done and the bytes in all.
 pub(super) fn open(
     options: &FileVolumeOptions,
     progress: &mut dyn FnMut(u64, u64),
@@ -155,7 +156,8 @@ pub(super) fn open(
         narrow(&named.file, path);
     }
 
-    // Before anything is written that could be lost.
+    // Open it before the first write: a description that is opened later does not receive reports of earlier
+    // losses.
     let syncs = open_again(options, &metadata).map_err(failed("open a second time"))?;
     // Read the size under the lock: another process may have created the file a moment ago.
     let was_empty = named.file.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
@@ -249,9 +251,9 @@ fn open_file(options: &FileVolumeOptions) -> io::Result<NamedFile> {
     OpenNamed { write, create, exclusive: write }.open(&options.path)
 }
 
-/// Opens the file that `first` is of once more.
+/// Opens again the file whose metadata is `first`. Fails if the path leads to another file now.
 fn open_again(options: &FileVolumeOptions, first: &Metadata) -> io::Result<File> {
-    // Without O_EXCL, which keeps even the opener from a second opening of a device.
+    // Without O_EXCL: it refuses a second opening of a device even to the process that has it open.
     let how = OpenNamed { write: !options.read_only, ..OpenNamed::default() };
     let file = how.open(&options.path)?.file;
     let again = file.metadata()?;
@@ -261,12 +263,12 @@ fn open_again(options: &FileVolumeOptions, first: &Metadata) -> io::Result<File>
     Ok(file)
 }
 
-/// The size in bytes, after giving it to a new file.
+/// Gives a new file its size. Returns the size in bytes.
 fn size_of(file: &File, options: &FileVolumeOptions) -> Result<u64, FileVolumeOpenError> {
     let path = &options.path;
     let failed =
         |doing| move |source| FileVolumeOpenError::Io { doing, path: path.clone(), source };
-    // A device says 0 in its metadata; its end tells.
+    // The metadata of a device reports size 0, so seek to its end.
     let found = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
     let found = found.map_err(|error| failed("measure")(error.into()))?;
     match options.create {
@@ -316,20 +318,19 @@ fn settle_name(path: &Path, was_empty: bool) -> io::Result<()> {
     }
 }
 
-/// Whether the bytes of a file are nowhere but in memory. Device nodes lie in a file system that
-/// is, and their bytes do not.
+/// Returns true if the data of a file exists in memory only. Device nodes lie in such a file system, but
+/// their data does not.
 fn is_memory(kind: FileType, file_system: u32) -> bool {
     kind.is_file() && matches!(file_system, TMPFS_MAGIC | RAMFS_MAGIC)
 }
 
-/// Whether the file system makes holes. Asked of the place behind the last byte, where nothing
-/// can be lost.
+/// Returns true if the file system can punch holes. Tries it behind the last byte, where no data can be lost.
 fn punches(file: &File, size: u64) -> bool {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(file, mode, size.next_multiple_of(4096), 4096).is_ok()
 }
 
-/// Whether the block device zeroes ranges by itself. A partition has its queue one level up.
+/// Returns true if the block device can zero ranges itself. The queue of a partition is one level up.
 fn unmaps(metadata: &Metadata) -> bool {
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
     ["queue", "../queue"].into_iter().any(|queue| {
@@ -338,14 +339,14 @@ fn unmaps(metadata: &Metadata) -> bool {
     })
 }
 
-/// Switches the page cache off, if whole blocks can do without it. A file where they cannot keeps
-/// it for all of its blocks: mixed access to one page from both sides is not coherent.
+/// Turns on direct I/O if it supports whole blocks of the volume. Otherwise all blocks of the file use the
+/// page cache: direct and cached access to the same page are not coherent.
 fn go_direct(file: &File, block_size: u32) -> Option<Direct> {
     let flags = fcntl_getfl(file).ok()?;
     fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
     let direct = alignment(file, block_size);
     if direct.is_none() {
-        // Worst case it stays on and small calls fail: never a wrong block.
+        // If this fails, direct I/O stays on and small calls fail, but no call accesses a wrong block.
         let _ = fcntl_setfl(file, flags);
     }
     direct
@@ -359,7 +360,7 @@ fn alignment(file: &File, block_size: u32) -> Option<Direct> {
         let fits = offset > 0 && block_size.is_multiple_of(offset) && memory <= 4096;
         return fits.then_some(Direct { memory_alignment: (memory.max(1)) as usize });
     }
-    // An older kernel, or a file system that does not say (tmpfs): try it.
+    // An older kernel or a file system that does not report its alignment (tmpfs): try a read.
     let mut block = Arc::new(IoBufferPool::default()).take(block_size as usize);
     let read = rustix::io::pread(file, &mut block[..], u64::from(block_size));
     read.is_ok().then_some(Direct { memory_alignment: 4096 })

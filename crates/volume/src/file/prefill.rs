@@ -1,7 +1,7 @@
-//! Writing zeros into the holes of a file, so that every block has its place on the disk.
+//! Writes zeros into the holes of a file, so that every block is allocated on the disk.
 //!
-//! `fallocate` alone does not do: it leaves extents marked as unwritten, and each first write
-//! then changes metadata, which doubles the time of a durable append.
+//! `fallocate` alone is not sufficient: it marks extents as unwritten, and each first write then changes
+//! metadata, which doubles the time of a durable append.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -10,8 +10,8 @@ use rustix::{
     io::Errno,
 };
 
-/// Fills the holes below `size`. What holds data stays, so an interrupted fill is resumed.
-/// Synced when it returns.
+/// Fills the holes below `size` and syncs the file. Existing data stays, so a fill that was interrupted can
+/// be resumed.
 pub(super) fn prefill(
     file: &File,
     size: u64,
@@ -42,7 +42,7 @@ pub(super) fn prefill(
     Ok(())
 }
 
-/// The first hole at or after `at`: its first byte and the one after its last.
+/// Returns the first hole at or after `at`: its first byte, and the byte after its last one.
 fn next_hole(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
@@ -61,7 +61,7 @@ fn next_hole(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
 
 /// Large enough that a disk writes it at full speed.
 const PIECE: u64 = 1 << 20;
-/// Bounds how much memory is dirty, and how long the last sync takes.
+/// Bounds the amount of dirty memory and the duration of the last sync.
 const SYNC_EVERY: u64 = 64 << 20;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! Errors of the system that pass, and those that become errors of the volume.
+//! Decides which errors of the system are worth another attempt, and converts the others to errors of the volume.
 
 use std::io;
 
 use super::ledger::{is_no_space, is_passing};
 use crate::{Error, Extent};
 
-/// Number of attempts of an operation that fails with an error that passes.
+/// Number of attempts for an operation that fails with a temporary error.
 pub(super) const TRIES: u32 = 100;
 
-/// Returns `Ok` after an error that passes, `tries` times: then the caller tries again. Otherwise returns the error,
-/// which names the blocks of `extent` if they are known.
+/// Returns `Ok` after a temporary error, `tries` times: the caller then tries again. Otherwise returns the error,
+/// with the blocks of `extent` if they are known.
 pub(super) fn again(
     error: io::Error,
     extent: Option<Extent>,

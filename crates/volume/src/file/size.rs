@@ -1,4 +1,4 @@
-//! The size of a file: it grows and shrinks, and somebody else may cut it short.
+//! The size of a file. It grows and shrinks, and another program may truncate the file.
 
 use std::{
     io,
@@ -10,21 +10,21 @@ use crate::OpenFileChange;
 
 /// The size of a file, in blocks.
 pub(super) struct FileSize {
-    /// The current size.
+    /// The current size, as reported to hosts.
     blocks: AtomicU64,
-    /// The most blocks that the file has had since it was opened, less those that [`FileVolume::shrink`] removed. A
-    /// file with fewer blocks was cut short, also after [`Resizable::refresh`](crate::Resizable::refresh) has found the
-    /// smaller size.
+    /// The largest number of blocks since the file was opened, less those that [`FileVolume::shrink`] removed. A file
+    /// with fewer blocks was truncated by another program, also after
+    /// [`Resizable::refresh`](crate::Resizable::refresh) has found the smaller size.
     whole: AtomicU64,
     /// Counts the calls that made the file smaller. Advances after `whole` is lowered and before the file
     /// is cut.
     cuts: AtomicU64,
-    /// Blocks that are added later are written with zeros, too.
+    /// Blocks that are added later are filled with zeros, too.
     preallocated: bool,
 }
 
 impl FileSize {
-    /// Returns the size of a file that was opened with so many blocks.
+    /// Returns the size of a file that has `blocks` blocks when it is opened.
     pub(super) fn new(blocks: u64, preallocated: bool) -> Self {
         let (whole, cuts) = (AtomicU64::new(blocks), AtomicU64::new(0));
         Self { blocks: AtomicU64::new(blocks), whole, cuts, preallocated }
@@ -40,13 +40,13 @@ impl FileSize {
         self.whole.load(Ordering::Acquire)
     }
 
-    /// Notes the size that the file was found to have.
+    /// Records the size that the file was found to have.
     pub(super) fn note_found(&self, blocks: u64) {
         self.whole.fetch_max(blocks, Ordering::AcqRel);
         self.blocks.store(blocks, Ordering::Relaxed);
     }
 
-    /// Notes that the file is about to be cut to so many blocks.
+    /// Records that the file is about to be cut to `blocks` blocks.
     fn note_cut(&self, blocks: u64) {
         self.whole.fetch_min(blocks, Ordering::AcqRel);
         self.cuts.fetch_add(1, Ordering::AcqRel);
@@ -125,8 +125,8 @@ impl FileVolume {
         Ok(size)
     }
 
-    /// Makes a file smaller, whatever is beyond the new end. A block device is left as it is. Blocks the thread. Writes
-    /// beyond the new end must have ended.
+    /// Makes a file smaller and discards the data beyond the new end. A block device is not changed. Blocks the
+    /// thread. The caller must make sure that writes beyond the new end have ended.
     ///
     /// # Errors
     /// The system's error. The volume has the new size all the same.
@@ -173,7 +173,9 @@ mod tests {
         assert_eq!(volume.change_by(look), cut);
     }
 
-    /// A write beyond the end of a file makes the kernel fill the gap with zeros.
+    /// A write beyond the end of a file makes the kernel fill the gap with zeros. If another program truncates the
+    /// file, neither such a write nor a refresh may make the file look complete again, because the lost blocks would
+    /// read as zeros without notice.
     #[tokio::test]
     async fn a_file_that_was_cut_short_is_not_made_whole_again_by_a_write_or_a_look_at_its_size() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -110,7 +110,7 @@ fn member(name: &str, lower: &Arc<Noted>) -> Option<JoinedVolumeMember> {
     Some(JoinedVolumeMember { name: name.into(), lower, granted, opening, is_dirty })
 }
 
-/// Two of them, with an empty place between.
+/// Joins two members, with an empty region between them.
 fn joined(a: &Arc<Noted>, b: &Arc<Noted>) -> JoinedVolume {
     JoinedVolume::new(vec![member("a", a), None, member("b", b)]).expect("they can be joined")
 }
@@ -171,12 +171,12 @@ fn a_flush_reaches_all_that_were_written_to_and_no_other() {
     let failed = now(joined.flush()).expect_err("it lost something");
     assert!(failed.to_string().contains("b: it was lost"), "{failed}");
     assert_eq!((a.calls(), b.calls()), (vec!["flush"], vec!["flush"]));
-    // Until it has succeeded.
+    // The member with the failed flush is flushed again, until a flush succeeds.
     now(joined.flush()).expect("flushed");
     assert_eq!((a.calls(), b.calls()), (vec![], vec!["flush"]));
 }
 
-/// Begins a flush, and gives it up.
+/// Begins a flush and drops it.
 fn drop_flush(joined: &JoinedVolume) {
     let mut flush = joined.flush();
     assert!(Pin::new(&mut flush).poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -209,7 +209,7 @@ fn a_loss_that_was_told_to_a_flush_that_was_given_up_is_told_to_the_next() {
     b.flush_hangs.store(false, Ordering::SeqCst);
     let told = now(joined.flush()).expect_err("a has lost something");
     assert!(told.to_string().contains("a: it was lost"), "{told}");
-    // Once, as each of them does.
+    // The loss is reported once, as each member does.
     now(joined.flush()).expect("flushed");
 }
 
@@ -310,7 +310,7 @@ fn one_that_went_back_behind_what_it_granted_is_not_succeeded() {
     let mut first = member("a", &a).expect("there");
     (first.granted, first.opening) = (9, 80);
     let mut second = member("b", &b).expect("there");
-    // It is not among those that are still known.
+    // The list of predecessors does not contain opening 75 any more.
     (second.granted, second.opening) = (9, 75);
     let joined = JoinedVolume::new(vec![Some(first), Some(second)]).expect("joined");
     assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);

@@ -1,4 +1,5 @@
-//! From two halves to a mirror: which of them is right, by what their labels say.
+//! Decides from the labels of two legs which leg is right, and what has to be done before the
+//! mirror is used.
 
 use super::{
     MirrorError,
@@ -6,53 +7,55 @@ use super::{
 };
 use crate::{Durability, Error, Extent, Lba, Stack};
 
-/// Bytes at the beginning of a half that are not the mirror's: two labels.
+/// Bytes at the beginning of a leg for its two labels; the blocks of the mirror follow.
 pub(super) const RESERVED_BYTES: u64 = 2 * LABEL_BYTES as u64;
 
-/// What was found at the beginning of a half.
+/// The result of reading the labels of a leg.
 #[derive(Clone, Debug)]
 pub(super) enum MirrorLabelScan {
-    /// The half itself cannot be used.
+    /// The leg is missing.
     Absent,
-    /// A new disk.
+    /// The leg has no label: it is a new disk.
     Blank,
     Label(MirrorLabel),
 }
 
 impl MirrorLabelScan {
-    /// Whether it may be a mirror's only half.
+    /// Returns true if the leg has a label and does not wait to be filled, so that it may hold all
+    /// blocks of a mirror.
     pub fn is_whole(&self) -> bool {
         matches!(self, Self::Label(label) if label.epoch > 0)
     }
 
-    /// Returns true if the label of the half says that it lacks writes.
+    /// Returns true if the label of the leg says that it lacks writes.
     pub fn has_lost(&self) -> bool {
         matches!(self, Self::Label(label) if label.has_lost)
     }
 
-    /// How often its label was written.
+    /// Returns the number of times that the label was written.
     pub fn count(&self) -> u64 {
         if let Self::Label(label) = self { label.count } else { 0 }
     }
 }
 
-/// How a mirror begins.
+/// The decision about the two legs.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum MirrorAssemblyPlan {
-    /// Nothing is on either half.
+    /// Both legs are blank: make a new mirror.
     New,
-    /// Both are right but for these regions.
+    /// Both legs are right, except that they may differ in these regions.
     Both { label: MirrorLabel, dirty: Vec<u32> },
-    /// This one is right; the other is absent or to be filled.
+    /// The leg `right` is right; the other leg is missing or has to be filled.
     One { right: usize, label: MirrorLabel },
 }
 
-/// The newer whole label of a half.
+/// Reads the newer valid label of a leg.
 pub(super) async fn look(index: usize, half: &Stack) -> Result<MirrorLabelScan, MirrorError> {
     let failed = |error| MirrorError::Io { half: index, error };
     let geometry = half.geometry();
     let blocks = (RESERVED_BYTES / u64::from(geometry.block_size)) as u32;
-    // One block more: zeros where labels were, with something behind them, are not a new disk.
+    // Read one block more: a leg with zeros in place of its labels but with data behind them is not
+    // a new disk.
     if geometry.blocks <= u64::from(blocks) {
         return Err(MirrorError::TooSmall { half: index });
     }
@@ -81,7 +84,7 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<MirrorLabelScan, 
     }
 }
 
-/// Writes both copies of the label of a half that nobody uses.
+/// Writes both copies of the label of a leg that is not in use.
 pub(super) async fn write_both_copies(half: &Stack, label: MirrorLabel) -> Result<(), Error> {
     let blocks = LABEL_BYTES as u64 / u64::from(half.geometry().block_size);
     for count in label.count + 1..label.count + 3 {
@@ -91,12 +94,13 @@ pub(super) async fn write_both_copies(half: &Stack, label: MirrorLabel) -> Resul
     half.flush().await
 }
 
-/// Decides. `degraded` takes one half alone for right though the other may have gone on without it.
+/// Makes the decision. With `degraded`, a single leg is accepted as right although the other one
+/// may have newer data.
 pub(super) fn decide(
     found: [MirrorLabelScan; 2],
     degraded: bool,
 ) -> Result<MirrorAssemblyPlan, MirrorError> {
-    // A half that was being filled holds nothing.
+    // A leg with epoch 0 was being filled and is as good as blank.
     let found = found.map(|found| match found {
         MirrorLabelScan::Label(label) if label.epoch == 0 => MirrorLabelScan::Blank,
         found => found,
@@ -119,7 +123,7 @@ pub(super) fn decide(
         let mut dirty = [first.dirty.as_slice(), &second.dirty].concat();
         dirty.sort_unstable();
         dirty.dedup();
-        // Where it was getting another size: nothing is beyond the lesser one.
+        // A crash during a resize leaves two sizes. No block beyond the smaller one is in use.
         let blocks = first.blocks.min(second.blocks);
         return Ok(MirrorAssemblyPlan::Both { label: MirrorLabel { blocks, ..first }, dirty });
     }

@@ -1,11 +1,11 @@
-//! Changes of a mirror's blocks: on both halves, in regions that both have noted before.
+//! Changes of blocks on both legs, in regions that the labels of both legs mark as dirty before.
 
 use std::sync::Arc;
 
 use super::{MirrorLegStatus, pair::MirrorCore};
 use crate::{Data, Durability, Error, Extent, Stack};
 
-/// What is done to both halves.
+/// A change that is applied to both legs.
 #[derive(Clone)]
 pub(super) enum MirrorChange {
     Write(Data, Durability),
@@ -21,7 +21,7 @@ impl MirrorChange {
     }
 }
 
-/// A change under way, until dropped.
+/// A change in progress; it ends when this is dropped.
 pub(super) struct UnderWay {
     pair: Arc<MirrorCore>,
     extent: Extent,
@@ -45,7 +45,7 @@ impl Drop for UnderWay {
 }
 
 impl MirrorCore {
-    /// A change of blocks, on both halves.
+    /// Performs a change on both legs. A leg that fails is left out if the other one has succeeded.
     pub(super) async fn change(
         self: Arc<Self>,
         extent: Extent,
@@ -78,7 +78,8 @@ impl MirrorCore {
         let done = ends.iter().any(|(_, right, end)| *right && end.is_ok());
         for ((half, _, end), (_, _, device)) in ends.into_iter().zip(&targets) {
             if let Err(error) = end {
-                // Neither has it, or only one that nobody believes: nobody is lost by that.
+                // No leg in sync has performed the change; a leg that is being filled does not
+                // count. Return the error and keep both legs.
                 if !done {
                     return Err(error);
                 }
@@ -112,7 +113,7 @@ impl MirrorCore {
         if done { Ok(()) } else { Err(Error::Device("no half of the mirror is there".into())) }
     }
 
-    /// Waits until blocks may be changed, and their regions are noted as dirty.
+    /// Waits until blocks may be changed, and marks their regions as dirty.
     pub(super) async fn admit(self: &Arc<Self>, extent: Extent) -> Result<UnderWay, Error> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -140,7 +141,8 @@ impl MirrorCore {
         }
     }
 
-    /// Notes the regions of `extent`, and some behind them, as dirty; forgets others.
+    /// Marks the regions of `extent`, and some regions behind it, as dirty in the labels. Removes
+    /// marks that are no longer needed.
     pub(super) async fn mark(&self, extent: Extent) -> Result<(), Error> {
         let lost = {
             let mut labels = self.labels.lock().await;
@@ -175,8 +177,9 @@ impl MirrorCore {
         }
     }
 
-    /// Forgets dirty regions, those longest untouched first, until there is room for `more`:
-    /// where nothing is under way, and both halves have flushed since the last change.
+    /// Removes marks of dirty regions until there is room for `more`, beginning with the regions
+    /// that were not changed for the longest time. A mark may be removed if no change of the region
+    /// is in progress and both legs were flushed since the last one.
     pub(super) async fn forget(&self, more: usize) {
         let before = {
             let state = self.state.lock();
@@ -186,7 +189,7 @@ impl MirrorCore {
             state.clock
         };
         for (_, half) in self.in_sync() {
-            // A half that cannot flush is found out by whoever asks it next.
+            // The next call that uses the leg will find the failure and handle it.
             if half.flush().await.is_err() {
                 return;
             }
@@ -194,7 +197,7 @@ impl MirrorCore {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.dirty.sort_unstable_by_key(|&(_, used)| used);
-        // Half of them at once, so that this is not done for every new region.
+        // Remove half of all marks at once, so that this work is not repeated for every new region.
         let mut surplus = (state.dirty.len() + more).saturating_sub(MOST_DIRTY / 2);
         let mut busy: Vec<u32> = state.under_way.iter().flat_map(|&e| self.regions(e)).collect();
         busy.extend(self.doubtful(state));
@@ -206,8 +209,9 @@ impl MirrorCore {
     }
 }
 
-/// Regions noted at once: a sequential writer has its label written once in 16 MiB.
+/// Number of regions that are marked at once: for a sequential writer, the label is written once in
+/// 16 MiB.
 const AHEAD: u32 = 4;
-/// Dirty regions at most, unless more are written to at once: 128 MiB of small regions are compared
-/// after a crash, in less than a second.
+/// Maximum number of dirty regions, unless more are being changed at once. With the smallest
+/// regions, 128 MiB have to be compared after a crash, which takes less than a second.
 const MOST_DIRTY: usize = 32;

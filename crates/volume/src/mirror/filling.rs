@@ -1,4 +1,5 @@
-//! Making halves equal: after a crash, when one was lost, and where one gives something wrong.
+//! Makes the legs equal: compares them after a crash, fills a leg that was lost, and repairs blocks
+//! that one leg cannot read.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -11,7 +12,8 @@ use super::{MirrorError, MirrorLegStatus, pair::MirrorCore};
 use crate::{Data, Durability, Error, Extent, Lba, Stack};
 
 impl MirrorCore {
-    /// Makes what the plan says true on the halves, before the first call.
+    /// Prepares the legs as the plan requires, before the first call: writes labels, and compares
+    /// the `dirty` regions if both legs are used.
     pub(super) async fn begin(
         self: &Arc<Self>,
         right: Option<usize>,
@@ -55,8 +57,9 @@ impl MirrorCore {
         self.put_labels(labels, [1, 0].into_iter(), dirty).await.map_err(failed)
     }
 
-    /// Compares the halves. What one cannot read is written anew from the other; what differs is in
-    /// doubt: one copy may be torn or rotten, and only who reads them can tell which.
+    /// Compares an extent on both legs. A block that one leg cannot read is copied from the other.
+    /// A block that differs becomes doubtful: one copy may be torn or corrupt, and only the user of
+    /// the mirror can tell which.
     async fn compare(&self, extent: Extent) -> Result<(), MirrorError> {
         if self.compare_at_once(extent).await? {
             return Ok(());
@@ -67,7 +70,8 @@ impl MirrorCore {
         Ok(())
     }
 
-    /// Whether it could: not if a half cannot read one of many blocks.
+    /// Compares an extent with one read of each leg. Returns false if a leg cannot read it and it
+    /// has several blocks: the caller then compares block by block.
     async fn compare_at_once(&self, extent: Extent) -> Result<bool, MirrorError> {
         let halves = [0, 1].map(|i| self.data(i).expect("both are there"));
         let (first, second) = tokio::join!(halves[0].read(extent), halves[1].read(extent));
@@ -109,7 +113,8 @@ impl MirrorCore {
         self.state.lock().doubt.extend(differ.map(|(block, _)| (block, 0)));
     }
 
-    /// See [`RedundantCopies::divergent`](crate::RedundantCopies::divergent).
+    /// Implements [`RedundantCopies::divergent`](crate::RedundantCopies::divergent): returns the
+    /// doubtful blocks.
     pub(super) fn in_doubt(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
         for &block in self.state.lock().doubt.keys() {
@@ -123,18 +128,20 @@ impl MirrorCore {
         runs
     }
 
-    /// See [`RedundantCopies::make_equal`](crate::RedundantCopies::make_equal).
+    /// Implements [`RedundantCopies::make_equal`](crate::RedundantCopies::make_equal): copies
+    /// doubtful blocks from the leg that plain reads use.
     pub(super) async fn settle(self: Arc<Self>) -> Result<(), Error> {
         for extent in self.in_doubt() {
             let _held = self.hold(extent.lba.0, extent.end().0).await;
             let from = self.readable(extent);
             let both = self.in_sync();
-            // Several that are read from different halves are rare, and wait for a write.
+            // Skip blocks that have to be read from different legs. They are rare, and the next
+            // write makes them equal.
             let [(half, from)] = from.as_slice() else { continue };
             let Some((other, to)) = both.into_iter().find(|(other, _)| other != half) else {
                 continue;
             };
-            // What cannot be read now stays in doubt.
+            // A block that cannot be read now stays doubtful.
             let Ok(data) = from.read(extent).await else { continue };
             match to.write(extent.lba, data, Durability::Volatile).await {
                 Ok(()) => self.no_doubt(extent),
@@ -144,7 +151,7 @@ impl MirrorCore {
         self.forget_losses().await
     }
 
-    /// Clears the notes of lost writes in the labels, once the halves are equal.
+    /// Clears the flag "lacks writes" in the labels when the legs are equal.
     async fn forget_losses(&self) -> Result<(), Error> {
         let has_lost = self.labels.lock().await.has_lost;
         if has_lost == [false; 2] || !self.state.lock().doubt.is_empty() {
@@ -164,7 +171,7 @@ impl MirrorCore {
         Ok(())
     }
 
-    /// Writes the labels of the halves that hold everything. Which one failed, if one did.
+    /// Writes the labels of the legs that are in sync. Returns the leg that failed, if one did.
     pub(super) async fn write_labels(&self) -> Result<(), (usize, Error)> {
         let mut labels = self.labels.lock().await;
         let dirty = self.state.lock().dirty.iter().map(|&(region, _)| region).collect();
@@ -172,15 +179,16 @@ impl MirrorCore {
         self.put_labels(&mut labels, halves.iter().map(|&(i, _)| i), dirty).await
     }
 
-    /// Fills a half in the background.
+    /// Starts a task that fills a leg in the background.
     pub(super) fn start_filling(self: &Arc<Self>, half: usize) {
         let device = self.data(half);
         let Some(device) = device else { return };
-        // The mirror may go while this is under way.
+        // The task holds a weak reference: the mirror may be dropped while a leg is being filled.
         tokio::spawn(fill(Arc::downgrade(self), half, device));
     }
 
-    /// Copies the blocks from `block` on. Where it came to; `None` if there is nothing to fill.
+    /// Copies one step of blocks from `block` on. Returns the end of the step, or `None` if the leg
+    /// is not to be filled any more.
     pub(super) async fn fill_some(
         self: &Arc<Self>,
         half: usize,
@@ -205,8 +213,8 @@ impl MirrorCore {
         Some(end)
     }
 
-    /// Copies blocks that are held. What cannot be read becomes zeros, and stays in doubt: one bad
-    /// sector must not keep all the others from being on two disks.
+    /// Copies an extent that the caller holds. Blocks that cannot be read become zeros on the new
+    /// leg and stay doubtful: one bad sector must not prevent the redundancy of all others.
     async fn copy(&self, extent: Extent, from: &(usize, Stack), to: &Stack) -> Result<(), Error> {
         let (only, from) = from;
         let failed = |error| Error::Device(format!("the other half: {error}").into());
@@ -250,19 +258,22 @@ impl MirrorCore {
             && half.data.as_ref().is_some_and(|data| Arc::ptr_eq(data, device))
     }
 
-    /// A half has been filled: it counts again.
+    /// Makes a leg that has been filled part of the mirror again.
     pub(super) async fn welcome(self: &Arc<Self>, half: usize, device: &Stack) {
-        // Nothing is under way: what begins after this notes its region first.
+        // No change is in progress while all blocks are held, and a change that begins later first
+        // marks its region.
         let _held = self.hold(0, self.blocks()).await;
         if !self.is_filling(half, device) {
             return;
         }
-        // The other one too: nothing will be dirty any more.
+        // Flush the other leg, too, because the new label will mark only the doubtful regions as
+        // dirty.
         let mut flushed = device.flush().await;
         if let (Ok(()), Some((_, other))) = (&flushed, self.in_sync().pop()) {
             flushed = other.flush().await;
         }
-        // What could not be copied differs, but for what is not there any more.
+        // Blocks that could not be copied differ on the two legs. Doubtful blocks whose readable
+        // copy was on the replaced leg no longer exist.
         let dirty = {
             let mut state = self.state.lock();
             state.doubt.retain(|_, only| *only != half);
@@ -274,20 +285,21 @@ impl MirrorCore {
                 let labels = &mut *labels;
                 let number = std::mem::take(&mut labels.number);
                 (labels.epoch, labels.alone) = (labels.epoch + 1, false);
-                // It first: a crash between the two finds it with the higher epoch, and it holds
-                // everything.
+                // Write the label of the filled leg first: after a crash between the two writes,
+                // this leg has the higher epoch, and it holds all blocks.
                 let order = [half, 1 - half].into_iter();
                 let put = self.put_labels(labels, order, dirty.clone()).await;
                 if put.is_err() {
-                    // The one that was filled may have the epoch between.
+                    // The label of the filled leg may have been written with the new epoch. Give
+                    // the other leg a higher one.
                     (labels.epoch, labels.alone) = (labels.epoch + 1, true);
                     let next = self.next_number.load(Ordering::Acquire);
                     labels.number = if next == 0 { number } else { next };
                     let other = std::iter::once(1 - half);
                     let restored = self.put_labels(labels, other, Vec::new()).await;
                     if let Err((_, error)) = restored {
-                        // The one that was filled may have the higher epoch on its disk: nothing
-                        // that it does not get may be answered any more.
+                        // The filled leg may have the higher epoch on its disk. Stop the other leg
+                        // as well: no write may be acknowledged that the filled leg does not have.
                         let out = MirrorLegStatus::Out(error.to_string().into());
                         self.state.lock().halves[1 - half].standing = out;
                     }
@@ -323,7 +335,8 @@ impl MirrorCore {
         }
         let in_doubt = self.readable(extent).len() < self.in_sync().len();
         if in_doubt && extent.blocks > 1 {
-            // Others of these blocks can be had from either.
+            // Only some of these blocks are doubtful. The others can be read from either leg, so
+            // read block by block.
             let mut blocks = Data::new();
             for block in extent.lba.0..extent.end().0 {
                 let one = Extent { lba: Lba(block), blocks: 1 };
@@ -344,7 +357,8 @@ impl MirrorCore {
         })
     }
 
-    /// See [`RedundantCopies::examine`](crate::RedundantCopies::examine).
+    /// Implements [`RedundantCopies::examine`](crate::RedundantCopies::examine) on the legs that
+    /// are in sync.
     pub(super) async fn examine(
         self: Arc<Self>,
         extent: Extent,
@@ -354,7 +368,7 @@ impl MirrorCore {
         let (mut right, mut wrong, mut unread) = (None, Vec::new(), None);
         for (i, half) in self.in_sync() {
             match half.read(extent).await {
-                // Two that are right and differ: one of them from now on.
+                // Two copies may be right and differ. Take the first one.
                 Ok(data) if right.is_none() && is_right(&data) => right = Some(data),
                 Ok(data) if right.as_ref() == Some(&data) => {}
                 Err(error) if !is_medium(&error) => unread = Some(error),
@@ -377,7 +391,7 @@ impl MirrorCore {
         Ok(right)
     }
 
-    /// Writes blocks anew that a half could not read.
+    /// Repairs blocks that leg `bad` could not read: copies them from the other leg.
     pub(super) async fn mend_read(self: Arc<Self>, bad: usize, extent: Extent) {
         let _held = self.hold(extent.lba.0, extent.end().0).await;
         let good = self.in_sync().into_iter().find(|&(i, _)| i != bad);
@@ -388,8 +402,8 @@ impl MirrorCore {
         }
     }
 
-    /// Writes what one half gave to another that could not, or gave something else. Whether nobody
-    /// reads that any more.
+    /// Writes blocks that were read from one leg over the unreadable or wrong copy of leg `half`.
+    /// Returns true if no read can return the wrong copy any more.
     pub(super) async fn mend(&self, half: usize, extent: Extent, data: Data) -> bool {
         let Some(device) = self.data(half) else { return true };
         match device.write(extent.lba, data, Durability::Stable).await {
@@ -403,12 +417,12 @@ impl MirrorCore {
     }
 }
 
-/// Whether only what was asked for cannot be read, not the whole device.
+/// Returns true for an error that concerns the requested blocks only and not the whole device.
 fn is_medium(error: &Error) -> bool {
     matches!(error, Error::Medium { .. })
 }
 
-/// Fills a half, step by step, as long as its mirror is used.
+/// Fills a leg step by step, until it is complete or the mirror is dropped.
 async fn fill(pair: Weak<MirrorCore>, half: usize, device: Stack) {
     let mut block = 0;
     loop {
@@ -420,10 +434,10 @@ async fn fill(pair: Weak<MirrorCore>, half: usize, device: Stack) {
         let Some(next) = pair.fill_some(half, &device, block).await else { return };
         block = next;
         drop(pair);
-        // As long again for everybody else.
+        // Rest as long as the step took, so that other calls get their share of the disks.
         sleep(started.elapsed().min(LONGEST_REST)).await;
     }
 }
 
-/// Longest rest between two steps of a filling, should one have taken long.
+/// Maximum rest between two steps, for the case that a step took long.
 const LONGEST_REST: Duration = Duration::from_millis(100);

@@ -1,38 +1,39 @@
-//! What each half of a mirror says of itself: which mirror it is of, whether it may be believed
-//! without the other, and where the two may differ after a crash. Written down in
+//! The label of a mirror leg: to which mirror the leg belongs, whether it may be used without the
+//! other leg, and where the two legs may differ after a crash. The format is described in
 //! `docs/formats/mirror.md`.
 
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
 
-/// One state of a label. Of the two copies on a half the one with the higher `count` is newer; they
-/// are written in turn, so that one is whole at any time.
+/// The content of a label. A leg has two copies, and the one with the higher `count` is newer. They
+/// are written alternately, so that one of them is valid at any time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct MirrorLabel {
     pub mirror: [u8; 16],
-    /// Blocks of the mirror.
+    /// Number of blocks of the mirror.
     pub blocks: u64,
-    /// Counts the writes of labels.
+    /// Counts the writes of this leg's label.
     pub count: u64,
-    /// Counts the changes of who belongs to the mirror: the half with the higher one is right.
+    /// Counts the changes of the mirror's membership. The leg with the higher epoch is right.
     pub epoch: u64,
-    /// The other half was lost in this epoch: what was written since is here alone.
+    /// The other leg was lost in this epoch: writes since then are on this leg only.
     pub alone: bool,
-    /// The half lacks writes that it had answered: see [`super::Mirror::note_loss`].
+    /// The leg lacks writes that it had acknowledged: see [`super::Mirror::note_loss`].
     pub has_lost: bool,
-    /// Given by the mirror's user, to be known by while it is alone; 0: none was.
+    /// A number that the user of the mirror has set to recognise its degraded state; 0: none was
+    /// set.
     pub number: u64,
-    /// Regions in which the halves may differ. At most [`MOST_REGIONS`] is the number of each.
+    /// Numbers of the regions in which the legs may differ, each below [`MOST_REGIONS`].
     pub dirty: Vec<u32>,
 }
 
-/// Why a block is no label.
+/// The reason why a block is not a valid label.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MirrorLabelError {
-    /// All zeros.
+    /// The block is all zeros.
     Blank,
-    /// Not ours, torn or damaged.
+    /// The block has another format, or is torn or damaged.
     Garbage,
-    /// Ours, but of this version.
+    /// The label has this version, which the program does not support.
     Version(u32),
 }
 
@@ -57,7 +58,7 @@ impl MirrorLabel {
         block
     }
 
-    /// Reads a label, believing nothing.
+    /// Decodes a label. Treats every byte as hostile.
     pub fn decode(block: &[u8]) -> Result<Self, MirrorLabelError> {
         if block.iter().all(|&byte| byte == 0) {
             return Err(MirrorLabelError::Blank);
@@ -97,13 +98,13 @@ fn u64_at(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Bytes of a label.
+/// Length of a label in bytes.
 pub(super) const LABEL_BYTES: usize = 4096;
-/// Regions that a mirror is divided into, at most: one bit each.
+/// Maximum number of regions of a mirror; each has one bit in the label.
 pub(super) const MOST_REGIONS: u32 = 24576;
 
 const VERSION: u32 = 1;
-/// Flags of a label.
+/// Bits of the field "flags" of a label.
 const ALONE: u32 = 1;
 const HAS_LOST: u32 = 2;
 const MAGIC: &[u8] = b"FBYMIRRO";

@@ -1,8 +1,8 @@
-//! Two halves that hold the same blocks: one may be lost, and replaced, while the volume is used.
+//! A mirror: two legs that hold the same blocks. One leg may be lost and replaced while the volume is in use.
 //!
-//! A write is answered when both halves have it; a half that fails is left out from then on, which
-//! the other notes first. Labels ([`label`]) say after any crash which half is right
-//! ([`assemble`]); a half that lacks something is filled in the background.
+//! A write is acknowledged when both legs have it. A leg that fails is left out from then on; before the next
+//! acknowledgment, the label of the other leg records this. After a crash, the labels ([`label`]) tell which leg is
+//! right ([`assemble`]). A leg that lacks blocks is filled in the background.
 
 mod label;
 mod assemble;
@@ -33,79 +33,80 @@ use change::MirrorChange;
 use label::MirrorLabel;
 use pair::{Labels, MirrorCore, MirrorLeg, MirrorState, region_blocks, slice};
 
-/// Why two halves are no mirror.
+/// The reason why two legs cannot be used as a mirror, or why a change of the mirror failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MirrorError {
-    /// A half cannot be read or written.
+    /// A leg cannot be read or written.
     #[error("half {} of the mirror cannot be used: {error}", half + 1)]
     Io {
-        /// 0 or 1.
+        /// Index of the leg: 0 or 1.
         half: usize,
-        /// What it said.
+        /// The error of the leg.
         error: Error,
     },
-    /// A half holds something else.
+    /// A leg holds other data than a mirror.
     #[error("half {} of the mirror holds something else, or both its labels are damaged", half + 1)]
     NotAHalf {
-        /// 0 or 1.
+        /// Index of the leg: 0 or 1.
         half: usize,
-        /// How it begins.
+        /// The first bytes of the leg.
         begins: [u8; 8],
-        /// Whether the other half has a whole label, and holds everything.
+        /// True if the other leg has a valid label and may hold all blocks.
         other_is_whole: bool,
     },
-    /// A half was written by a newer program.
+    /// A leg was written by a newer program.
     #[error("half {} of the mirror has format version {version}, this program knows 1", half + 1)]
     Version {
-        /// 0 or 1.
+        /// Index of the leg: 0 or 1.
         half: usize,
-        /// What it says.
+        /// The version in the label.
         version: u32,
     },
-    /// A half has fewer blocks than the mirror has or is to have, or than any mirror, or of another size.
+    /// A leg has another block size than the mirror, or too few blocks.
     #[error("half {} of the mirror is too small for it, or has other blocks", half + 1)]
     TooSmall {
-        /// 0 or 1.
+        /// Index of the leg: 0 or 1.
         half: usize,
     },
-    /// The halves are of two mirrors.
+    /// The legs belong to different mirrors.
     #[error("the halves are not of one mirror")]
     Strangers,
-    /// Each half went on without the other.
+    /// Each leg was used without the other one.
     #[error(
         "both halves of the mirror went on without the other: the first is of epoch {}, the second \
          of {}; leave out the one whose writes are to be given up",
         epochs[0], epochs[1]
     )]
     Split {
-        /// Of each half.
+        /// The epoch of each leg.
         epochs: [u64; 2],
     },
-    /// A half is absent or blank, and the other (of this epoch) does not know that it is alone.
+    /// A leg is missing or blank, and the label of the other leg, which has this epoch, does not say that it was used
+    /// alone.
     #[error(
         "half {} of the mirror is not there, and may have newer content than the other one, which \
          is of epoch {epoch}",
         half + 1
     )]
     Absent {
-        /// 0 or 1.
+        /// Index of the leg: 0 or 1.
         half: usize,
-        /// Of the other.
+        /// The epoch of the other leg.
         epoch: u64,
     },
-    /// It does not get another size now.
+    /// The mirror cannot change its size now.
     #[error("the mirror does not get another size: {0}")]
     Size(&'static str),
 }
 
-/// How a half stands.
+/// The state of a mirror leg.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum MirrorLegStatus {
-    /// It holds everything.
+    /// The leg holds all blocks.
     InSync,
-    /// It is being filled, and has everything before this block.
+    /// The leg is being filled and holds all blocks before this one.
     Filling(u64),
-    /// It is not used, for this reason.
+    /// The leg is not in use, for this reason.
     Out(Arc<str>),
 }
 
@@ -119,44 +120,44 @@ impl fmt::Display for MirrorLegStatus {
     }
 }
 
-/// One half has what the other does not have, or may not.
+/// The state of a degraded mirror: one leg has, or may have, writes that the other one does not have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DegradedMirror {
-    /// Since this change of who belongs to the mirror: another one each time.
+    /// The epoch in which the mirror became degraded; different each time.
     pub epoch: u64,
-    /// What was given with [`Mirror::set_number`] before; 0 if nothing was.
+    /// The number that was set with [`Mirror::set_number`] before; 0: none was set.
     pub number: u64,
 }
 
-/// What a half says of itself.
+/// The public part of the label of a leg.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HalfLabel {
-    /// Which mirror it is of.
+    /// The id of the mirror.
     pub mirror: [u8; 16],
-    /// How many changes of who belongs to the mirror it knows of; 0: it was being filled, and holds
-    /// nothing.
+    /// The number of the last membership change that the leg has recorded; 0: the leg was being filled and holds no
+    /// valid data.
     pub epoch: u64,
-    /// It went on without the other.
+    /// The leg was used without the other one.
     pub alone: bool,
-    /// The half lacks writes that it had answered: see [`Mirror::note_loss`].
+    /// The leg lacks writes that it had acknowledged: see [`Mirror::note_loss`].
     pub has_lost: bool,
 }
 
-/// A volume on two halves. Lives inside a tokio runtime.
+/// A volume on two legs. It needs a tokio runtime.
 pub struct Mirror {
     pair: Arc<MirrorCore>,
 }
 
 impl Mirror {
-    /// Puts two halves together; one may be absent. Blank halves become a new mirror, `id`, which
-    /// nobody else may draw. Where they may differ after a crash, they are compared before this
-    /// returns: blocks that do are [`RedundantCopies::divergent`], and what one cannot read is written anew from
-    /// the other. A half that lacks more is filled from then on.
+    /// Opens a mirror of two legs, one of which may be absent. Two blank legs become a new mirror with the id `id`,
+    /// which must be unique. Regions in which the legs may differ after a crash are compared before this returns:
+    /// blocks that differ are reported by [`RedundantCopies::divergent`], and a block that one leg cannot read is
+    /// copied from the other. A leg that lacks more is filled in the background.
     ///
-    /// `degraded` goes on with one half though the other may have newer content.
+    /// With `degraded`, the mirror opens with one leg although the other may have newer data.
     ///
     /// # Errors
-    /// Nothing was changed, except for [`MirrorError::Io`].
+    /// Both legs are unchanged, except after [`MirrorError::Io`].
     pub async fn open(
         halves: [Option<Stack>; 2],
         id: [u8; 16],
@@ -164,7 +165,8 @@ impl Mirror {
     ) -> Result<Self, MirrorError> {
         let (plan, geometry, counts, has_lost) = survey(&halves, degraded).await?;
         let (id, right, dirty, labels) = match plan {
-            // As if the first had been alone: however far this comes, one is right.
+            // Label a new mirror as if the first leg had been used alone: after a crash at any point, one leg is
+            // right.
             MirrorAssemblyPlan::New => (
                 id,
                 None,
@@ -177,7 +179,7 @@ impl Mirror {
                 (label.mirror, None, dirty, labels)
             }
             MirrorAssemblyPlan::One { right, label } => {
-                // Another epoch: the other half may not know yet that it lacks something.
+                // Begin a new epoch: the label of the other leg may not show yet that it lacks writes.
                 let epoch = label.epoch + u64::from(!label.alone);
                 let labels = Labels { epoch, alone: true, number: label.number, counts, has_lost };
                 (label.mirror, Some(right), Vec::new(), labels)
@@ -220,7 +222,7 @@ impl Mirror {
         Ok(Self { pair })
     }
 
-    /// The blocks as they are now, for reading alone; changes nothing.
+    /// Returns the blocks of the right leg for reading only. Changes nothing.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -234,7 +236,7 @@ impl Mirror {
         Ok(slice(half, geometry) as Stack)
     }
 
-    /// What a half says of itself; `None` if it is blank. Changes nothing.
+    /// Returns the label of a leg; `None` if the leg is blank. Changes nothing.
     ///
     /// # Errors
     /// It cannot be read, or holds something else.
@@ -247,13 +249,13 @@ impl Mirror {
         })
     }
 
-    /// Notes in the label of a half whether it lacks writes that it had answered. No mirror may use the half meanwhile.
-    /// Such a half may be opened together with the other one, because the two differ only in the regions that their
-    /// labels name. It must not be opened alone. The note stays until both halves are equal, or until the half is filled
-    /// anew.
+    /// Records in the label of a leg whether it lacks writes that it had acknowledged. No mirror may use the leg
+    /// during the call. Such a leg may be opened together with the other one, because the two differ only in the
+    /// regions that their labels mark as dirty. It must not be opened alone. The flag stays until both legs are equal,
+    /// or until the leg is filled again.
     ///
     /// # Errors
-    /// The half cannot be read or written, or holds something else.
+    /// The leg cannot be read or written, or holds other data.
     pub async fn note_loss(half: &Stack, has_lost: bool) -> Result<(), MirrorError> {
         let MirrorLabelScan::Label(mut label) = look(0, half).await? else { return Ok(()) };
         if label.has_lost == has_lost {
@@ -263,48 +265,49 @@ impl Mirror {
         write_both_copies(half, label).await.map_err(|error| MirrorError::Io { half: 0, error })
     }
 
-    /// Which mirror it is: as its labels have it.
+    /// Returns the id of the mirror, as in its labels.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
         self.pair.id
     }
 
-    /// Whether one half has what the other does not have, from before the first such answer on until
-    /// both hold everything again.
+    /// Returns the degraded state: from before the first acknowledgment that only one leg has, until both legs hold
+    /// all blocks again.
     #[must_use]
     pub fn alone(&self) -> Option<DegradedMirror> {
         self.pair.state.lock().alone
     }
 
-    /// What the label says, beside the epoch, when it goes on alone the next time.
+    /// Sets the number that the label records, besides the epoch, when the mirror becomes degraded the next time.
     pub fn set_number(&self, number: u64) {
         self.pair.next_number.store(number, Ordering::Release);
     }
 
-    /// How the two halves stand.
+    /// Returns the states of both legs.
     #[must_use]
     pub fn standings(&self) -> [MirrorLegStatus; 2] {
         let state = self.pair.state.lock();
         [0, 1].map(|i: usize| state.halves[i].standing.clone())
     }
 
-    /// Blocks or runs of blocks that were written anew from the other half since the opening.
+    /// Returns the number of repairs since the mirror was opened; each copies a block or a run of blocks from the
+    /// other leg.
     #[must_use]
     pub fn mended(&self) -> u64 {
         self.pair.mended.load(Ordering::Relaxed)
     }
 
-    /// Blocks that no half could read when one was filled since the opening: they are zeros on the
-    /// new half.
+    /// Returns the number of blocks that no leg could read while a leg was filled, since the mirror was opened. They
+    /// are zeros on the new leg.
     #[must_use]
     pub fn zeroed(&self) -> u64 {
         self.pair.zeroed.load(Ordering::Relaxed)
     }
 
-    /// Lets go of the device of a half, which is lost from then on.
+    /// Releases the device of a leg. The leg is lost from then on.
     ///
     /// # Errors
-    /// The other half does not hold everything, or cannot note it.
+    /// The other leg does not hold all blocks, or cannot record the loss.
     pub async fn release(&self, half: usize) -> Result<(), MirrorError> {
         let error = Error::Device("it was let go of".into());
         self.give_up(half, &error).await?;
@@ -314,11 +317,10 @@ impl Mirror {
         Ok(())
     }
 
-    /// Takes another device for a half, which is lost from then on, and fills it. What the new one
-    /// holds is written over.
+    /// Replaces the device of a leg and fills the new one. Its content is overwritten.
     ///
     /// # Errors
-    /// The other half does not hold everything, or the device cannot be a half.
+    /// The other leg does not hold all blocks, or the device cannot be a leg.
     pub async fn replace(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
         let pair = &self.pair;
         pair.fits(half, &device)?;
@@ -326,9 +328,9 @@ impl Mirror {
         self.give_up(half, &error).await?;
         {
             let mut state = pair.state.lock();
-            // Not a block is written to it while its label may say that it is whole.
+            // Write no block to the device while its label may say that it is complete.
             let standing = MirrorLegStatus::Out("it is not void yet".into());
-            // It may have got another size meanwhile.
+            // The mirror may have been resized in the meantime.
             pair.fits(half, &device)?;
             state.halves[half] = MirrorLeg::new(Some(device), pair.geometry(), standing);
         }
@@ -342,26 +344,26 @@ impl Mirror {
         Ok(())
     }
 
-    /// Gives the mirror so many blocks, while it is used: more, which both devices have to have already,
-    /// behind [`Self::reserved_bytes`]; or fewer, if nobody uses those beyond any more. What is new may
-    /// differ on the two halves until it was written.
+    /// Changes the number of blocks while the mirror is in use. For more blocks, both devices must already have them,
+    /// behind [`Self::reserved_bytes`]. For fewer blocks, the blocks beyond the new end must not be in use any more.
+    /// New blocks may differ on the two legs until they are written.
     ///
     /// # Errors
-    /// It has the size that it had. [`MirrorError::Size`] while a half is lost or being filled;
-    /// [`MirrorError::TooSmall`]; [`MirrorError::Io`], and the half is lost.
+    /// The mirror keeps its size. [`MirrorError::Size`] while a leg is lost or being filled;
+    /// [`MirrorError::TooSmall`]; [`MirrorError::Io`], and the leg is lost.
     pub async fn resize(&self, blocks: u64) -> Result<(), MirrorError> {
-        // To its end, though its caller may give it up: labels and size have to agree.
+        // Run in a task, so that it ends even if the caller drops the call: labels and size have to agree.
         let ended = tokio::spawn(Arc::clone(&self.pair).resize(blocks)).await;
         ended.unwrap_or(Err(MirrorError::Size("it was closed during the call")))
     }
 
-    /// Bytes of a half before the mirror's own.
+    /// Returns the bytes at the beginning of a leg that are not blocks of the mirror.
     #[must_use]
     pub const fn reserved_bytes() -> u64 {
         RESERVED_BYTES
     }
 
-    /// Leaves out a half, whatever it is on.
+    /// Leaves out a leg, whatever device it has.
     async fn give_up(&self, half: usize, error: &Error) -> Result<(), MirrorError> {
         let Some(device) = self.pair.data(half) else { return Ok(()) };
         let lost = self.pair.lose(half, &device, error).await;
@@ -428,8 +430,7 @@ impl RedundantCopies for Mirror {
     }
 }
 
-/// Runs a change to its end, though its caller may give it up: half of it would leave the halves
-/// different.
+/// Runs a change to its end even if the caller drops the call: a change on only one leg would make the legs differ.
 async fn to_the_end(
     change: impl Future<Output = Result<(), Error>> + Send + 'static,
 ) -> Result<(), Error> {
@@ -437,7 +438,7 @@ async fn to_the_end(
     ended.unwrap_or_else(|_| Err(Error::Device("the mirror was closed during the call".into())))
 }
 
-/// What the halves say, and what they can hold.
+/// Reads the labels of the legs and checks their sizes.
 async fn survey(
     halves: &[Option<Stack>; 2],
     degraded: bool,
@@ -449,7 +450,7 @@ async fn survey(
         match look(i, half).await {
             Ok(label) => found[i] = label,
             Err(error @ MirrorError::NotAHalf { .. }) if refused.is_none() => refused = Some(error),
-            // None is whole: say so of the first.
+            // Neither leg has a valid label. Report the first one.
             Err(MirrorError::NotAHalf { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! The mirror without its outside: its halves, what their labels say, and which blocks nobody may
-//! change for a while.
+//! The core of a mirror, which calls and the filling task share: the legs, the content of their labels, and the
+//! blocks that must not be changed at the moment.
 
 use std::{
     collections::BTreeMap,
@@ -19,61 +19,61 @@ use super::{
 };
 use crate::{Durability, Error, Extent, Geometry, Lba, SliceVolume, Stack};
 
-/// The mirror without its outside: what calls and the filling share.
+/// The state and the operations that calls and the filling task share. Lock order: `labels` before `state`.
 pub(super) struct MirrorCore {
     pub(super) id: [u8; 16],
-    /// But for the number of blocks.
+    /// The geometry, except for the number of blocks.
     pub(super) shape: Geometry,
     pub(super) blocks: AtomicU64,
     pub(super) region_blocks: u64,
     pub(super) state: Mutex<MirrorState>,
-    /// Who changes labels takes turns.
+    /// Held while labels are changed, so that label writes do not interleave.
     pub(super) labels: AsyncMutex<Labels>,
-    /// A call has ended, or whoever had blocks for itself.
+    /// Notified when a call has ended, and when held blocks are released.
     pub(super) changed: Notify,
     pub(super) mended: AtomicU64,
-    /// Blocks that could not be read when a half was filled.
+    /// Blocks that could not be read while a leg was filled.
     pub(super) zeroed: AtomicU64,
-    /// What it is known by when it is alone the next time.
+    /// The number that the label records when the mirror becomes degraded the next time.
     pub(super) next_number: AtomicU64,
 }
 
 pub(super) struct MirrorState {
     pub(super) halves: [MirrorLeg; 2],
-    /// One half has what the other has not, or may have.
+    /// The degraded state, if one leg has or may have writes that the other does not have.
     pub(super) alone: Option<DegradedMirror>,
-    /// Regions that the labels name, with when they were last written to.
+    /// Regions that the labels mark as dirty, with the value of `clock` at their last change.
     pub(super) dirty: Vec<(u32, u64)>,
-    /// Blocks that differ, and which half plain reads take: until somebody has judged them, nobody
-    /// knows which is right. They are in dirty regions, if both halves are used.
+    /// Doubtful blocks: those that differ on the two legs, with the leg that plain reads use until a user has
+    /// judged the copies. If both legs are in use, their regions are dirty.
     pub(super) doubt: BTreeMap<u64, usize>,
-    /// Changes under way.
+    /// The extents of changes in progress.
     pub(super) under_way: Vec<Extent>,
-    /// Blocks that nobody may change: first, and the one after the last.
+    /// Blocks that no call may change: the first, and the one after the last.
     pub(super) held: Option<(u64, u64)>,
-    /// Counts the ends of changes.
+    /// Counts the changes that have ended.
     pub(super) clock: u64,
 }
 
 pub(super) struct MirrorLeg {
-    /// The whole device, with its labels.
+    /// The whole device, including the labels.
     pub(super) device: Option<Stack>,
-    /// The mirror's blocks on it.
+    /// The blocks of the mirror on the device.
     pub(super) data: Option<Stack>,
-    /// The same: to make it longer or shorter.
+    /// A second reference to `data`, with the type that can be resized.
     pub(super) slice: Option<Arc<SliceVolume>>,
     pub(super) standing: MirrorLegStatus,
 }
 
-/// What the labels say now.
+/// The current content of the labels.
 pub(super) struct Labels {
     pub(super) epoch: u64,
     pub(super) alone: bool,
-    /// While it is alone.
+    /// The number to record while the mirror is degraded.
     pub(super) number: u64,
-    /// Of each half: its copies take turns.
+    /// The write count of each leg's label; its lowest bit selects the copy to write.
     pub(super) counts: [u64; 2],
-    /// For each half: it lacks writes that it had answered, and has not been made equal to the other half since.
+    /// For each leg: it lacks writes that it had acknowledged, and has not been made equal to the other leg since.
     pub(super) has_lost: [bool; 2],
 }
 
@@ -83,13 +83,13 @@ impl Labels {
     }
 }
 
-/// Blocks that nobody may change, until dropped.
+/// Blocks that no other call may change, until this is dropped.
 pub(super) struct HeldMirrorBlocks {
     pub(super) pair: Arc<MirrorCore>,
 }
 
 impl MirrorLeg {
-    /// A device, of which the mirror has so much; or none.
+    /// Makes a leg of a device, on which the mirror has `geometry`, or a leg without a device.
     pub(super) fn new(
         device: Option<Stack>,
         geometry: Geometry,
@@ -106,7 +106,7 @@ impl MirrorCore {
         Geometry { blocks: self.blocks(), ..self.shape }
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks of the mirror.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Acquire)
     }
@@ -115,7 +115,7 @@ impl MirrorCore {
         self.state.lock().halves[half].data.clone()
     }
 
-    /// The halves that hold everything.
+    /// Returns the legs that hold all blocks.
     pub(super) fn in_sync(&self) -> Vec<(usize, Stack)> {
         let state = self.state.lock();
         let halves = state.halves.iter().enumerate();
@@ -125,11 +125,12 @@ impl MirrorCore {
             .collect()
     }
 
-    /// The halves that a plain read may take.
+    /// Returns the legs from which a plain read may take `extent`.
     pub(super) fn readable(&self, extent: Extent) -> Vec<(usize, Stack)> {
         let mut halves = self.in_sync();
         let state = self.state.lock();
-        // Not one content now and another one later.
+        // A doubtful block must always be read from the same leg, so that its content does not change between
+        // reads.
         for &only in state.doubt.range(extent.lba.0..extent.end().0).map(|(_, half)| half) {
             halves.retain(|&(half, _)| half == only);
         }
@@ -142,7 +143,7 @@ impl MirrorCore {
         (extent.lba.0 / self.region_blocks) as u32..=last as u32
     }
 
-    /// These blocks do not differ any more.
+    /// Records that these blocks are equal on both legs.
     pub(super) fn no_doubt(&self, extent: Extent) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -150,7 +151,7 @@ impl MirrorCore {
             return;
         }
         state.doubt.retain(|&block, _| block < extent.lba.0 || extent.end().0 <= block);
-        // Their regions are dirty until both halves have flushed after this.
+        // Their regions stay dirty until both legs have been flushed after this.
         state.clock += 1;
         for region in self.regions(extent) {
             if let Some((_, used)) = state.dirty.iter_mut().find(|(dirty, _)| *dirty == region) {
@@ -159,7 +160,7 @@ impl MirrorCore {
         }
     }
 
-    /// The regions that have blocks in doubt.
+    /// Returns the regions that contain doubtful blocks.
     pub(super) fn doubtful(&self, state: &MirrorState) -> Vec<u32> {
         let mut regions: Vec<u32> =
             state.doubt.keys().map(|block| (block / self.region_blocks) as u32).collect();
@@ -167,7 +168,7 @@ impl MirrorCore {
         regions
     }
 
-    /// Writes labels to some halves, one after the other.
+    /// Writes the labels of some legs, one after the other.
     pub(super) async fn put_labels(
         &self,
         labels: &mut Labels,
@@ -204,14 +205,16 @@ impl MirrorCore {
         let blocks = LABEL_BYTES as u64 / u64::from(self.shape.block_size);
         let lba = Lba(label.count % 2 * blocks);
         device.write(lba, label.encode().into(), Durability::Stable).await?;
-        // A half with an NVRAM in front of its disk answers a write from the NVRAM. The label must be on the disk.
+        // A leg with an NVRAM in front of its disk acknowledges a write from the NVRAM. The label must be on the
+        // disk.
         device.flush().await?;
-        // A write that failed may have torn its copy: it is written again.
+        // Advance the count only after success: a failed write may have torn its copy, which is then written
+        // again.
         labels.counts[half] = label.count;
         Ok(())
     }
 
-    /// Says on a half that is to be filled that it holds nothing.
+    /// Writes labels with epoch 0 to a leg that is to be filled: it holds no valid data.
     pub(super) async fn void(&self, half: usize) -> Result<(), MirrorError> {
         let mut labels = self.labels.lock().await;
         let mut label = MirrorLabel {
@@ -225,7 +228,7 @@ impl MirrorCore {
             dirty: Vec::new(),
         };
         labels.has_lost[half] = false;
-        // Both copies: none of what it was may be found.
+        // Write both copies, so that no label of its former use remains.
         for _ in 0..2 {
             let put = self.put_label(&mut labels, half, &mut label).await;
             put.map_err(|error| MirrorError::Io { half, error })?;
@@ -233,11 +236,11 @@ impl MirrorCore {
         Ok(())
     }
 
-    /// Leaves a half out from now on, if it still is on this device. The other one has noted it when
-    /// this returns: only then may anything be answered that the lost one does not have.
+    /// Leaves a leg out if it still uses this device. When this returns, the label of the other leg records the
+    /// loss. Only then may a write be acknowledged that the lost leg does not have.
     ///
     /// # Errors
-    /// The other half does not hold everything, or cannot note it. Then nothing has changed.
+    /// The other leg does not hold all blocks, or cannot record the loss. Then nothing has changed.
     pub(super) async fn lose(
         &self,
         half: usize,
@@ -254,7 +257,7 @@ impl MirrorCore {
             }
             match &state.halves[half].standing {
                 MirrorLegStatus::Out(_) => return Ok(()),
-                // Nobody took it for right.
+                // The leg was not in sync, so no label has to record the loss.
                 MirrorLegStatus::Filling(_) => {
                     tracing::error!(half = half + 1, %error, "a half of the mirror cannot be filled");
                     state.halves[half].standing = MirrorLegStatus::Out(error.to_string().into());
@@ -275,7 +278,7 @@ impl MirrorCore {
         if let Err((_, error)) =
             self.put_labels(&mut labels, std::iter::once(other), Vec::new()).await
         {
-            // It may have reached the disk all the same: this epoch is not used again.
+            // The failed write may have reached the disk: this epoch is not used again.
             (labels.alone, labels.number) = before;
             return Err(error);
         }
@@ -288,7 +291,7 @@ impl MirrorCore {
         Ok(())
     }
 
-    /// Has blocks for itself: no change of them is under way, and none begins.
+    /// Takes exclusive access to blocks: waits until no change of them is in progress, and blocks new ones.
     pub(super) async fn hold(self: &Arc<Self>, first: u64, end: u64) -> HeldMirrorBlocks {
         self.wait_until(|state| {
             let free = state.held.is_none();
@@ -306,7 +309,7 @@ impl MirrorCore {
         held
     }
 
-    /// Waits until `check` holds; it is asked again after every change.
+    /// Waits until `check` returns true. It is called again after every end of a call.
     pub(super) async fn wait_until(&self, check: impl Fn(&mut MirrorState) -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -318,7 +321,7 @@ impl MirrorCore {
         }
     }
 
-    /// What is read or compared at once.
+    /// Returns the number of blocks that are copied or compared in one step.
     pub(super) fn step_blocks(&self) -> u64 {
         STEP_BYTES / u64::from(self.shape.block_size)
     }
@@ -341,7 +344,8 @@ pub(super) fn region_blocks(geometry: &Geometry) -> u64 {
     geometry.blocks.div_ceil(u64::from(MOST_REGIONS)).max(least).next_power_of_two()
 }
 
-/// Smallest region, 4 MiB: what is compared of it after a crash takes some ten milliseconds.
+/// Smallest region in bytes: to compare 4 MiB after a crash takes some ten milliseconds.
 const LEAST_REGION: u64 = 4 << 20;
-/// Copied or compared at once: a disk does it at nearly full speed, and who waits waits little.
+/// Bytes that are copied or compared in one step: a disk is nearly at full speed, and calls that wait for these
+/// blocks wait only briefly.
 const STEP_BYTES: u64 = 1 << 20;

@@ -1,8 +1,8 @@
-//! Another size for a mirror that is used: on both halves, or on none.
+//! Changes the size of a mirror in use: on both legs or on neither.
 //!
-//! Blocks are used beyond the former end only when both labels tell of them, and are used no more
-//! before the first label leaves them out. So of two labels that a crash has left different the lesser
-//! size is enough.
+//! Blocks beyond the former end are used only after both labels have the larger size. Blocks beyond a
+//! smaller end are no longer used before the first label has the smaller size. If a crash leaves
+//! labels with different sizes, the smaller size is therefore sufficient.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -14,11 +14,12 @@ use super::{
 use crate::{Geometry, Stack};
 
 impl MirrorCore {
-    /// See [`super::Mirror::resize`].
+    /// Changes the number of blocks: see [`super::Mirror::resize`].
     pub(super) async fn resize(self: Arc<Self>, blocks: u64) -> Result<(), MirrorError> {
         let shape = Geometry { blocks, ..self.shape };
         if blocks == 0 || region_blocks(&shape) != self.region_blocks {
-            // A bit of a label would mean other blocks than before.
+            // With another region size, the dirty bits in the labels would stand for other blocks than
+            // before.
             let why = "its labels would note what is written in regions of another size";
             return Err(MirrorError::Size(why));
         }
@@ -38,7 +39,8 @@ impl MirrorCore {
             state.doubt.retain(|&block, _| block < blocks);
             state.dirty.iter().map(|&(region, _)| region).collect()
         };
-        // Also if it has that size: an earlier try may have reached one of them.
+        // Write the labels even if the size is unchanged: an earlier attempt may have reached one of
+        // them.
         let put = self.put_labels(&mut labels, [0, 1].into_iter(), dirty).await;
         let Err((half, error)) = put else {
             return self.set_blocks(blocks);
@@ -47,14 +49,15 @@ impl MirrorCore {
         self.set_blocks(before)?;
         drop(labels);
         if let Some(data) = self.data(half) {
-            // Its label may say the one or the other, which the other half cannot know.
+            // The label of this leg may have either size, which the other leg cannot know. Leave the
+            // leg out.
             let lost = self.lose(half, &data, &error).await;
             lost.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
         }
         Err(MirrorError::Io { half, error })
     }
 
-    /// The devices of both halves, if both hold everything.
+    /// Returns the devices of both legs, if both hold all blocks.
     fn whole_devices(&self) -> Result<[Stack; 2], MirrorError> {
         let state = self.state.lock();
         let whole = state.halves.iter().filter(|half| half.standing == MirrorLegStatus::InSync);
@@ -62,7 +65,7 @@ impl MirrorCore {
         devices.try_into().map_err(|_| MirrorError::Size("a half is lost or being filled"))
     }
 
-    /// Has the halves take calls for so many blocks.
+    /// Sets the number of blocks for which the legs accept calls.
     fn set_blocks(&self, blocks: u64) -> Result<(), MirrorError> {
         for (half, of_mirror) in self.state.lock().halves.iter().enumerate() {
             if let Some(slice) = &of_mirror.slice {
@@ -72,7 +75,7 @@ impl MirrorCore {
         Ok(())
     }
 
-    /// Whether a device can be a half.
+    /// Checks whether a device can be a leg of this mirror.
     pub(super) fn fits(&self, half: usize, device: &Stack) -> Result<(), MirrorError> {
         self.fits_with(half, device, self.blocks())
     }

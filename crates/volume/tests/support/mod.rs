@@ -1,10 +1,10 @@
-//! Which engines there are, and how to be without one.
+//! Reports which engines the kernel allows, and makes it refuse io_uring.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use volume::{EngineKind, FileVolume, FileVolumeOptions};
 
-/// The engines that this kernel allows.
+/// Returns the engines that this kernel allows.
 pub fn engines() -> Vec<EngineKind> {
     if uring_is_there() {
         vec![EngineKind::Uring, EngineKind::Psync]
@@ -13,7 +13,7 @@ pub fn engines() -> Vec<EngineKind> {
     }
 }
 
-/// Whether the kernel allows io_uring; containers often do not.
+/// Returns true if the kernel allows io_uring; in containers it often does not.
 pub fn uring_is_there() -> bool {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(4096).expect("room");
@@ -26,8 +26,8 @@ pub fn uring_is_there() -> bool {
     there
 }
 
-/// From now on the kernel refuses io_uring to this thread and to those it starts, as a container
-/// does: a seccomp filter gives EPERM.
+/// Makes the kernel refuse io_uring to this thread and the threads that it starts, as in a
+/// container: installs a seccomp filter that returns EPERM.
 pub fn refuse_uring() {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -41,7 +41,7 @@ pub fn refuse_uring() {
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its filter live over the calls, and the kernel copies them.
+    // SAFETY: program and filter exist until the calls return, and the kernel copies them.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_MODE_FILTER;
