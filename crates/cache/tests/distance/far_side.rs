@@ -1,4 +1,4 @@
-//! A line with a rate, and an array of disks behind it.
+//! The simulated far end: a link with a rate and a delay, and an array of disks behind it.
 
 use std::time::Duration;
 
@@ -9,15 +9,16 @@ use tokio::{
 };
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// Eight disks in an array, as in the paper (section 3.1).
+/// Number of disks in the array, as in the paper (section 3.1).
 const DISKS: usize = 8;
-/// Seek, half a turn at 10,000 per minute, and 8 KiB from the platter.
+/// Service time of a disk: seek, half a revolution at 10,000 per minute, and 8 KiB from the
+/// platter.
 const SERVICE: Duration = Duration::from_millis(8);
-/// An iSCSI header and those of TCP, IP and Ethernet below it.
+/// Bytes of the headers of a message: iSCSI (48), and TCP, IP and Ethernet (54).
 const HEADERS: u64 = 48 + 54;
 
-/// Disks of which each does one thing at a time; writes are in their cache at once, and leave it as
-/// fast as reads.
+/// Disks that serve one access at a time each. A write is acknowledged from the disk's cache at
+/// once, and written to the platter at the speed of a read.
 pub struct Disks {
     lower: Stack,
     free: Semaphore,
@@ -70,13 +71,13 @@ impl Volume for Disks {
     }
 }
 
-/// A line: in each direction one thing leaves after the other, and arrives a delay later.
+/// A link. In each direction, messages leave one after the other and arrive after the delay.
 pub struct Wire {
     lower: Stack,
     delay: Duration,
-    /// Bits per second.
+    /// Rate of each direction in bits per second.
     rate: u64,
-    /// See [`volume::Extensions::most_calls`].
+    /// The reported limit of concurrent calls: see [`volume::Extensions::most_calls`].
     most_calls: Option<usize>,
     there: Mutex<Instant>,
     back: Mutex<Instant>,
@@ -88,7 +89,7 @@ impl Wire {
         Self { lower, delay, rate, most_calls: None, there: free(), back: free() }
     }
 
-    /// Sets the most calls that the far side performs at once.
+    /// Sets the maximum number of calls that the far volume performs at once.
     pub fn with_most_calls(self, calls: usize) -> Self {
         Self { most_calls: Some(calls), ..self }
     }

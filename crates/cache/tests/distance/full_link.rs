@@ -16,7 +16,7 @@ const BYTES: u64 = 256 << 20;
 const PIECE: u64 = 1 << 20;
 /// The one-way delay of the link.
 const ONE_WAY: Duration = Duration::from_millis(50);
-/// The bytes that a gigabit holds in a round trip of 100 ms.
+/// Bytes that a link of 1 Gbit/s holds in a round trip of 100 ms (bandwidth × delay).
 const HELD: u64 = GIGABIT / 8 / 10;
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! A host that runs something like PostMark: small files, made, read, appended to and deleted.
+//! A host with a program like PostMark: it creates, reads, appends to and deletes small files.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,40 +10,41 @@ use tokio::{
 };
 use volume::{Durability, Extent, Lba, Stack};
 
-/// The working set.
+/// Bytes of the working set.
 pub const SET_BYTES: u64 = 500 << 20;
 pub const SET_BLOCKS: u64 = SET_BYTES / 512;
 
-/// A file: 8 KiB.
+/// Blocks of a file of 8 KiB.
 const FILE_BLOCKS: u64 = 16;
-/// Inodes and directories: the first two percent.
+/// Files that stand for inodes and directories: the first two per cent.
 const HOT_FILES: u64 = FILES / 50;
 const FILES: u64 = SET_BLOCKS / FILE_BLOCKS;
 
-/// What the program itself takes for a transaction.
+/// Time that the program itself needs for a transaction.
 const THOUGHT: Duration = Duration::from_millis(1);
 
-/// Transactions that are not counted, until the caches are in their usual state, and that are.
+/// Transactions before the measurement, so that the caches are in their usual state, and measured
+/// transactions.
 const BEFORE: u32 = 2000;
 const COUNTED: u32 = 2000;
 
-/// How a host's own buffers behave.
+/// The behaviour of a host's file system buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// Of the reads, in percent, how many its buffers do not have.
+    /// Reads in per cent that the buffers do not hold.
     misses: u32,
-    /// Writes it has under way before it makes the program wait.
+    /// Maximum number of writes in flight before the program has to wait.
     writes: u32,
 }
 
 impl Host {
-    /// FreeBSD with Soft Updates: what was made lately is in memory, and leaves it later, some writes
-    /// side by side.
+    /// FreeBSD with Soft Updates: recent data is in memory and is written later, with several writes
+    /// in flight.
     pub fn with_large_buffers() -> Self {
         Self { misses: 5, writes: 4 }
     }
 
-    /// Windows NT: next to nothing stays in memory.
+    /// Windows NT: hardly any data stays in memory.
     pub fn with_small_buffers() -> Self {
         Self { misses: 100, writes: 4 }
     }
@@ -56,7 +57,7 @@ impl Host {
             room: Arc::new(Semaphore::new(self.writes as usize)),
             writes: JoinSet::new(),
         };
-        // Everything was read once: what a cache has room for is in it.
+        // Read the whole working set once, so that each cache holds as much of it as it can.
         for start in (0..SET_BLOCKS).step_by(2048) {
             let blocks = (SET_BLOCKS - start).min(2048) as u32;
             stack.read(Extent { lba: Lba(start), blocks }).await.expect("it reads");
@@ -81,7 +82,7 @@ struct Program {
 }
 
 impl Program {
-    /// Reads a file or appends to one; and makes one, or deletes one.
+    /// Reads a file or appends to one, and creates or deletes one in every second transaction.
     async fn transaction(&mut self) {
         sleep(THOUGHT).await;
         let file = self.rng.within(HOT_FILES..FILES);
@@ -105,7 +106,7 @@ impl Program {
         }
     }
 
-    /// In the buffers at once, where there is room; on its way then.
+    /// Starts a write as soon as there is room in the buffers, and does not wait for its end.
     async fn write(&mut self, file: u64) {
         let room = Arc::clone(&self.room).acquire_owned().await.expect("never closed");
         let stack = Arc::clone(&self.stack);

@@ -1,8 +1,9 @@
-//! What a cache of which size hides of distance and of a busy line: figures 5, 6 and 7 of the paper on
-//! storage outsourcing (section 4.4), in virtual time, with the cache's own code.
+//! Measures how much delay and congestion a cache hides, depending on its size: figures 5, 6 and 7 of
+//! the paper on storage outsourcing (section 4.4), in virtual time, with the real cache.
 //!
 //! `cargo test -p cache --test distance -- --ignored --nocapture` prints the tables of
-//! docs/results/distance.md; the other tests check their shape. `full_link` measures destage.
+//! docs/results/distance.md; the other tests check the shape of the figures. `full_link` measures
+//! destage.
 
 mod far_side;
 mod full_link;
@@ -18,12 +19,12 @@ use volume::{Geometry, MemVolume, Stack};
 
 /// OC-3, the backbone of the paper's congestion testbed, in bits per second.
 const BACKBONE: u64 = 155_000_000;
-/// One way through its routers: 0.46 ms there and back.
+/// One-way delay through the routers of the testbed; the round trip takes 0.46 ms.
 const ROUTERS: Duration = Duration::from_micros(230);
-/// The delay testbed is gigabit Ethernet.
+/// Rate of the delay testbed (gigabit Ethernet), in bits per second.
 const GIGABIT: u64 = 1_000_000_000;
 
-/// How large a cache is, as shares of the working set.
+/// The size of a cache, as fractions of the working set.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     dram: f64,
@@ -31,30 +32,31 @@ struct Size {
 }
 
 impl Size {
-    /// Half of it for what is read, half for what is written.
+    /// Uses half of the cache for reads and half for writes.
     const fn of(share: f64) -> Self {
         Self { dram: share / 2.0, log: share / 2.0 }
     }
 
-    /// For what is read, beside a log that is large enough.
+    /// Uses the cache for reads, in addition to a log that is large enough.
     const fn for_reads(share: f64) -> Self {
         Self { dram: share, log: 0.05 }
     }
 }
 
-/// Where a cache is.
+/// The place of a cache.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Nowhere,
-    /// Beside the disks.
+    /// Next to the disks, behind the link.
     Far(Size),
-    /// At the host.
+    /// At the host, in front of the link.
     Near(Size),
-    /// At the host, and its far image is a consistent past of the near one, which the paper's is not.
+    /// At the host, with strict order: the far volume always holds a consistent prefix, which the
+    /// paper's cache does not guarantee.
     Ordered(Size),
 }
 
-/// Transactions a second of a host, behind a line of that delay one way and that rate.
+/// Returns the transactions per second of a host on a link with this one-way delay and rate.
 async fn measure(host: Host, place: Place, delay: Duration, rate: u64) -> f64 {
     let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(SET_BLOCKS)));
     let disks: Stack = Arc::new(Disks::new(memory));
@@ -88,7 +90,7 @@ async fn cached(lower: Stack, size: Size, order: DestageOrder) -> Arc<Cache> {
         dram_bytes: bytes(size.dram),
         nvram_bytes: 64 << 10,
         read_ahead_bytes: 0,
-        // What is overwritten soon shall not cross the line: data goes when there is need.
+        // Blocks that are soon overwritten shall not be sent: destage only when it is necessary.
         destage_threshold: 0.5,
         max_dirty_age_ms: 3_600_000,
         idle_ms: 60_000,
@@ -101,7 +103,7 @@ async fn cached(lower: Stack, size: Size, order: DestageOrder) -> Arc<Cache> {
     Cache::open(settings, parts, identity).await.expect("it opens")
 }
 
-/// The paper's 1 MB of 500 MB.
+/// The paper's small cache: 1 MB for a working set of 500 MB.
 const SMALL: Size = Size::of(0.002);
 const MIDDLE: Size = Size::of(0.1);
 
@@ -109,12 +111,13 @@ fn ms(delay: u64) -> Duration {
     Duration::from_millis(delay)
 }
 
-/// What is left of the backbone under a load in percent.
+/// Returns the free rate of the backbone under a load in per cent.
 fn left(load: u64) -> u64 {
     BACKBONE / 100 * (100 - load)
 }
 
-/// Figure 5: a small cache at the host hides most of the delay, one beside the disks none of it.
+/// Figure 5: a small cache at the host hides most of the delay; a cache next to the disks hides none of
+/// it.
 #[tokio::test(start_paused = true)]
 async fn a_small_cache_hides_delay_at_the_host_and_not_at_the_disks() {
     let host = Host::with_large_buffers();
@@ -128,7 +131,8 @@ async fn a_small_cache_hides_delay_at_the_host_and_not_at_the_disks() {
     assert!(beside < 0.4 && none < 0.4, "{beside} and {none}");
 }
 
-/// Figure 6: the larger cache goes on where the line is busy; the small one is bound by it, as none is.
+/// Figure 6: with the larger cache the host keeps its speed on a busy link. With the small cache the
+/// link limits it, as without a cache.
 #[tokio::test(start_paused = true)]
 async fn a_larger_cache_hides_a_busier_line() {
     let host = Host::with_large_buffers();
@@ -143,7 +147,7 @@ async fn a_larger_cache_hides_a_busier_line() {
     }
 }
 
-/// Figure 7: a host that keeps little itself needs a large part of its working set near.
+/// Figure 7: a host with small buffers of its own needs a large part of its working set in the cache.
 #[tokio::test(start_paused = true)]
 async fn a_host_that_rereads_needs_a_large_cache() {
     let host = Host::with_small_buffers();

@@ -1,4 +1,5 @@
-//! Which optional calls a cache passes to its lower volume. What a cache answers itself does not arrive there.
+//! Tests which optional calls a cache passes to its lower volume. A call that the cache answers itself does
+//! not arrive there.
 
 use std::sync::Arc;
 
@@ -43,14 +44,15 @@ async fn a_cache_passes_questions_of_space_size_and_claim() {
     assert_eq!(lower.calls_through(&*cache).await, expected);
 }
 
-/// Other gateways may have written what is unmapped at the node, so its answer about space does not count.
+/// Other gateways may have written blocks that the node reports as unmapped, so the cache must not use the
+/// node's answer.
 #[tokio::test(start_paused = true)]
 async fn a_shared_cache_answers_questions_of_space_itself() {
     let lower = probe();
     let cache = open(Settings { shares: true, ..settings() }, &lower).await;
     let shared = Coherent::new(cache, lower.clone());
     let mut arrived = lower.calls_through(&*shared).await;
-    // No copies are looked for through a shared cache.
+    // Ignore `examine`: a shared cache does not examine copies.
     arrived.retain(|call| !call.starts_with("examine"));
     assert_eq!(arrived, ["refresh -> refresh, holding", "holding -> holding, holding"]);
 }

@@ -1,4 +1,5 @@
-//! Destage rounds that begin while the flush of the previous round is running: what that gains, and when it must not happen.
+//! Tests of destage rounds that begin while the flush of the previous round is running: the time that this saves, and
+//! the cases in which it must not happen.
 
 use std::{sync::Arc, time::Duration};
 
@@ -114,7 +115,8 @@ async fn the_writes_of_the_next_round_are_sent_before_the_status_of_a_flush() {
     let (gateway, cache) = with_backlog(true).await;
     let (following, calls) = drained(&gateway, &cache).await;
     assert_eq!(count(&calls, "flush ahead") as u32, rounds);
-    // The first round follows no flush. The last one begins with the open epoch, which ends only when nothing else is left.
+    // The first round follows no flush. The last one begins with the open epoch, which ends only when nothing else is
+    // left.
     assert_eq!(followed(&calls) as u32, rounds - 2, "{calls:?}");
     assert_eq!(count(&calls, "write") as u64 * 8, calls_blocks(&calls), "nothing is sent twice");
     println!("{rounds} rounds: {waiting:?} with each flush waited for, {following:?} without");
@@ -219,8 +221,9 @@ fn check_bypassed(calls: &[Call]) {
     assert!(bypassed > 0, "no write bypassed the log: {calls:?}");
 }
 
-/// If the end of a round cannot be written to the log, the next round is given up. It must be rolled back before any write
-/// bypasses the log.
+/// The log disk fails while a round runs that follows a flush, so the end of the previous round cannot be recorded in
+/// the log and the new round is abandoned. The far volume must roll it back before any write bypasses the log;
+/// otherwise the stable write would make a part of the round stable.
 #[tokio::test(start_paused = true)]
 async fn a_call_past_the_log_counts_no_part_of_a_round_that_had_to_be_given_up() {
     let (gateway, cache, faults) = with_failing_log(|_| ()).await;
@@ -260,8 +263,8 @@ async fn after_a_failed_flush_the_round_that_followed_sends_nothing_more() {
     check_far(&gateway).await;
 }
 
-/// A piece of a round must not be flushed after the flush of the previous round has failed: it would be stable without that
-/// round.
+/// A piece of a round must not be flushed after the flush of the previous round has failed: it would be stable without
+/// that round.
 #[tokio::test(start_paused = true)]
 async fn a_piece_of_a_round_is_not_flushed_after_the_flush_before_has_failed() {
     let (gateway, cache) = with_backlog(true).await;
@@ -282,7 +285,8 @@ async fn a_piece_of_a_round_is_not_flushed_after_the_flush_before_has_failed() {
     check_far(&gateway).await;
 }
 
-/// A write that bypasses the log must not make half a round stable, and it must not wait until destage has nothing to send.
+/// A write that bypasses the log must not make a part of a round stable, and it must not wait until destage has sent
+/// everything.
 #[tokio::test(start_paused = true)]
 async fn a_call_past_the_log_comes_between_two_rounds() {
     let (gateway, cache, faults) = with_failing_log(|gateway| {
@@ -310,8 +314,8 @@ async fn a_call_past_the_log_comes_between_two_rounds() {
     check_far(&gateway).await;
 }
 
-/// A round that is larger than an epoch of the far volume is sent in pieces with a flush after each. None of these flushes
-/// may be sent while the flush of the previous round is running.
+/// A round that is larger than an epoch of the far volume is sent in pieces with a flush after each. None of these
+/// flushes may be sent while the flush of the previous round is running.
 #[tokio::test(start_paused = true)]
 async fn a_round_in_pieces_waits_for_the_flush_that_it_follows() {
     let (gateway, cache) = with_backlog(true).await;

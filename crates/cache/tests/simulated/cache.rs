@@ -1,4 +1,4 @@
-//! What a host sees of the cache, and what the far volume sees of it.
+//! Tests of the cache as a host sees it, and as the far volume sees it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,8 @@ async fn what_is_only_in_the_log_is_mapped() {
     assert_eq!(runs, [(3, false), (8, true), (72, false), (8, true), (9, false)]);
 }
 
-/// Whoever skips what is unmapped would skip what another one has written since.
+/// A host that is told "unmapped" would not read blocks that the new owner of the claim has
+/// written. A fenced cache must therefore refuse the query as it refuses reads.
 #[tokio::test(start_paused = true)]
 async fn who_is_shut_out_says_nothing_of_what_is_mapped() {
     let gateway = Gateway::new(LOG);
@@ -160,7 +161,7 @@ async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_g
         slot += 1;
     }
     cache.admit(4096).unwrap();
-    // From now on every call hangs as long as an initiator does that tries to reconnect.
+    // From now on every call hangs, as with an initiator that tries to reconnect.
     gateway.far.set_delay(Duration::from_secs(15));
     let lost = Instant::now();
     let mut held = Box::pin(write(&cache, 0, 2, 8));
@@ -191,7 +192,7 @@ async fn a_slow_lower_volume_that_answers_is_not_away() {
         slot += 1;
     }
     gateway.far.set_delay(Duration::from_secs(1));
-    // Each waits two seconds, for the far side and for the turn before it.
+    // Each write waits two seconds: for the far volume and for the write before it.
     let writes = (0..8).map(|i| write(&cache, 20000 + i / 2 * 8, 3, 8));
     for written in join_all(writes).await {
         written.unwrap();
@@ -248,7 +249,7 @@ async fn writes_bypass_a_full_log_and_stay_the_newest() {
         write(&cache, slot * 8, 1, 8).await.unwrap();
         slot += 1;
     }
-    // Over dirty slots, in part: what the log has of them goes along.
+    // Write over a part of dirty slots: the write must take along the rest of them from the log.
     write(&cache, 4, 2, 8).await.unwrap();
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [vec![1; 4], vec![2; 8], vec![1; 4]].concat());
     drop(cache);
@@ -269,7 +270,7 @@ async fn memory_is_never_exceeded() {
         let cache = Arc::clone(&cache);
         async move { cache.write(Lba(i * 2048), filled(i as u8, 2048), Durability::Volatile).await }
     });
-    // Eight writes of 1 MiB each through 256 KiB.
+    // Eight writes of 1 MiB each pass through 256 KiB of memory.
     for result in join_all(writes).await {
         result.unwrap();
     }
@@ -316,8 +317,8 @@ async fn a_discard_that_meets_a_restarted_far_side_is_done_again() {
     assert_eq!(calls, [both, both].concat());
 }
 
-/// A slot with holes goes down in several runs. A discard between two of them was undone by the
-/// second, which brought the discarded content back.
+/// Regression: a slot with holes is destaged in several runs. A discard between two runs was undone
+/// by the second run, which sent the discarded content again.
 #[tokio::test(start_paused = true)]
 async fn a_discard_between_two_runs_of_a_slot_holds() {
     let mut gateway = Gateway::new(LOG).relaxed();
@@ -329,15 +330,15 @@ async fn a_discard_between_two_runs_of_a_slot_holds() {
     while gateway.far.take_calls() != [("write", 0, 1)] {
         sleep(Duration::from_millis(1)).await;
     }
-    // The host is not idle, so the second run waits; the discard does not.
+    // The host is not idle, so the second run waits. The discard does not wait.
     cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
     sleep(Duration::from_secs(20)).await;
     assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [0; 8]);
     assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }
 
-/// Destage waited for the first dirty slot after none, and was not told of it: a discard of all
-/// that was dirty, while a round had failed, left it asleep for ever.
+/// Regression: destage waited for the first dirty slot after the cache was clean. If a discard
+/// removed all dirty slots after a failed round, destage was not woken and slept for ever.
 #[tokio::test(start_paused = true)]
 async fn destage_goes_on_after_a_discard_of_all_that_was_dirty() {
     let gateway = Gateway::new(LOG);
@@ -355,8 +356,8 @@ async fn destage_goes_on_after_a_discard_of_all_that_was_dirty() {
     assert_eq!(first_bytes(&gateway.far.peek(8, 8).await), [2; 8]);
 }
 
-/// A far volume tells of lost writes once, to whoever flushes next: a discard's flush must not
-/// keep the news from the round whose writes they were.
+/// A far volume reports lost writes once, to the next flush. The test lets the flush of a discard
+/// receive the report. The round whose writes were lost must send them again all the same.
 #[tokio::test(start_paused = true)]
 async fn a_loss_told_to_a_discard_is_not_kept_from_the_round() {
     let mut gateway = Gateway::new(LOG);
@@ -395,7 +396,8 @@ async fn write_around_is_stable_below_and_only_forgotten_here() {
     gateway.settings.report = WriteMode::Around;
     let cache = gateway.open().await;
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [0; 16]);
-    // What it finds may be of a write that was under way when another process was killed.
+    // The flush is necessary: the read may find a write that was in progress when an earlier
+    // process was killed.
     assert_eq!(gateway.far.take_calls(), [("flush", 0, 0), ("read", 0, 16)]);
     write(&cache, 0, 1, 8).await.unwrap();
     let statistics = cache.statistics();
@@ -471,7 +473,8 @@ async fn out_of_range_is_refused() {
     assert!(matches!(read(&cache, 32768, 1).await, Err(Error::OutOfRange(_))));
 }
 
-/// Tasks on several threads against each other, with little memory and a small log.
+/// Several hosts on several threads use one cache with little memory and a small log. Each host
+/// must read its own writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_hosts_on_many_threads_each_read_what_they_wrote() {
     let mut gateway = Gateway::new(1200);
@@ -497,7 +500,7 @@ async fn many_hosts_on_many_threads_each_read_what_they_wrote() {
     }
 }
 
-/// Reads and writes at random in its own 2 MiB.
+/// Reads and writes random blocks in the host's own 2 MiB, and compares reads with its own record.
 async fn one_host(cache: Arc<Cache>, host: u64) {
     let mut rng = sim::Rng::new(host);
     let base = host * 4096;

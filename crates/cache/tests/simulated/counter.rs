@@ -1,5 +1,6 @@
-//! Data first, then a counter elsewhere, then the power fails: what users of another cache found wanting
-//! (Open CAS, issue 253). And what does not fit between two flushes.
+//! A host writes data first, then a counter in another block, and the power fails: after recovery, the
+//! counter must not be ahead of its data (a bug of another cache: Open CAS, issue 253). Also tests
+//! epochs that do not fit into the log.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ async fn write(cache: &Cache, lba: u64, number: u64) {
     cache.write(Lba(lba), data.into(), Durability::Volatile).await.expect("written");
 }
 
-/// Where the data of a turn lies.
+/// Returns the block for the data of a turn.
 fn place(turn: u64) -> u64 {
     8 + turn * 37 % 400
 }
@@ -86,7 +87,7 @@ fn the_counter_never_runs_ahead_of_its_data() {
     assert!(told > 1000, "{told} turns");
 }
 
-/// Writes until the log has no room before a flush, or so often.
+/// Writes `slots` slots without a flush. Returns the error if the log has no more room for the epoch.
 async fn fill(cache: &Cache, slots: u64) -> Option<Error> {
     for slot in 0..slots {
         let data = filled(1, 8);

@@ -1,8 +1,8 @@
-//! The crash simulator: the real cache loses power, or is killed, at every operation.
+//! The crash simulator: the real cache loses its power, or is killed, at every operation.
 //!
-//! Every sector then holds its last acknowledged value or one submitted later, and nothing else.
-//! The number of crash points is printed; `FOREBAY_CRASH_POINTS=n` sets how many are tried, and
-//! `FOREBAY_CRASH_SEED=n` runs one script alone.
+//! After recovery every sector must hold its last acknowledged value or a later submitted one, and nothing else. The
+//! test prints the number of crash points; `FOREBAY_CRASH_POINTS=n` sets how many are tried, and
+//! `FOREBAY_CRASH_SEED=n` runs a single script.
 
 use std::{
     io::Write,
@@ -20,14 +20,14 @@ use crate::support::{
 use cache::Mutant;
 use sim::Rng;
 
-/// Where a run ends.
+/// The operation during which a run ends.
 #[derive(Clone, Copy, Debug)]
 enum Point {
     Disk(u64),
     Nvram(u64),
 }
 
-/// What one crash showed.
+/// Runs a script up to one crash point and checks the result.
 fn crash(script: &Script, point: Point) -> Result<(), String> {
     let seed = script.seed;
     let hardware = script.hardware();
@@ -43,7 +43,7 @@ fn crash(script: &Script, point: Point) -> Result<(), String> {
     };
     let mut rng = Rng::new(seed.wrapping_add(number << 20));
     let mut end = [End::Power, End::Power, End::NearPower, End::Kill][rng.below(4) as usize];
-    // Shown only by a process that is killed and a power failure soon after.
+    // This fault shows only if the process is killed and the power fails soon afterwards.
     let is_of_opening = script.mutation == Mutation::OpeningNotFlushed;
     if is_of_opening {
         end = End::Kill;
@@ -51,12 +51,12 @@ fn crash(script: &Script, point: Point) -> Result<(), String> {
     let remains = hardware.end(end, &mut rng);
     drop(hardware);
     world.check_drained(&remains.lower_contents().read(0..script.geometry.bytes()))?;
-    // A look in between would make everything stable.
+    // For this fault, do not open the cache in between, because that would make everything stable.
     let remains = match is_of_opening {
         true => remains,
         false => check(script, remains, &world, number % 4 == 0, rng.next_u64())?,
     };
-    // Some go on from there, and are ended again.
+    // Run some scripts again on the remains, up to a second crash.
     if is_of_opening || number % 5 == 0 {
         let seed = rng.next_u64() >> 8;
         let hardware = crate::support::hardware::Hardware::reopen(remains, seed)
@@ -75,7 +75,7 @@ fn fault(world: &World) -> Result<(), String> {
     world.fault.lock().take().map_or(Ok(()), Err)
 }
 
-/// How many operations a script has when nothing goes wrong.
+/// Returns the numbers of disk and NVRAM operations of a script that runs without a crash.
 fn operations(script: &Script) -> Result<(u64, u64), String> {
     let hardware = script.hardware();
     let world = World::new(script);
@@ -84,7 +84,7 @@ fn operations(script: &Script) -> Result<(u64, u64), String> {
     Ok(hardware.operations())
 }
 
-/// Crashes one script at every operation. Gives how often.
+/// Crashes one script at every operation. Returns the number of crashes.
 fn crash_everywhere(script: &Script) -> Result<u64, String> {
     let (disk, nvram) = operations(script).map_err(|fault| format!("without a crash: {fault}"))?;
     let points = (0..disk).map(Point::Disk).chain((0..nvram).map(Point::Nvram));
@@ -131,7 +131,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
             });
         }
     });
-    // Past the test harness, which keeps what a passing test prints to itself.
+    // Write to stdout directly: the test harness hides the output of a test that passes.
     writeln!(
         std::io::stdout(),
         "{} crash points in {} scripts, {:.1} s",
@@ -186,7 +186,7 @@ fn the_scripts_reach_every_path() {
     assert!(sums.iter().all(|&sum| sum >= LEAST_REACHED), "{sums:?}");
 }
 
-/// The first script with which the simulator notices a sync that is left out.
+/// Returns the first seed with which the simulator notices the mutation.
 fn noticed(mutation: Mutation, first: u64) -> Option<u64> {
     (first..first + MUTANT_SCRIPTS).find(|&seed| {
         let script = Script { mutation, ..Script::new(seed) };
@@ -198,10 +198,11 @@ fn noticed(mutation: Mutation, first: u64) -> Option<u64> {
     })
 }
 
-/// Each call of the cache that waits for something to be stable, left out alone.
+/// Leaves out each sync on which the cache relies, one at a time, and injects other faults. The simulator must notice
+/// each of them; otherwise it would not notice such a bug.
 #[test]
 fn every_sync_that_is_left_out_is_noticed() {
-    // With a script that is known to notice it, to save time.
+    // Start with a seed that is known to notice the fault, to save time.
     let all = [
         (Mutation::LogNotStable, 2),
         (Mutation::SuperblockNotStable, 2),
@@ -227,7 +228,7 @@ fn every_sync_that_is_left_out_is_noticed() {
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
-/// The index only saves reading: without it the log is read.
+/// The index only saves reads at the start: without a stable index, the log is read instead, and no data is lost.
 #[test]
 fn an_index_that_is_not_stable_loses_nothing() {
     for seed in 1..=5 {
@@ -236,13 +237,13 @@ fn an_index_that_is_not_stable_loses_nothing() {
     }
 }
 
-/// Crash points of the ordinary run.
+/// Number of crash points if FOREBAY_CRASH_POINTS is not set.
 const POINTS: u64 = 20_000;
-/// As many as a small machine has cores.
+/// Number of threads: a small machine has as many cores.
 const THREADS: usize = 2;
-/// How often they come to each path at least.
+/// Minimum number of times that the scripts reach each path.
 const LEAST_REACHED: u64 = 20;
-/// Scripts whose counters are added up.
+/// Number of scripts whose counters are added up.
 const REACHING_SCRIPTS: u64 = 400;
-/// Scripts that a mutant may survive.
+/// Maximum number of scripts with which a mutation may stay unnoticed.
 const MUTANT_SCRIPTS: u64 = 60;

@@ -1,4 +1,4 @@
-//! Destage: what it sends to the far volume, in which order, and when it sends.
+//! Tests of destage: the data that it sends to the far volume, in which order, and when.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn after_a_round_the_far_volume_is_what_the_near_one_was_at_its_cut() {
     }
     let running = tokio::spawn(cache.run());
     let rounds = || cache.statistics().destage.rounds;
-    // Overwritten while the round is under way: its own versions go down all the same.
+    // Overwrite the slots while the round is running: the round must send its own versions.
     while gateway.far.take_calls().is_empty() {
         sleep(Duration::from_millis(1)).await;
     }

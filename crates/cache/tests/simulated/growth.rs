@@ -1,4 +1,5 @@
-//! A far volume that grows: what is new is used, and survives a crash at any moment.
+//! Tests of a far volume that grows: the cache uses the new blocks, and they survive a crash at any
+//! moment.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +16,7 @@ const LOG: u64 = 1000;
 const BLOCKS: u64 = 32768;
 const MORE: u64 = 40960;
 
-/// Waits until the cache has as many blocks; its time is virtual.
+/// Waits until the cache reports this number of blocks; virtual time.
 async fn has(cache: &Cache, blocks: u64) -> bool {
     for _ in 0..100 {
         cache.extensions().refresh();
@@ -43,14 +44,15 @@ async fn what_is_new_is_used_while_the_rest_is() {
     cache.drain().await.unwrap();
     assert_eq!(gateway.far.peek(MORE - 8, 8).await, [3; 8 * 512]);
     assert_eq!(gateway.far.peek(BLOCKS, 4).await, [2; 4 * 512]);
-    // What is taken away again is not followed: the blocks of hosts are in it.
+    // A far volume that shrinks is not followed: the removed blocks may hold data of hosts.
     gateway.far.set_blocks(BLOCKS);
     cache.extensions().refresh();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(cache.geometry().blocks, MORE);
 }
 
-/// The former end lies in a slot, of which every sector is then used.
+/// The former end of the volume is inside of a slot. After the growth, all sectors of the slot must be
+/// usable.
 #[tokio::test(start_paused = true)]
 async fn a_slot_that_was_cut_short_becomes_whole() {
     for (known, zeros) in [(false, false), (true, false), (true, true)] {
@@ -77,8 +79,9 @@ async fn a_slot_that_was_cut_short_becomes_whole() {
     }
 }
 
-/// What is dirty of it says nothing of the sectors behind the former end, where the lower volume may have
-/// anything; nor does what was read of it and kept, in memory or in the tier.
+/// The last slot of the volume is incomplete and has dirty data. After the growth, the cache must not
+/// treat its copy as the content of the whole slot: the sectors behind the former end are unknown to the
+/// log, to memory and to the tier, and must be read from the far volume.
 #[tokio::test(start_paused = true)]
 async fn what_is_dirty_of_a_slot_that_was_cut_short_is_not_taken_for_the_rest() {
     for (is_read, is_discarded) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -115,7 +118,7 @@ async fn what_is_dirty_of_a_slot_that_was_cut_short_is_not_taken_for_the_rest() 
             expected,
             "{how}, at the far side"
         );
-        // It leaves memory, and comes from the tier.
+        // In the second round the slot has left memory and is read from the tier.
         for round in 0..2 {
             assert_eq!(read(&cache, BLOCKS, 8).await.unwrap(), expected, "{how}, {round}");
             for slot in 0..200 {
@@ -125,7 +128,7 @@ async fn what_is_dirty_of_a_slot_that_was_cut_short_is_not_taken_for_the_rest() 
     }
 }
 
-/// One life of a gateway whose far volume grows; which of its two writes were acknowledged.
+/// Runs a gateway whose far volume grows. Returns which of its two writes were acknowledged.
 async fn live(gateway: &Gateway) -> (bool, bool) {
     let Ok(cache) = gateway.try_open().await else { return (false, false) };
     let destage = tokio::spawn(cache.run());
@@ -149,7 +152,7 @@ async fn a_crash_at_any_moment_of_growing_loses_nothing() {
         let over = !disk.power().is_off();
         let image = disk.crash(&mut Rng::new(operations));
         gateway.log = Arc::new(CrashVolume::reopen(image, operations));
-        // The log may have been formatted only in part: then nothing was acknowledged.
+        // The log may have been formatted in part only; then no write was acknowledged.
         let cache = match gateway.try_open().await {
             Ok(cache) => cache,
             Err(error) => {

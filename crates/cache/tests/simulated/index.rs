@@ -1,4 +1,5 @@
-//! The index of the log: what recovery need not read, and that nothing depends on it but time.
+//! Tests of the log's index: which segments recovery does not have to read, and that a damaged index costs time
+//! but no data.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,12 +11,12 @@ use volume::{
     ObserveVolume, Stack, Volume,
 };
 
-/// Blocks of the log; its index is the last six, a frame each.
+/// Blocks of the log. The index takes the last six, one frame each.
 const LOG: u64 = 1000;
 const INDEX: std::ops::Range<u64> = 994..1000;
 
-/// A gateway that was killed with twenty segments of one slot each in its log: slots 0 to 9 with
-/// the bytes 1 to 10, then again with 11 to 20. A frame of the index holds four.
+/// Returns a gateway that was killed with twenty segments of one slot each in its log: slots 0 to 9 with the
+/// bytes 1 to 10, then again with 11 to 20. A frame of the index describes four segments.
 async fn killed() -> Gateway {
     let mut gateway = Gateway::new(LOG).with_nvram();
     gateway.settings.index_segments = 4;
@@ -46,7 +47,7 @@ async fn change(log: &Stack, number: u64, change: impl FnOnce(&mut [u8])) {
     written.expect("memory does not fail");
 }
 
-/// Where segment `number` of [`killed`] begins.
+/// Returns the first block of segment `number` of [`killed`].
 const fn segment(number: u64) -> u64 {
     2 + 2 * (number - 1)
 }
@@ -54,7 +55,7 @@ const fn segment(number: u64) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn what_the_index_tells_of_is_not_read() {
     let gateway = killed().await;
-    // The headers of all that is indexed are gone, and nobody misses them.
+    // Overwrite the headers of all indexed segments: recovery must not need them.
     for number in 1..=16 {
         change(&gateway.log, segment(number), |block| block.fill(7)).await;
     }
@@ -68,7 +69,7 @@ async fn what_the_index_tells_of_is_not_read() {
 async fn a_frame_goes_with_the_segments_it_tells_of() {
     let gateway = killed().await;
     let cache = gateway.start().await;
-    // Many times round the index, with a tail that follows.
+    // Write many times the capacity of the index, with a tail that follows.
     for round in 0..20u8 {
         for slot in 0..10 {
             write(&cache, slot * 8, round + slot as u8, 8).await.unwrap();
@@ -102,24 +103,24 @@ async fn more_segments_than_the_index_has_places_for_are_recovered_all_the_same(
 #[tokio::test(start_paused = true)]
 async fn rotten_data_under_the_index_is_found_when_it_is_read() {
     let gateway = killed().await;
-    // The data of segment 13, which holds the newest of slot 2.
+    // Damage the data of segment 13, which holds the newest version of slot 2.
     change(&gateway.log, segment(13) + 1, |block| block[100] ^= 1).await;
     let cache = gateway.open().await;
     let error = read(&cache, 16, 8).await.unwrap_err();
     assert!(matches!(error, Error::Medium { extent, .. } if extent.lba == Lba(16)), "{error}");
     assert_eq!(read(&cache, 24, 8).await.unwrap(), [14; 8]);
-    // It does not go down, and the log keeps it.
+    // The corrupt slot must not be destaged, and the log must keep it.
     tokio::spawn(cache.run());
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
     assert!(cache.statistics().destage.dirty_slots == 10 && cache.statistics().destage.rounds == 0);
     assert!(
         gateway.far.read(Extent { lba: Lba(16), blocks: 1 }).await.unwrap() == Data::zeros(512)
     );
-    // What is beside it does, and is stable there.
+    // Other slots are destaged and made stable at the far volume.
     assert_eq!(gateway.far.peek(8, 1).await, [12; 512]);
     assert_eq!(gateway.far.peek(24, 1).await, [14; 512]);
     assert!(gateway.far.take_calls().contains(&("flush", 0, 0)));
-    // Newer content takes its place, and all goes down.
+    // When newer content replaces the corrupt slot, everything is destaged.
     write(&cache, 16, 99, 8).await.unwrap();
     write(&cache, 800, 98, 8).await.unwrap();
     tokio::time::timeout(std::time::Duration::from_secs(60), cache.drain()).await.unwrap().unwrap();
@@ -135,7 +136,7 @@ async fn a_scrub_looks_at_what_was_overwritten_and_has_yet_to_go_down() {
     gateway.far.set_failing(true);
     tokio::spawn(cache.run());
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
-    // The epoch of segment 13 has ended.
+    // The epoch of segment 13 has ended, so the segment is still needed although its slot is overwritten.
     write(&cache, 16, 99, 8).await.unwrap();
     change(&gateway.log, segment(13) + 1, |block| block[100] ^= 1).await;
     tokio::time::sleep(std::time::Duration::from_secs(601)).await;
@@ -146,8 +147,8 @@ async fn a_scrub_looks_at_what_was_overwritten_and_has_yet_to_go_down() {
     );
 }
 
-/// An index that could not be read when a loss was accepted, and can be read later, tells of
-/// segments that were given up.
+/// A frame of the index is unreadable when the operator accepts a loss, and becomes readable later. It then
+/// describes segments that were discarded with the loss, and must be ignored.
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_was_not_found_is_never_believed_later() {
     let mut gateway = killed().await;
@@ -160,7 +161,7 @@ async fn a_frame_that_was_not_found_is_never_believed_later() {
     change(&gateway.log, INDEX.start, |block| block[100] ^= 1).await;
     let cache = gateway.open().await;
     assert_eq!(contents(&cache).await, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    // New segments take the numbers of those that were given up.
+    // New segments get the numbers of the discarded segments.
     write(&cache, 8, 99, 8).await.unwrap();
     drop(cache);
     gateway.settings.accept_loss = false;
@@ -171,7 +172,7 @@ async fn a_frame_that_was_not_found_is_never_believed_later() {
 #[tokio::test(start_paused = true)]
 async fn what_the_index_knows_of_and_the_log_lacks_is_missed() {
     let gateway = Gateway { memory: None, ..killed().await };
-    // No frame tells of the first four, and one of them is gone.
+    // Forge the index so that no frame describes the first four segments, and erase one of these.
     change(&gateway.log, segment(1), |block| block.fill(0)).await;
     let frame = gateway.log.read(Extent { lba: Lba(INDEX.start + 1), blocks: 1 }).await.unwrap();
     let mut bytes = frame.into_bytes().to_vec();
@@ -209,7 +210,7 @@ proptest! {
         });
     }
 
-    /// Fields of the frame's header and of its entries, under a right checksum.
+    /// Damages fields of the frame's header and entries, with a correct checksum.
     #[test]
     fn a_forged_index_is_no_panic(
         damage in prop::collection::vec((INDEX, any::<u8>(), 0..200usize), 1..20),
@@ -231,7 +232,7 @@ proptest! {
     }
 }
 
-/// A full log of 8 GiB with a million dirty slots, on a real file. Run it with
+/// Recovers a full log of 8 GiB with a million dirty slots from a real file, and counts the reads. Run it with
 /// `cargo test --release -p cache --test simulated index:: -- --ignored --nocapture`. It needs 8 GiB in `TMPDIR`.
 #[tokio::test]
 #[ignore = "writes 8 GiB"]
@@ -257,7 +258,7 @@ async fn recovery_of_a_full_large_log_reads_little_of_it() {
     };
     let cache = open().await;
     let mut slot = 0;
-    // Twice round the volume, until the log is full but for what is kept for writes past it.
+    // Write the volume repeatedly until only the space that is reserved for bypassing writes is free.
     loop {
         let statistics = cache.statistics();
         if statistics.log.used_bytes + (64 << 20) > statistics.log.bytes {

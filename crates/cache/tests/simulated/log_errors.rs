@@ -1,4 +1,5 @@
-//! A log disk that fails while it is in use: which errors hosts get, which operations go on, which data is kept.
+//! Tests of a log disk that fails while it is in use: which errors hosts get, which operations continue, and which
+//! data is kept.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +8,7 @@ use cache::{Cache, LogErrorPolicy, WriteMode};
 use tokio::time::sleep;
 use volume::{Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults, Lba, Symptom, Volume};
 
-/// Returns a gateway with slot 0 in its log, whose log disk takes no more writes. Destage does not run.
+/// Returns a gateway with slot 0 in its log. Its log disk fails all further writes. Destage does not run.
 async fn failing(policy: LogErrorPolicy) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let mut gateway = Gateway::new(1000);
     let fault = FaultVolume::new(Arc::clone(&gateway.log));
@@ -68,8 +69,9 @@ async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
     assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
 }
 
-/// At a far volume with atomic epochs, a stable write that bypasses the log also makes stable what was sent
-/// before it. During a round that would be half of the round.
+/// At a far volume with atomic epochs, a stable write that bypasses the log also makes stable all writes that were
+/// sent before it. During a round these are a part of the round. Such a write must therefore not be sent during a
+/// round.
 #[tokio::test(start_paused = true)]
 async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
     let (gateway, cache, _faults) = failing(LogErrorPolicy::WriteThrough).await;
@@ -102,8 +104,8 @@ async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
     assert!(flushes > 0, "no round was sent: {seen:?}");
 }
 
-/// A write that bypasses the log waits for the end of a round. While destage is paused that would be for ever, so
-/// the round must be given up.
+/// A write that bypasses the log waits for the end of a round. While destage is paused, the round does not end, so
+/// the round must be abandoned.
 #[tokio::test(start_paused = true)]
 async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
     let mut gateway = Gateway::new(1000);
@@ -135,7 +137,8 @@ async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
     assert_eq!(far(&gateway, 240).await, 1, "the round comes to its end later");
 }
 
-/// The log's data is destaged although the log takes no writes. It stays dirty, since the tail cannot move.
+/// Destage continues although the log disk fails writes. The destaged data stays dirty, because the tail of the log
+/// cannot be moved.
 #[tokio::test(start_paused = true)]
 async fn destage_goes_on_and_what_it_sent_stays_dirty() {
     let (gateway, cache, _faults) = failing(LogErrorPolicy::WriteThrough).await;
@@ -332,8 +335,8 @@ async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable(
     assert_eq!(cache.statistics().destage.dirty_slots, missing.len() as u64);
 }
 
-/// If a slot of an epoch is rotten in the log and the next epoch writes it again, both epochs are destaged as one.
-/// Regression: slots that only the first epoch writes were missing from it, and the log freed them.
+/// If a slot of an epoch is corrupt in the log and the next epoch writes it again, both epochs are destaged as one.
+/// Regression: slots that only the first epoch writes were missing, and the log freed them.
 #[tokio::test(start_paused = true)]
 async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
     let mut gateway = Gateway::new(1000);

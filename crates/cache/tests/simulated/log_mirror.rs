@@ -1,5 +1,5 @@
-//! A log on a mirror: one half lost, exchanged, or rotten, another size for both, and nothing of it
-//! noticed by a host.
+//! Tests of a log on a mirror: one leg is lost, replaced or corrupt, or both get another size, and hosts must
+//! not notice.
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,7 +19,7 @@ use volume::{
 };
 
 const LOG: u64 = 1000;
-/// Blocks of a half before the log's own.
+/// Blocks of a leg in front of the log's own blocks.
 const LABELS: u64 = 2;
 
 struct Halves {
@@ -57,7 +57,7 @@ async fn check(cache: &Cache) {
     }
 }
 
-/// Turns bits of the data block of segment `number` in one half.
+/// Flips bits of the data block of segment `number` in one leg.
 async fn rot(half: &Stack, number: u64) {
     let lba = Lba(LABELS + 2 + 2 * (number - 1) + 1);
     let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
     while halves.mirror.standings()[0] != MirrorLegStatus::InSync {
         sleep(Duration::from_millis(10)).await;
     }
-    // The new one alone has everything.
+    // The new leg alone must hold everything.
     drop(cache);
     let alone = Mirror::open([Some(new), None], [7; 16], true).await.unwrap();
     gateway.log = Arc::new(alone);
@@ -99,7 +99,8 @@ async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
 async fn a_rotten_block_is_mended_when_it_is_read() {
     let halves = halves().await;
     let (gateway, cache) = gateway(&halves).await;
-    // Out of memory, into the log: with the index nobody reads the data at an opening.
+    // Open the cache again, so that its memory is empty. With the index, an opening does not read the data of
+    // segments.
     drop(cache);
     let mut gateway = gateway;
     gateway.settings.index_segments = 1;
@@ -138,7 +139,7 @@ async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
     rot(&halves.memory[1], 3).await;
     rot(&halves.memory[0], 7).await;
     rot(&halves.memory[1], 7).await;
-    // Nothing may go down meanwhile.
+    // Keep all data in the log: nothing may be destaged during the test.
     gateway.far.set_away(true);
     tokio::spawn(cache.run());
     sleep(Duration::from_secs(700)).await;
@@ -149,7 +150,7 @@ async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
     );
     assert_eq!(halves.mirror.mended(), 1);
     drop(cache);
-    // The second half alone has it now.
+    // The second leg alone: the scrub has repaired its segment 3. Segment 7 is lost on both legs.
     let second = Mirror::look([None, Some(halves.memory[1].clone())], true).await.unwrap();
     let error = inspect(&second).await;
     assert!(error.is_ok_and(|info| info.loss.is_some_and(|loss| loss.first_missing == 7)));
@@ -157,7 +158,7 @@ async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
     assert!(matches!(error, CacheOpenError::Missing(_)));
 }
 
-/// Turns bits of a block of one half's log.
+/// Flips bits of a block of the log in one leg.
 async fn rot_block(half: &Stack, block: u64) {
     let lba = Lba(LABELS + block);
     let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
@@ -169,7 +170,7 @@ async fn rot_block(half: &Stack, block: u64) {
 async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
     for index_segments in [0, 1] {
         for rotten in [0, 1] {
-            // Superblocks, then header and data of a segment in the middle and of the last one.
+            // A superblock; header and data of a segment in the middle; header and data of the last one.
             for block in [0, 6, 7, 20, 21] {
                 let case = format!("index {index_segments}, half {rotten}, block {block}");
                 let halves = halves().await;
@@ -187,7 +188,7 @@ async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
                 if block == 0 {
                     rot_block(&halves.memory[rotten], 1).await;
                 }
-                // The mirror's labels say that the region is dirty.
+                // The labels of the mirror mark the region as dirty.
                 let again = Mirror::open(halves.memory.clone().map(Some), [7; 16], false).await;
                 let mirror = Arc::new(again.unwrap_or_else(|error| panic!("{case}: {error}")));
                 assert!(!mirror.extensions().divergent().is_empty(), "{case}");
@@ -197,7 +198,7 @@ async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
                 check(&cache).await;
                 assert_eq!(cache.statistics().recovery.slots, 10, "{case}");
                 assert!(mirror.extensions().divergent().is_empty(), "{case}");
-                // In both from now on.
+                // Each leg alone must now be complete.
                 drop(cache);
                 for half in 0..2 {
                     let mut alone = [None, None];
@@ -214,7 +215,7 @@ async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
 const LARGE: u64 = 4000;
 const SMALL: u64 = 1000;
 
-/// Disks of `LARGE` blocks for the log, on one supply.
+/// Returns the disks of both legs, for a log of `LARGE` blocks, on one power supply.
 fn disks(images: Option<[StableDiskImage; 2]>, seed: u64) -> ([Arc<CrashVolume>; 2], Arc<Power>) {
     let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LARGE + LABELS) };
     let power = Power::new();
@@ -231,7 +232,8 @@ async fn mirrored(disks: &[Arc<CrashVolume>; 2]) -> Arc<Mirror> {
     Arc::new(Mirror::open(halves, [7; 16], false).await.expect("two halves"))
 }
 
-/// The size that a mirror and then its log get, or the log and then its mirror.
+/// Resizes the mirror and then the log to grow, or the log and then the mirror to shrink. Returns true if both
+/// succeed.
 async fn resize(mirror: &Mirror, cache: &Cache, blocks: u64) -> bool {
     let grows = blocks > mirror.geometry().blocks;
     if grows && mirror.resize(blocks).await.is_err() {
@@ -240,7 +242,7 @@ async fn resize(mirror: &Mirror, cache: &Cache, blocks: u64) -> bool {
     cache.resize(blocks).await.is_ok() && (grows || mirror.resize(blocks).await.is_ok())
 }
 
-/// One life of a gateway whose log grows and shrinks; which slots it has acknowledged.
+/// Runs a gateway whose log grows and shrinks, and records the slots that it has acknowledged.
 async fn live(gateway: &Gateway, mirror: &Mirror, written: &Mutex<Vec<u64>>) -> Option<()> {
     let cache = gateway.try_open().await.ok()?;
     tokio::spawn(cache.run());
@@ -280,7 +282,7 @@ async fn a_crash_at_any_moment_of_another_size_loses_nothing_and_leaves_a_mirror
         let written = written.into_inner().unwrap();
         let cache = match gateway.try_open().await {
             Ok(cache) => cache,
-            // It may have been formatted in part.
+            // The log may have been formatted in part only.
             Err(error) => {
                 assert!(written.is_empty(), "after {operations}: {error}");
                 continue;
@@ -291,7 +293,7 @@ async fn a_crash_at_any_moment_of_another_size_loses_nothing_and_leaves_a_mirror
             assert_eq!(found, [1 + slot as u8; 8], "slot {slot} after {operations}");
         }
         sizes.push((mirror.geometry().blocks, cache.log_blocks().await));
-        // It goes on from there, whatever it was.
+        // The log must be usable and resizable at any size that the crash has left.
         tokio::spawn(cache.run());
         assert!(resize(&mirror, &cache, LARGE).await, "after {operations}");
         write(&cache, 0, 99, 8).await.unwrap();
@@ -317,7 +319,7 @@ async fn a_half_that_is_lost_while_the_log_gets_another_size_is_replaced_after_t
         write(&cache, 0, 1, 8).await.unwrap();
         let gone = Symptom::Fails(Error::Device("gone".into()));
         halves.faults[lost].add(FaultRule::always(FaultCallKind::Write, gone).after(operations));
-        // Done with both halves or not at all; what is beside it is as ever.
+        // The resize succeeds on both legs or on neither; other data is not affected.
         for blocks in [LARGE, SMALL, LARGE] {
             let done = resize(&halves.mirror, &cache, blocks).await;
             write(&cache, 8, 2, 8).await.unwrap();
@@ -349,7 +351,8 @@ async fn copy_of(half: &Stack) -> Vec<u8> {
     read.unwrap().into_bytes().to_vec()
 }
 
-/// If one mirror leg is put back from an older copy, the other leg repairs it. If both are, the log is refused.
+/// If one mirror leg is restored from an older copy, the other leg repairs it. If both are restored, the log
+/// must be refused.
 #[tokio::test(start_paused = true)]
 async fn halves_that_are_put_back_from_a_copy_lose_nothing_or_are_refused() {
     for put_back in [&[0][..], &[1], &[0, 1]] {

@@ -1,16 +1,16 @@
-//! Gateway, link and node under the crash simulator: the power of gateway or node fails at every operation,
-//! and the gateway's log may be lost altogether.
+//! Gateway, link and node under the crash simulator: the power of gateway or node fails at every operation, and the
+//! gateway's log may be lost completely.
 //!
 //! 1. With the log, every acknowledged write is there.
-//! 2. Without it, the node has a consistent prefix of the near volume: there is a moment such that each
-//!    sector holds its newest write that was acknowledged before that moment, or one that was under
-//!    way then; nothing submitted after it is there. The moment is no earlier than the last drain.
+//! 2. Without it, the node has a consistent prefix of the gateway's volume: there is a moment such that each
+//!    sector holds its newest write that was acknowledged before that moment, or one that was in progress then;
+//!    nothing submitted after it is there. The moment is no earlier than the last drain.
 //!    With relaxed order only this holds: the node has all writes that preceded the last drain. Writes
 //!    that bypassed a failing log disk may be at the node early.
 //!
-//! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; this test tries 3 for every 20 of them, the same
-//! ratio as without the variable. `FOREBAY_CRASH_SEED=n` runs one script; `FOREBAY_CRASH_WRONG=name` injects only
-//! that fault.
+//! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; this test tries 3 for every 20 of them, the same ratio
+//! as without the variable. `FOREBAY_CRASH_SEED=n` runs one script; `FOREBAY_CRASH_WRONG=name` injects only that
+//! fault.
 
 use std::{
     io::Write,
@@ -29,7 +29,7 @@ use crate::support::{
 use cache::Mutant;
 use sim::Rng;
 
-/// Where the power fails.
+/// The operation during which the power fails.
 #[derive(Clone, Copy, Debug)]
 enum Point {
     Gateway(u64),
@@ -41,7 +41,7 @@ fn fault(world: &World) -> Result<(), String> {
     world.fault.lock().take().map_or(Ok(()), Err)
 }
 
-/// What one crash showed.
+/// Runs a trial up to one crash point and checks the result. Returns the counters of `Site::reached`.
 fn crash(trial: &Trial, point: Point) -> Result<[u64; 6], String> {
     let site = Site::new(trial);
     let (gateway, node) = match point {
@@ -63,7 +63,7 @@ fn crash(trial: &Trial, point: Point) -> Result<[u64; 6], String> {
     Ok(reached)
 }
 
-/// Crashes one trial everywhere. Gives how often, and what was reached.
+/// Crashes one trial at every operation. Returns the number of crashes and the sums of the counters.
 fn crash_everywhere(trial: &Trial) -> Result<(u64, [u64; 6]), String> {
     let (gateway, node) = {
         let site = Site::new(trial);
@@ -140,7 +140,7 @@ fn a_lost_gateway_leaves_a_past_and_a_lost_node_nothing_lost() {
     assert!(followed > 100 && lost > 10, "every path was gone");
 }
 
-/// Whether the simulator notices something done wrong, from this script on.
+/// Returns true if the simulator notices the fault with one of the seeds from `first` on.
 fn is_noticed(wrong: Wrong, first: u64) -> bool {
     (first..first + MUTANT_SCRIPTS).any(|seed| {
         let noticed = crash_everywhere(&Trial::new(seed).with(wrong)).err();
@@ -153,7 +153,7 @@ fn is_noticed(wrong: Wrong, first: u64) -> bool {
 
 #[test]
 fn every_sync_and_every_rule_that_is_left_out_is_noticed() {
-    // With a script that is known to notice it, to save time.
+    // Start with a seed that is known to notice the fault, to save time.
     let all = [
         (Wrong::Gateway(Mutation::LogNotStable), 1),
         (Wrong::Gateway(Mutation::SuperblockNotStable), 2),
@@ -180,9 +180,9 @@ fn every_sync_and_every_rule_that_is_left_out_is_noticed() {
     assert_eq!(survivors, []);
 }
 
-/// Crash points of the ordinary run.
+/// Number of crash points if FOREBAY_CRASH_POINTS is not set.
 const POINTS: u64 = 3_000;
-/// As many as a small machine has cores.
+/// Number of threads: a small machine has as many cores.
 const THREADS: usize = 2;
-/// Scripts that a mutant may survive.
+/// Maximum number of scripts with which a fault may stay unnoticed.
 const MUTANT_SCRIPTS: u64 = 60;

@@ -1,4 +1,5 @@
-//! Immediate report from an NVRAM: which writes are stable in it, and which NVRAMs a start refuses.
+//! Tests of immediate report from an NVRAM: which writes are stable in it, and which NVRAMs are refused at the
+//! start.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -51,7 +52,8 @@ async fn without_it_a_flush_waits_for_the_log_disk() {
     assert!(!is_done(stable(&cache, 8, 2)).await);
 }
 
-/// The log has a newer version of the block than the NVRAM, and the NVRAM lacks later acknowledged writes.
+/// The NVRAM is put back from an older copy: the log has a newer version of the block, and the NVRAM lacks later
+/// acknowledged writes. A start must refuse it.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_is_older_than_the_log_is_refused() {
     for survives in [NvramSurvival::Restart, NvramSurvival::PowerLoss] {
@@ -69,7 +71,7 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
                 .write(Lba(u64::from(byte) * 8), filled(byte, 8), Durability::Stable)
                 .await
                 .unwrap();
-            // The next copy is of an NVRAM that has noted this segment.
+            // The next copy is taken after the NVRAM has recorded this segment.
             cache.drain().await.unwrap();
         }
         drop(cache);
@@ -89,7 +91,8 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
     }
 }
 
-/// The older NVRAM holds data that is older than the destaged data.
+/// The NVRAM is put back from an older copy and the loss is accepted. The older data in it must not replace the
+/// newer data at the far volume.
 #[tokio::test(start_paused = true)]
 async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_since() {
     let mut gateway = Gateway::new(1024).with_nvram();
@@ -108,7 +111,8 @@ async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_s
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
 }
 
-/// The log disk hung, so no segment shows that the older NVRAM lacks writes. The confirmed numbers show it.
+/// The log disk hangs, so no segment in it shows that the older NVRAM lacks writes. The stored numbers of
+/// confirmed writes must show it.
 #[tokio::test(start_paused = true)]
 async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_written_since() {
     for (survives, how) in [
@@ -151,7 +155,8 @@ async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_w
     }
 }
 
-/// The older log says that it was stopped cleanly, so it seems to need nothing in the NVRAM.
+/// An older copy of the log seems to have been stopped cleanly and to need nothing from the NVRAM. When it is
+/// refused, the NVRAM must stay unchanged: the newest log needs it.
 #[tokio::test(start_paused = true)]
 async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
     for (is_drained, is_claimed) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -200,8 +205,8 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
     }
 }
 
-/// After a power failure, an NVRAM that was not declared to survive it has pages of any age. Regression: 38 of 50
-/// starts were refused.
+/// After a power failure, an NVRAM that was not declared to survive one has pages of any age. A start must not be
+/// refused for that, and must leave a consistent prefix. Regression: 38 of 50 starts were refused.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_prefix() {
     for seed in 0..40 {
@@ -236,7 +241,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
                 }
             }
         }
-        // With odd seeds the last write gets confirmed. That number does not count in the next boot.
+        // With odd seeds the last write is confirmed. The confirmed number is not valid in the next boot.
         tokio::time::sleep(Duration::from_millis(1100 * (seed % 2))).await;
         drop(cache);
         *memory.0.lock() = pages;
@@ -250,7 +255,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
         );
         for number in 1..=last {
             let is_there = read(&cache, number * 8, 8).await.unwrap()[0] == number as u8;
-            // The write to the own block may survive although the counter's write after it did not.
+            // The write to the separate block may survive although the later write of the counter did not.
             assert_eq!(is_there || number == counter + 1, number <= counter + 1, "seed {seed}");
         }
         // The NVRAM works again from here on.
@@ -261,7 +266,8 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
     }
 }
 
-/// A log that is opened on another machine was without power in between, as after a reboot.
+/// A log that is opened on another machine was without power in between, as after a reboot. Its NVRAM is valid
+/// only if it survives a power loss.
 #[tokio::test(start_paused = true)]
 async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_power() {
     for (survives, expected) in [(NvramSurvival::PowerLoss, 7), (NvramSurvival::Restart, 0)] {
@@ -278,7 +284,8 @@ async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_p
     }
 }
 
-/// Damage that no reboot explains is refused: either the boot is the same one, or the NVRAM survives a reboot.
+/// Damage that a reboot cannot explain must be refused: either the boot is the same, or the NVRAM survives a
+/// reboot.
 #[tokio::test(start_paused = true)]
 async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_loss_of_power() {
     for (survives, number) in [(NvramSurvival::Restart, 1), (NvramSurvival::PowerLoss, 2)] {
@@ -303,8 +310,9 @@ async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_lo
     }
 }
 
-/// The log has every acknowledged write after a clean stop, and after an opening without immediate report. At that
-/// time the system may have written back some pages of the NVRAM file and not others.
+/// After a clean stop, and after an opening without immediate report, the log has every acknowledged write.
+/// Damaged slots in the NVRAM must not prevent a start then: the system may have written back some pages of the
+/// NVRAM file and not others.
 #[tokio::test(start_paused = true)]
 async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
     for ends_cleanly in [true, false] {
@@ -351,8 +359,8 @@ fn with_it_a_synced_file_has_every_byte_that_was_written() {
     assert_eq!(found.iter().filter(|byte| **byte != 0).count(), 5001);
 }
 
-/// The kernel marks a page as clean even if an earlier process could not write it to the disk, so every page is
-/// written again. The test sees this by the modification time of the file.
+/// The kernel marks a page as clean even if it could not write it to the disk for an earlier process. An opening
+/// must therefore write every page again. The test detects this by the modification time of the file.
 #[test]
 fn what_is_found_in_a_synced_file_is_written_anew() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -368,7 +376,8 @@ fn what_is_found_in_a_synced_file_is_written_anew() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
-/// The process that made the file may have been killed before it made the name stable.
+/// The process that created the file may have been killed before it made the name stable, so every later opening
+/// syncs the folder again.
 #[test]
 fn every_opening_syncs_the_folder_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -379,7 +388,7 @@ fn every_opening_syncs_the_folder_of_the_file() {
     }
 }
 
-/// Without a boot id, the writes in the NVRAM may be from an earlier boot.
+/// Without a boot id, the writes in the NVRAM may be from an earlier boot and must not be used.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_need_not_survive_a_reboot_is_not_used_where_the_boot_is_not_known() {
     let mut site = Site::new(NvramSurvival::Restart);

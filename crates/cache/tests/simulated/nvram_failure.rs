@@ -1,5 +1,5 @@
-//! Immediate report from an NVRAM whose memory fails: no acknowledged write is lost, and later writes wait for the log
-//! disk.
+//! Tests of immediate report from an NVRAM whose memory fails: no acknowledged write is lost, and later writes wait
+//! for the log disk.
 
 use std::{
     sync::{
@@ -81,7 +81,8 @@ async fn open_with(
     Cache::open(gateway.settings.clone(), parts, gateway.identity()).await
 }
 
-/// A page that cannot be loaded reads as zeros, which look like free slots.
+/// A page that cannot be loaded reads as zeros, which look like free slots. The start must be refused, because
+/// acknowledged writes may be in that page.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
     let mut site = Site::new(NvramSurvival::PowerLoss);
@@ -115,11 +116,11 @@ async fn when_it_fails_every_write_waits_for_the_log_disk() {
     assert!(cache.statistics().log.nvram_error.is_some_and(|error| error.starts_with("no more; ")));
     site.hang_log();
     assert!(!is_done(write(2)).await);
-    // Hosts still see no volatile cache, and need not flush.
+    // The cache must still report no volatile cache: hosts do not need to flush.
     assert!(!cache.geometry().volatile_cache && is_done(cache.flush()).await);
 }
 
-/// An NVRAM file that was cut short does not survive a restart either.
+/// An NVRAM file that was truncated does not survive a restart either, so later writes must wait for the log disk.
 #[tokio::test(start_paused = true)]
 async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
     let site = Site::new(NvramSurvival::Restart);

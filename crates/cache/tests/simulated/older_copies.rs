@@ -1,4 +1,5 @@
-//! A log that was replaced by an older copy of itself: the stored numbers of confirmed writes show it.
+//! Tests of a log that was replaced by an older copy of itself: the stored numbers of confirmed writes must show
+//! it.
 
 use std::{
     sync::{
@@ -45,7 +46,7 @@ async fn put_back(gateway: &mut Gateway) -> Confirmed {
     confirmed
 }
 
-/// Counts the calls of `sync`.
+/// A store that counts the calls of `sync`.
 struct Synced(Confirmed, AtomicUsize);
 
 impl ConfirmedStore for Synced {
@@ -62,7 +63,8 @@ impl ConfirmedStore for Synced {
     }
 }
 
-/// The copy is of the same opening, so nothing in it shows that it is old. The confirmed numbers show it.
+/// The copy is of the same opening, so its content does not show that it is old. The confirmed numbers must show
+/// it.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
     for report in [WriteMode::AfterComplete, WriteMode::AtFlush] {
@@ -80,7 +82,7 @@ async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
     }
 }
 
-/// After a reboot the NVRAM is void and cannot show the log's age. The confirmed number of the log alone must.
+/// After a reboot the NVRAM is not valid and cannot show the log's age. The confirmed number alone must show it.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_log_is_refused_after_a_reboot_that_its_nvram_does_not_survive() {
     let boot = |number| BootId([[7; 8], [number; 8]].concat().try_into().unwrap());
@@ -160,7 +162,7 @@ async fn a_record_of_confirmed_writes_that_cannot_be_used_is_not_taken_for_none(
     assert!(matches!(refusal(&gateway).await, CacheOpenError::Confirmed(_)));
 }
 
-/// The other superblock copy, which was not put back, is newer and is used.
+/// One superblock is restored from an older copy. The other one is newer and must be used.
 #[tokio::test(start_paused = true)]
 async fn one_superblock_of_an_older_copy_loses_nothing() {
     for (block, is_drained) in [(0, false), (1, false), (0, true), (1, true)] {

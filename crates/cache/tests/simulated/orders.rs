@@ -1,4 +1,5 @@
-//! What an operator tells destage: pause, resume, a rate, a drain.
+//! Tests of the operator's commands for destage: pause, resume, a rate, a drain. Also tests reads as of the last
+//! flush.
 
 use std::{sync::Arc, time::Duration};
 
@@ -60,8 +61,8 @@ async fn a_pause_in_the_middle_of_a_round_lets_arrive_what_is_on_its_way() {
     assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [2; 8]);
 }
 
-/// What was written here and there goes down in short runs: a few at a time would leave most of a
-/// long link empty.
+/// Scattered writes are destaged in short runs. Many of them must be in flight at once; a few would leave most
+/// of a long link empty.
 #[tokio::test(start_paused = true)]
 async fn short_runs_are_under_way_in_greater_numbers() {
     let gateway = Gateway::new(LOG);
@@ -74,7 +75,7 @@ async fn short_runs_are_under_way_in_greater_numbers() {
     cache.resume();
     let started = Instant::now();
     cache.drain().await.unwrap();
-    // Eight at a time take a second.
+    // With eight runs in flight, this would take a second.
     assert!(started.elapsed() < Duration::from_millis(400), "{:?}", started.elapsed());
     assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }
@@ -126,7 +127,7 @@ async fn destage_keeps_to_its_rate_urgent_or_not() {
         let gateway = Gateway::new(LOG);
         let cache = gateway.start().await;
         cache.set_destage_rate(Some(1 << 20));
-        // 4 MiB, in runs of 64 KiB.
+        // The slots make 4 MiB, sent in runs of 64 KiB.
         for slot in 0..1024 {
             write(&cache, slot * 8, 1, 8).await.unwrap();
         }
@@ -182,7 +183,7 @@ async fn a_log_is_not_exported_while_something_may_still_be_written_to_it() {
     gateway.far.set_delay(MINUTE);
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
-    // A discard that goes past the log, and voids what the log has of it when it has come.
+    // This discard bypasses the log, and invalidates the slots in the log when the far volume has answered.
     let long = Extent { lba: Lba(0), blocks: 32768 };
     let discarding = tokio::spawn({
         let cache = cache.clone();
@@ -207,7 +208,8 @@ async fn log(gateway: &Gateway) -> Vec<u8> {
     gateway.log.read(whole).await.unwrap().into_bytes().to_vec()
 }
 
-/// It would end an epoch of somebody else in the middle.
+/// With report at flush, a flush by the drain would end an epoch of the host in the middle. The drain must
+/// therefore destage only data that the host has flushed.
 #[tokio::test(start_paused = true)]
 async fn a_drain_is_no_flush_where_writes_count_with_one() {
     let mut gateway = Gateway::new(LOG);
@@ -237,9 +239,9 @@ async fn read_flushed(cache: &Cache, lba: u64, blocks: u32) -> Vec<u8> {
     first_bytes(&data.into_bytes())
 }
 
-/// Puts content into each place where a cache with report at flush can have it. Blocks 0 to 7 are flushed to the
-/// log, 8 to 15 are at the lower volume, and 16 to 23 are zeros in the log. Of 24 to 31 the first half is in the
-/// log and the rest at the lower volume. Blocks 32 to 39 were never written. Returns the expected content.
+/// Puts content into each place in which a cache with report at flush can hold it. Blocks 0 to 7 are flushed to
+/// the log, 8 to 15 are at the lower volume, and 16 to 23 are zeros in the log. The first half of 24 to 31 is in
+/// the log and the rest at the lower volume. Blocks 32 to 39 were never written. Returns the expected content.
 async fn in_all_places(gateway: &Gateway, cache: &Cache) -> Vec<u8> {
     for lba in [8, 16, 24] {
         write(cache, lba, 1, 8).await.unwrap();
@@ -292,7 +294,8 @@ async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
     }
 }
 
-/// A read that makes many calls to the lower volume must not find parts of a later epoch there.
+/// A read as of the last flush makes many calls to the lower volume here. A round that begins during the read
+/// would destage a later epoch, and the read would find parts of it.
 #[tokio::test(start_paused = true)]
 async fn a_round_does_not_begin_during_a_read_as_of_the_last_flush() {
     let mut gateway = Gateway::new(LOG);
@@ -334,7 +337,8 @@ async fn where_each_write_counts_there_is_no_read_as_of_a_flush() {
     assert!(matches!(read, Err(Error::Device(_))), "{read:?}");
 }
 
-/// A block of the log with zeros stands for thousands of slots, and an epoch keeps a place for each.
+/// A discard takes one block in the log but stands for thousands of slots, and an epoch keeps an entry for each.
+/// Discards must be refused before these entries exceed the memory.
 #[tokio::test(start_paused = true)]
 async fn discards_again_and_again_are_kept_in_so_much_memory_only() {
     let blocks = 1 << 18;
@@ -350,7 +354,8 @@ async fn discards_again_and_again_are_kept_in_so_much_memory_only() {
             Err(error) => break error,
         }
     };
-    // The discard had begun, and waited a minute for the far volume. BUSY would mean that nothing was changed.
+    // The refused discard had begun, and then waited a minute for the far volume. The error must not be BUSY,
+    // which would mean that no block was changed.
     assert!(refused.to_string().contains("a part of the blocks was changed"), "{refused}");
     assert!(
         matches!(cache.discard(whole).await, Err(Error::Busy(_))),

@@ -1,4 +1,4 @@
-//! When destage goes on beside a host that never rests.
+//! Tests when destage continues although the host is never idle.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,9 +6,9 @@ use crate::support::gateway::{Gateway, read, write};
 use cache::Cache;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Beyond what the threshold allows, of a log of 16 MiB.
+/// Slots of the test: more than the threshold allows of a log of 16 MiB.
 const SLOTS: u64 = 3072;
-/// In one write.
+/// Slots in one write.
 const TOGETHER: usize = 64;
 
 async fn fill(cache: &Arc<Cache>) {
@@ -60,7 +60,7 @@ async fn who_reads_the_lower_volume_all_the_time_does_not_stop_destage_when_the_
     tokio::spawn(cache.run());
     let begun = Instant::now();
     until_clean(&cache).await;
-    // One write after the other took 15 s.
+    // Regression: with one write at a time this took 15 s.
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     reader.abort();
 }
@@ -83,7 +83,7 @@ async fn rounds_of_short_epochs(gateway: Gateway) {
     gateway.far.set_delay(Duration::from_millis(40));
     let cache = gateway.start().await;
     cache.pause();
-    // Nothing is known of the link, so epochs are short: at least eleven are sealed.
+    // The speed of the link is unknown, so epochs are short: there are at least eleven.
     fill(&cache).await;
     cache.resume();
     cache.drain().await.unwrap();

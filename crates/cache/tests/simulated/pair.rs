@@ -1,9 +1,9 @@
-//! A pair of gateways: power fails at either, links are cut, the unit is handed over, and hosts go on with
-//! whoever serves.
+//! Tests of a pair of gateways: the power of either fails, links are cut, the unit is handed over, and hosts use
+//! whichever gateway serves.
 //!
-//! 1. Every acknowledged write is there, whoever serves later.
-//! 2. Once a later opening has acknowledged anything, no earlier one acknowledges any more.
-//! 3. When everything is well again, one serves and both halves have everything, in bounded time.
+//! 1. Every acknowledged write is there, whichever gateway serves later.
+//! 2. After a later opening of the log has acknowledged a write, no earlier opening acknowledges any more.
+//! 3. When all faults are repaired, one gateway serves and both legs hold all data, in bounded time.
 //!
 //! `FOREBAY_PAIR_SEEDS=n` sets how many histories are tried, `FOREBAY_PAIR_SEED=n` runs one.
 
@@ -19,16 +19,16 @@ use sim::Rng;
 use tokio::time::{Instant, sleep, timeout};
 use volume::Error;
 
-/// What hosts know: of each slot, the newest write that was acknowledged and the newest that was tried.
+/// The record of the hosts: for each slot, the newest acknowledged write and the newest attempted one.
 #[derive(Default)]
 struct Model {
     slots: Vec<(u8, u8)>,
-    /// Which opening acknowledged the newest, and when.
+    /// The opening that acknowledged the newest write of each slot, and the time.
     by: Vec<Option<(u64, Instant)>>,
-    /// The newest opening that has acknowledged anything.
+    /// The newest opening that has acknowledged a write.
     newest: u64,
     acknowledged: u64,
-    /// By which openings.
+    /// Number of openings that have acknowledged a write.
     openings: u64,
     longest_pause: Duration,
     reads: u64,
@@ -36,10 +36,10 @@ struct Model {
 }
 
 const SLOTS: u64 = 64;
-/// An answer of the node may take ten seconds, and is needed twice at most.
+/// Longest wait for a gateway that serves: an answer of the node may take ten seconds, and is needed at most twice.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Writes to one slot after another, each time with the next number, to whoever takes it.
+/// Writes increasing numbers to random slots, at whichever gateway serves.
 async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: Rng) {
     let mut last = Instant::now();
     loop {
@@ -61,7 +61,7 @@ async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: 
                 continue;
             };
             let written = timeout(DEAD_AFTER * 5, write(&cache, slot * 8, value, 8)).await;
-            // A gateway that is off answers nobody.
+            // A gateway without power cannot answer: ignore the result.
             let is_there = world.served(at).is_some_and(|(number, _)| number == opening);
             if is_there && matches!(written, Ok(Ok(()))) {
                 let mut model = model.lock();
@@ -84,7 +84,7 @@ async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: 
     }
 }
 
-/// Reads from whoever answers: never less than what was acknowledged before.
+/// Reads from whichever gateway answers. The result must not be older than the last acknowledged write.
 async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
     loop {
         sleep(Duration::from_millis(1 + rng.below(100))).await;
@@ -111,14 +111,14 @@ async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
     }
 }
 
-/// What happens to the three.
+/// Injects faults into the two gateways, the node and their links.
 async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
     for _ in 0..12 {
         let pause = Duration::from_millis(rng.below(9000));
         match rng.below(9) {
             0..3 => {
                 let index = rng.below(2) as usize;
-                // Nothing is promised if both NVRAMs are lost, so power fails only while both gateways have everything.
+                // Data is lost if both NVRAMs are lost, so the power fails only while both gateways hold all data.
                 if world.nvram == Nvram::SurvivesProcess && !world.is_whole() {
                     world.end_process(index);
                 } else {
@@ -139,7 +139,7 @@ async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
                 let _ = world.change_places(rng.below(2) as usize);
             }
             7 => {
-                // One hears nobody any more, but for hosts.
+                // Isolate one gateway: only hosts can reach it.
                 world.set(Wire::Gateways, false);
                 world.set(Wire::ToNode(rng.below(2) as usize), false);
             }
@@ -168,7 +168,7 @@ async fn until_whole(world: &World, within: Duration) -> Result<(), String> {
 }
 
 async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
-    // It may be changing hands, as was asked before, and who goes on alone asks the node first.
+    // A handover may be in progress, and a gateway that continues alone asks the node first.
     let begun = Instant::now();
     let data = loop {
         let found = match (0..2).find_map(|index| world.served(index)) {
@@ -198,7 +198,7 @@ async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
     Ok(())
 }
 
-/// One history. Gives how many writes were acknowledged, and by how many openings.
+/// Runs one history. Returns the number of acknowledged writes and the number of openings that acknowledged them.
 async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), String> {
     let mut rng = Rng::new(seed);
     let world = World::with_nvram(seed, wrong, nvram);
@@ -223,7 +223,7 @@ async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), St
     fault.map_or(Ok(()), Err)?;
     whole?;
     check(&world, &model).await?;
-    // The other one has it, too.
+    // The standby gateway must have the data, too: kill the active one.
     until_whole(&world, Duration::from_secs(60)).await?;
     let active = usize::from(world.served(0).is_none());
     world.kill(active);
@@ -285,7 +285,8 @@ fn histories(nvram: Nvram, seeds: u64) {
     assert!(openings > 2 * seeds, "{text}");
 }
 
-/// It does not hear that its partner has taken over, and hosts still reach it.
+/// The active gateway is cut off from the node and from its partner, but hosts still reach it. Its partner takes over
+/// and may acknowledge writes. Reads at the first gateway must fail from then on, because they would return old data.
 #[test]
 fn a_gateway_that_is_cut_off_gives_nothing_that_is_older() {
     runtime().block_on(async {
@@ -314,7 +315,9 @@ fn a_gateway_that_is_cut_off_gives_nothing_that_is_older() {
     });
 }
 
-/// What it has taken meanwhile is on its half alone, and it lends that again to who asks.
+/// As before, but the partner, which has taken over and acknowledged a write, is restarted and then shows its leg of
+/// the log again. The gateway that was cut off must not accept this leg and serve: the write is only on the leg of the
+/// partner.
 #[test]
 fn a_gateway_that_was_cut_off_gives_nothing_older_when_its_partner_is_there_again() {
     runtime().block_on(async {
@@ -349,7 +352,7 @@ fn a_gateway_that_was_cut_off_gives_nothing_older_when_its_partner_is_there_agai
             let found = read(&before, 0, 8).await;
             assert!(found.is_err(), "the partner has taken a write: {found:?}");
         }
-        // The node says whose half it is.
+        // When the node can be reached again, its claim shows which leg is the newest.
         world.set(Wire::ToNode(cut_off), true);
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         let newest = async {
@@ -366,7 +369,7 @@ fn a_gateway_that_was_cut_off_gives_nothing_older_when_its_partner_is_there_agai
     });
 }
 
-/// Whoever serves, once somebody does.
+/// Returns the cache of the gateway that serves; waits until there is one.
 async fn server(world: &World) -> Arc<cache::Cache> {
     let served = async {
         loop {
@@ -407,7 +410,8 @@ async fn expect_slots(world: &World, value: u8, slots: u64) {
     }
 }
 
-/// Both said the same of themselves: the same epoch, and that nobody had gone on alone.
+/// One leg is restored from a backup of the same run. The labels of both legs have the same epoch, and neither says
+/// that it was used alone. The restored leg must be filled from the other one all the same.
 #[test]
 fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
     for (index, is_paused) in [(0, false), (0, true), (1, false), (1, true)] {
@@ -424,7 +428,7 @@ fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
             (0..2).for_each(|index| world.kill(index));
             world.put_back(index, backup);
             mend(&world);
-            // By whoever has everything, who does not take the other one for as good.
+            // The gateway with the complete leg must serve and fill the other one.
             let filled = async {
                 while !world.describe().contains("Filling") {
                     sleep(Duration::from_millis(1)).await;
@@ -434,7 +438,7 @@ fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
             assert!(world.served(1 - index).is_some(), "{}", world.describe());
             until_whole(&world, Duration::from_secs(60)).await.unwrap();
             expect_slots(&world, 2, 20).await;
-            // The one that was put back has everything again.
+            // The restored leg must be complete again.
             world.kill(1 - index);
             sleep(DEAD_AFTER * 5).await;
             assert!(world.served(index).is_some(), "{}", world.describe());
@@ -443,7 +447,8 @@ fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
     }
 }
 
-/// Nobody can tell it that it is old, until the partner is there: then neither is written over.
+/// A leg is restored from a backup while its partner is off, and serves: no one can detect that it is old. When the
+/// partner returns, neither leg may be written over, because both have writes that the other lacks.
 #[test]
 fn a_half_that_was_put_back_while_its_partner_was_away_fills_nothing_with_what_is_old() {
     for is_paused in [false, true] {
@@ -470,7 +475,7 @@ fn a_half_that_was_put_back_while_its_partner_was_away_fills_nothing_with_what_i
     }
 }
 
-/// Kills one, has the other go on alone, and writes.
+/// Kills gateway `dead`, waits until the other one continues alone, and writes 20 slots.
 async fn go_on_alone(world: &World, dead: usize, value: u8) {
     world.kill(dead);
     sleep(DEAD_AFTER * 5).await;
@@ -478,7 +483,8 @@ async fn go_on_alone(world: &World, dead: usize, value: u8) {
     write_slots(world, value, 20).await;
 }
 
-/// It was alone once, and the claim that the node knows last is still its own.
+/// A leg is restored to a state in which it was used alone, and the last claim that the node granted is its own. It
+/// must not overrule the leg that was filled from it and has newer writes.
 #[test]
 fn a_half_that_was_put_back_to_when_it_was_alone_is_no_more_than_the_one_that_was_filled_from_it() {
     for is_seen in [false, true] {
@@ -510,7 +516,7 @@ fn a_half_that_was_put_back_to_when_it_was_alone_is_no_more_than_the_one_that_wa
     }
 }
 
-/// Both say that they are alone: the node knows which of them was last.
+/// Both labels say "used alone". The node knows which of them was used last: the older leg must not serve.
 #[test]
 fn a_half_that_says_alone_is_not_overruled_by_an_older_one_that_says_so_too() {
     runtime().block_on(async {
@@ -541,7 +547,7 @@ fn a_unit_that_cannot_be_handed_over_is_served_again_at_once() {
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         let active = usize::from(world.served(0).is_none());
         write_slots(&world, 1, 20).await;
-        // The link is cut while the cache is stopped: the partner does not get the end of the log.
+        // Cut the link while the cache is stopped, so that the partner does not receive the end of the log.
         world.change_places(active).expect("both have everything");
         while world.served(active).is_some() {
             sleep(Duration::from_micros(10)).await;
@@ -565,7 +571,7 @@ fn what_is_left_out_is_noticed() {
     for wrong in
         [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites, Wrong::StrayAnswers]
     {
-        // Not that nobody can go on any more: that writes are lost.
+        // Only a lost write counts as noticed, not a pair that stops serving.
         let is_loss = |fault: &String| fault.contains("acknowledge");
         let ends = (1..=MUTANT_SEEDS).map(|seed| run(seed, wrong, Nvram::None));
         let noticed = ends.filter_map(Result::err).find(is_loss);
@@ -574,9 +580,9 @@ fn what_is_left_out_is_noticed() {
     }
 }
 
-/// Histories of the ordinary run.
+/// Number of histories if FOREBAY_PAIR_SEEDS is not set.
 const SEEDS: u64 = 60;
-/// The number of histories with each kind of NVRAM.
+/// Number of histories with each kind of NVRAM.
 const NVRAM_SEEDS: u64 = 40;
-/// Histories that a mutant may survive.
+/// Maximum number of histories with which a fault may stay unnoticed.
 const MUTANT_SEEDS: u64 = 100;

@@ -1,5 +1,5 @@
-//! A pair of gateways with NVRAMs in front of both halves of the log. Power fails while the NVRAMs hold writes that are
-//! not on the disks.
+//! Tests of a pair of gateways with NVRAMs in front of both legs of the log. The power fails while the NVRAMs hold
+//! writes that are not on the disks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::support::{
     workload::runtime,
 };
 
-/// Starts a pair whose NVRAMs do not survive the loss of power. Returns the gateway that serves, and its cache.
+/// Starts a pair whose NVRAMs do not survive a power loss. Returns the gateway that serves, and its cache.
 async fn pair(wrong: Wrong) -> (Arc<World>, usize, Arc<Cache>) {
     let world = World::with_nvram(1, wrong, Nvram::SurvivesProcess).calmed();
     (0..2).for_each(|index| world.start(index));
@@ -58,8 +58,8 @@ async fn slots(world: &World) -> Result<Vec<u8>, String> {
     Ok(found)
 }
 
-/// While both disks lack writes that the NVRAMs hold, the standby gateway loses its power, and the process of the active
-/// gateway ends.
+/// Both disks lack writes that the NVRAMs hold. The standby gateway loses its power, and the process of the active one
+/// ends. The standby gateway must not serve without its partner.
 async fn one_loses_its_nvram(wrong: Wrong) -> Result<(), String> {
     let (world, active, cache) = pair(wrong).await;
     write_slots(&cache, 1).await;
@@ -84,7 +84,8 @@ fn a_gateway_that_lost_its_nvram_does_not_serve_without_its_partner() {
     runtime().block_on(one_loses_its_nvram(Wrong::LossNotNoted)).expect_err("it is noticed");
 }
 
-/// The machine of the standby gateway loses its power and is back within `dead_after`.
+/// The machine of the standby gateway loses its power and returns within `dead_after`. Its leg lacks writes and must
+/// be filled again.
 async fn one_reboots_quickly(wrong: Wrong) -> Result<(), String> {
     let (world, active, cache) = pair(wrong).await;
     // Without destage, the log keeps every write.
@@ -167,7 +168,8 @@ fn a_write_costs_one_round_trip_to_the_partner_and_the_disks_are_written_side_by
     });
 }
 
-/// After both NVRAMs are lost, the far volume must not have newer writes than the log disks.
+/// Both NVRAMs are lost while destage has sent data that is only in them. The far volume must not hold newer writes
+/// than the log disks.
 #[test]
 fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {
     runtime().block_on(async {
@@ -190,7 +192,8 @@ fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {
     });
 }
 
-/// Both gateways lose their power as soon as one has opened the log, which the node has noted.
+/// Both gateways lose their power as soon as one has opened the log and the node has recorded the opening. The opening
+/// must be on the disks: otherwise the node would refuse the log's next claim.
 #[test]
 fn an_opening_that_the_node_has_granted_is_on_the_disks() {
     runtime().block_on(async {
@@ -238,7 +241,7 @@ fn a_gateway_that_was_alone_goes_on_after_a_power_failure_that_its_nvram_does_no
         world.start(active);
         let found = slots(&world).await.expect("it serves");
         assert_eq!(found, [1; SLOTS as usize], "what was on the disk is there");
-        // The partner never had these writes, so it must not serve.
+        // The partner does not have these writes, so it must not serve.
         world.set(Wire::Gateways, false);
         world.start(1 - active);
         sleep(DEAD_AFTER * 10).await;
@@ -246,5 +249,5 @@ fn a_gateway_that_was_alone_goes_on_after_a_power_failure_that_its_nvram_does_no
     });
 }
 
-/// The number of slots that the tests write. The NVRAM has room for as many segments of one slot.
+/// Number of slots that the tests write. The NVRAM has room for as many segments of one slot.
 const SLOTS: u64 = 12;

@@ -1,7 +1,8 @@
-//! A consistent past: whatever survives without the rest is what the volume was at some moment.
+//! Tests of consistent prefixes: a part that survives alone must hold the volume as it was at one
+//! moment.
 //!
-//! The lower volume alone is that after each round of destage, and so is the log, with immediate
-//! report, when its NVRAM is lost.
+//! This is checked for the lower volume alone after each destage round, and for the log after the
+//! loss of its NVRAM with immediate report.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -12,13 +13,13 @@ use crate::support::{
 use cache::{DestageOrder, LogErrorPolicy, Mutant, NvramSurvival, WriteMode};
 use sim::{Rng, StableDiskImage};
 
-/// A script in which nothing goes past the log.
+/// Returns a script in which no write bypasses the log.
 fn through_the_log(seed: u64) -> Script {
     let mut script = Script::new(seed);
     if matches!(script.settings.report, WriteMode::Through | WriteMode::Around) {
         script.settings.report = WriteMode::AfterComplete;
     }
-    // Otherwise the first read flushes, perhaps in the middle of a round.
+    // With relaxed order the first read would flush, perhaps in the middle of a round.
     script.settings.order = DestageOrder::Strict;
     script.settings.on_log_error = LogErrorPolicy::StopWrites;
     script.log_fails = false;
@@ -26,7 +27,7 @@ fn through_the_log(seed: u64) -> Script {
     script
 }
 
-/// What is wrong with the lower volume after any round of a script.
+/// Runs a script and checks the lower volume after each round. Returns a violation.
 fn far_past(script: &Script) -> Option<String> {
     let world = World::new(script);
     let (seen, bytes) = (Arc::clone(&world), script.geometry.bytes());
@@ -61,11 +62,11 @@ fn what_overtakes_the_log_is_noticed() {
     }
 }
 
-/// A script with immediate report and a busy host.
+/// Returns a script with immediate report and a busy host.
 fn immediate(seed: u64) -> Script {
     let mut script = Script::new(seed);
     script.settings.report = WriteMode::Immediate;
-    // Every third; how the power goes does not depend on the same bits.
+    // Every third seed. The kind of crash depends on other bits of the seed.
     if seed.is_multiple_of(3) {
         script.settings.nvram_survives = NvramSurvival::PowerLoss;
     } else {
@@ -78,8 +79,8 @@ fn immediate(seed: u64) -> Script {
     script
 }
 
-/// Ends a script after so many operations of its disks, loses its NVRAM, and looks at what the
-/// rest holds.
+/// Ends a script after this number of disk operations, erases its NVRAM, and checks the remaining
+/// content.
 fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
     let hardware = script.hardware();
     hardware.power.fail_after(operations);
@@ -94,7 +95,8 @@ fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
     let bytes = contents(&accepting, remains, script.seed)?;
     let flushed = match script.settings.nvram_survives {
         NvramSurvival::Restart => world.flushed.load(Ordering::Relaxed),
-        // A flush relies on what was lost.
+        // With an NVRAM that survives a power loss, a flush relies on the NVRAM, which is lost
+        // here.
         NvramSurvival::PowerLoss => 0,
     };
     world.model.lock().check_past(&bytes, flushed, &|_| false)
@@ -114,7 +116,7 @@ fn with_immediate_report_and_its_nvram_lost_the_log_is_a_consistent_past() {
     }
 }
 
-/// Scripts that a fault of destage may survive; some hundreds of rounds.
+/// Maximum number of scripts with which a fault of destage may stay unnoticed: some hundred rounds.
 const SCRIPTS: u64 = 300;
-/// Scripts whose NVRAM is lost at every third of their operations.
+/// Number of scripts whose NVRAM is lost at every third operation.
 const NVRAM_SCRIPTS: u64 = 120;

@@ -1,4 +1,5 @@
-//! Reading from a far volume over a link that has a rate: ahead of sequential readers, and in pieces.
+//! Tests of reads over a link with a rate: read-ahead for sequential readers, and long reads in
+//! pieces.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +10,13 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// One way over the link and back.
+/// Round trip time of the link.
 const DELAY: Duration = Duration::from_millis(8);
-/// 1 Gbit/s.
+/// Rate of the link: 1 Gbit/s.
 const BYTES_PER_SECOND: u64 = 125_000_000;
 const VOLUME: u64 = 16 << 20;
 
-/// Answers come one after the other, each as fast as the link is.
+/// A link on which answers are sent one after the other at its rate.
 struct Line {
     lower: Stack,
     bytes_per_second: u64,
@@ -119,7 +120,7 @@ async fn a_slow_reader_fills_no_memory_with_what_it_reads_much_later() {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let statistics = cache.statistics();
         let ahead = statistics.hits.read_ahead_bytes / 4096 - statistics.hits.read_ahead_used_slots;
-        // As many as the first window, until the speed of the reader is known.
+        // The limit is the first window, until the speed of the reader is known.
         let most = if slot < 300 { 160 } else { 64 };
         assert!(ahead <= most, "{ahead} slots at {slot}");
     }
@@ -130,7 +131,8 @@ async fn what_is_hot_stays_though_a_volume_is_read_from_end_to_end() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.read_ahead_bytes = 8 << 20;
     let cache = gateway.open().await;
-    // Of 1024 pages; scattered, so that they are no stream.
+    // 300 of the 1024 pages of memory are hot. They are scattered, so that their reads are not
+    // sequential.
     let hot: Vec<u64> = (0..300).map(|i| i * 13 % 4096).collect();
     for _ in 0..4 {
         for slot in &hot {
@@ -160,7 +162,7 @@ async fn reading_ahead_ends_where_it_is_in_vain() {
         let slot = i * 37 * 37 % 4000;
         read(&cache, slot * 8, 8).await.unwrap();
         read(&cache, slot * 8 + 8, 8).await.unwrap();
-        // What is read ahead has come by then.
+        // Give read-ahead the time to arrive.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let ahead = cache.statistics().hits.read_ahead_bytes / 4096;
@@ -182,7 +184,7 @@ async fn a_slot_of_a_long_read_is_there_before_the_whole() {
         started.elapsed()
     };
     let (whole, part) = tokio::join!(whole, part);
-    // 4 MiB take 34 ms on the link, a piece of 256 KiB two.
+    // 4 MiB take 34 ms on the link, and a piece of 256 KiB takes 2 ms.
     assert!(part < DELAY + Duration::from_millis(5), "{part:?}");
     assert!(whole < DELAY + Duration::from_millis(36), "{whole:?}: all pieces side by side");
 }

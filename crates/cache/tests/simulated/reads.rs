@@ -1,4 +1,4 @@
-//! Reads of a host: what is answered from memory, and what is fetched from the far volume.
+//! Tests of reads: which are answered from memory, and which are fetched from the far volume.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,12 +56,13 @@ async fn a_fetch_does_not_bring_back_what_was_overwritten_meanwhile() {
     let cache = gateway.open().await;
     let (old, written) = tokio::join!(read(&cache, 0, 8), write(&cache, 0, 8, 8));
     written.unwrap();
-    // Both were under way at once: either would be right.
+    // Both calls were in progress at once, so the old and the new value would both be right.
     assert_eq!(old.unwrap(), [8; 8]);
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [8; 8]);
 }
 
-/// Whoever reads it takes it for kept.
+/// A host relies on data that it has read. With these modes a read must therefore not return a
+/// write that a crash could still lose.
 #[tokio::test(start_paused = true)]
 async fn no_reader_is_told_what_its_writer_could_still_lose() {
     for report in [WriteMode::AfterComplete, WriteMode::Immediate] {
@@ -135,9 +136,9 @@ async fn requests_are_counted_by_where_they_were_answered() {
     let cache = gateway.open().await;
     write(&cache, 0, 1, 16).await.unwrap();
     read(&cache, 0, 16).await.unwrap();
-    // One half is here, the other is not.
+    // One half of the extent is in memory, the other is not.
     read(&cache, 8, 16).await.unwrap();
-    // The page of slot 0 leaves memory, its content is in the log.
+    // The page of slot 0 leaves memory; its content is in the log.
     for slot in 2..1400 {
         read(&cache, slot * 8, 8).await.unwrap();
     }
@@ -156,7 +157,8 @@ async fn requests_are_counted_by_where_they_were_answered() {
     assert_eq!(of("write").count(), 4, "one that stands for four");
     assert_eq!(of("lower_read").count(), 1398);
     assert!(of("lower_read").mean() >= Duration::from_millis(8));
-    // Of two that were in memory, none or one of sixteen was looked at.
+    // One in sixteen reads from memory is measured, so of two reads none or one was measured, which
+    // counts as sixteen.
     assert!([1399, 1415].contains(&of("read").count()), "{}", of("read").count());
     assert!((8..=10).contains(&of("read").quantile(0.5).as_millis()));
 }

@@ -1,4 +1,5 @@
-//! What is refused when a cache is opened, and what is not.
+//! Tests of the opening of a cache: which logs, NVRAMs and volumes it refuses, and which it
+//! accepts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +16,7 @@ use tokio::time::sleep;
 use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, Volume};
 
 const LOG: u64 = 1000;
-/// Where the first segment begins.
+/// The block at which the first segment begins.
 const RING: u64 = 2;
 
 #[tokio::test(start_paused = true)]
@@ -50,7 +51,8 @@ async fn a_volume_that_shrank_is_refused_and_one_that_grew_is_not() {
     assert_eq!(cache.geometry().blocks, 32776);
     write(&cache, 32768, 7, 8).await.unwrap();
     drop(cache);
-    // Killed again: what is beyond the former end is recovered, and there is no way back.
+    // After a second kill, blocks beyond the former end must be recovered, and the smaller volume
+    // must be refused.
     let cache = gateway.open().await;
     assert_eq!(read(&cache, 32768, 8).await.unwrap(), [7; 8]);
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [5; 8]);
@@ -133,7 +135,7 @@ async fn one_damaged_superblock_is_mended_by_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn damage_in_the_middle_is_refused_unless_loss_is_accepted() {
-    // The header or the data of the second segment.
+    // Damage the header or the data of the second segment.
     for number in [RING + 2, RING + 3] {
         let mut gateway = killed(Gateway::new(LOG)).await;
         flip(&gateway.log, number, 1000).await;
@@ -146,7 +148,8 @@ async fn damage_in_the_middle_is_refused_unless_loss_is_accepted() {
         assert_eq!(contents(&gateway).await, [1, 0, 0, 0]);
         gateway.settings.accept_loss = false;
         assert_eq!(contents(&gateway).await, [1, 0, 0, 0], "accepted is accepted");
-        // The same number again: what was given up must not follow it.
+        // The new segment has the number of the discarded one. Segments that were discarded after
+        // it must not be accepted as its successors.
         let cache = gateway.open().await;
         write(&cache, 8, 9, 8).await.unwrap();
         drop(cache);
@@ -167,7 +170,8 @@ async fn a_damaged_last_segment_is_known_to_the_nvram_or_to_a_clean_stop() {
     let CacheOpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
     assert!(loss.first_missing == 5 && loss.evidence.contains("stopped"), "{loss:?}");
 
-    // Without either it looks like the write during which the power failed.
+    // Without an NVRAM and without a clean stop, the damage looks like the write during which the
+    // power failed.
     let gateway = killed(Gateway::new(LOG)).await;
     flip(&gateway.log, RING + 9, 1000).await;
     assert_eq!(contents(&gateway).await, [1, 2, 3, 4]);
@@ -193,14 +197,15 @@ async fn immediate_report_recovers_from_the_nvram_and_not_without_it() {
     accepted.settings.accept_loss = true;
     assert_eq!(contents(&accepted).await, [0; 4]);
 
-    // The memory as it was when the write was acknowledged, though the log has it by now.
+    // Restore the NVRAM to the moment of the acknowledgment, although the log has the write by now.
     *gateway.memory.as_ref().expect("it has one").0.lock() = memory;
     assert_eq!(contents(&gateway).await, [0, 6, 0, 0]);
     assert_eq!(contents(&gateway).await, [0, 6, 0, 0]);
 }
 
-/// A memory that was given up by opening with `accept_loss` comes back after others have written:
-/// what it holds is older than what they wrote, whatever its serials say.
+/// An NVRAM is abandoned by opening the log with `accept_loss`, and is attached again after later
+/// writes. Its data is older than these writes, although its serial numbers are higher, and must
+/// never be used.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_was_given_up_is_never_believed_again() {
     let mut gateway = Gateway::new(LOG).with_nvram();
@@ -211,7 +216,7 @@ async fn an_nvram_that_was_given_up_is_never_believed_again() {
         let mut write = cache.write(Lba(slot * 8), data, Durability::Volatile);
         assert!(futures_util::poll!(&mut write).is_ready(), "it was acknowledged");
     };
-    // Old serials are high.
+    // The abandoned NVRAM gets high serial numbers.
     for _ in 0..50 {
         write(&cache, 0, 1, 8).await.unwrap();
     }
@@ -220,7 +225,7 @@ async fn an_nvram_that_was_given_up_is_never_believed_again() {
     let given_up = gateway.memory.clone().expect("it has one").0.lock().clone();
     drop(cache);
 
-    // Without it, and with the loss accepted, the log goes on with a new memory.
+    // Open the log with a new NVRAM and with the loss accepted.
     gateway.memory = Some(Memory::new(256));
     gateway.settings.accept_loss = true;
     let cache = gateway.open().await;
@@ -230,10 +235,10 @@ async fn an_nvram_that_was_given_up_is_never_believed_again() {
     write(&cache, 8, 7, 8).await.unwrap();
     cache.flush().await.unwrap();
     assert!(here == 0 || here == 6);
-    // Killed, with one write in the new memory alone.
+    // Kill the cache with one write that only the new NVRAM has.
     immediate(&cache, 2, 8).await;
     let newer = gateway.memory.clone().expect("it has one").0.lock().clone();
-    // Copy the log before it has that write too, so that both copies are of the same moment.
+    // Copy the log before it has this write, so that both copies are of the same moment.
     let killed = copy(&gateway).await;
     drop(cache);
 
@@ -253,7 +258,7 @@ async fn an_nvram_that_was_given_up_is_never_believed_again() {
     assert_eq!(contents(&accepted).await[1], 7, "never older than what was made stable");
     assert_eq!(contents(&with(&killed, &newer).await).await, [1, 7, 8, 0]);
 
-    // In a log that was stopped cleanly nothing can be missing: the memory is used anew.
+    // A log that was stopped cleanly lacks nothing, so the NVRAM is formatted again.
     let stopped = with(&killed, &newer).await;
     stopped.open().await.stop().await.unwrap();
     let old = with(&stopped, &given_up).await;
@@ -274,7 +279,7 @@ async fn the_nvram_of_another_log_is_refused() {
     assert!(matches!(refusal(&gateway).await, CacheOpenError::LogMissing { .. }));
     // A second start is refused too: the first refusal must not have formatted the log.
     assert!(matches!(refusal(&gateway).await, CacheOpenError::LogMissing { .. }));
-    // A log that is not blank, but is not the NVRAM's log, gets another error.
+    // A used log that does not belong to the NVRAM gets another error.
     let used = Gateway::new(LOG);
     used.open().await.stop().await.unwrap();
     let used = Gateway { memory: gateway.memory.clone(), ..used };
@@ -299,7 +304,7 @@ async fn a_blank_log_beside_an_nvram_in_use_is_refused_unless_the_log_was_draine
     drop(blank.open().await);
 }
 
-/// The same log on another disk.
+/// Returns a gateway with a copy of the log on another disk.
 async fn copy(gateway: &Gateway) -> Gateway {
     let new = Gateway::new(LOG);
     for number in 0..LOG {
@@ -322,7 +327,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// With an NVRAM that has seen how far the log got.
+    /// Damages random bits of a log whose NVRAM has recorded the newest segment. The log must be
+    /// refused, or must have the right data.
     #[test]
     fn a_flipped_bit_is_harmless_or_refused_never_wrong_data(
         number in 0..RING + 12,
@@ -360,8 +366,8 @@ proptest! {
     }
 }
 
-/// The first read waits for a flush, so that what it finds stays there. Flushes of others may fail
-/// around it.
+/// The first read flushes, so that the data that it finds cannot be lost any more. It must not fail
+/// when the flushes of concurrent discards fail.
 #[tokio::test(start_paused = true)]
 async fn the_first_read_does_not_fail_for_what_others_have_lost() {
     let mut gateway = Gateway::new(LOG).relaxed();
@@ -376,7 +382,8 @@ async fn the_first_read_does_not_fail_for_what_others_have_lost() {
         }
     };
     let losses = async {
-        // In the first discard's flush, and in that of the second, behind the reader's.
+        // Fail the flush of the first discard, and that of the second one, which comes after the
+        // flush of the reader.
         gateway.far.fail_next_flush();
         sleep(Duration::from_millis(35)).await;
         gateway.far.fail_next_flush();
@@ -387,18 +394,19 @@ async fn the_first_read_does_not_fail_for_what_others_have_lost() {
     };
     let (first, _, found, ()) = tokio::join!(discard(0, 0), discard(5, 80), reader, losses);
     assert_eq!(found.unwrap(), [0; 8]);
-    // It was sent again after the first loss, and there was another one.
+    // The first discard was repeated after the first failure, and failed again.
     assert!(matches!(first, Err(Error::Device(_))), "{first:?}");
 }
 
-/// A far volume that starts anew again and again tells of it each time.
+/// A far volume that restarts several times reports lost writes each time. The first read must
+/// survive some such reports in a row.
 #[tokio::test(start_paused = true)]
 async fn the_first_read_does_not_fail_for_some_losses_in_a_row() {
     let gateway = Gateway::new(LOG).relaxed();
     let cache = gateway.open().await;
     gateway.far.fail_flushes(3);
     assert_eq!(read(&cache, 800, 8).await.unwrap(), [0; 8]);
-    // One that fails for ever is broken.
+    // A flush that always fails is a broken device.
     let gateway = Gateway::new(LOG).relaxed();
     let cache = gateway.open().await;
     gateway.far.fail_flushes(u32::MAX);

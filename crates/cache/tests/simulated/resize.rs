@@ -1,4 +1,5 @@
-//! A log that gets another size while it is at work. Crashes in the middle of that are in `crash.rs`.
+//! Tests of a log that is resized while it is in use. Crashes during a resize are tested in
+//! `crash.rs`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +11,7 @@ use volume::{Error, FaultCallKind, FaultRule, FaultVolume, Symptom};
 const LARGE: u64 = 4000;
 const SMALL: u64 = 1000;
 
-/// A gateway whose log has `SMALL` blocks of a disk of `LARGE`.
+/// Returns a gateway whose log uses `SMALL` blocks of a disk of `LARGE` blocks.
 async fn small() -> Gateway {
     let gateway = Gateway::new(LARGE);
     let cache = gateway.start().await;
@@ -20,7 +21,7 @@ async fn small() -> Gateway {
     gateway
 }
 
-/// Writes slot after slot until the log takes no more; how many it took.
+/// Writes slots until the log is full. Returns the number of slots.
 async fn fill(cache: &cache::Cache, byte: u8) -> u64 {
     let mut slot = 0;
     while write(cache, slot * 8, byte, 8).await.is_ok() {
@@ -35,7 +36,7 @@ async fn a_full_log_has_room_again_at_once_when_it_grows_though_the_far_side_is_
         let mut gateway = small().await;
         gateway.settings.log_key = key;
         let cache = gateway.start().await;
-        // Somewhere in the middle of the ring, so that what is live lies across its end.
+        // Move the live segments to the middle of the ring, so that later writes wrap around its end.
         for round in 0..2 {
             for slot in 0..200 {
                 write(&cache, slot * 8, round, 8).await.unwrap();
@@ -50,7 +51,7 @@ async fn a_full_log_has_room_again_at_once_when_it_grows_though_the_far_side_is_
         let more = fill(&cache, 8).await;
         assert!(more > 1200, "{more}");
         assert_eq!(inspect(&gateway.log).await.unwrap().log_blocks, LARGE);
-        // Killed, and found again.
+        // Kill the gateway; recovery must find the data again.
         drop(cache);
         let cache = gateway.start().await;
         assert_eq!(cache.statistics().recovery.slots, more);
@@ -84,7 +85,7 @@ async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
     resizing.await.unwrap().unwrap();
     assert_eq!(cache.log_blocks().await, SMALL);
     assert!(cache.statistics().log.bytes < SMALL * 4096);
-    // What is beyond its end is nobody's.
+    // The blocks beyond the new end must not be needed any more.
     crate::support::gateway::write(&cache, 0, 4, 8).await.unwrap();
     drop(cache);
     let found = inspect(&gateway.log).await.unwrap();
@@ -130,8 +131,8 @@ async fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     assert!(matches!(cache.resize(SMALL).await, Err(ResizeError::AtFlush)));
 }
 
-/// What had reached the disk of a superblock that could not be written is taken back before
-/// anything is written that relies on either.
+/// A superblock write fails, but may have reached the disk. The cache must overwrite it before it
+/// writes anything that relies on the old or the new size.
 #[tokio::test(start_paused = true)]
 async fn a_superblock_that_cannot_be_written_leaves_the_log_as_it_was() {
     for passes in [0, 1] {
@@ -142,7 +143,7 @@ async fn a_superblock_that_cannot_be_written_leaves_the_log_as_it_was() {
         gateway.log = faulty;
         let cache = gateway.open().await;
         write(&cache, 0, 1, 8).await.unwrap();
-        // The first copy of the new state is written, or not even that.
+        // The failure comes after the first copy of the superblock, or before it.
         let broken = Symptom::Fails(Error::Device("broken".into()));
         faults.add(FaultRule::always(FaultCallKind::Write, broken).after(passes).times(3));
         assert!(cache.resize(LARGE).await.is_err());

@@ -1,5 +1,5 @@
-//! An encrypted log: nothing of the volume is in clear on the log disk or in the NVRAM, what is
-//! changed there is not served, and only its key opens it.
+//! Tests of an encrypted log: no data of the volume is in clear on the log disk or in the NVRAM,
+//! changed data is not served, and only the right key opens the log.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -47,7 +47,7 @@ async fn nothing_is_in_clear_and_everything_comes_back() {
         for lba in 0..300 {
             write(&cache, lba * 8, 0xa5, 8).await.unwrap();
         }
-        // A part of a slot, merged with what is there.
+        // Write a part of a slot, which is merged with its content.
         write(&cache, 9, 0x5a, 2).await.unwrap();
         cache.flush().await.unwrap();
         let log = image(&gateway.log).await;
@@ -65,7 +65,8 @@ async fn nothing_is_in_clear_and_everything_comes_back() {
     }
 }
 
-/// What was there before the key came is not left for others to read.
+/// The NVRAM holds data from before the log had a key, or of another log. It must be zeroed, so
+/// that no data stays in clear.
 #[tokio::test]
 async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_when_it_is_taken_into_use() {
     let mut gateway = Gateway::new(LOG_BLOCKS).with_nvram();
@@ -82,7 +83,7 @@ async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_when_it_is_taken_into_u
     gateway.settings.log_key = Some(LogKey::new(&[7; 64]));
     drop(gateway.open().await);
     assert!(!is_in(&gateway.memory.as_ref().unwrap().0.lock(), 0xa5));
-    // The memory of another log, of which nothing is held.
+    // Use the NVRAM of another log that needs nothing from it.
     let mut other = sealed().with_nvram();
     other.settings.report = WriteMode::Immediate;
     *other.memory.as_ref().unwrap().0.lock() = before;
@@ -117,7 +118,8 @@ async fn a_log_in_clear_is_encrypted_when_nothing_is_in_it() {
     let key = Some(LogKey::new(&[7; 64]));
     let mut keys = [key.clone(), Some(LogKey::new(&[8; 64])), None].into_iter();
     gateway.settings.log_key = key;
-    // Whatever is in it decides which it is: data in clear, then none, then sealed, and so on.
+    // The data in the log decides which key fits: first data in clear, then data with one key, then
+    // with another.
     for expected in [KeyRefusal::Needless, KeyRefusal::Other, KeyRefusal::Missing] {
         let wanted = keys.next().unwrap();
         gateway.settings.log_key = wanted.clone();
@@ -142,14 +144,14 @@ async fn a_log_in_clear_is_encrypted_when_nothing_is_in_it() {
         assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8]);
         cache.stop().await.unwrap();
         drop(cache);
-        // With nothing of the last turn left in clear.
+        // No data of the previous turn may be left in clear.
         if wanted.is_some() {
             assert!(!is_in(&image(&gateway.log).await, 0xa5));
         }
     }
 }
 
-/// The segments of a log: block, and the header's bytes.
+/// Returns the segment headers of a log: block number and bytes.
 fn headers(image: &[u8]) -> Vec<(usize, &[u8])> {
     let blocks = image.chunks(4096).enumerate();
     blocks.filter(|(_, block)| block.starts_with(b"FBYLOGSG")).collect()
@@ -178,7 +180,7 @@ async fn what_somebody_changes_is_not_served_though_its_checksums_are_right() {
     let error = read(&cache, 0, 8).await.unwrap_err();
     assert!(matches!(&error, Error::Medium { reason, .. } if reason.contains("key")), "{error}");
     assert_eq!(read(&cache, 8, 8).await.unwrap(), [2; 8]);
-    // Nor does it go down.
+    // The changed slot must not be destaged either.
     tokio::spawn(cache.run());
     let _ = tokio::time::timeout(std::time::Duration::from_secs(1), cache.drain()).await;
     assert_eq!(gateway.far.peek(0, 1).await, [0; 512]);
@@ -198,7 +200,7 @@ async fn a_flipped_bit_is_found_as_without_a_key() {
     assert!(matches!(gateway.try_open().await, Err(CacheOpenError::Missing(_))));
 }
 
-/// A nonce that comes twice with a key gives away both contents, and lets others be forged.
+/// With AES-GCM, using a nonce twice with one key reveals both contents and allows forgeries.
 #[tokio::test]
 async fn no_nonce_comes_twice() {
     let gateway = sealed();
@@ -211,7 +213,7 @@ async fn no_nonce_comes_twice() {
         drop(cache);
         images.push(image(&gateway.log).await);
     }
-    // Two copies of one log, of which each is opened and goes its own way.
+    // Open two copies of one log and write to each of them.
     for byte in [11, 12] {
         let copy = Gateway { log: disk_of(images[1].clone()).await, ..sealed() };
         let cache = copy.open().await;
@@ -235,7 +237,7 @@ async fn no_nonce_comes_twice() {
         }
     }
     assert!(used.len() >= 82, "{}", used.len());
-    // One content for each nonce; blocks of one byte each, and no two look the same.
+    // Each nonce must belong to one content only; no two encrypted blocks are equal.
     assert_eq!(used.len(), contents.len());
 }
 

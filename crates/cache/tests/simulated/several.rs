@@ -1,5 +1,5 @@
-//! Several volumes in one log: which is known as which, and what becomes of the others while one is
-//! away, somebody else's, or larger than before.
+//! Tests of several volumes in one log: how the log identifies them, and what happens to the others
+//! while one of them is unreachable, claimed by another gateway, or larger than before.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -20,7 +20,7 @@ use volume::{
     Durability, Error, Extent, Geometry, Holding, Lba, MemVolume, SliceVolume, Stack, Volume,
 };
 
-/// A log, and volumes by name.
+/// A gateway's log and NVRAM, and two far volumes.
 struct Site {
     settings: Settings,
     memory: Memory,
@@ -43,7 +43,7 @@ impl Site {
         }
     }
 
-    /// Writes are acknowledged when they are in the NVRAM.
+    /// A site with immediate report from the NVRAM.
     fn immediate() -> Self {
         let settings = Settings { report: WriteMode::Immediate, ..Self::settings() };
         Self { settings, ..Self::new() }
@@ -79,13 +79,14 @@ impl Site {
         Box::new(self.memory.clone())
     }
 
-    /// What the log knows of one of its volumes.
+    /// Returns the log's record of one of its volumes.
     async fn record(&self, name: &str) -> MemberRecord {
         let mut known = inspect(&self.log).await.expect("a log").members.into_iter();
         known.find(|member| member.name == name && member.counts()).expect("it is known")
     }
 
-    /// Gives up what the log has of a volume, and says how many slots.
+    /// Discards the log's dirty data of a volume and removes the volume. Returns the number of
+    /// discarded slots.
     async fn give_up(&self, name: &str) -> u64 {
         let member = self.record(name).await;
         let nvram = (self.settings.report == WriteMode::Immediate).then(|| self.nvram());
@@ -94,7 +95,7 @@ impl Site {
         slots
     }
 
-    /// Both, with destage running.
+    /// Opens both volumes and starts destage.
     async fn start(&self) -> (Arc<Cache>, Vec<Stack>) {
         let opened = self.open(&[("a", &self.a), ("b", &self.b)]).await.expect("it can be opened");
         tokio::spawn(opened.0.run());
@@ -127,7 +128,7 @@ async fn each_volume_gets_its_own() {
     assert_eq!([above[0].geometry().blocks, above[1].geometry().blocks], [8005, 4000]);
     write(&above[0], 16, 1).await;
     write(&above[1], 16, 2).await;
-    // The end of one is inside a slot.
+    // The end of the first volume is inside of a slot.
     let last = above[0].write(Lba(8000), filled(3, 5), Durability::Volatile).await;
     last.expect("the log takes it");
     above[1].discard(Extent { lba: Lba(3990), blocks: 10 }).await.expect("discarded");
@@ -138,7 +139,7 @@ async fn each_volume_gets_its_own() {
         let beyond = above[1].write(Lba(lba), filled(1, 2), Durability::Volatile).await;
         assert!(matches!(beyond, Err(Error::OutOfRange(extent)) if extent.lba == Lba(lba)));
     }
-    // What is read ahead ends there, too.
+    // Read-ahead must not go beyond the end of the volume either.
     site.a.far.take_calls();
     let whole = Extent { lba: Lba(7000), blocks: 1005 };
     for at in 0..4 {
@@ -171,10 +172,10 @@ async fn one_comes_at_any_time_and_goes_when_the_log_has_nothing_of_it() {
     let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
     write(&above[1], 0, 2).await;
     drop((cache, above));
-    // The log has something of b.
+    // The log has dirty data of b, so b must not be left out.
     let refused = refusal(site.open(&[("a", &site.a), ("c", &c)]).await);
     assert!(refused.contains("holds 1 blocks of 4096 bytes of volume \"b\""), "{refused}");
-    // One more, beside what is dirty.
+    // A third volume can be added while data is dirty.
     let all = [("a", &site.a), ("b", &site.b), ("c", &c)];
     let (cache, above) = site.open(&all).await.expect("opened");
     assert_eq!(read(&above[1], 0).await.expect("read"), 2);
@@ -197,7 +198,7 @@ async fn none_gets_the_place_of_one_that_the_log_has_something_of() {
     let names: Vec<_> = (0..=16).map(|number| format!("volume {number}")).collect();
     let volumes: Vec<_> = names.iter().map(|_| Claimed::new(64)).collect();
     let all: Vec<_> = names.iter().map(|name| &**name).zip(&volumes).collect();
-    // All places are taken.
+    // All regions are in use.
     let (cache, above) = site.open(&all[..16]).await.expect("opened");
     write(&above[0], 0, 1).await;
     drop((cache, above));
@@ -219,7 +220,7 @@ async fn wrong_volumes_are_refused() {
     let twice = refusal(site.open(&[("a", &site.a), ("a", &site.b)]).await);
     assert!(twice.contains("\"a\" is listed twice"), "{twice}");
     drop(site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened"));
-    // Another one of that name.
+    // Use another volume under the name of the first.
     let small = refusal(site.open(&[("a", &site.b), ("b", &site.b)]).await);
     assert!(small.contains("8005 blocks of 512 bytes, the volume now has 4000"), "{small}");
     let relaxed = Settings { order: DestageOrder::Relaxed, ..Site::settings() };
@@ -227,7 +228,7 @@ async fn wrong_volumes_are_refused() {
     let refused =
         refusal(Cache::open_common(relaxed, vec![member], Arc::clone(&site.log), None).await);
     assert!(refused.contains("strict order"), "{refused}");
-    // The log of one volume is not that of several, nor the other way round.
+    // A log for several volumes cannot be opened for one volume.
     let identity = cache::LogVolumeIdentity { name: "a".into(), geometry: site.a.geometry() };
     let lower = Arc::clone(&site.a) as Stack;
     let parts = cache::Parts { lower, log: Arc::clone(&site.log), nvram: None };
@@ -241,7 +242,7 @@ async fn one_that_is_away_holds_up_what_comes_after_its_data_and_nothing_else() 
     let (cache, above) = site.start().await;
     site.b.far.poke(800, vec![9; 512]).await;
     site.b.far.set_away(true);
-    // Rounds without it go on.
+    // Rounds without data of the unreachable volume continue.
     write(&above[0], 0, 1).await;
     drained(&cache).await;
     assert_eq!(site.a.far.peek(0, 1).await[0], 1);
@@ -250,7 +251,8 @@ async fn one_that_is_away_holds_up_what_comes_after_its_data_and_nothing_else() 
     tokio::time::sleep(Duration::from_secs(20)).await;
     write(&above[0], 16, 4).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
-    // What came after it waits; all is taken and read.
+    // Data that came after the data of b waits for it. Writes are still accepted, and reads still
+    // served.
     assert_eq!(site.a.far.peek(16, 1).await[0], 0);
     assert_eq!([read(&above[0], 16).await, read(&above[1], 0).await].map(Result::unwrap), [4, 2]);
     site.a.far.poke(1600, vec![7; 512]).await;
@@ -276,7 +278,7 @@ async fn a_round_is_flushed_in_each_before_its_log_is_given_free() {
     drained(&cache).await;
     let calls = site.b.far.take_calls();
     let count = |name| calls.iter().filter(|call| call.0 == name).count();
-    // The one that had lost something got it again.
+    // The volume that reported a loss must have received its data again.
     assert!(count("write") >= 2 && count("flush") >= 2, "{calls:?}");
 }
 
@@ -318,7 +320,7 @@ async fn none_grows_beyond_its_place() {
     assert!(matches!(beyond, Err(Error::OutOfRange(_))), "{beyond:?}");
     cache.stop().await.expect("stopped");
     drop((cache, above));
-    // What the log says of its volumes is still believed.
+    // The log's record of its volumes must still be valid.
     site.a.far.set_blocks(8005);
     site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
 }
@@ -346,7 +348,7 @@ async fn a_slice_that_grows_keeps_its_place_and_its_part() {
     timeout(Duration::from_secs(60), grown).await.expect("it is noticed");
     write(&above[0], 5994, 3).await;
     above[0].discard(Extent { lba: Lba(4000), blocks: 900 }).await.expect("discarded");
-    // More than there is room for: it stays as it is.
+    // The volume below grows past its region: the cache keeps the size.
     far.far.set_blocks(place + 5000);
     slice.grow(None).expect("as it says");
     above[0].extensions().refresh();
@@ -395,7 +397,7 @@ async fn each_is_claimed_by_what_it_has_granted() {
     write(&above[0], 0, 1).await;
     assert_eq!((site.a.asked().is_dirty.get(), site.b.asked().is_dirty.get()), (true, false));
     drop((cache, above));
-    // One refuses: what the other has granted stays, since the log has something of it.
+    // Volume b refuses the claim. The claim on a stays, because the log has dirty data of a.
     site.b.refuses.store(true, Ordering::SeqCst);
     let refused = refusal(site.open(&members).await);
     assert!(refused.contains("b: somebody has it"), "{refused}");
@@ -403,7 +405,7 @@ async fn each_is_claimed_by_what_it_has_granted() {
     assert_eq!(second.granted, first.generation);
     assert!(second.predecessors.contains(&first.opening));
     assert_eq!(site.a.extensions().holding(), Holding::Held);
-    // It is known as the one that was granted there, and the first one here.
+    // The next claim on a names the second opening as predecessor, and that on b the first one.
     site.b.refuses.store(false, Ordering::SeqCst);
     let (cache, _above) = site.open(&members).await.expect("opened");
     let third = site.a.asked();
@@ -461,10 +463,10 @@ async fn one_that_is_gone_for_good_is_given_up_and_the_others_lose_nothing() {
     assert_eq!(site.give_up("b").await, 5);
     assert_eq!(inspect(&site.log).await.expect("a log").dirty_slots, 21);
 
-    // It is not served as if nothing had happened.
+    // Volume b must not be opened as if no data were lost.
     let refused = refusal(site.open(&both).await);
     assert!(refused.contains("\"b\" was removed from the log with 5 dirty blocks"), "{refused}");
-    // Before anything of the others has gone down, and after.
+    // Open the log several times, before and after the data of a is destaged.
     for drains in [false, false, true, false] {
         let (cache, above) = site.open(&alone).await.expect("opened");
         assert_eq!(cache.given_up().await, [("b".to_owned(), 5 * 4096)]);
@@ -480,7 +482,7 @@ async fn one_that_is_gone_for_good_is_given_up_and_the_others_lose_nothing() {
     site.b.far.set_away(false);
     assert!(site.open(&both).await.is_err());
 
-    // Taken in anew it is as it is, elsewhere in the log's addresses.
+    // Add b again: its content is that of the far volume, and it gets another region in the log.
     take_in(&site.log, "b").await.expect("it was given up");
     let (cache, above) = site.open(&both).await.expect("opened");
     let asked = site.b.asked();
@@ -504,7 +506,8 @@ async fn nothing_of_what_was_given_up_comes_back_while_the_log_still_has_it() {
     drop((cache, above));
     site.give_up("a").await;
     take_in(&site.log, "a").await.expect("it was given up");
-    // The log still has the old content of a, which counts no more, beside the new.
+    // The log still has the discarded content of a, which must not be used, besides the new
+    // content.
     let all = [("b", &site.b), ("c", &c), ("a", &site.a)];
     for _ in 0..2 {
         let (_cache, above) = site.open(&all).await.expect("opened");
@@ -515,7 +518,7 @@ async fn nothing_of_what_was_given_up_comes_back_while_the_log_still_has_it() {
     write(&above[2], 0, 5).await;
     write(&above[1], 0, 6).await;
     drop((cache, above));
-    // Again: twice given up, at two places.
+    // Remove volume a a second time, from another region.
     assert_eq!(site.give_up("a").await, 1);
     let refused = refusal(site.open(&all).await);
     assert!(refused.contains("volume \"a\""), "{refused}");
@@ -533,7 +536,7 @@ async fn nothing_of_what_was_given_up_comes_back_while_the_log_still_has_it() {
 async fn what_only_the_nvram_has_of_it_is_given_up_too() {
     let site = Site::immediate();
     let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
-    // The log takes nothing for as long as nobody waits.
+    // Write without waiting for the log: the data is only in the NVRAM.
     for volume in &above {
         let written = volume.write(Lba(0), filled(9, 8), Durability::Volatile);
         assert!(futures_util::FutureExt::now_or_never(written).is_some_and(|w| w.is_ok()));

@@ -1,12 +1,13 @@
-//! Several volumes in one log under the crash simulator: power fails at every operation of the log disk
-//! and of the nodes, and the gateway may be lost with its log.
+//! Several volumes in one log under the crash simulator: the power fails at every operation of the log disk and
+//! of the nodes, and the gateway may be lost together with its log.
 //!
 //! 1. With the log, every acknowledged write to each volume is there.
 //! 2. Without it, whenever no round is running, the nodes *together* hold a consistent prefix of all volumes:
 //!    there is a moment such that each sector of each volume holds its newest write that was acknowledged before
 //!    that moment, and nothing submitted after it.
 //! 3. While a round is running, the volume of each node with epochs is a consistent prefix by itself.
-//! 4. All this holds if one node is away for long, or for good. Giving that node up loses no data of the others.
+//! 4. All this holds if one node is unreachable for long, or for ever. Removing the volume of that node loses no
+//!    data of the others.
 //!
 //! With a separate cache for each volume the second does not hold, as the last test shows.
 //! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; this test tries 3 for every 100 of them, the same
@@ -36,20 +37,20 @@ use volume::{Durability, Error, Extent, Geometry, Lba, Stack, Volume};
 
 use node::Node;
 
-/// What a seed decides.
+/// The parameters of a run, drawn from a seed.
 #[derive(Clone, Debug)]
 struct Trial {
     seed: u64,
     settings: Settings,
-    /// Sectors of each volume.
+    /// Number of sectors of each volume.
     sizes: Vec<u64>,
     log_blocks: u64,
-    /// Whether what is between two flushes counts as a whole at the nodes.
+    /// True: the nodes apply everything between two flushes as a whole.
     atomic: bool,
     delay: Duration,
-    /// The node that is away for long: from when on, and for how long.
+    /// The node that is unreachable for long: its index, the start, and the duration.
     away: Option<(usize, Duration, Duration)>,
-    /// A cache for each volume, each with a log of its own: what this is to be better than.
+    /// True: a separate cache and log for each volume, which the test must detect as worse.
     apart: bool,
 }
 
@@ -71,7 +72,7 @@ impl Trial {
             segment_slots,
             ..Settings::default()
         };
-        // Some end within a slot.
+        // Two of the volumes end inside of a slot.
         let mut sizes = vec![40 * 8 - 3, 24 * 8];
         sizes.extend(rng.chance(50).then_some(16 * 8 - 5));
         let log_blocks =
@@ -79,7 +80,7 @@ impl Trial {
         let delay = Duration::from_millis([0, 1, 4][rng.below(3) as usize]);
         let (atomic, is_away) = (rng.chance(60), rng.chance(40));
         let millis = |rng: &mut Rng, most| Duration::from_millis(rng.below(most));
-        // Most runs are over sooner than the longest of these.
+        // Most runs end before the longest of these outages.
         let away = is_away.then(|| {
             let at = rng.below(sizes.len() as u64) as usize;
             (at, millis(&mut rng, 80), millis(&mut rng, 20_000))
@@ -87,7 +88,7 @@ impl Trial {
         Self { seed, settings, sizes, log_blocks, atomic, delay, away, apart: false }
     }
 
-    /// The first of its sectors among all, and how many.
+    /// Returns for each volume its first sector among all sectors, and its number of sectors.
     fn parts(&self) -> Vec<(usize, usize)> {
         let mut first = 0;
         let part = |&size: &u64| {
@@ -108,24 +109,24 @@ struct Site {
     trial: Trial,
     power: Arc<Power>,
     nodes: Vec<Arc<Node>>,
-    /// One, or one for each volume.
+    /// One log, or one for each volume.
     logs: Vec<Arc<CrashVolume>>,
     memories: Vec<Memory>,
 }
 
-/// What is left of it.
+/// The content of disks and NVRAMs after the end of a run.
 struct Remains {
     nodes: Vec<Vec<u8>>,
     logs: Vec<CrashVolume>,
     memories: Vec<Vec<u8>>,
 }
 
-/// The truth, and what does not agree with it.
+/// The model of all writes, and the first violation.
 struct World {
     model: Mutex<Model>,
     fault: Mutex<Option<String>>,
     rounds: AtomicU64,
-    /// Looks at all volumes while none had anything unflushed.
+    /// Number of checks of all volumes while no volume had unflushed data.
     looks: AtomicU64,
 }
 
@@ -182,7 +183,7 @@ impl Site {
         }
     }
 
-    /// The caches, and the volumes as hosts see them, but for one that may be left out.
+    /// Opens the caches. Returns them and the volumes that hosts use, except the volume `without`.
     async fn open(&self, without: Option<usize>) -> Result<(Vec<Arc<Cache>>, Vec<Stack>), String> {
         let nvram = |at: usize| {
             let is_used = self.trial.settings.report == WriteMode::Immediate;
@@ -214,7 +215,7 @@ impl Site {
         Ok((vec![cache], above))
     }
 
-    /// Hosts write to all volumes until they are done or the power fails.
+    /// Lets hosts write to all volumes until they are done or the power fails.
     fn run(&self, world: &Arc<World>) {
         self.observe(world);
         let seed = self.trial.seed;
@@ -244,7 +245,7 @@ impl Site {
                         let _ = away.await;
                     }
                     for cache in &caches {
-                        // It may be given up, when the link is.
+                        // The drain may fail while a link is down.
                         drop(cache.drain().await);
                     }
                 }
@@ -285,7 +286,7 @@ impl Site {
         }
     }
 
-    /// The gateway loses its power, and the nodes perhaps.
+    /// Ends a run: the gateway loses its power or is killed, and the nodes may lose their power, too.
     fn end(&self, rng: &mut Rng) -> Remains {
         self.power.fail();
         let (kill, far) = (rng.chance(30), rng.chance(50));
@@ -300,7 +301,7 @@ impl Site {
         }
     }
 
-    /// What the nodes have without the log.
+    /// Checks the content of the nodes without the log.
     fn check_nodes(&self, remains: &Remains, world: &World) -> Result<(), String> {
         let model = world.model.lock();
         if self.trial.atomic {
@@ -316,8 +317,9 @@ impl Site {
         Ok(())
     }
 
-    /// What there is with the log; then, that the nodes alone get it all. If one is given up, the others. Gives
-    /// how many slots the log had of that one.
+    /// Recovers from the log and checks all volumes; then drains, and checks that the nodes hold everything. If a
+    /// volume is to be removed, checks the others, and that the removed one receives nothing. Returns the number
+    /// of slots that the log had of the removed volume.
     fn check_all(
         &self,
         remains: Remains,
@@ -370,11 +372,11 @@ impl Site {
 }
 
 impl Site {
-    /// Gives up what the log has of a volume, if it has anything. How many slots.
+    /// Removes a volume and discards the log's dirty data of it. Returns the number of discarded slots.
     async fn give_up(&self, at: usize) -> Result<u64, String> {
         let log = Arc::clone(&self.logs[0]) as Stack;
         let failed = |error| format!("cannot be given up: {error}");
-        // The power may have failed before it was used.
+        // The power may have failed before the log was formatted.
         let Ok(info) = cache::inspect(&log).await else { return Ok(0) };
         let Some(member) = info.members.iter().find(|member| member.key == at as u64) else {
             return Ok(0);
@@ -415,7 +417,8 @@ impl Host<'_> {
         }
     }
 
-    /// Which volume, the first of its sectors in the model, and which of them.
+    /// Draws an extent. Returns the index of the volume, its first sector in the model, and the extent's first
+    /// sector and length.
     fn place(&mut self) -> (usize, usize, u64, u64) {
         let at = self.rng.below(self.above.len() as u64) as usize;
         let (first, size) = self.site.trial.parts()[at];
@@ -436,7 +439,7 @@ impl Host<'_> {
                 self.above[at].write(Lba(lba), bytes.into(), Durability::Volatile).await
             }
         };
-        // An answer after the end reached nobody.
+        // An answer after the power failure has not reached a host.
         let acknowledged = result.is_ok() && !self.site.power.is_off();
         if let Err(error @ (Error::Medium { .. } | Error::OutOfRange(_))) = result {
             self.world.report(format!("a write failed: {error}"));
@@ -463,7 +466,8 @@ impl Host<'_> {
     }
 }
 
-/// What one crash showed: what was given up then of a node, in slots.
+/// Runs a trial up to one crash and checks the result. Returns the number of slots that were discarded with a
+/// removed volume.
 fn crash(trial: &Trial, operation: u64) -> Result<u64, String> {
     let site = Site::new(trial);
     site.power.fail_after(operation);
@@ -479,8 +483,8 @@ fn crash(trial: &Trial, operation: u64) -> Result<u64, String> {
         .map_err(|fault| format!("{given_up:?} given up: {fault}"))
 }
 
-/// Crashes one trial at every `step`-th operation. Gives how often, how many rounds and looks there were
-/// without a crash, and after how many crashes something was given up.
+/// Crashes one trial at every `step`-th operation. Returns the numbers of crashes, of rounds and checks in the
+/// run without a crash, and of crashes after which data was discarded.
 fn crash_everywhere(trial: &Trial, step: usize) -> Result<[u64; 4], String> {
     let site = Site::new(trial);
     let world = World::new(trial);
@@ -539,9 +543,9 @@ fn volumes_that_go_down_each_by_itself_are_noticed() {
     assert!(fault.contains("together"), "{fault}");
 }
 
-/// Crash points of the ordinary run.
+/// Number of crash points if FOREBAY_CRASH_POINTS is not set.
 const POINTS: u64 = 600;
-/// Of the operations of a script, so many lie between two crash points.
+/// Number of operations from one crash point to the next.
 const STEP: usize = 7;
-/// Scripts that volumes of different moments may survive.
+/// Maximum number of scripts with which separate caches may stay unnoticed.
 const MUTANT_SCRIPTS: u64 = 20;

@@ -1,5 +1,5 @@
-//! The second read tier: what leaves memory is found there again, and nothing that is not the volume's
-//! content is ever read from it, whatever its disk does.
+//! Tests of the read tier: slots that have left memory are found there again, and a read never returns
+//! anything but the content of the volume, whatever the tier's disk does.
 
 use std::{
     collections::HashSet,
@@ -29,13 +29,13 @@ const BLOCKS: u64 = 8;
 
 fn gateway() -> Gateway {
     let mut gateway = Gateway::new(2000);
-    // So that the disk gets its turn between two reads.
+    // Give the tier's disk time to write between two reads.
     gateway.far.set_delay(Duration::from_millis(1));
     (gateway.settings.dram_bytes, gateway.settings.nvram_bytes) = (256 << 10, 64 << 10);
     gateway
 }
 
-/// Reads slots one by one, all of which must be of `byte`.
+/// Reads slots one by one; all bytes of a slot must be `byte(slot)`.
 async fn read_slots(cache: &Cache, slots: impl IntoIterator<Item = u64>, byte: impl Fn(u64) -> u8) {
     for slot in slots {
         let bytes = read(cache, slot * BLOCKS, BLOCKS as u32).await.expect("it can be read");
@@ -43,7 +43,7 @@ async fn read_slots(cache: &Cache, slots: impl IntoIterator<Item = u64>, byte: i
     }
 }
 
-/// Waits until the disk has what it was given.
+/// Waits until the tier has written what it was given.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
@@ -58,7 +58,8 @@ fn kind(slot: u64) -> u8 {
     (slot % 251) as u8 + 1
 }
 
-/// A cache with a tier of 640 slots over a far volume of which 200 were read, 64 of them in memory.
+/// Returns a cache with a tier on `disk`. The first 200 slots of the far volume were read; memory has
+/// room for 64 of them.
 async fn filled(gateway: &Gateway, disk: Stack) -> Arc<Cache> {
     far_bytes(gateway, 300, kind).await;
     let cache = gateway.start().await;
@@ -80,7 +81,7 @@ async fn what_left_memory_is_read_from_the_disk_and_not_over_the_link() {
     let after = cache.statistics();
     assert_eq!((after.hits.reads_tier, after.hits.hits_tier, after.hits.misses), (100, 100, 200));
     assert_eq!(gateway.far.take_calls(), []);
-    // Also while the far side is away.
+    // The tier is used also while the far volume is unreachable.
     gateway.far.set_away(true);
     read_slots(&cache, 100..130, kind).await;
     assert!(read(&cache, 250 * BLOCKS, 1).await.is_err());
@@ -90,13 +91,13 @@ async fn what_left_memory_is_read_from_the_disk_and_not_over_the_link() {
 async fn one_read_takes_what_is_here_from_here() {
     let gateway = gateway();
     let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
-    // 8 slots that it has, 24 that nobody has.
+    // The read covers slots in the tier and in memory.
     let data = cache.read(Extent { lba: Lba(112 * BLOCKS), blocks: 256 }).await.unwrap();
     let expected: Vec<u8> = (112..144).flat_map(|slot| [kind(slot); 8]).collect();
     assert_eq!(first_bytes(&data.into_bytes()), expected);
     let hits = cache.statistics().hits.hits_tier;
     assert!(hits >= 16, "{hits}");
-    // Few between many that are missing: one call for all.
+    // If only few of the slots are in the tier, one call to the far volume reads all.
     let gateway = self::gateway();
     far_bytes(&gateway, 300, kind).await;
     let cache = gateway.start().await;
@@ -123,18 +124,19 @@ async fn a_write_a_discard_and_what_others_write_void_it() {
         gateway.far.poke(32, vec![202; 4096]).await;
         assert!(cache.forget(4 * 4096, 4096));
         cache.drain().await.unwrap();
-        // All of that leaves memory.
+        // Read other slots, so that all of these leave memory.
         read_slots(&cache, 100..200, kind).await;
         let expected = [vec![200; 8], vec![3, 201], vec![3; 6], vec![0; 8], vec![202; 8]].concat();
         assert_eq!(read(&cache, 8, 32).await.unwrap(), expected, "{report:?}");
-        // What was not touched is there.
+        // Slots that were not changed are still in the tier.
         let before = cache.statistics();
         read_slots(&cache, 5..20, kind).await;
         assert_eq!(cache.statistics().hits.hits_tier, before.hits.hits_tier + 15);
     }
 }
 
-/// It leaves memory before it leaves the tier.
+/// A bypassing write first removes the slot from memory and then from the tier. A concurrent read must
+/// not bring the old content back from the tier.
 #[tokio::test]
 async fn who_reads_while_a_write_goes_past_the_log_brings_nothing_old_back() {
     let mut gateway = gateway();
@@ -198,7 +200,7 @@ async fn a_disk_that_fails_ends_the_tier_and_no_read() {
             }
             settle().await;
             let statistics = cache.statistics();
-            // One that takes no more is behind for ever; what it has taken is good.
+            // A disk whose writes hang falls behind for ever. The slots that it has are still valid.
             assert_eq!(statistics.tier.error.is_none(), hangs_writing, "{statistics:?}");
             assert_eq!(statistics.tier.dropped_slots > 0, hangs_writing, "{statistics:?}");
             assert_eq!(statistics.tier.bytes > 0, hangs_writing);
@@ -226,7 +228,7 @@ async fn it_is_void_after_a_restart_and_of_no_use_to_another_log() {
     let cache = filled(&gateway, disk.clone()).await;
     cache.stop().await.unwrap();
     drop(cache);
-    // Somebody else has written there meanwhile.
+    // Another gateway has written to the far volume in the meantime.
     far_bytes(&gateway, 200, |_| 77).await;
     let cache = gateway.start().await;
     cache.use_tier(disk.clone()).await.expect("it is ours");
@@ -259,7 +261,7 @@ async fn with_an_encrypted_log_nothing_is_in_clear() {
     let different: HashSet<&[u8]> = image[LABEL as usize * 4096..].chunks(4096).collect();
     assert!(different.len() > 100);
 
-    // A tier that has it in clear is not taken over.
+    // A tier with data in clear must not be used for an encrypted log.
     let in_clear = self::gateway();
     let clear_disk = Rotting::new(640, 0, 1);
     let clear = filled(&in_clear, clear_disk.clone()).await;
@@ -273,7 +275,7 @@ async fn with_an_encrypted_log_nothing_is_in_clear() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_used_outlives_what_is_not() {
-    // 256 slots go round; of 600 that are read by turns, 60 come again and again.
+    // The tier has 256 slots. Each round reads 60 hot slots and 90 others.
     let gateway = gateway();
     far_bytes(&gateway, 1000, kind).await;
     let cache = gateway.start().await;
@@ -288,14 +290,14 @@ async fn what_is_used_outlives_what_is_not() {
     assert!(hot < 100, "{hot} of 660");
 }
 
-/// What a run of the model does.
+/// The parameters of a random run.
 #[derive(Clone)]
 struct Tale {
     seed: u64,
     settings: Settings,
     log_blocks: u64,
     rot: u32,
-    /// The disk of the tier fails after so many calls.
+    /// The tier's disk fails after this number of calls.
     fails_after: Option<u64>,
     mutated: bool,
 }
@@ -331,7 +333,8 @@ impl Tale {
         }
     }
 
-    /// One host, one call after the other: every read gives exactly what was written last.
+    /// Runs one host with one call after the other: every read must return exactly what was written
+    /// last.
     fn tell(&self) -> Result<CacheStatistics, String> {
         runtime().block_on(self.run())
     }
@@ -356,7 +359,7 @@ impl Tale {
         for step in 0..STEPS {
             let most = [1, 8, 20, 64, 300][rng.below(5) as usize];
             let count = rng.within(1..most + 1);
-            // Half of all calls go to an eighth of the volume.
+            // Half of all calls use an eighth of the volume.
             let all = SLOTS * BLOCKS;
             let near = if rng.chance(50) { all / 8 } else { all };
             let first = rng.below(near - count.min(near - 1));
@@ -434,7 +437,7 @@ fn a_tier_that_keeps_what_is_overwritten_is_noticed() {
     }
 }
 
-/// Twice what tier and memory hold together.
+/// Number of slots of the volume: twice as many as tier and memory hold together.
 const SLOTS: u64 = 640;
 const STEPS: u64 = 1500;
 const TALES: u64 = 40;

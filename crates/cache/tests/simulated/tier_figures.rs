@@ -1,4 +1,5 @@
-//! What a second read tier is worth: shares of reads by where they were answered, and their mean time, in virtual time.
+//! Measures the benefit of a read tier: the shares of reads that are answered from each place, and their mean time, in
+//! virtual time.
 //!
 //! `cargo test -p cache --test simulated tier_figures:: -- --ignored --nocapture` prints a table.
 
@@ -10,9 +11,9 @@ use sim::Rng;
 use tokio::time::Instant;
 use volume::{DelayVolume, Extent, Geometry, Latency, Lba, MemVolume, Volume};
 
-/// Slots of the far volume: 781 MiB.
+/// Number of slots of the far volume: 781 MiB.
 const SLOTS: u64 = 200_000;
-/// 16 MiB of memory, 2 % of that.
+/// Bytes of memory: 2 % of the volume.
 const DRAM: u64 = 16 << 20;
 const READS: u64 = 400_000;
 
@@ -34,7 +35,7 @@ async fn open(tier: u64) -> Arc<Cache> {
     cache
 }
 
-/// A number of which the first are asked for most, far from its neighbours.
+/// Returns a slot with a Zipf distribution. Popular slots are far apart from each other.
 fn zipf(rng: &mut Rng) -> u64 {
     let part = rng.share();
     let power = 0.1;
@@ -48,14 +49,16 @@ async fn read(cache: &Cache, slot: u64) {
     cache.read(extent).await.expect("it can be read");
 }
 
-/// What the second half of the reads found, by place, and its mean time; and what was written to the tier in all.
+/// The results of the second half of the reads: their number by place and their mean time; and the bytes written to
+/// the tier in the whole run.
 struct Figures {
     places: [u64; 3],
     mean: Duration,
     written_bytes: u64,
 }
 
-/// One reader; `backups`: everything is read in order before each quarter of its reads, and not counted.
+/// Runs one reader. With `backups`, the whole volume is read in order before each quarter of the reads; these reads
+/// are not measured.
 async fn run(tier: u64, backups: bool) -> Figures {
     let cache = open(tier).await;
     let mut rng = Rng::new(9);

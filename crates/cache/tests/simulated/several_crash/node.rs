@@ -1,4 +1,4 @@
-//! The node of one volume: what it holds stable, and what it got since the last flush.
+//! The node of one volume: its stable content, and the changes since the last flush.
 
 use std::{
     sync::{
@@ -17,23 +17,24 @@ use volume::{
 use super::Trial;
 use crate::support::model::SECTOR;
 
-/// The volume of a node. What is between two flushes counts as a whole, or like that of any disk.
+/// The volume of a node. With `atomic` it applies the changes between two flushes as a whole,
+/// otherwise like any disk.
 pub struct Node {
     pub stable: Mutex<Vec<u8>>,
-    /// What it got since the last flush: zeros, if there are no bytes.
+    /// The changes since the last flush; a change without bytes writes zeros.
     staged: Mutex<Vec<(Extent, Option<Data>)>>,
     atomic: bool,
-    /// It has lost that, and has not said so.
+    /// The staged changes were lost, and no call has reported this yet.
     lost: AtomicBool,
-    /// It has to get again what it lost or gave up.
+    /// Changes were lost or rolled back and have not been sent again.
     behind: AtomicBool,
-    /// It answers nothing.
+    /// The node is unreachable.
     pub away: AtomicBool,
     delay: Duration,
     rng: Mutex<Rng>,
-    /// Its operations are those of a disk without anything on it: they count, and hang without power.
+    /// An empty disk whose operations count for the power supply, and hang without power.
     clock: CrashVolume,
-    /// Looks at all nodes, after each flush.
+    /// Called after each flush, to check all nodes.
     pub observer: Mutex<Option<Observer>>,
 }
 
@@ -83,17 +84,18 @@ impl Node {
         self.travel().await
     }
 
-    /// It has nothing unflushed, and needs nothing of before again.
+    /// Returns true if the node has no unflushed changes and needs no earlier ones again.
     pub fn is_quiet(&self) -> bool {
         self.staged.lock().is_empty() && !self.behind.load(Ordering::SeqCst)
     }
 
-    /// What is left when its power fails, too, or when only the gateway's does.
+    /// Returns the content after the end of the gateway; with `power`, the node has lost its power,
+    /// too.
     pub fn left(&self, power: bool, rng: &mut Rng) -> Vec<u8> {
         let mut left = self.stable.lock().clone();
         for (extent, data) in &*self.staged.lock() {
             for at in 0..u64::from(extent.blocks) {
-                // A new session rolls back what is half an epoch.
+                // With `atomic`, the next session rolls back the incomplete epoch.
                 if !self.atomic && (!power || rng.chance(50)) {
                     put(&mut left, extent, data.as_ref(), at);
                 }
@@ -103,7 +105,7 @@ impl Node {
     }
 }
 
-/// Puts one sector of an extent where it belongs.
+/// Copies sector `at` of an extent to its place in the volume.
 fn put(bytes: &mut [u8], extent: &Extent, data: Option<&Data>, at: u64) {
     let to = (extent.lba.0 + at) as usize * SECTOR;
     match data {
@@ -146,7 +148,7 @@ impl Volume for Node {
     fn flush(&self) -> Io<'_, ()> {
         Io::new(async move {
             self.travel().await?;
-            // As an initiator does that knows of the loss (decision 0009).
+            // Report the loss as an initiator does that knows of it (decision 0009).
             if self.lost.swap(false, Ordering::SeqCst) {
                 return Err(Error::Device("the node started anew".into()));
             }

@@ -13,7 +13,7 @@ use volume::{
 
 use super::far::Far;
 
-/// A far volume that keeps a claim.
+/// A far volume that remembers the last claim and how it was answered.
 pub struct Claimed {
     pub far: Arc<Far>,
     pub refuses: AtomicBool,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cache::{ConfirmedIn, ConfirmedStore, ConfirmedWrites, InstanceId};
 use parking_lot::Mutex;
 
-/// The noted numbers, shared by all clones.
+/// The recorded numbers, shared by all clones.
 #[derive(Clone, Default)]
 pub struct Confirmed(pub Arc<Mutex<Option<ConfirmedWrites>>>);
 

@@ -1,4 +1,4 @@
-//! A killed gateway, and changes to the blocks of its log behind its back.
+//! A gateway that was killed, and functions that change the blocks of its log.
 
 use super::gateway::{Gateway, read, write};
 use cache::CacheOpenError;
@@ -20,8 +20,8 @@ pub async fn flip(log: &Stack, number: u64, bit: usize) {
     set_block(log, number, bytes).await;
 }
 
-/// A gateway that was killed with five segments of one slot each in its log: slots 0 to 3, then
-/// slot 0 again.
+/// Returns a gateway that was killed with five segments of one slot each in its log: slots 0 to 3,
+/// then slot 0 again.
 pub async fn killed(gateway: Gateway) -> Gateway {
     let cache = gateway.open().await;
     for (slot, byte) in [(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)] {

@@ -1,4 +1,4 @@
-//! A far volume that a test can slow down, cut off, and ask what it was asked.
+//! A far volume that a test can slow down and cut off, and that records its calls.
 
 use std::{
     sync::{
@@ -14,16 +14,16 @@ use volume::{
     Geometry, Io, Lba, MemVolume, OrderedFlush, Provisioning, ThinSpaceUsage, Volume,
 };
 
-/// One call: what, first block, how many.
+/// A call: its name, its first block, and the number of blocks.
 pub type Call = (&'static str, u64, u64);
 
-/// What it may grow by, in blocks.
+/// Maximum number of blocks by which the volume can grow.
 pub const SPARE: u64 = 1 << 16;
 
 /// A volume in memory behind a link.
 pub struct Far {
     memory: MemVolume,
-    /// How many of its blocks it says it has.
+    /// The number of blocks that the volume reports.
     blocks: AtomicU64,
     away: AtomicBool,
     failing: AtomicBool,
@@ -55,44 +55,44 @@ impl Far {
         })
     }
 
-    /// It has so many blocks from now on, up to [`SPARE`] more than it had.
+    /// Sets the number of blocks, up to [`SPARE`] more than at the start.
     pub fn set_blocks(&self, blocks: u64) {
         self.blocks.store(blocks, Ordering::SeqCst);
     }
 
-    /// The link goes down, or comes up.
+    /// Cuts the link or restores it.
     pub fn set_away(&self, away: bool) {
         self.away.store(away, Ordering::SeqCst);
     }
 
-    /// The device fails writes and flushes, or works again.
+    /// Makes writes and flushes fail, or succeed again.
     pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Ordering::SeqCst);
     }
 
-    /// The far side has restarted: the next flush cannot speak for what came before.
+    /// Simulates a restart of the node: the next flush fails, because it cannot confirm earlier writes.
     pub fn fail_next_flush(&self) {
         self.fail_flushes(1);
     }
 
-    /// So do the next so many.
+    /// Makes the next `count` flushes fail like that.
     pub fn fail_flushes(&self, count: u32) {
         self.lost_flushes.store(count, Ordering::SeqCst);
     }
 
-    /// Whether this flush is one of those.
+    /// Returns true if this flush has to fail.
     fn loses(&self) -> bool {
         let one_less = |left: u32| left.checked_sub(1);
         self.lost_flushes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
-    /// It says that what is between two flushes counts as a whole, up to so many blocks.
+    /// Sets the maximum size of an atomic epoch that the volume reports, in blocks.
     pub fn set_epoch_blocks(&self, blocks: u64) {
         self.epoch_blocks.store(blocks, Ordering::SeqCst);
     }
 
-    /// From now on, callers may send writes before a flush is answered. Such a flush is listed as "flush ahead", and its
-    /// answer as "flushed".
+    /// From now on, callers may send writes before a flush is answered. Such a flush is listed as "flush ahead", and
+    /// its answer as "flushed".
     pub fn keep_order(&self) {
         self.keeps_order.store(true, Ordering::SeqCst);
     }
@@ -107,12 +107,12 @@ impl Far {
         self.hurry_writes_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// How long each call takes.
+    /// Sets the time that each call takes.
     pub fn set_delay(&self, delay: Duration) {
         self.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// The calls since the last time, in order.
+    /// Returns the calls since the last time, in order.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.lock())
     }
@@ -122,13 +122,13 @@ impl Far {
         self.calls.lock().clone()
     }
 
-    /// What it holds, without going over the link.
+    /// Returns the content of blocks without using the link.
     pub async fn peek(&self, lba: u64, blocks: u32) -> Vec<u8> {
         let data = self.memory.read(Extent { lba: Lba(lba), blocks }).await;
         data.expect("memory does not fail").into_bytes().to_vec()
     }
 
-    /// Puts something there, without going over the link.
+    /// Replaces the content of blocks without using the link.
     pub async fn poke(&self, lba: u64, bytes: Vec<u8>) {
         let written = self.memory.write(Lba(lba), bytes.into(), Durability::Volatile).await;
         written.expect("memory does not fail");
@@ -171,7 +171,7 @@ impl Volume for Far {
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Io::new(async move {
-            // The answer travels, so that it may be old when it comes.
+            // Read first and then wait for the link: the answer may be outdated when it arrives.
             let data = self.memory.read(extent).await?;
             self.travel(("read", extent.lba.0, u64::from(extent.blocks))).await?;
             Ok(data)

@@ -1,4 +1,4 @@
-//! A cache over a far volume and a log in memory, for tests of one behaviour.
+//! A cache with a far volume and a log in memory, for tests of one behaviour.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, V
 
 use super::{far::Far, memory::Memory};
 
-/// Its parts, which outlive the cache.
+/// The parts of a gateway, which outlive its cache.
 pub struct Gateway {
     pub far: Arc<Far>,
     pub log: Stack,
@@ -16,7 +16,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A far volume of 16 MiB, a log of `log_blocks` blocks, no NVRAM.
+    /// Returns a gateway with a far volume of 16 MiB, a log of `log_blocks` blocks, and no NVRAM.
     pub fn new(log_blocks: u64) -> Self {
         let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
         Self {
@@ -32,7 +32,7 @@ impl Gateway {
         }
     }
 
-    /// With writes that may go past the log.
+    /// Sets relaxed order, so that writes may bypass the log.
     pub fn relaxed(mut self) -> Self {
         self.settings.order = DestageOrder::Relaxed;
         self
@@ -44,7 +44,8 @@ impl Gateway {
     }
 
     pub fn identity(&self) -> LogVolumeIdentity {
-        // What is atomic there is not atomic here, and not kept in the log.
+        // The log does not record `atomic_blocks`, because the cache does not pass this guarantee
+        // on.
         let geometry = Geometry { atomic_blocks: 0, ..self.far.geometry() };
         LogVolumeIdentity { name: "far".into(), geometry }
     }
@@ -58,12 +59,12 @@ impl Gateway {
         Cache::open(self.settings.clone(), parts, self.identity()).await
     }
 
-    /// Opens it, without destage.
+    /// Opens the cache without destage.
     pub async fn open(&self) -> Arc<Cache> {
         self.try_open().await.expect("it can be opened")
     }
 
-    /// Opens it, with destage running.
+    /// Opens the cache and starts destage.
     pub async fn start(&self) -> Arc<Cache> {
         let cache = self.open().await;
         tokio::spawn(cache.run());
@@ -71,7 +72,7 @@ impl Gateway {
     }
 }
 
-/// `blocks` blocks of 512 bytes, all of `byte`.
+/// Returns `blocks` blocks of 512 bytes, all of them `byte`.
 pub fn filled(byte: u8, blocks: usize) -> Data {
     vec![byte; blocks * 512].into()
 }
@@ -80,7 +81,7 @@ pub async fn write(cache: &Cache, lba: u64, byte: u8, blocks: usize) -> Result<(
     cache.write(Lba(lba), filled(byte, blocks), Durability::Volatile).await
 }
 
-/// The first byte of each block, all of which must be alike in a block.
+/// Returns the first byte of each block. All bytes of a block must be equal.
 pub async fn read(cache: &Cache, lba: u64, blocks: u32) -> Result<Vec<u8>, Error> {
     let data = cache.read(Extent { lba: Lba(lba), blocks }).await?.into_bytes();
     assert_eq!(data.len(), blocks as usize * 512);

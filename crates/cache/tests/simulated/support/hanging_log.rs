@@ -52,7 +52,8 @@ pub fn connect(gateway: &mut Gateway, disk: Stack) -> Arc<Faults> {
     faults
 }
 
-/// Returns true if the call succeeds within a minute, which with a hung log disk means without it.
+/// Returns true if the call succeeds within a minute. With a log disk that hangs, such a call did
+/// not need the log.
 pub async fn is_done<T>(call: impl Future<Output = Result<T, Error>>) -> bool {
     timeout(Duration::from_secs(60), call).await.is_ok_and(|done| done.is_ok())
 }

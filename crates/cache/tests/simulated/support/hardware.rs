@@ -1,4 +1,5 @@
-//! Disks, a far volume behind a slow link, and an NVRAM, on one power supply.
+//! The hardware of a gateway: a log disk, a far volume behind a slow link, an NVRAM and a read tier, on one
+//! power supply.
 
 use std::{
     sync::{
@@ -19,35 +20,35 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Sta
 
 use super::tier::Rotting;
 
-/// A sync that is left out, to see that the simulator notices.
+/// A deliberate fault, such as a sync that is left out. The simulator must notice it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mutation {
     None,
-    /// The log disk acknowledges stable writes that are not.
+    /// The log disk acknowledges stable writes that are not stable.
     LogNotStable,
-    /// The lower volume acknowledges flushes and stable writes that are not; as if the tail
-    /// moved before the flush.
+    /// The lower volume acknowledges flushes and stable writes that are not stable, as if the tail of the log
+    /// were moved before the flush.
     LowerNotFlushed,
     /// The superblock is written without waiting for it to be stable.
     SuperblockNotStable,
-    /// What an opening finds in the log is not made stable before it is built upon.
+    /// An opening does not make the log's content stable before it continues from it.
     OpeningNotFlushed,
     /// The frames of the log's index are written without waiting for them to be stable.
     IndexNotStable,
-    /// A round of destage is not flushed.
+    /// A destage round is not flushed.
     RoundNotFlushed,
-    /// A discard that went past the log is not flushed.
+    /// A discard that bypassed the log is not flushed.
     DiscardNotFlushed,
-    /// A write that went past the log is not stable when it is answered.
+    /// A write that bypassed the log is acknowledged before it is stable.
     PastNotStable,
-    /// The NVRAM forgets.
+    /// The NVRAM loses its content.
     NvramForgets,
-    /// A fault of the cache itself.
+    /// The cache itself has a fault.
     Cache(Mutant),
 }
 
 impl Mutation {
-    /// Has the cache do something wrong, if that is it.
+    /// Injects the fault into the cache, if it is one of the cache.
     pub fn mutate(self, cache: &Cache) {
         if let Self::Cache(mutant) = self {
             cache.mutate(mutant);
@@ -55,10 +56,10 @@ impl Mutation {
     }
 }
 
-/// Looks at what the lower volume holds.
+/// A function that checks the content of the lower volume.
 pub type Observer = Arc<dyn Fn(&StableDiskImage) + Send + std::marker::Sync>;
 
-/// What is left when the power is gone.
+/// The content of all devices after the end of a run.
 pub struct Remains {
     log: CrashVolume,
     lower: CrashVolume,
@@ -68,30 +69,30 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// What the lower volume holds by itself.
+    /// Returns the content of the lower volume.
     pub fn lower_contents(&self) -> StableDiskImage {
         self.lower.contents()
     }
 }
 
-/// How an end comes.
+/// The way in which a run ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
     /// The power fails everywhere.
     Power,
-    /// The power fails at the gateway; the far volume goes on.
+    /// The power fails at the gateway; the far volume keeps its power.
     NearPower,
-    /// The process is killed; all disks go on.
+    /// The process is killed; all disks keep their power.
     Kill,
 }
 
-/// What a gateway runs on.
+/// The devices of a gateway.
 pub struct Hardware {
     pub power: Arc<Power>,
     log: Arc<CrashVolume>,
     lower: Arc<CrashVolume>,
     nvram: Arc<Mutex<NvramState>>,
-    /// The log disk fails writes until then.
+    /// The log disk fails writes until this time.
     log_fails: Arc<Mutex<Option<Instant>>>,
     tier: Arc<Rotting>,
     confirmed: Arc<Confirmed>,
@@ -105,7 +106,7 @@ pub struct Hardware {
 struct NvramState {
     bytes: Vec<u8>,
     writes: u64,
-    /// The power fails in the middle of the write after so many.
+    /// Number of complete writes; the power fails in the middle of the next one.
     last: u64,
     rng: Rng,
 }
@@ -117,7 +118,7 @@ impl Hardware {
             CrashVolume::new(log, seed),
             CrashVolume::new(lower, seed + 1),
             vec![0; length_for(nvram_slots) as usize],
-            // So few that it goes round; one block in ten rots.
+            // Few slots, so that the tier wraps around. One block in ten is corrupt.
             Rotting::new(TIER_SLOTS, 10, seed),
             Arc::default(),
             seed,
@@ -157,13 +158,13 @@ impl Hardware {
         }
     }
 
-    /// The same with somebody who looks at the lower volume after each of its flushes.
+    /// Sets a function that is called after each flush of the lower volume.
     pub fn observed(mut self, observer: Observer) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// The same with a sync left out. Before anything is done with it.
+    /// Injects a fault. Must be called before the first operation.
     pub fn mutated(mut self, mutation: Mutation) -> Self {
         self.mutation = mutation;
         let ignore = |disk: &mut Arc<CrashVolume>, power: &Arc<Power>| {
@@ -184,14 +185,13 @@ impl Hardware {
         self
     }
 
-    /// The same with a link to the lower volume and a log disk that take so long for each call,
-    /// or not at all.
+    /// Sets the time that each call takes on the link to the lower volume and on the log disk.
     pub fn with_delays(mut self, delay: Duration, log_delay: Duration) -> Self {
         (self.delay, self.log_delay) = (delay, log_delay);
         self
     }
 
-    /// The log disk fails writes for so long, though what they write may be there.
+    /// Makes the log disk fail writes for this time. The data may be written all the same.
     pub fn fail_log(&self, lasts: Duration) {
         *self.log_fails.lock() = Some(Instant::now() + lasts);
     }
@@ -218,7 +218,7 @@ impl Hardware {
         })
     }
 
-    /// The same parts once more: for who must not hold a lock on them.
+    /// Returns a second reference to the same devices, for a caller that must not hold a lock on them.
     pub fn twin(&self) -> Self {
         Self {
             power: Arc::clone(&self.power),
@@ -240,27 +240,27 @@ impl Hardware {
         Box::new(Nvram { state: Arc::clone(&self.nvram), power: Arc::clone(&self.power) })
     }
 
-    /// The disk of the read tier, which goes on whatever happens: what it holds is void anyway.
+    /// Returns the disk of the read tier. It survives every end, because a restart does not use its content.
     pub fn tier(&self) -> Stack {
         Arc::clone(&self.tier) as Stack
     }
 
-    /// Operations of the disks, writes of the NVRAM.
+    /// Returns the numbers of disk operations and of NVRAM writes.
     pub fn operations(&self) -> (u64, u64) {
         (self.power.operations(), self.nvram.lock().writes)
     }
 
-    /// Lets the power fail in the middle of the NVRAM write after so many.
+    /// Makes the power fail in the middle of the NVRAM write after `writes` complete ones.
     pub fn fail_nvram_after(&self, writes: u64) {
         self.nvram.lock().last = writes;
     }
 
-    /// What the lower volume holds by itself.
+    /// Returns the content of the lower volume.
     pub fn lower_contents(&self) -> StableDiskImage {
         self.lower.contents()
     }
 
-    /// Ends it, and gives what is left.
+    /// Ends the run in this way. Returns the content that is left.
     pub fn end(&self, end: End, rng: &mut Rng) -> Remains {
         self.power.fail();
         let left = |disk: &CrashVolume, keeps: bool, rng: &mut Rng| match keeps {
@@ -269,7 +269,7 @@ impl Hardware {
         };
         let mut nvram = self.nvram.lock().bytes.clone();
         if self.mutation == Mutation::NvramForgets {
-            // All but the header: the worst that can happen without being noticed at once.
+            // Erase everything except the header: this is the worst loss that is not noticed at once.
             nvram[4096..].fill(0);
         }
         Remains {
@@ -301,13 +301,13 @@ impl ConfirmedStore for Powered {
         let mut confirmed = self.confirmed.lock();
         let at = confirmed.iter().position(|(other, _)| *other == instance);
         let found = at.map(|at| confirmed.remove(at).1);
-        // The last entry is that of the open log.
+        // The last entry belongs to the log that is open.
         confirmed.push((instance, found.unwrap_or_default()));
         Ok(found)
     }
 
     fn note(&self, noted: ConfirmedWrites) {
-        // After the power is off nothing is noted, and no call is acknowledged.
+        // After the power failure no number is recorded, and no call is acknowledged.
         if !self.power.is_off()
             && let Some((_, last)) = self.confirmed.lock().last_mut()
         {
@@ -339,7 +339,7 @@ impl StableMemory for Nvram {
         }
         let mut kept = from.len();
         if state.writes >= state.last {
-            // Stable in order: up to any byte.
+            // Bytes become stable in order, up to a random one.
             kept = state.rng.below(kept as u64 + 1) as usize;
             self.power.fail();
         }
@@ -348,7 +348,7 @@ impl StableMemory for Nvram {
     }
 }
 
-/// The simulated disk keeps what it is given, and the cache's pages are few.
+/// Copies data, because the simulated disk keeps a reference to it and the cache has few pages.
 fn copied(data: &Data) -> Data {
     let mut bytes = vec![0; data.len()];
     data.copy_to_slice(&mut bytes);
@@ -411,7 +411,7 @@ impl Volume for LogDisk {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        // Only an opening flushes; all else is written to be stable.
+        // Only an opening flushes the log; all other writes are stable writes.
         match self.mutation {
             Mutation::OpeningNotFlushed => Io::done(Ok(())),
             _ => self.disk.flush(),
@@ -431,12 +431,12 @@ impl Volume for LogDisk {
     }
 }
 
-/// The lower volume over a slow link that is sometimes away.
+/// The lower volume behind a slow link that sometimes fails.
 struct Remote {
     disk: Arc<CrashVolume>,
     delay: Duration,
     mutation: Mutation,
-    /// Since the last flush: whoever discards flushes.
+    /// True if a discard was sent since the last flush. The next flush is then the one of the discard.
     discarded: AtomicBool,
     calls: AtomicU64,
     observer: Option<Observer>,
@@ -519,5 +519,5 @@ impl Volume for Remote {
     }
 }
 
-/// As few as a read tier may have.
+/// Slots of the tier: the smallest number that a read tier may have.
 const TIER_SLOTS: u64 = 64;

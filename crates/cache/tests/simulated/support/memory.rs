@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cache::{StableMemory, length_for};
 use parking_lot::Mutex;
 
-/// Clones share their bytes.
+/// The bytes of an NVRAM. Clones share them.
 #[derive(Clone)]
 pub struct Memory(pub Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! A gateway on simulated hardware: the real cache over disks and an NVRAM that lose power.
+//! A gateway on simulated hardware: the real cache with disks and an NVRAM that lose their power.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 

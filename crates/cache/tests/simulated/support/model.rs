@@ -1,32 +1,34 @@
-//! What may be read: every sector's writes, when they were submitted, when they were answered.
+//! A model of the correct content: the writes of every sector, when each was submitted, and when it
+//! was answered.
 
 use std::collections::HashMap;
 
 pub const SECTOR: usize = 512;
 
-/// One write (or discard) of some sectors.
+/// A write or discard of some sectors.
 pub struct Write {
-    /// Zero, or its number.
+    /// The number of the write, or zero if it writes zeros.
     pub value: u64,
     pub submitted: u64,
-    /// When it was answered or given up; none while it is under way.
+    /// When the write was answered or cancelled; `None` while it is in progress.
     ended: Option<u64>,
     acknowledged: bool,
 }
 
-/// The truth. Times are a counter that grows with every event.
+/// The record of all writes. Times are a counter that grows with every event.
 pub struct Model {
     clock: u64,
-    /// By number.
+    /// The writes, indexed by their numbers.
     writes: Vec<Write>,
-    /// Writes of each sector that may still be seen.
+    /// The writes of each sector that a read may still return.
     sectors: Vec<Vec<u64>>,
-    /// When a read that promises that it is kept first told of a sector of a write.
+    /// For a sector and a write: when a read first returned the write, if such a read guarantees that
+    /// the write is kept.
     shown: HashMap<(usize, u64), u64>,
 }
 
 impl Model {
-    /// A volume of zeros.
+    /// Returns the model of a volume of zeros.
     pub fn new(sectors: usize) -> Self {
         let first = Write { value: 0, submitted: 0, ended: Some(0), acknowledged: true };
         let shown = HashMap::new();
@@ -42,7 +44,7 @@ impl Model {
         self.sectors.len()
     }
 
-    /// A write is submitted. Its number is also its value, unless it writes zeros.
+    /// Records that a write is submitted. Its number is also its value, unless it writes zeros.
     pub fn submit(&mut self, first: usize, count: usize, zeros: bool) -> u64 {
         let id = self.writes.len() as u64;
         let submitted = self.now();
@@ -52,12 +54,12 @@ impl Model {
         id
     }
 
-    /// A write is answered (or given up).
+    /// Records that a write was answered or cancelled.
     pub fn end(&mut self, id: u64, first: usize, count: usize, acknowledged: bool) {
         let now = self.now();
         let write = &mut self.writes[id as usize];
         (write.ended, write.acknowledged) = (Some(now), acknowledged);
-        // What was over for good a while ago need not be kept.
+        // Remove writes that were superseded some time ago.
         for sector in first..first + count {
             let history = &self.sectors[sector];
             if history.len() > 24 {
@@ -71,7 +73,7 @@ impl Model {
         }
     }
 
-    /// A read was answered with what a write has written, which is never zeros.
+    /// Records that a read has returned this value; zeros are ignored.
     pub fn show(&mut self, sector: usize, value: u64) {
         let now = self.now();
         if value != 0 && self.writes[value as usize].value == value {
@@ -79,15 +81,15 @@ impl Model {
         }
     }
 
-    /// Since when what a write has put into a sector has to be kept.
+    /// Returns since when the content of a write must not be lost.
     fn kept_since(&self, sector: usize, id: u64) -> Option<u64> {
         let write = &self.writes[id as usize];
         let acknowledged = write.ended.filter(|_| write.acknowledged);
         acknowledged.into_iter().chain(self.shown.get(&(sector, id)).copied()).min()
     }
 
-    /// Whether another write was submitted after this one had ended, and had to be kept
-    /// before `as_of`.
+    /// Returns true if another write was submitted after this one had ended, and its content had to be
+    /// kept before `as_of`.
     fn superseded(&self, sector: usize, id: u64, as_of: u64) -> bool {
         let Some(ended) = self.writes[id as usize].ended else { return false };
         self.sectors[sector].iter().any(|&other| {
@@ -96,7 +98,7 @@ impl Model {
         })
     }
 
-    /// Checks what a read that was submitted at `as_of` got for a sector.
+    /// Checks the bytes that a read submitted at `as_of` returned for a sector.
     pub fn check(&self, sector: usize, bytes: &[u8], as_of: u64) -> Result<u64, String> {
         let value = value_of(sector, bytes)?;
         let history = &self.sectors[sector];
@@ -116,9 +118,10 @@ impl Model {
         Err(format!("sector {sector} holds {value} at {as_of}, but its writes are {known:?}"))
     }
 
-    /// Checks that a volume holds the past of some moment: of every sector the newest write that was
-    /// acknowledged before it, or one that was under way at it, and nothing that was submitted after
-    /// it. The moment is no earlier than `least`. What may have `overtaken` others may be there early.
+    /// Checks that the content is a consistent prefix: there is a moment, not before `least`, such
+    /// that every sector holds its newest write that was acknowledged before the moment, or one that
+    /// was in progress then, and nothing submitted after it. A write for which `overtaken` returns
+    /// true may be there earlier.
     pub fn check_past(
         &self,
         bytes: &[u8],
@@ -128,7 +131,7 @@ impl Model {
         self.check_past_from(0, bytes, least, overtaken)
     }
 
-    /// The same of the sectors from one on, whatever the others hold.
+    /// Checks the same for the sectors from `first` on, whatever the others hold.
     pub fn check_past_from(
         &self,
         first: usize,
@@ -146,7 +149,8 @@ impl Model {
             })
             .collect();
         let sectors = sectors?;
-        // The earliest moment that suits all of them: each moves it on to one that suits itself.
+        // Find the earliest moment that suits all sectors: each sector moves it forward to one that
+        // suits itself.
         let (mut moment, mut mover) = (least, None);
         loop {
             let before = moment;
@@ -169,7 +173,7 @@ impl Model {
         }
     }
 
-    /// The times, first and last, in which a sector may have had a value.
+    /// Returns the intervals of time in which a sector may have had this value.
     fn spans(
         &self,
         sector: usize,
@@ -188,7 +192,7 @@ impl Model {
         of_value.map(span).collect()
     }
 
-    /// After a recovery: what is there now was there for good.
+    /// Records the content after a recovery, which must be kept from then on.
     pub fn settle(&mut self, values: &[u64]) {
         for (sector, &value) in values.iter().enumerate() {
             let now = self.now();
@@ -199,7 +203,7 @@ impl Model {
     }
 }
 
-/// What a sector holds after write `value`.
+/// Returns the content of a sector after write `value`.
 pub fn content(sector: usize, value: u64) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];
     if value != 0 {
@@ -211,7 +215,7 @@ pub fn content(sector: usize, value: u64) -> [u8; SECTOR] {
     bytes
 }
 
-/// Which write a sector's bytes are of.
+/// Returns the write from which the bytes of a sector come.
 pub fn value_of(sector: usize, bytes: &[u8]) -> Result<u64, String> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Ok(0);

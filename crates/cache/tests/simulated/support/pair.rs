@@ -1,5 +1,5 @@
-//! Two gateways with one log, a node, and the three links between them: each gateway loses power, each
-//! link is cut, and hosts ask whoever serves.
+//! Two gateways with one log, a node, and the three links between them. A test can cut the power of each gateway and
+//! each link; hosts use the gateway that serves.
 
 mod far_side;
 
@@ -25,25 +25,25 @@ use volume::{
 
 use far_side::Far;
 
-/// What is done wrong on purpose.
+/// A deliberate fault, which the tests must notice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wrong {
     Nothing,
-    /// Who goes on alone does not ask the node, and takes that for granted.
+    /// A gateway that continues alone does not ask the node, and assumes that it may.
     NoWitness,
-    /// The node grants every claim, whoever had the last one.
+    /// The node grants every claim, whichever opening had the last one.
     EveryClaimGranted,
-    /// What was sent in an earlier session with the partner's half is written though there is a new one.
+    /// A write from an earlier session with the partner's leg is performed although a new session has begun.
     LateWrites,
-    /// What the node says to a claim is taken for its answer to another one that has come meanwhile.
+    /// The node's answer to one claim is accepted as the answer to a later claim.
     StrayAnswers,
-    /// The loss of the NVRAM is not noted in the label of the half.
+    /// The loss of the NVRAM is not recorded in the label of the leg.
     LossNotNoted,
-    /// A session with a half stays valid although the half's gateway has opened the half, or has been started again.
+    /// A session with a leg stays valid although the gateway of the leg has opened it or was restarted.
     SessionGoesOn,
 }
 
-/// The kind of NVRAM in front of the two halves of the log.
+/// The kind of NVRAM in front of the two legs of the log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Nvram {
     /// There is no NVRAM.
@@ -54,7 +54,7 @@ pub enum Nvram {
     SurvivesProcess,
 }
 
-/// A link of which there is one between each two.
+/// One of the three links.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
     Gateways,
@@ -64,7 +64,7 @@ pub enum Wire {
 pub struct World {
     pub wrong: Wrong,
     pub nvram: Nvram,
-    /// No packet between the two is held up.
+    /// True: no packet between the two gateways is delayed for long.
     is_calm: AtomicBool,
     /// The additional delay of each packet between the two gateways, in microseconds.
     distance: AtomicU64,
@@ -72,11 +72,11 @@ pub struct World {
     sides: [Arc<Side>; 2],
     between: AtomicBool,
     seed: u64,
-    /// Numbers the processes, and the sessions, of all.
+    /// The next number for a process or a session.
     numbers: AtomicU64,
 }
 
-/// One gateway: its disk, and the process on it.
+/// A gateway: its disk, its NVRAM, and its process.
 struct Side {
     index: usize,
     to_node: AtomicBool,
@@ -85,7 +85,7 @@ struct Side {
     nvram: Arc<Mutex<Vec<u8>>>,
     /// The number of boots of its machine, which is also the boot id.
     boots: AtomicU64,
-    /// Of the session with this one's half that counts.
+    /// The number of the valid session with this gateway's leg.
     session: AtomicU64,
 }
 
@@ -94,14 +94,14 @@ struct Process {
     side: Arc<Side>,
     power: Arc<Power>,
     half: OnceLock<Arc<LogLeg>>,
-    /// Identifies the unit that shows the half to the partner. A session is valid for one unit only.
+    /// Identifies the unit that exports the leg to the partner. A session is valid for one unit only.
     unit: AtomicU64,
     member: Mutex<Option<Arc<PairMember>>>,
-    /// While it serves, with a number that counts the openings.
+    /// The cache while the gateway serves, with the number of its opening.
     serving: Mutex<Option<(u64, Arc<Cache>)>>,
 }
 
-/// The node's volume, and whose it is.
+/// The volume of the node, and its last claim.
 struct Node {
     memory: MemVolume,
     last: Mutex<Option<Last>>,
@@ -149,12 +149,12 @@ impl World {
         })
     }
 
-    /// One in which no packet between the two is held up for long.
+    /// Returns a world in which no packet between the two gateways is delayed for long.
     pub fn calm(seed: u64) -> Arc<Self> {
         Self::new(seed, Wrong::Nothing).calmed()
     }
 
-    /// Lets no packet between the two gateways be held up for long from now on.
+    /// Ends long delays of packets between the two gateways.
     pub fn calmed(self: Arc<Self>) -> Arc<Self> {
         self.is_calm.store(true, Ordering::SeqCst);
         self
@@ -176,7 +176,7 @@ impl World {
         self.numbers.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Starts a gateway, if it is off.
+    /// Starts a gateway if it is off.
     pub fn start(self: &Arc<Self>, index: usize) {
         let side = &self.sides[index];
         let mut running = side.running.lock();
@@ -223,17 +223,17 @@ impl World {
         }
     }
 
-    /// What is on its disk now.
+    /// Returns the content of a gateway's disk.
     pub fn backup(&self, index: usize) -> StableDiskImage {
         self.sides[index].disk.lock().contents()
     }
 
-    /// Its disk, which is off, is as it was.
+    /// Replaces the content of the disk of a gateway that is off.
     pub fn put_back(&self, index: usize, image: StableDiskImage) {
         *self.sides[index].disk.lock() = Arc::new(CrashVolume::reopen(image, self.seed));
     }
 
-    /// Why it does not do more than it does.
+    /// Returns the reason for the present state of a gateway, if it reports one.
     pub fn reason(&self, index: usize) -> Option<Arc<str>> {
         let process = self.sides[index].running.lock().clone()?;
         let member = process.member.lock().clone()?;
@@ -248,21 +248,21 @@ impl World {
         wire.store(is_up, Ordering::SeqCst);
     }
 
-    /// The unit is to change places.
+    /// Requests a handover of the unit by gateway `index`.
     pub fn change_places(&self, index: usize) -> Result<(), Arc<str>> {
         let member =
             self.sides[index].running.lock().as_ref().and_then(|p| p.member.lock().clone());
         member.map_or_else(|| Err("it is off".into()), |member| member.change_places())
     }
 
-    /// What is served there, with the number of its opening.
+    /// Returns the cache of a gateway that serves, with the number of its opening.
     pub fn served(&self, index: usize) -> Option<(u64, Arc<Cache>)> {
         let process = self.sides[index].running.lock().clone()?;
         let serving = process.serving.lock().clone();
         serving.filter(|_| !process.power.is_off())
     }
 
-    /// One serves, the other stands by and has everything.
+    /// Returns true if one gateway serves, the other is on standby, and both legs hold everything.
     pub fn is_whole(&self) -> bool {
         let looks = [0, 1].map(|index: usize| {
             let process = self.sides[index].running.lock().clone();
@@ -315,7 +315,7 @@ impl PairMemberHost for Process {
             };
             let there = theirs.there().await.map_err(|error| error.to_string())?;
             let theirs = Theirs { unit: there.unit.load(Ordering::SeqCst), ..theirs };
-            // A login ends the session that was there before.
+            // A login ends the previous session.
             there.side.session.store(number, Ordering::SeqCst);
             Ok(Arc::new(theirs) as Stack)
         })
@@ -342,7 +342,7 @@ impl PairMemberHost for Process {
             let world = self.world.upgrade().ok_or("the end")?;
             let number = world.number();
             let lower = Arc::new(self.far_volume(&world, number));
-            // An opening that nobody answers is one more to remember.
+            // An opening without an answer would be one more predecessor to remember, so check the link first.
             if log.alone().is_some() {
                 lower.travel().await.map_err(|error| error.to_string())?;
             }
@@ -394,7 +394,7 @@ impl Process {
         self.half.get().expect("it is open before the member runs").for_partner()
     }
 
-    /// Opens the half and runs the member. Returns only when the process ends.
+    /// Opens the leg and runs the member. Returns only when the process ends.
     async fn run(self: Arc<Self>, disk: Arc<CrashVolume>, nvram: Nvram, wrong: Wrong) {
         let mut half: Stack = disk;
         if let Some(survives) = nvram.survives() {
@@ -454,11 +454,11 @@ impl StableMemory for SideMemory {
     }
 }
 
-/// The other one's half, in one session.
+/// The leg of the partner, as seen in one session.
 #[derive(Clone)]
 struct Theirs {
     world: Weak<World>,
-    /// Of who asks.
+    /// The power supply of the calling gateway.
     power: Arc<Power>,
     other: Arc<Side>,
     number: u64,
@@ -469,7 +469,7 @@ struct Theirs {
 }
 
 impl Theirs {
-    /// Over the link, if it is up, and the other one on.
+    /// Crosses the link. Returns the partner's process if the link is up and the partner is on.
     async fn there(&self) -> Result<Arc<Process>, Error> {
         let jitter = self.rng.lock().below(400);
         let distance =
@@ -486,13 +486,14 @@ impl Theirs {
             Some(process) if is_up && !process.power.is_off() && process.half.get().is_some() => {
                 Ok(process)
             }
-            // Sometimes it is told at once, sometimes never.
+            // Sometimes the failure is reported at once, sometimes never.
             _ if self.rng.lock().chance(50) => Err(Error::Unreachable("no route".into())),
             _ => std::future::pending().await,
         }
     }
 
-    /// A call there and back. What is on its way when its caller gives up may arrive all the same.
+    /// Makes a call to the partner and waits for the answer. A request that is on its way when the caller drops the
+    /// call may still arrive.
     fn call<T, F>(&self, call: impl FnOnce(Stack) -> F + Send + 'static) -> Io<'_, T>
     where
         T: Send + 'static,
@@ -501,7 +502,7 @@ impl Theirs {
         let this = self.clone();
         let work = tokio::spawn(async move {
             let process = this.there().await?;
-            // A packet that is held up for long.
+            // Delay the packet for long, sometimes.
             let world = this.world.upgrade();
             let is_calm = world.as_ref().is_some_and(|world| world.is_calm.load(Ordering::SeqCst));
             let wrong = world.map(|world| world.wrong);
@@ -561,11 +562,11 @@ impl Volume for Theirs {
     }
 }
 
-/// Of the far volume.
+/// Number of blocks of the far volume.
 pub const BLOCKS: u64 = 2048;
-/// Of a half of the log, of 4096 bytes.
+/// Number of blocks of 4096 bytes of a leg of the log.
 const LOG_BLOCKS: u64 = 402;
-/// The size of the NVRAM in front of a half: it holds some forty blocks.
+/// Bytes of the NVRAM in front of a leg, which holds about forty blocks.
 const NVRAM_BYTES: usize = 4096 + 40 * 4160;
 /// The latency of a write to a disk behind an NVRAM. It is so long that the NVRAM is seldom empty.
 pub const DISK_WRITE: Duration = Duration::from_millis(60);

@@ -1,5 +1,5 @@
-//! A gateway whose lower volume is that of a node, which has a log of its own and writes that count
-//! by flush; a link between the two that is cut, and a node that loses power and comes back.
+//! A gateway whose lower volume is on a node with a log of its own and atomic epochs. The link between the two is
+//! cut at times, and the node loses its power and is restarted.
 
 mod link;
 
@@ -26,33 +26,33 @@ use super::{
 };
 use link::Link;
 
-/// What is done wrong on purpose.
+/// A deliberate fault, which the tests must notice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wrong {
     Nothing,
-    /// At the gateway.
+    /// A fault of the gateway's hardware or cache.
     Gateway(Mutation),
-    /// At the node.
+    /// A fault of the node's hardware or cache.
     Node(Mutation),
-    /// The flush that ends a round is answered and not sent.
+    /// The flush that ends a round is acknowledged but not sent.
     FlushNotSent,
-    /// It is sent though the node has lost half of what it is for.
+    /// The flush is sent although the node has lost a part of the epoch.
     HalfFlushed,
-    /// It is sent, and not waited for.
+    /// The flush is sent, and acknowledged before the node answers.
     FlushNotAwaited,
-    /// The node takes what is not flushed for whole.
+    /// The node does not treat unflushed writes as an incomplete epoch.
     NoMarkers,
-    /// Writes and discards go past the gateway's log.
+    /// Writes and discards bypass the gateway's log.
     Bypass,
-    /// What a lost gateway has left is not rolled back.
+    /// The unflushed writes of a lost gateway are not rolled back.
     NotRolledBack,
     /// The node performs writes that follow a flush although that flush has not ended.
     FlushOvertaken,
-    /// A flush that failed is sent again by the initiator, behind the writes that followed it.
+    /// The initiator repeats a failed flush after the writes that followed it.
     FlushSentAgain,
 }
 
-/// A script for the gateway, and what is different at the node.
+/// A script for the gateway, and the settings of the node.
 #[derive(Clone, Debug)]
 pub struct Trial {
     pub script: Script,
@@ -62,14 +62,14 @@ pub struct Trial {
     pub wrong: Wrong,
 }
 
-/// What the node alone is when the gateway is lost.
+/// The guarantee for the node's content when the gateway is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Promise {
-    /// A past.
+    /// The node holds a consistent prefix.
     Past,
-    /// That, but for what was written through while the log disk failed: it may be there early.
+    /// The node holds a consistent prefix, except that writes which bypassed a failing log disk may be there early.
     PastButThrough,
-    /// No older than the last drain.
+    /// The node holds all writes before the last drain.
     Drained,
 }
 
@@ -77,7 +77,7 @@ impl Trial {
     pub fn new(seed: u64) -> Self {
         let mut script = Script::new(seed);
         let mut rng = Rng::new(seed ^ 0x0e70_c4ed);
-        // A quarter of them is relaxed.
+        // A quarter of the scripts uses relaxed order.
         if seed % 4 != 3 {
             script.settings.order = DestageOrder::Strict;
         }
@@ -115,14 +115,15 @@ impl Trial {
         }
     }
 
-    /// The same with something done wrong.
+    /// Injects a deliberate fault into the trial.
     pub fn with(mut self, wrong: Wrong) -> Self {
         self.wrong = wrong;
         match wrong {
             Wrong::Gateway(mutation) => self.script.mutation = mutation,
             Wrong::NoMarkers => self.node.report = WriteMode::AfterComplete,
             Wrong::Bypass => self.script.settings.order = DestageOrder::Relaxed,
-            // Seen where a gateway is lost in the middle of a round, without anybody's help.
+            // This fault shows when a gateway is lost in the middle of a round; commands of the operator would hide
+            // it.
             Wrong::NotRolledBack => self.script.operates = false,
             _ => {}
         }
@@ -151,19 +152,19 @@ impl Trial {
     }
 }
 
-/// The node while it is on.
+/// The number of the node's start and its cache, while it is on.
 type Up = Option<(u64, Arc<Cache>)>;
 
-/// What runs where.
+/// A gateway, a node, and the link between them.
 pub struct Site {
     pub trial: Trial,
     pub gateway: Hardware,
     pub node: Arc<Mutex<Hardware>>,
     up: watch::Sender<Up>,
-    /// What the node said of its epochs last.
+    /// The epoch size that the node reported last.
     epoch_blocks: AtomicU64,
     cut: AtomicBool,
-    /// What was written through, by what it holds.
+    /// The values of the writes that bypassed the log.
     through: Mutex<HashSet<u64>>,
     /// Counts rounds of the gateway, power failures of the node, split rounds, roll-backs at the node, flushes that
     /// writes have followed, and failures of such flushes.
@@ -171,7 +172,7 @@ pub struct Site {
     seed: u64,
 }
 
-/// What is left of both.
+/// The content of the devices of both after the end of a run.
 pub struct Left {
     pub gateway: Remains,
     pub node: Remains,
@@ -182,7 +183,7 @@ impl Site {
         Self::assemble(trial, trial.script.hardware(), None, trial.script.seed)
     }
 
-    /// From what was left.
+    /// Starts again from the remains of a run.
     pub fn reopen(trial: &Trial, left: Left, seed: u64) -> Arc<Self> {
         let gateway = Hardware::reopen(left.gateway, seed)
             .mutated(trial.script.mutation)
@@ -254,14 +255,14 @@ impl Site {
         Ok(cache)
     }
 
-    /// Lets hosts work until they are done or the gateway fails. Then what is seen at the node, the
-    /// gateway being lost, is checked; and what is on its disks.
+    /// Lets hosts work until they are done or the gateway fails. Then the gateway is lost, and the content that the
+    /// node returns is checked.
     pub fn run(self: &Arc<Self>, world: &Arc<World>) {
         runtime().block_on(async {
             tokio::spawn(Arc::clone(self).keep_node(Arc::clone(world)));
             let (sender, destage) = watch::channel(None);
             let work = async {
-                // Who starts first finds what it had before.
+                // A gateway that is started again recovers its earlier data.
                 let gateway = match self.open_gateway().await {
                     Ok(gateway) => gateway,
                     Err(fault) => return world.report(fault),
@@ -327,11 +328,11 @@ impl Site {
         }
     }
 
-    /// The gateway is lost, the node goes on.
+    /// Checks the content that the node returns while it keeps running after the loss of the gateway.
     async fn check_seen(&self, world: &World) -> Result<(), String> {
         let Some((_, node)) = self.up.borrow().clone() else { return Ok(()) };
         let hardware = self.node.lock().twin();
-        // What the gateway had sent is answered or aborted by now.
+        // By now, all calls of the gateway have been answered or aborted.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let seen = async {
             let mut beside = None;
@@ -365,7 +366,7 @@ impl Site {
         let through = self.through.lock();
         match self.trial.promise {
             Promise::Past => model.check_past(bytes, least, &|_| false),
-            // Discards are sent alike, through the log and past it.
+            // Discards cannot be told apart: they look the same with and without the log.
             Promise::PastButThrough => model.check_past(bytes, least, &|write| {
                 write.value == 0 || through.contains(&write.value)
             }),
@@ -376,7 +377,7 @@ impl Site {
         }
     }
 
-    /// Ends both.
+    /// Ends gateway and node, each in a random way.
     pub fn end(&self, rng: &mut Rng) -> Left {
         let ends = [End::Power, End::Kill, End::NearPower, End::Power];
         Left {
@@ -385,14 +386,14 @@ impl Site {
         }
     }
 
-    /// The node alone has a past.
+    /// Checks that the node alone holds a consistent prefix.
     pub fn check_node_alone(&self, node: Remains, world: &World) -> Result<Remains, String> {
         let (bytes, remains) = node_contents(&self.trial, node, self.seed + 11)?;
         self.check_past(world, &bytes).map_err(|fault| format!("the node alone: {fault}"))?;
         Ok(remains)
     }
 
-    /// Gateway and node together have every acknowledged write.
+    /// Checks that gateway and node together have every acknowledged write.
     pub fn check_both(&self, left: Left, world: &World, drain: bool) -> Result<Left, String> {
         let mut quiet = self.trial.clone();
         quiet.script.delay = Duration::ZERO;
@@ -437,7 +438,7 @@ async fn read_flushed(script: &Script, node: &Cache) -> Result<Vec<u8>, String> 
     Ok(data.into_bytes().to_vec())
 }
 
-/// Returns the content of a node that restarts with nothing but its disks.
+/// Returns the content of a node that restarts with only its disks.
 pub fn node_contents(
     trial: &Trial,
     remains: Remains,
@@ -451,5 +452,5 @@ pub fn node_contents(
     Ok((bytes, hardware.end(End::Kill, &mut Rng::new(seed))))
 }
 
-/// How often another initiator reads the whole node while the gateway works.
+/// Number of times that another initiator reads the whole node while the gateway works.
 const LOOKS: u32 = 4;

@@ -1,4 +1,5 @@
-//! A disk for a read tier that rots: what it gives back is not always what was written.
+//! A disk for a read tier that returns corrupt data: the data that it returns is not always what
+//! was written.
 
 use std::sync::Arc;
 
@@ -6,21 +7,22 @@ use parking_lot::Mutex;
 use sim::Rng;
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
-/// Blocks before the first segment.
+/// Number of blocks before the first segment.
 pub const LABEL: u64 = 32;
 const BLOCK: usize = 4096;
 
-/// In memory; clones of what it holds are not those of the cache.
+/// A disk in memory that corrupts blocks. It copies the data, so that it shares no pages with the
+/// cache.
 pub struct Rotting {
     memory: MemVolume,
-    /// Of a hundred blocks read or written, so many are not right.
+    /// Percentage of blocks that are corrupted when they are read or written.
     percent: u32,
     rng: Mutex<Rng>,
     sleep: std::time::Duration,
 }
 
 impl Rotting {
-    /// With room for so many slots.
+    /// Returns a disk with room for `slots` slots.
     pub fn new(slots: u64, percent: u32, seed: u64) -> Arc<Self> {
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LABEL + slots) };
         let rng = Mutex::new(Rng::new(seed));
@@ -28,19 +30,19 @@ impl Rotting {
         Arc::new(Self { memory: MemVolume::new(geometry), percent, rng, sleep })
     }
 
-    /// The same, and each call takes so long.
+    /// Returns a disk without corruption whose calls take this time.
     pub fn slow(slots: u64, sleep: std::time::Duration) -> Arc<Self> {
         let rotting = Arc::into_inner(Self::new(slots, 0, 1)).expect("it is new");
         Arc::new(Self { sleep, ..rotting })
     }
 
-    /// All that it holds.
+    /// Returns the whole content of the disk.
     pub async fn image(&self) -> Vec<u8> {
         let whole = Extent { lba: Lba(0), blocks: self.memory.geometry().blocks as u32 };
         self.memory.read(whole).await.expect("memory").into_bytes().to_vec()
     }
 
-    /// Spoils some of the blocks of a segment: torn, of zeros, or with one bit turned.
+    /// Corrupts some blocks of a segment: tears them, zeroes them, or flips one bit.
     fn spoil(&self, lba: Lba, data: &Data) -> Data {
         let mut bytes = vec![0; data.len()];
         data.copy_to_slice(&mut bytes);
@@ -68,7 +70,7 @@ impl Volume for Rotting {
         Io::new(async move {
             tokio::time::sleep(self.sleep).await;
             let data = self.memory.read(extent).await?;
-            // A read is not one moment: others go on in its middle.
+            // A read takes time: let other tasks run in the middle.
             sim::yield_now().await;
             Ok(self.spoil(extent.lba, &data))
         })

@@ -1,4 +1,4 @@
-//! Seeded workloads: what hosts do to a gateway until its end, and the check of what is left.
+//! Seeded workloads: what hosts do with a gateway until its end, and the check of the remaining content.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use super::{
     model::{Model, SECTOR, content},
 };
 
-/// Everything that a seed decides before the first operation.
+/// The parameters of a run, all drawn from a seed before the first operation.
 #[derive(Clone, Debug)]
 pub struct Script {
     pub seed: u64,
@@ -35,13 +35,13 @@ pub struct Script {
     pub hosts: u64,
     pub steps: u64,
     pub mutation: Mutation,
-    /// Whether hosts resize the log, too.
+    /// True if hosts resize the log, too.
     pub resizes: bool,
-    /// Whether an operator pauses destage, sets its rate and drains, at any moment.
+    /// True if an operator pauses destage, sets its rate and drains, at random moments.
     pub operates: bool,
-    /// Whether the log disk fails for a while, now and then.
+    /// True if the log disk fails for a while, now and then.
     pub log_fails: bool,
-    /// Whether the cache has a read tier.
+    /// True if the cache has a read tier.
     pub tier: bool,
 }
 
@@ -54,12 +54,12 @@ impl Script {
             1..=3 => WriteMode::Immediate,
             _ => WriteMode::AfterComplete,
         };
-        // Half of them without anything that overtakes the log.
+        // In half of the scripts no write may bypass the log.
         let order =
             if seed.is_multiple_of(2) { DestageOrder::Strict } else { DestageOrder::Relaxed };
         let segment_slots = [1, 2, 4, 8][rng.below(4) as usize];
         let large = rng.chance(20);
-        // A volume that ends in the middle of a slot, or has blocks of a whole one.
+        // A volume of blocks of 4096 bytes, or one that ends in the middle of a slot.
         let slots = [40, 48, 120][rng.below(3) as usize];
         let geometry = if large {
             Geometry { block_size: 4096, ..Geometry::with_blocks(slots) }
@@ -67,7 +67,7 @@ impl Script {
             Geometry::with_blocks(slots * 8 - 3)
         };
         let settings = Self::settings(seed, (report, order), segment_slots, &mut rng);
-        // A third of them.
+        // A third of the scripts resizes the log.
         let resizes = seed % 3 == 1;
         let spare = if resizes { 400 } else { 0 };
         Self {
@@ -75,7 +75,7 @@ impl Script {
             nvram: report == WriteMode::Immediate || rng.chance(30),
             settings,
             geometry,
-            // From hardly any room to room for everything.
+            // The log has room for hardly any data up to all of it.
             log_blocks: 2
                 + 4
                 + u64::from(segment_slots + 1) * 6
@@ -104,13 +104,13 @@ impl Script {
             dram_bytes: 128 << 10,
             nvram_bytes: 64 << 10,
             report,
-            // Of those with immediate report half.
+            // Half of the scripts with immediate report.
             nvram_survives: if seed & 2 == 0 {
                 NvramSurvival::PowerLoss
             } else {
                 NvramSurvival::Restart
             },
-            // Of those whose log fails, most write through.
+            // Most of the scripts with a failing log disk write through.
             on_log_error: match seed % 5 == 2 && seed % 4 != 3 {
                 true => LogErrorPolicy::WriteThrough,
                 false => LogErrorPolicy::StopWrites,
@@ -125,7 +125,7 @@ impl Script {
             read_ahead_bytes: [0, 16384, 1 << 20][rng.below(3) as usize],
             discard_log_bytes: [0, 8192, 1 << 20][rng.below(3) as usize],
             segment_slots,
-            // Frames of the index now and then, more than there are places for, or never.
+            // The index has frames now and then, more frames than places, or none.
             index_segments: [1, 3, 10, 1024][rng.below(4) as usize],
             owner: "a gateway".into(),
             log_key: seed.is_multiple_of(3).then(|| LogKey::new(&[seed as u8; 64])),
@@ -133,9 +133,9 @@ impl Script {
         }
     }
 
-    /// Whether what a read was answered with survives any end, as what was acknowledged does: not where
-    /// that is not stable either, nor while a log disk fails, whose writers are told that, nor where writes go
-    /// past the log, which the lower volume shows before they are stable there.
+    /// Returns true if data that a read has returned survives every crash, as acknowledged data does. It does
+    /// not if acknowledged data is not stable either, if the log disk fails (its writers get an error), or if
+    /// writes bypass the log (the lower volume returns them before they are stable).
     fn keeps_what_it_shows(&self) -> bool {
         let Settings { report, nvram_survives, .. } = &self.settings;
         let is_stable = match report {
@@ -163,7 +163,7 @@ impl Script {
             nvram: self.nvram.then(|| hardware.nvram()),
         };
         let identity = LogVolumeIdentity { name: "far volume".into(), geometry: self.geometry };
-        // A healthy log never ends before its confirmed numbers, wherever the power cut hits it.
+        // A log without faults never ends before its confirmed number, wherever the power failure occurs.
         let settings = Settings {
             confirmed_in: Some(hardware.confirmed()),
             boot: Some(BootId([1; 16])),
@@ -171,7 +171,7 @@ impl Script {
         };
         let opened = Cache::open(settings, parts, identity).await;
         let cache = opened.map_err(|error| format!("cannot be opened: {error}"))?;
-        // Scripts that are known to notice a fault do so without.
+        // The scripts that are known to notice a fault run without a tier.
         if self.tier && self.mutation == Mutation::None {
             let taken = cache.use_tier(hardware.tier()).await;
             taken.map_err(|error| format!("its read tier is refused: {error}"))?;
@@ -181,20 +181,20 @@ impl Script {
     }
 }
 
-/// A model and what may go wrong with it.
+/// The model of a run, its first violation, and its counters.
 pub struct World {
     pub model: Mutex<Model>,
     pub fault: Mutex<Option<String>>,
-    /// When the last flush that was answered had been called.
+    /// The time of the call of the last successful flush.
     pub flushed: AtomicU64,
-    /// The same of the last drain.
+    /// The time of the call of the last successful drain.
     pub drained: AtomicU64,
-    /// Drains that were answered, and failures of the log disk.
+    /// Numbers of successful drains and of failures of the log disk.
     pub drains: AtomicU64,
     pub log_failures: AtomicU64,
-    /// Of the log that came to their end.
+    /// Number of successful resizes of the log.
     pub resizes: AtomicU64,
-    /// Of the cache that ran to its end.
+    /// The statistics of the last cache that ran to its end.
     pub statistics: Mutex<CacheStatistics>,
 }
 
@@ -217,7 +217,7 @@ impl World {
         self.fault.lock().get_or_insert(fault);
     }
 
-    /// Drains, and notes what has to be below from then on.
+    /// Drains the cache and records the time: everything before it must be in the lower volume from then on.
     pub async fn drain(&self, cache: &Cache, power: &sim::Power) {
         let called = self.model.lock().now();
         let drained = tokio::time::timeout(Duration::from_secs(2), cache.drain()).await;
@@ -227,8 +227,8 @@ impl World {
         }
     }
 
-    /// What the lower volume has to hold, whatever has overtaken what: all that was there when a
-    /// drain was called.
+    /// Checks that the lower volume holds everything that was written before the last drain was called, in
+    /// whatever order writes have reached it.
     pub fn check_drained(&self, bytes: &[u8]) -> Result<(), String> {
         let (model, drained) = (self.model.lock(), self.drained.load(Ordering::Relaxed));
         for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
@@ -268,11 +268,11 @@ pub fn run(script: &Script, hardware: &Hardware, world: &Arc<World>, seed: u64) 
     });
 }
 
-/// Virtual time that no script needs.
+/// Longest virtual time of a run; no script needs it.
 pub const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Opens what is left, and checks every sector; then, if told so, that the lower volume alone
-/// gets it all.
+/// Opens the remains of a run and checks every sector. With `drain`, also drains and checks the lower volume
+/// alone.
 pub fn check(
     script: &Script,
     remains: Remains,
@@ -311,7 +311,7 @@ pub fn check(
     Ok(hardware.end(End::Kill, &mut Rng::new(seed)))
 }
 
-/// Opens what is left, perhaps with losses, and gives what the volume holds.
+/// Opens the remains of a run, with losses if the script accepts them. Returns the content of the volume.
 pub fn contents(script: &Script, remains: Remains, seed: u64) -> Result<Vec<u8>, String> {
     let hardware = Hardware::reopen(remains, seed);
     runtime().block_on(async {
@@ -333,7 +333,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
 }
 
 pub async fn power_off(hardware: &Hardware) {
-    // Everything hangs once the power is off, so that this timer fires at once.
+    // All calls hang when the power is off, so this timer is the next event.
     while !hardware.power.is_off() {
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
@@ -380,7 +380,7 @@ impl Host<'_> {
         }
     }
 
-    /// Some sectors: whole blocks, often overlapping those of others.
+    /// Draws an extent of whole blocks, in sectors; extents of different hosts often overlap.
     fn extent(&mut self, most: u64) -> (usize, usize) {
         let block = u64::from(self.script.geometry.block_size) / 512;
         let blocks = self.script.geometry.blocks;
@@ -402,7 +402,7 @@ impl Host<'_> {
         let id = self.world.model.lock().submit(first, count, false);
         let bytes: Vec<u8> = (first..first + count).flat_map(|s| content(s, id)).collect();
         let mut data = Data::new();
-        // In pieces, as it comes from a network.
+        // Split the data into pieces, as it arrives from a network.
         let piece = [512, 1536, 4096, 65536][self.rng.below(4) as usize];
         bytes.chunks(piece).for_each(|p| data.push(bytes::Bytes::copy_from_slice(p)));
         let stable = self.rng.chance(30);
@@ -412,7 +412,7 @@ impl Host<'_> {
         self.end(id, first, count, result);
     }
 
-    /// Whatever becomes of it, nothing is lost.
+    /// Resizes the log. No data may be lost, whatever the result is.
     async fn resize(&mut self) {
         let least = 2 + 4 + u64::from(self.script.settings.segment_slots + 1) * 6;
         let blocks = self.rng.within(least..self.script.log_blocks + 1);
@@ -422,7 +422,7 @@ impl Host<'_> {
         }
     }
 
-    /// What an operator may do at any moment.
+    /// Performs a random command of an operator.
     async fn operate(&mut self) {
         match self.rng.below(6) {
             0 => self.cache.pause(),
@@ -454,7 +454,7 @@ impl Host<'_> {
     }
 
     fn end(&self, id: u64, first: usize, count: usize, result: Option<Result<(), Error>>) {
-        // An answer after the end reached nobody.
+        // An answer after the power failure has not reached a host.
         let acknowledged = matches!(result, Some(Ok(()))) && !self.hardware.power.is_off();
         if let Some(Err(error @ (Error::Medium { .. } | Error::OutOfRange(_)))) = result {
             self.world.report(format!("a write failed: {error}"));
@@ -484,7 +484,7 @@ impl Host<'_> {
         }
     }
 
-    /// Gives a call up in the middle, sometimes, as an ABORT TASK does.
+    /// Sometimes drops a call in the middle, as ABORT TASK does.
     async fn limited<T>(mut rng: Rng, call: impl Future<Output = T>) -> Option<T> {
         if rng.chance(90) {
             return Some(call.await);

@@ -26,11 +26,11 @@ pub(super) struct Far {
     pub(super) rng: Mutex<Rng>,
 }
 
-/// The claim that was asked for last.
+/// The claim that the gateway requested last.
 pub(super) struct Asked {
     claim: Arc<Claim>,
     holding: Holding,
-    /// The node has granted it, and says so later.
+    /// The node has granted the claim, and its answer is still on its way.
     is_on_its_way: bool,
 }
 
@@ -39,7 +39,7 @@ impl Far {
         self.side.to_node.load(Ordering::SeqCst) && !self.power.is_off()
     }
 
-    /// Asks what was not asked yet.
+    /// Sends the claim to the node if that was not done yet.
     fn present(&self) {
         let mut asked = self.asked.lock();
         let Some(Asked { claim, holding, is_on_its_way }) = &mut *asked else { return };
@@ -47,7 +47,7 @@ impl Far {
             return;
         }
         let mut last = self.node.last.lock();
-        // As `unit::ownership` has it, for one log.
+        // The rule of `unit::ownership`, for one log.
         let is_granted = last.is_none_or(|last| {
             (last.opening, last.generation) == (claim.opening, claim.generation)
                 || claim.predecessors.contains(&last.opening) && claim.generation > last.generation
@@ -63,13 +63,13 @@ impl Far {
             *last = Some(Last { opening, generation, session: self.session });
             let mut rng = self.rng.lock();
             if rng.chance(if self.wrong == Wrong::StrayAnswers { 70 } else { 20 }) {
-                // It comes late, when another one may have been asked for.
+                // The answer arrives late, when another claim may have been requested.
                 let late = Duration::from_millis(rng.below(10_000));
                 *is_on_its_way = true;
                 tokio::spawn(deliver(Arc::clone(&self.asked), Arc::clone(claim), late, self.wrong));
                 Holding::Waiting
             } else if rng.chance(20) {
-                // It is lost.
+                // The answer is lost.
                 Holding::Waiting
             } else {
                 Holding::Held
@@ -158,7 +158,7 @@ impl ExclusiveWriter for Far {
 
     fn holding(&self) -> Holding {
         self.present();
-        // A look each second shows whose it is.
+        // The initiator checks the claim each second.
         let asked = self.asked.lock();
         let Some(Asked { claim, holding, .. }) = &*asked else { return Holding::Nothing };
         let is_lost = |last: Last| last.session != self.session && claim.generation > 0;

@@ -29,7 +29,8 @@ pub(super) struct Link {
     followed: Followed,
 }
 
-/// Flushes behind which the gateway may send writes before the answer. The node performs such a write after the flush.
+/// The flushes after which the gateway may send writes before the answer. The node performs such a write after the
+/// flush.
 #[derive(Default)]
 struct Followed {
     /// The number of flushes that were sent.
@@ -49,8 +50,8 @@ impl Drop for OneFollowed<'_> {
     }
 }
 
-/// The volatile writes that were answered and not flushed, as an initiator remembers them (decision
-/// 0004): in the order of their answers, each with the incarnation of the node that has it.
+/// The volatile writes that were acknowledged and not flushed, as an initiator records them (decision 0004): in the
+/// order of the acknowledgments, each with the number of the node's start that has it.
 #[derive(Default)]
 struct Unflushed {
     answered: u64,
@@ -58,13 +59,13 @@ struct Unflushed {
 }
 
 impl Unflushed {
-    /// The incarnations of those that were answered before the flush `begun`.
+    /// Returns the node's starts for the writes that were acknowledged before the flush `begun`.
     fn before(&self, begun: u64) -> impl Iterator<Item = u64> {
         let before = self.writes.iter().filter(move |(number, _)| *number <= begun);
         before.map(|&(_, incarnation)| incarnation)
     }
 
-    /// They are stable, or it was told that they may not be.
+    /// Forgets the writes up to `begun`: they are stable, or their loss was reported.
     fn forget(&mut self, begun: u64) {
         self.writes.retain(|&(number, _)| number > begun);
     }
@@ -76,7 +77,7 @@ impl Link {
         Self { site, rng, unflushed, followed: Followed::default() }
     }
 
-    /// One call at the node, if the link and the node are up for as long as it takes.
+    /// Makes a call at the node, if the link and the node are up during the whole call.
     async fn call<T, F>(&self, call: impl FnOnce(Arc<Cache>) -> F) -> Result<(u64, T), Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -223,7 +224,7 @@ impl Volume for Link {
     fn geometry(&self) -> Geometry {
         let geometry = self.site.trial.script.geometry;
         let known = self.site.epoch_blocks.load(Ordering::SeqCst);
-        // Whatever the node is, the gateway believes in it.
+        // With this fault, the gateway relies on epochs that the node does not have.
         let epoch_blocks = if self.site.trial.wrong == Wrong::NoMarkers { 800 } else { known };
         Geometry { epoch_blocks, ..geometry }
     }
