@@ -7,15 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Replaces the content of a file that only its owner may read. Crash order: the new file is complete and stable
-/// before it is renamed over the old one, and the name is stable on return.
+/// Replaces the content of a file that only its owner may read. Crash order (what is stable before what): the new
+/// file is complete and stable before it is renamed over the old one, and the new name is stable on return.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     prepare(path, bytes)?;
     fs::rename(beside(path, "new"), path)?;
     settle_names(path)
 }
 
-/// The first half of [`replace`]: writes the new file next to the old one, with `new` appended to its name. It is
+/// The first step of [`replace`]: writes the new file next to the old one, with `new` appended to its name. It is
 /// stable on return.
 ///
 /// A file with that name which a crash has left is removed first. The new file is always created and never opened, so
@@ -31,7 +31,7 @@ pub fn prepare(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns the path with this text appended.
+/// Returns the path with `.` and `ending` appended.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".");
@@ -45,8 +45,8 @@ pub fn settle_names(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Makes a folder and the missing ones above it, with this mode. All their names are stable when this
-/// returns: a file in a folder whose own name is lost in a power cut is lost with it.
+/// Makes a folder and the missing ones above it, with this mode. All their names are stable when this returns: if a
+/// power cut removed the name of a folder, the files in it would be lost, too.
 pub fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|above| !above.exists()).count();
     DirBuilder::new().recursive(true).mode(mode).create(folder)?;
@@ -67,7 +67,8 @@ mod tests {
 
     use super::*;
 
-    /// The name of a new folder is synced by opening its parent folder.
+    /// Making a name stable opens its parent folder, so the test counts these openings. A folder that a killed
+    /// process has left must be synced, too: its name may not be stable.
     #[test]
     fn the_names_of_new_folders_and_of_replaced_files_are_synced() {
         let folder = tempfile::tempdir().unwrap();

@@ -25,7 +25,8 @@ enum Level {
 }
 
 impl Level {
-    /// Returns the level for a log that is `percent` full. `refuses`: hosts got BUSY since the last check.
+    /// Returns the level for a log that is `percent` full. `refuses` is true if hosts got BUSY since the last
+    /// check.
     fn of(percent: u64, refuses: bool) -> Self {
         match percent {
             100.. => Self::Full,
@@ -39,7 +40,7 @@ impl Level {
 
 /// The level that was reported. Its event is not repeated before the log has been below [`ROOM_AGAIN`] for
 /// [`ROOM_FOR`]: each destage round frees an eighth of a full log, and the next writes fill it again within
-/// seconds; a large write finds a small log full although it is half empty.
+/// seconds; and a large write may find too little room in a small log that is half empty.
 #[derive(Default)]
 struct ReportedLogFill {
     level: Level,
@@ -62,7 +63,7 @@ impl ReportedLogFill {
     }
 }
 
-/// For how long the session with a far volume has been lost or silent, and why.
+/// The duration and the reason of a session with a far volume that is lost or does not answer.
 type LinkTrouble = Option<(Duration, Arc<str>)>;
 
 /// The conditions of the far volume that were reported.
@@ -112,8 +113,8 @@ impl FarSide {
         changes
     }
 
-    /// Returns true if the far volume answers again. Calls that succeed do not suffice: one may succeed between
-    /// two destage rounds that fail, and may be for another volume of a common cache.
+    /// Returns true if the far volume answers again. Calls that succeed do not suffice: a call may succeed
+    /// between two destage rounds that fail, and may have been sent to another volume of a common cache.
     fn answers(&self, counted: &CacheStatistics, link: &LinkTrouble, now: Instant) -> bool {
         let is_over = |(at, rounds)| counted.destage.rounds > rounds || now - at >= QUIET;
         link.is_none() && counted.lower.away_ms.is_none() && self.failed.is_none_or(is_over)
@@ -128,7 +129,7 @@ fn is_away(counted: &CacheStatistics, link: &LinkTrouble) -> bool {
         || link.as_ref().is_some_and(|(time, _)| *time >= AWAY_AFTER)
 }
 
-/// Checks the log of `cache` and the far side each second for as long as the cache lives. `links` lead to its
+/// Checks the log of `cache` and the far volume each second for as long as the cache lives. `links` lead to its
 /// far volumes.
 pub async fn watch(
     cache: Weak<Cache>,
@@ -158,7 +159,7 @@ pub async fn watch(
     }
 }
 
-/// The figures of an event.
+/// The values that an event reports.
 struct CacheEventFigures<'a> {
     volume: &'a str,
     log: &'a Path,
@@ -215,7 +216,7 @@ impl CacheEventFigures<'_> {
         }
     }
 
-    /// Returns in words the time until the log is full.
+    /// Returns the time until the log is full, in words.
     fn lasts(&self) -> String {
         match self.counted.log.lasts_s {
             _ if self.counted.log.fill_percent >= 100 => "it is full".to_owned(),
@@ -226,7 +227,7 @@ impl CacheEventFigures<'_> {
         }
     }
 
-    /// Returns in words the state of the far volume.
+    /// Returns the state of the far volume, in words.
     fn far_side(&self) -> String {
         let counted = self.counted;
         let error = counted.lower.error.as_deref().unwrap_or("no answer");
@@ -240,7 +241,7 @@ impl CacheEventFigures<'_> {
         }
     }
 
-    /// Returns in words what gives the log room in this state.
+    /// Returns the measures that give the log room in this state, in words.
     fn remedy(&self) -> String {
         let counted = self.counted;
         let first = if self.link.is_some() || counted.lower.away_ms.is_some() {
@@ -257,8 +258,8 @@ impl CacheEventFigures<'_> {
         format!("{first}, or make the log larger with `forebay gateway log-resize`")
     }
 
-    /// Returns true if writes that find no room go past the log: with `order = "relaxed"`, while the far
-    /// volume answers.
+    /// Returns true if writes that find no room bypass the log: with `order = "relaxed"`, while the far volume
+    /// answers.
     fn goes_past(&self) -> bool {
         self.counted.order.order == cache::BYPASS_ALLOWED
             && self.link.is_none()
@@ -266,11 +267,12 @@ impl CacheEventFigures<'_> {
     }
 }
 
-/// The percentage below which a log that was filling has room again.
+/// Fill level in per cent below which a log that was filling has room again.
 const ROOM_AGAIN: u64 = 70;
-/// How long the log must have been below [`ROOM_AGAIN`]: twice the longest pause of destage between two tries.
+/// Time for which the log must have been below [`ROOM_AGAIN`]: twice the longest pause of destage between two
+/// attempts.
 const ROOM_FOR: Duration = Duration::from_secs(10);
-/// The percentage from which a refusal with BUSY counts as one for lack of room.
+/// Fill level in per cent from which a refusal with BUSY is attributed to a full log.
 const NEARLY: u64 = 90;
 /// A far volume that fails every call, or does not answer pings, for this long gets an event. Hosts do not
 /// notice so short a time, and one lost call does not take so long.
@@ -300,7 +302,7 @@ mod tests {
             let level = fill.look(percent, refuses, begun + Duration::from_secs(seconds));
             told.extend(level.map(|level| (percent, level)));
         };
-        // Full, and filled again after each round of destage.
+        // The log is full, and is filled again after each destage round.
         for percent in [10, 79, 80, 85, 94, 95, 99, 100, 88, 100, 87, 100, 71, 100] {
             look(percent, false);
         }
@@ -324,11 +326,12 @@ mod tests {
         assert_eq!(told, expected);
     }
 
-    /// One check: milliseconds for which calls have failed, whether that is silence only, milliseconds for
-    /// which destage is refused, complete rounds, and seconds for which the link is down.
+    /// The input of one check: milliseconds for which calls have failed, true if there was only silence,
+    /// milliseconds for which destage has been refused, the number of complete rounds, and seconds for which
+    /// the link has been down.
     type Look = (Option<u64>, bool, Option<u64>, u64, Option<u64>);
 
-    /// Returns the changes that one check a second reports, each with its second.
+    /// Returns the changes that are reported with one check a second, each with its second.
     fn told(looks: impl IntoIterator<Item = Look>) -> Vec<(u64, FarVolumeTransition)> {
         let (mut far, begun) = (FarSide::default(), Instant::now());
         let mut told = Vec::new();
@@ -384,7 +387,7 @@ mod tests {
             told(looks),
             [(0, FarVolumeTransition::Away), (101, FarVolumeTransition::Answers)]
         );
-        // No round comes, since nothing is dirty.
+        // Nothing is dirty, so there are no more rounds.
         let looks = [failing(2500)].into_iter().chain([between; 40]);
         assert_eq!(
             told(looks),

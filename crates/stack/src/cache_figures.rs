@@ -10,8 +10,8 @@ use volume::Holding;
 
 use crate::figures;
 
-/// The figures that the cache has by itself: without those of its log mirror, its read tier and its volumes, and
-/// without the source of its destage rate.
+/// Returns the figures that come from the cache itself: all except those of its log mirror, read tier and
+/// volumes, and the source of its destage rate.
 pub fn of(cache: &Cache, coherent: Option<&Coherent>) -> CacheFigures {
     let counted = cache.statistics();
     CacheFigures {
@@ -30,14 +30,14 @@ pub fn of(cache: &Cache, coherent: Option<&Coherent>) -> CacheFigures {
     }
 }
 
-/// Local time so many milliseconds ago, as `2026-11-28T09:00:00+01:00`.
+/// Returns the local time `ms` milliseconds ago, as `2026-11-28T09:00:00+01:00`.
 pub fn since(ms: u64) -> String {
     let ago = jiff::SignedDuration::from_millis(i64::try_from(ms).unwrap_or(i64::MAX));
     let now = jiff::Zoned::now();
     now.checked_sub(ago).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
-/// The claim on a far volume.
+/// Converts the state of the claim on a far volume.
 pub fn claim(holding: &Holding) -> CacheClaim {
     match holding {
         Holding::Nothing | Holding::Unsupported => CacheClaim::None,

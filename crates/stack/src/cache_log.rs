@@ -1,4 +1,5 @@
-//! The log of a cache before the cache is opened: what it knows of its volumes, and whether a start would refuse it.
+//! The log of a cache before the cache is opened: the log's records of its volumes, and the checks that a start
+//! performs.
 
 use std::sync::Arc;
 
@@ -20,11 +21,10 @@ use crate::{
     remote::RecordedFarVolume,
 };
 
-/// A log disk before its cache is opened.
+/// The log of a cache that is not open yet.
 pub struct UnopenedCacheLog {
-    /// The disk.
     pub(crate) disk: LogDisk,
-    /// Its `LogInfo`; `None` if it was never used.
+    /// `None` if the log was never used.
     info: Option<LogInfo>,
     /// The mirror of a pair's log, whose other leg is at the partner.
     pub(crate) pair: Option<Arc<Mirror>>,
@@ -33,32 +33,32 @@ pub struct UnopenedCacheLog {
 }
 
 impl UnopenedCacheLog {
-    /// Whether a cache was ever opened with it.
+    /// Returns true if a cache was ever opened with this log.
     pub fn is_used(&self) -> bool {
         self.info.is_some()
     }
 
-    /// The volume that its data belongs to.
+    /// Returns the volume to which the data in the log belongs.
     pub fn known(&self) -> Option<RecordedFarVolume> {
         self.info.as_ref().map(owner)
     }
 
-    /// What it knows of its volumes, if it is for several.
+    /// Returns the records of the volumes in a log for several volumes.
     pub fn members(&self) -> &[MemberRecord] {
         self.info.as_ref().map_or(&[], |info| &info.members)
     }
 
-    /// What they call themselves.
+    /// Returns the names of the volumes in a log for several volumes.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.members().iter().map(|member| member.name.clone())
     }
 
-    /// Its blocks.
+    /// Returns the blocks of the log disk.
     pub fn volume(&self) -> Stack {
         self.disk.volume()
     }
 
-    /// The one of several that was known by `key` when it was opened last.
+    /// Returns the volume that had this key when a log for several volumes was last opened.
     pub fn known_by(&self, key: u64) -> Option<RecordedFarVolume> {
         let is_it = |member: &&MemberRecord| member.key == key && member.counts();
         let member = self.members().iter().find(is_it)?;
@@ -116,13 +116,13 @@ pub async fn log_of_pair(
     Ok(UnopenedCacheLog { disk, info, pair: Some(mirror), records: None })
 }
 
-/// How many bytes the log alone has, or its NVRAM, of one of its volumes.
+/// Returns the bytes of a volume that only the log and its NVRAM hold.
 pub async fn dirty_of(
     settings: &CacheLayerSettings,
     log: &UnopenedCacheLog,
     member: &MemberRecord,
 ) -> Result<u64, Failure> {
-    // One that is not there would be made.
+    // Opening a missing NVRAM file would create it.
     let nvram = match &settings.nvram {
         Some(path) if path.exists() => nvram::open(settings)?.map(|(nvram, _)| nvram),
         _ => None,
@@ -131,7 +131,7 @@ pub async fn dirty_of(
     slots.map(|slots| slots * 4096).map_err(|error| refusal(settings, &error))
 }
 
-/// What a log says of itself; nothing if it was never used.
+/// Reads the `LogInfo` of a log; `None` if the log was never used.
 async fn look(settings: &CacheLayerSettings, log: &Stack) -> Result<Option<LogInfo>, NotOpened> {
     match cache::inspect(log).await {
         Ok(info) => Ok(Some(info)),
@@ -140,7 +140,10 @@ async fn look(settings: &CacheLayerSettings, log: &Stack) -> Result<Option<LogIn
     }
 }
 
-/// The same in words, for `forebay check`; an error if `serve` would refuse the log.
+/// Describes a log in words, for `forebay check`.
+///
+/// # Errors
+/// `serve` would refuse the log.
 pub async fn describe_log(settings: &CacheLayerSettings, log: &Stack) -> Result<String, Failure> {
     let path = settings.log.display();
     let Some(info) = look(settings, log).await? else {
@@ -205,8 +208,8 @@ fn check_older(settings: &CacheLayerSettings, info: &LogInfo) -> Result<(), Cach
     cache::check_older(info, nvram, confirmed, confirmed_writes::boot_id())
 }
 
-/// Fails if `serve` would refuse the NVRAM beside this log, or the log beside it. `log` is `None` if the log is
-/// not there yet. Changes nothing.
+/// Fails if `serve` would refuse the NVRAM together with this log. `log` is `None` if the log does not exist yet.
+/// Changes nothing.
 pub async fn check_nvram(
     settings: &CacheLayerSettings,
     log: Option<&Stack>,

@@ -9,9 +9,10 @@ use volume::Claim;
 
 use crate::not_opened::NotOpened;
 
-/// Decides how far an error reaches. An unusable log, NVRAM or far volume keeps only the units of this cache
-/// from being served. A wrong setting ends the start, and so does a pair without a witness: it cannot tell
-/// which mirror leg is current.
+/// Decides how far an error reaches. If a log, NVRAM or far volume cannot be used, only the units of this
+/// cache are not served. A wrong setting ends the start of the process, and so does a pair whose node
+/// supports no claims (`NoWitness`) or has not granted the claim (`Unwitnessed`): the gateway then cannot
+/// tell which mirror leg is current.
 pub fn not_opened(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> NotOpened {
     let failure = refusal(settings, error);
     match error {
@@ -83,7 +84,7 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
     Failure::new(format!("cannot use the log {}: {error}", settings.log.display())).remedy(remedy)
 }
 
-/// The end of remedies for a log or an NVRAM from which acknowledged writes are missing.
+/// The last part of remedies for a log or an NVRAM that lacks acknowledged writes.
 const ACCEPT_LOSS: &str = "set `accept_loss = true` for one start to go on with what is whole, and check what is on the \
                            volume then";
 
@@ -167,7 +168,7 @@ fn copy_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
     }
 }
 
-/// Returns the remedy for a log of several volumes of which one is missing, or was given up.
+/// Returns the remedy for a log of several volumes, one of which is missing or was removed.
 fn member_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> String {
     let zero = give_up_with_record(settings);
     match error {
@@ -229,7 +230,7 @@ fn older_log(settings: &config::CacheLayerSettings, first: &str) -> String {
     )
 }
 
-/// Returns the instructions to discard the content of the log and of the other half of its mirror.
+/// Returns the instructions to discard the content of the log and of the other leg of its mirror.
 fn give_up_log(settings: &config::CacheLayerSettings) -> String {
     let paths = [Some(&settings.log), settings.log_mirror.as_ref()];
     let commands: Vec<_> = paths.into_iter().flatten().map(|path| give_up(path)).collect();

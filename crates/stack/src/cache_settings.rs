@@ -8,7 +8,8 @@ use config::{
 
 use crate::{confirmed_writes, key_file, not_opened::NotOpened};
 
-/// Returns the settings for the crate `cache`. `owner` is what the claim on the lower volume calls its owner.
+/// Returns the settings for the crate `cache`. `owner` is the name of this gateway in its claim on the lower
+/// volume.
 ///
 /// # Errors
 /// The key of the log cannot be used.
@@ -21,7 +22,7 @@ pub fn behaviour(settings: &CacheLayerSettings, owner: &str) -> Result<cache::Se
         dram_bytes: settings.dram.0,
         nvram_bytes: settings.nvram_size.0,
         report: match settings.report {
-            // To the cache of a pair, a write is in the log when the NVRAMs in front of both halves hold it.
+            // In a pair, the cache regards a write as logged when the NVRAMs in front of both legs hold it.
             WriteMode::Immediate if settings.pair.is_some() => WriteMode::AfterComplete,
             report => report,
         },
@@ -38,7 +39,7 @@ pub fn behaviour(settings: &CacheLayerSettings, owner: &str) -> Result<cache::Se
         destage_in_flight: settings.destage_in_flight.into(),
         max_dirty_age_ms: millis(settings.dirty_age),
         busy_after_ms: u64::try_from(settings.busy_after.0.as_millis()).unwrap_or(u64::MAX),
-        // What is read ahead of its token may be older than what others have written.
+        // Data that is read ahead of its coherence token may be older than the writes of other gateways.
         read_ahead_bytes: if settings.share { 0 } else { bytes(settings.read_ahead) },
         shares: settings.share,
         owner: owner.to_owned(),

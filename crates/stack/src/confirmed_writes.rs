@@ -1,5 +1,6 @@
 //! Files of the state folder that keep the newest confirmed write of each log. `docs/formats/state.md` has
-//! their bytes. Copies of log and NVRAM do not contain these files, so an older copy of both is recognized.
+//! their bytes. Copies of log and NVRAM do not contain these files, so a start recognizes an older copy of
+//! both.
 
 use std::{
     fs::{self, File},
@@ -66,11 +67,11 @@ fn number(text: &str) -> Option<[u8; 16]> {
 struct ConfirmedFiles {
     folder: PathBuf,
     open: Mutex<Option<OpenConfirmedFile>>,
-    /// The last write or sync has failed, and an event has reported it.
+    /// True if the last write or sync has failed; an event has reported it.
     has_failed: AtomicBool,
 }
 
-/// The file of the log that is open.
+/// The open file of a log.
 struct OpenConfirmedFile {
     path: PathBuf,
     file: Arc<File>,
@@ -160,7 +161,7 @@ fn open(path: &Path) -> io::Result<(File, Option<(u64, ConfirmedWrites)>)> {
     Ok((file, found))
 }
 
-/// The newest cell of a file; `None` if the file has only zeros.
+/// Decodes the newest cell of a file; `None` if the file has only zeros.
 fn newest(bytes: &[u8]) -> io::Result<Option<(u64, ConfirmedWrites)>> {
     let cells = CELLS_AT.map(|at| bytes.get(at as usize..).and_then(decode));
     let newest = cells.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
@@ -188,7 +189,7 @@ fn encode(sequence: u64, confirmed: ConfirmedWrites) -> [u8; CELL_BYTES] {
     cell
 }
 
-/// Reads the cell at the beginning of `bytes`; `None` if it is not whole.
+/// Decodes the cell at the beginning of `bytes`; `None` if the cell is not valid.
 fn decode(bytes: &[u8]) -> Option<(u64, ConfirmedWrites)> {
     let cell = bytes.first_chunk::<CELL_BYTES>()?;
     let word = |at: usize| cell[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
@@ -210,7 +211,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 const MAGIC: &[u8; 8] = b"FBYCONFM";
 const VERSION: u32 = 1;
 const FILE_BYTES: usize = 4096;
-/// The two cells are in different sectors, and a disk does not tear a sector.
+/// Offsets of the two cells. They are in different sectors, and a disk does not tear a sector.
 const CELLS_AT: [u64; 2] = [0, 512];
 const CELL_BYTES: usize = 64;
 const CHECKSUM_AT: usize = 60;
@@ -239,7 +240,7 @@ mod tests {
         assert_eq!(first.recall(LOG), Ok(None));
         for logged in 1..6 {
             first.note(confirmed(logged));
-            // Another process reads it: the first one was killed.
+            // Read the file as the next process does after the first one was killed.
             assert_eq!(recall(&folder), Ok(Some(confirmed(logged))));
             assert_eq!(recorded(&folder, LOG), Ok(Some(confirmed(logged))));
         }

@@ -18,7 +18,8 @@ pub fn congestion(wanted: &CongestionSetting) -> transport::CongestionControl {
 }
 
 /// The loaded programs. Each is loaded at its first use, and stays for the lifetime of the process, because it is
-/// registered in the kernel once for all sessions. At most four: what is shared by whom, and how the window grows.
+/// registered in the kernel once for all sessions. There are at most four, for the combinations of the sharing and
+/// of the growth of the window.
 static LOADED: Mutex<Vec<(fairtcp::EnsembleOptions, transport::CongestionControl)>> =
     Mutex::new(Vec::new());
 

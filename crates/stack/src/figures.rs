@@ -9,7 +9,7 @@ use scsi::name_of_opcode;
 use transport::CongestionStatistics;
 use volume::TimeHistogramSnapshot;
 
-/// Response times, rounded to tenths of a microsecond.
+/// Converts response times; rounds to tenths of a microsecond.
 pub fn times(taken: &TimeHistogramSnapshot) -> ResponseTimes {
     let us = |time: std::time::Duration| (time.as_nanos() as f64 / 100.0).round() / 10.0;
     ResponseTimes {
@@ -24,19 +24,19 @@ pub fn times(taken: &TimeHistogramSnapshot) -> ResponseTimes {
     }
 }
 
-/// Commands by name.
+/// Converts the counts of commands by opcode to counts by name.
 pub fn commands(counted: &[(u8, u64)]) -> CommandCounts {
     counted.iter().map(|(opcode, count)| (name_of_opcode(*opcode), *count)).collect()
 }
 
-/// PDUs by length.
+/// Converts the counts of PDUs by length.
 pub fn sizes(sizes: &PduSizes) -> PduLengths {
     let [below_64, below_128, below_256, below_512, below_1024, from_1024] = sizes.classes;
     let bytes = sizes.bytes;
     PduLengths { below_64, below_128, below_256, below_512, below_1024, from_1024, bytes }
 }
 
-/// The ensemble of the connections of a session, if they are one.
+/// Converts the state of the ensemble of a session's connections, if there is one.
 pub fn ensemble(congestion: &CongestionStatistics) -> Option<EnsembleStatus> {
     let tenths = |segments: f64| (segments * 10.0).round() / 10.0;
     let block = congestion.ensemble?;
@@ -65,7 +65,7 @@ fn path(model: &PathModel, segment_bytes: u32) -> PathStatus {
     }
 }
 
-/// The claim on a unit that one gateway has.
+/// Converts the exclusive claim of one gateway on a unit.
 pub fn claim(report: scsi::ClaimReport) -> ClaimStatus {
     ClaimStatus {
         owner: report.owner,
@@ -80,7 +80,7 @@ pub fn claim(report: scsi::ClaimReport) -> ClaimStatus {
     }
 }
 
-/// The claim of one of the gateways that share a unit.
+/// Converts the claim of one of several gateways that share a unit.
 pub fn sharer(sharer: unit::Sharer) -> ClaimStatus {
     let standing = sharer.standing;
     let share = ShareStatus {

@@ -1,4 +1,4 @@
-//! Files and block devices: settings to options, refusals to remedies.
+//! Opens files and block devices: converts settings to options, and errors to remedies.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     records::{KeptVolume, Recorder},
 };
 
-/// What a file layer asks for.
+/// Converts the settings of a file layer.
 pub fn options(file: &File) -> FileVolumeOptions {
     FileVolumeOptions {
         path: file.path.clone(),
@@ -26,11 +26,11 @@ pub fn options(file: &File) -> FileVolumeOptions {
     }
 }
 
-/// What a cache layer asks of its log, or of the half at `path`. Written once before use: a durable
-/// write to blocks that were never written costs twice as much.
+/// Returns the options for the log of a cache, or for the leg of its mirror at `path`. The file is
+/// preallocated: a durable write to blocks that were never written takes twice as long.
 ///
-/// A file that is there has the size that it has: it may have been resized. A half that is made gets
-/// the size of the other one.
+/// An existing file keeps its size, because it may have been resized. A new leg gets the size of the other
+/// one.
 pub fn log_options(cache: &CacheLayerSettings, path: &Path) -> FileVolumeOptions {
     let size_of = |path: &Path| {
         let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
@@ -55,10 +55,10 @@ pub fn log_options(cache: &CacheLayerSettings, path: &Path) -> FileVolumeOptions
     }
 }
 
-/// The kernel holds the files of a killed process, and the locks on them, until its last writes
-/// have ended: some milliseconds longer than the process itself, more on a busy disk.
+/// Longest wait for the lock of a file. The kernel holds the files and locks of a killed process until its
+/// last writes have ended: some milliseconds longer than the process itself, more on a busy disk.
 pub const RELEASED_WITHIN: Duration = Duration::from_secs(2);
-/// How often to look whether they are free.
+/// Interval of the attempts to lock a file that is in use.
 pub const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Opens a volume file or device to serve it. Fails if it does not agree with its record. Creates a file only
@@ -96,12 +96,12 @@ fn not_opened(error: &FileVolumeOpenError) -> NotOpened {
     }
 }
 
-/// Opens it; waits a moment for one that is in use.
+/// Opens a file; waits a moment if it is in use.
 pub async fn open(options: FileVolumeOptions) -> Result<FileVolume, Failure> {
     try_open(options).await?.map_err(|error| refusal(&error))
 }
 
-/// The same, for who has an answer to what the system refuses.
+/// Opens a file as [`open`] does, for a caller that handles the errors of the volume itself.
 pub async fn try_open(
     options: FileVolumeOptions,
 ) -> Result<Result<FileVolume, FileVolumeOpenError>, Failure> {
@@ -116,7 +116,7 @@ pub async fn try_open(
     }
 }
 
-/// Opens it, off the runtime's threads: filling takes its time.
+/// Opens a file on a blocking thread, because filling it may take long.
 async fn open_once(
     options: FileVolumeOptions,
 ) -> Result<Result<FileVolume, FileVolumeOpenError>, Failure> {
@@ -136,7 +136,7 @@ async fn open_once(
     tokio::task::spawn_blocking(open).await.map_err(Failure::new)
 }
 
-/// Says what to do about a file that cannot be opened.
+/// Returns the message and the remedy for a file that cannot be opened.
 pub fn refusal(error: &FileVolumeOpenError) -> Failure {
     let remedy = match error {
         FileVolumeOpenError::BlockSize(_) => "change `size`, `log_size` or `block_size`".into(),
@@ -159,7 +159,7 @@ pub fn refusal(error: &FileVolumeOpenError) -> Failure {
     Failure::new(error).remedy(remedy)
 }
 
-/// Says what to do about an error of the system.
+/// Returns the remedy for an error of the system.
 pub fn io_remedy(error: &std::io::Error, path: &Path) -> String {
     if let Some(link) = UntrustedLink::of(error) {
         return link.remedy();

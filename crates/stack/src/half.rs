@@ -1,4 +1,4 @@
-//! The half of a pair's log that is at this gateway, with the NVRAM in front of it.
+//! The local leg of a pair's log, with the NVRAM in front of it.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use volume::{MirrorError, Stack};
 use super::{file, nvram, watch};
 use crate::confirmed_writes;
 
-/// The half of a pair's log that is open at this gateway.
+/// The leg of a pair's log that is open at this gateway.
 #[derive(Clone)]
 pub struct LocalHalf {
-    /// The blocks of the half.
+    /// The blocks of the leg.
     pub volume: Stack,
-    /// The NVRAM in front of the blocks, if the settings name one.
+    /// The NVRAM in front of these blocks, if the settings name one.
     pub buffer: Option<Arc<LogBuffer>>,
 }
 
 impl LocalHalf {
-    /// Opens or creates the half and its NVRAM. After the file of the half has been removed or replaced, writes fail.
+    /// Opens or creates the leg and its NVRAM. If the file of the leg is removed or replaced later, writes fail.
     ///
     /// # Errors
     /// The disk or the NVRAM cannot be used, or the disk needs an NVRAM that the settings do not name.
@@ -56,8 +56,8 @@ impl LocalHalf {
         Ok(Self { volume: Arc::clone(&buffer) as Stack, buffer: Some(buffer) })
     }
 
-    /// Writes everything in the NVRAM to the disk, at a clean end of the process. If that fails, an event tells, and the
-    /// NVRAM keeps the rest for the next start.
+    /// Writes everything in the NVRAM to the disk, at a clean end of the process. If that fails, an event reports it,
+    /// and the NVRAM keeps the rest for the next start.
     pub async fn close(&self) {
         let Some(buffer) = &self.buffer else { return };
         if let Err(error) = buffer.close().await {
@@ -66,7 +66,7 @@ impl LocalHalf {
     }
 }
 
-/// Fails if the half needs an NVRAM that the settings do not name. Changes nothing.
+/// Fails if the leg needs an NVRAM that the settings do not name. Changes nothing.
 pub async fn check(settings: &CacheLayerSettings, half: &Stack) -> Result<(), Failure> {
     if settings.nvram.is_none() && needs_buffer(half).await.map_err(Failure::new)? {
         return Err(refusal(settings, &BufferError::Needed));
@@ -80,7 +80,7 @@ fn not_a_half(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
         .remedy("name the right file or device")
 }
 
-/// Returns the message and the remedy for a half that cannot be used with its NVRAM, or without one.
+/// Returns the message and the remedy for a leg that cannot be used with its NVRAM, or without one.
 fn refusal(settings: &CacheLayerSettings, error: &BufferError) -> Failure {
     let log = settings.log.display();
     let nvram = settings.nvram.as_deref().map(quoted).unwrap_or_default();

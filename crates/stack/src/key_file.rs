@@ -1,4 +1,5 @@
-//! The key of an encrypted volume, in a file that a secret wraps: `docs/formats/volume-key.md` has its bytes.
+//! The key of an encrypted volume, in a file that is encrypted (wrapped) with a secret: `docs/formats/volume-key.md`
+//! has its bytes.
 
 use std::{
     fs::{self, File},
@@ -30,7 +31,7 @@ struct LockedKeyFile {
     secret: Zeroizing<Vec<u8>>,
 }
 
-/// `forebay key`: makes a new key in a new file. Never replaces an existing file.
+/// Implements `forebay key`: writes a new key to a new file. Never replaces an existing file.
 pub fn make(
     path: &Path,
     secret_file: Option<&Path>,
@@ -58,7 +59,7 @@ pub fn make(
     })
 }
 
-/// Reads the key that the settings of a layer name.
+/// Reads the key file that the settings of a layer name.
 pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Failure> {
     let path = settings.key.clone();
     let secret = unlocking(settings.secret_file.as_deref(), settings.secret_env.as_deref())?;
@@ -183,7 +184,8 @@ impl LockedKeyFile {
             found => found?,
         };
         let current = fs::metadata(&self.path)?;
-        // Otherwise the crash was before the rename: the second name is that of the present key.
+        // If both names lead to the same file, the crash was before the rename, and the file holds the present key:
+        // keep its content.
         if (found.dev(), found.ino()) != (current.dev(), current.ino()) {
             let mut file = volume::open_own(&old, true, false)?;
             file.write_all(&[0; FILE_BYTES])?;
@@ -223,7 +225,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// A longer file is not a key file.
+/// Maximum length of a key file in bytes; a longer file is not a key file.
 const MOST_BYTES: u64 = 4096;
 const MAGIC: &[u8; 8] = b"FBYVLKEY";
 const VERSION: u32 = 1;
@@ -231,9 +233,9 @@ const SALT_BYTES: usize = 32;
 const FILE_BYTES: usize = 120;
 /// Suffix of the second name of a file that is being replaced.
 const OLD: &str = "old";
-/// Key wrap (RFC 3394) adds eight bytes to the key.
+/// Length of a wrapped key: key wrap (RFC 3394) adds eight bytes.
 const WRAPPED_BYTES: usize = VolumeKey::BYTES + 8;
-/// 32 characters of six bits are 192 bits: a slow hash would gain nothing.
+/// Minimum length of a secret: 32 characters of six bits are 192 bits, so a slow hash would gain nothing.
 const SECRET_BYTES: usize = 32;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The stack of a unit: the layers that its settings name, opened bottom first.
 //!
-//! [`open`] plans the stack from the settings, opens the bottom, and lays the other layers on it. The files of a unit's
-//! layers are in `layers`; the records that outlast the process are in [`records`], [`confirmed_writes`] and
+//! [`open`] plans the stack from the settings, opens the bottom, and puts the other layers on top of it. The files of
+//! a unit's layers are in `layers`; the records that outlast the process are in [`records`], [`confirmed_writes`] and
 //! [`unit_state`].
 
 pub mod atomic_file;

@@ -1,4 +1,4 @@
-//! What a cache's log lies on: a file or device, or a mirror of two.
+//! The disk of a cache's log: a file or device, or a mirror of two.
 
 use std::{
     path::Path,
@@ -16,7 +16,8 @@ use volume::{
 use super::{file, watch};
 use crate::not_opened::NotOpened;
 
-/// The open file or device of a log; of a mirrored log, one entry for each leg, `None` for a missing one.
+/// The open file or device of a log. For a mirrored log there is one entry for each leg, `None` for a missing
+/// one.
 type LogDiskFiles = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;
 
 /// The log disk of a cache.
@@ -60,23 +61,23 @@ impl LogDisk {
         })
     }
 
-    /// That of a pair, which is put together already.
+    /// Returns the log disk of a pair, whose mirror is open already.
     pub fn of_pair(settings: &CacheLayerSettings, mirror: Arc<Mirror>) -> Self {
         let (files, settings) = (LogDiskFiles::default(), settings.clone());
         Self { volume: Arc::clone(&mirror) as Stack, mirror: Some(mirror), files, settings }
     }
 
-    /// Those of its cache.
+    /// Returns the settings of the cache.
     pub fn settings(&self) -> &CacheLayerSettings {
         &self.settings
     }
 
-    /// The blocks.
+    /// Returns the blocks of the log.
     pub fn volume(&self) -> Stack {
         Arc::clone(&self.volume)
     }
 
-    /// Opens a half of a mirror anew, by the name it has in the settings, and fills it.
+    /// Opens a leg of a mirror again, under its path in the settings, and fills it.
     pub async fn renew(&self, half: usize) -> Result<(), Failure> {
         let (Some(mirror), Some(second)) = (&self.mirror, &self.settings.log_mirror) else {
             return Err(Failure::new("the log is no mirror")
@@ -95,13 +96,13 @@ impl LogDisk {
         Ok(())
     }
 
-    /// Bytes of each file or device that are not the log's.
+    /// Returns the bytes of each file or device that the mirror's labels take.
     pub fn bytes_beside(&self) -> u64 {
         if self.mirror.is_some() { Mirror::reserved_bytes() } else { 0 }
     }
 
-    /// Makes its files so large, or takes what its devices have got by now; the blocks of 4096 bytes that
-    /// there are then for the log. A file system without room for it leaves it as it was.
+    /// Grows the files to `bytes`, or takes the present size of the devices. Returns the number of blocks of
+    /// 4096 bytes that the log then has. If a file system has no room, the log keeps its size.
     pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
         let files = self.present();
         let before: Vec<u64> = files.iter().map(|file| file.geometry().bytes()).collect();
@@ -125,7 +126,8 @@ impl LogDisk {
         Ok(self.volume.geometry().blocks)
     }
 
-    /// Gives its file system back what is beyond so many bytes of the log; of a device nothing.
+    /// Cuts the files behind `bytes` bytes of the log, which frees space in the file system. Devices are not
+    /// changed.
     pub async fn shrink(&self, bytes: u64) -> Result<(), Failure> {
         if let Some(mirror) = &self.mirror {
             mirror.resize(bytes / 4096).await.map_err(|error| self.not_resized(&error))?;
@@ -142,9 +144,9 @@ impl LogDisk {
         )
     }
 
-    /// Starts the check of the log's file, which reports a lost file to the cache. A lost mirror leg only
-    /// refuses writes, and the mirror continues with the other leg; the cache is told when the last leg is
-    /// lost.
+    /// Starts the check of the log's file, which reports a lost file to the cache. If one leg of a mirror is
+    /// lost, only its writes are refused, and the mirror continues with the other leg; the cache is notified
+    /// when the last leg is lost.
     pub fn watch(&self, cache: &Arc<::cache::Cache>) {
         match &self.mirror {
             None => self.present().iter().for_each(|file| watch::log(cache, file)),
@@ -161,7 +163,7 @@ impl LogDisk {
         self.files.lock().iter().flatten().cloned().collect()
     }
 
-    /// Says why not, if so.
+    /// Fails if the log cannot be resized while it is in use.
     pub fn can_be_resized(&self) -> Result<(), Failure> {
         let Some(mirror) = &self.mirror else { return Ok(()) };
         if self.present().is_empty() {
@@ -192,8 +194,8 @@ impl LogDisk {
     }
 }
 
-/// Reports a mirrored log to its cache as lost when no leg with all data is left under its name. The open files
-/// then accept writes again: the cache acknowledges none because of them, and destage can send everything.
+/// Reports a mirrored log to its cache as lost when no complete leg is left under its path. The open files then
+/// accept writes again: the cache does not acknowledge any because of them, and destage can send everything.
 async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror>, LogDiskFiles)) {
     let mut is_lost = false;
     loop {
@@ -244,7 +246,7 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
 /// Two checks a second: a file that is lost must be noticed within one second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Gives the file system back what a file has beyond so many bytes.
+/// Cuts a file to `bytes`, which frees space in the file system.
 async fn cut(file: &Arc<FileVolume>, bytes: u64) -> Result<(), Failure> {
     let file = Arc::clone(file);
     let shrunk = tokio::task::spawn_blocking(move || file.shrink(bytes)).await;
@@ -254,7 +256,7 @@ async fn cut(file: &Arc<FileVolume>, bytes: u64) -> Result<(), Failure> {
     })
 }
 
-/// The log for a look, which changes nothing; nothing if somebody serves it. `open` opens a half.
+/// Opens the log for reading only; `None` if another process serves it. `open` opens a file or a leg.
 pub async fn look(
     settings: &CacheLayerSettings,
     open: impl Fn(&FileVolumeOptions) -> Result<Option<Stack>, Failure>,
@@ -275,7 +277,7 @@ pub async fn look(
     looked.map(Some).map_err(|error| refusal(settings, &error))
 }
 
-/// The halves that could be opened; an error if there is none.
+/// Returns the legs that could be opened; fails if there is none.
 fn there(
     opened: Vec<Result<FileVolume, Failure>>,
 ) -> Result<[Option<Arc<FileVolume>>; 2], Failure> {
@@ -296,7 +298,7 @@ fn there(
     }
 }
 
-/// Says what to do about halves that are no mirror.
+/// Returns the message and the remedy for legs that are not a mirror.
 fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
     let [first, second] = [Some(&settings.log), settings.log_mirror.as_ref()]
         .map(|path| path.map_or_else(String::new, |path| path.display().to_string()));
@@ -314,7 +316,7 @@ fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
                  stop; then make both halves anew",
             );
         }
-        // It may be the only copy, if the other one is none.
+        // Do not propose to overwrite this leg if the other one is not valid: it may be the only copy.
         MirrorError::NotAHalf { half, other_is_whole: true, .. } => format!(
             "name the right file or device; to fill {} anew from the other half, write zeros over \
              its first MiB ({}), and, if the other half does not know yet that it is alone, start with \
@@ -344,7 +346,7 @@ fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
         .remedy(remedy)
 }
 
-/// The name of a half on the command line.
+/// Parses the number of a mirror leg on the command line.
 pub fn half(number: &str) -> Result<u8, String> {
     match number {
         "1" => Ok(0),
@@ -353,7 +355,7 @@ pub fn half(number: &str) -> Result<u8, String> {
     }
 }
 
-/// Whether there is anything to look at yet.
+/// Returns true if a file or device of the log exists.
 pub fn exists(settings: &CacheLayerSettings) -> bool {
     settings.log.exists() || settings.log_mirror.as_deref().is_some_and(Path::exists)
 }

@@ -1,4 +1,4 @@
-//! The NVRAM file of a cache, or of the half of a pair's log.
+//! The NVRAM file of a cache, or of the leg of a pair's log.
 
 use cache::{MappedFile, NvramSurvival, NvramWatch, StableMemory};
 use control::Failure;
@@ -9,7 +9,7 @@ use crate::not_opened::NotOpened;
 /// The memory of an NVRAM, and the check of its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
-/// Opens or creates the NVRAM of a cache or of a half of a pair's log, if it has one.
+/// Opens or creates the NVRAM of a cache or of a leg of a pair's log, if it has one.
 pub fn open(settings: &config::CacheLayerSettings) -> Result<Option<Nvram>, NotOpened> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
@@ -35,7 +35,7 @@ pub fn existing(settings: &config::CacheLayerSettings) -> Option<MappedFile> {
     MappedFile::inspect(path, settings.nvram_size.0).ok().flatten()
 }
 
-/// Stands for an NVRAM file that does not exist yet.
+/// A blank NVRAM of this length in bytes, in place of a file that does not exist yet.
 pub struct Blank(pub usize);
 
 impl StableMemory for Blank {

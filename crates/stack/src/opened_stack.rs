@@ -1,4 +1,4 @@
-//! The open stack of a unit: its volumes, and what can be asked of its layers apart from reads and writes.
+//! The open stack of a unit: its volumes and the run-time operations of its layers, apart from reads and writes.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use volume::{Stack, Watched};
 
 use crate::layers::{CacheLayer, FileLayer, StackLayer};
 
-/// A unit's volumes, and what is to be asked and stopped apart from them.
+/// The open stack of a unit.
 pub struct OpenedStack {
     /// The volume that hosts see.
     pub top: Stack,
-    /// The name that the volume below all layers gives itself, whatever way leads to it; `None` if it is in this process
-    /// only.
+    /// The name of the volume below all layers, which is the same over every path; `None` if it exists only in this
+    /// process.
     pub identity: Option<String>,
-    /// The layer under the top that tells others of changes, if the volume has a name: such a volume may be moved to
+    /// The layer below the top that records changes. It exists if the volume has a name: such a volume may be moved to
     /// another node while it is used.
     pub watched: Option<Arc<Watched>>,
     /// The layers, bottom first.
@@ -32,7 +32,7 @@ pub(crate) struct StackParts {
     pub file: Option<Arc<FileLayer>>,
     /// The volume of another target at the bottom.
     pub session: Option<Arc<RemoteVolume>>,
-    /// The topmost cache.
+    /// The topmost cache of the stack.
     pub cache: Option<Arc<CacheLayer>>,
 }
 
@@ -47,8 +47,8 @@ impl OpenedStack {
         self.parts.cache.as_deref()
     }
 
-    /// Lets the file or device at the bottom grow to `bytes`, or to what the device has by now if `bytes` is `None`.
-    /// Returns the size of the unit in bytes.
+    /// Grows the file at the bottom to `bytes`, or takes the present size of the device if `bytes` is `None`. Returns
+    /// the size of the unit in bytes.
     ///
     /// # Errors
     /// There is no file at the bottom, or it or a slice of it cannot grow.
@@ -61,12 +61,13 @@ impl OpenedStack {
         Ok(self.top.geometry().bytes())
     }
 
-    /// Grows the layers that reach to the end of the layer below them.
+    /// Grows the layers that extend to the end of the layer below them.
     fn grow_with_bottom(&self) -> Result<(), Failure> {
         self.layers.iter().try_for_each(|layer| layer.running().grow_with_lower())
     }
 
-    /// Takes over what a reload may change, bottom first: files and slices grow, and caches destage at another rate.
+    /// Applies the settings that a reload may change, bottom first: files and slices grow, and caches destage at
+    /// another rate.
     ///
     /// # Errors
     /// A file or a slice cannot grow.
@@ -81,7 +82,7 @@ impl OpenedStack {
         Ok(())
     }
 
-    /// Ends without another write to what is below, because the log has another owner now. `reason` says why.
+    /// Ends without another write to the volumes below, because the log has another owner now. `reason` says why.
     pub async fn abandon(&self, reason: &str) {
         for layer in self.layers.iter().rev() {
             layer.running().abandon(reason).await;
@@ -106,18 +107,18 @@ impl OpenedStack {
         Ok(exported)
     }
 
-    /// Ends the session with the far side.
+    /// Ends the session with the node.
     pub async fn close(&self) {
         if let Some(session) = &self.parts.session {
             session.close().await;
         }
     }
 
-    /// Puts away what must not be lost: caches first, as they use what is below, then sessions. Returns the first failure
-    /// after all layers were asked.
+    /// Saves all data that must not be lost: stops caches first, because they use the layers below, then sessions.
+    /// Returns the first failure after all layers were stopped.
     ///
     /// # Errors
-    /// The log of a cache could not be left in order.
+    /// The log of a cache could not be closed cleanly.
     pub async fn stop(&self) -> Result<(), Failure> {
         let mut result = Ok(());
         for layer in self.layers.iter().rev() {

@@ -20,28 +20,28 @@ use crate::{
     remote::{FindFarVolume, RecordedFarVolume},
 };
 
-/// What all stacks of a process are opened with.
+/// The context in which all stacks of a process are opened.
 pub struct StackContext<'a> {
-    /// Our iSCSI name.
+    /// The iSCSI name of this process as an initiator.
     pub initiator_name: &'a IscsiName,
     /// Finds far volumes that have a name and no address, if there is a naming service.
     pub names: Option<Arc<dyn FindFarVolume>>,
-    /// Files of which several units have slices.
+    /// The files in which several units have slices.
     pub files: &'a SlicedFiles,
     /// The records of storage.
     pub records: &'a Records,
 }
 
-/// What a stack is given that its settings do not make.
+/// An input for a stack that does not come from its settings.
 #[derive(Clone)]
 pub enum StackInput {
-    /// Nothing.
+    /// There is no such input.
     Nothing,
-    /// Nothing, but all writes come from one writer who flushes what has to last.
+    /// There is no such input. All writes come from one writer, which flushes the data that must survive.
     OneWriter,
-    /// The half of a pair's log, for the partner.
+    /// The leg of a pair's log, to be exported to the partner.
     Half(Stack),
-    /// The log of a pair.
+    /// The log of a pair, to be used by the cache.
     Log(Arc<Mirror>),
 }
 
@@ -64,22 +64,20 @@ pub async fn open(
     Ok(stack.finish())
 }
 
-/// The layers of a unit, as far as they are open.
+/// The layers of a unit that are open so far.
 pub(crate) struct OpeningStack<'a> {
-    /// The target of the unit.
     pub target: &'a IscsiName,
-    /// The unit.
     pub unit: &'a Unit,
     context: &'a StackContext<'a>,
     recorder: Recorder,
     /// True for a unit of a common cache.
     is_common: bool,
-    /// What the log of the common cache knows of the unit's volume.
+    /// The record of the unit's volume in the log of the common cache.
     known: Option<RecordedFarVolume>,
     layers: Vec<StackLayer>,
     parts: StackParts,
     top: Option<Stack>,
-    /// The name that a cache uses for the volume below it, so that its log never meets another volume.
+    /// The name that a cache uses for the volume below it, so that its log is never used with another volume.
     pub identity: String,
 }
 
@@ -105,7 +103,8 @@ impl<'a> OpeningStack<'a> {
         }
     }
 
-    /// Begins with no layer, for a unit of a common cache. `known` is what the log of the cache knows of its volume.
+    /// Begins with no layer, for a unit of a common cache. `known` is the record of its volume in the log of the
+    /// cache.
     pub fn in_common(
         target: &'a IscsiName,
         unit: &'a Unit,
@@ -181,8 +180,8 @@ impl<'a> OpeningStack<'a> {
         Ok(())
     }
 
-    /// Opens the cache of this unit and the layers above it, among which may be another cache. `log` is the log of the
-    /// first one, if it is open.
+    /// Opens the cache of this unit and the layers above it, which may include another cache. `log` is the log of the
+    /// first cache, if it is open.
     ///
     /// # Errors
     /// A layer cannot be opened.
@@ -220,7 +219,7 @@ impl<'a> OpeningStack<'a> {
         Ok(())
     }
 
-    /// Adds a cache that is open. `volume` is what the layers above see of it.
+    /// Adds an open cache. `volume` is the volume for the layers above.
     pub fn put_cache(&mut self, cache: Arc<CacheLayer>, volume: Stack, on: String) {
         let layer = StackLayer::new("cache", on, Arc::clone(&cache) as _);
         self.parts.cache = Some(cache);
@@ -235,7 +234,7 @@ impl<'a> OpeningStack<'a> {
         }
     }
 
-    /// Returns the volume so far.
+    /// Returns the topmost volume so far.
     ///
     /// # Panics
     /// No layer is open yet.

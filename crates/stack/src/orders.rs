@@ -1,11 +1,11 @@
-//! Orders for the cache of a unit.
+//! Commands for the cache of a unit, from the control socket.
 
 use control::{CacheControlCommand, CacheControlStatus, Failure, UnitName};
 
 use crate::opened_stack::OpenedStack;
 
 impl OpenedStack {
-    /// Executes an order for the cache of this unit. `name` names the unit in messages.
+    /// Executes a command for the cache of this unit. `name` names the unit in messages.
     pub async fn order(
         &self,
         name: &UnitName,

@@ -1,5 +1,5 @@
-//! How fast the destage of one cache may go: by the settings and the time of the day, or as somebody
-//! has said on the control socket.
+//! Sets the destage rate of one cache: from the settings and the time of day, or from a command on
+//! the control socket.
 
 use std::{
     sync::{Arc, Weak},
@@ -11,7 +11,7 @@ use config::{Schedule, TimeOfDay};
 use control::Rate;
 use parking_lot::Mutex;
 
-/// Tells a cache its rate, for as long as it lives.
+/// Sets the rate of a cache for as long as it exists.
 pub struct Pacing {
     cache: Arc<Cache>,
     inner: Mutex<DestagePacingState>,
@@ -19,12 +19,12 @@ pub struct Pacing {
 
 struct DestagePacingState {
     schedule: Schedule,
-    /// What was said goes before the schedule.
+    /// The rate from the control socket; it takes precedence over the schedule.
     told: Rate,
 }
 
 impl Pacing {
-    /// Begins to keep a cache to a schedule. In a runtime.
+    /// Starts to apply a schedule to a cache. Must be called within a tokio runtime.
     pub fn begin(cache: Arc<Cache>, schedule: Schedule) -> Arc<Self> {
         let inner = Mutex::new(DestagePacingState { schedule, told: Rate::Settings });
         let pacing = Arc::new(Self { cache, inner });
@@ -33,19 +33,19 @@ impl Pacing {
         pacing
     }
 
-    /// Other settings hold from now on. What was said on the control socket stays.
+    /// Applies another schedule. A rate from the control socket stays in force.
     pub fn follow(&self, schedule: Schedule) {
         self.inner.lock().schedule = schedule;
         self.apply();
     }
 
-    /// Somebody says how fast.
+    /// Applies a rate from the control socket.
     pub fn tell(&self, rate: Rate) {
         self.inner.lock().told = rate;
         self.apply();
     }
 
-    /// Who says how fast: "settings" or "control".
+    /// Returns the source of the present rate: "settings" or "control".
     pub fn source(&self) -> &'static str {
         if self.inner.lock().told == Rate::Settings { "settings" } else { "control" }
     }
@@ -61,7 +61,8 @@ impl Pacing {
     }
 }
 
-/// Looks often enough that a clock which is set, or a summer that begins, is followed at once.
+/// Applies the schedule often, so that a change of the clock or of daylight saving time takes effect
+/// soon.
 async fn look_at_the_clock(pacing: Weak<Pacing>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -70,12 +71,12 @@ async fn look_at_the_clock(pacing: Weak<Pacing>) {
     }
 }
 
-/// Local time, as TZ or /etc/localtime say.
+/// Returns the local time of day, according to TZ or /etc/localtime.
 fn time_of_day() -> TimeOfDay {
     let now = jiff::Zoned::now();
     let minutes = i32::from(now.hour()) * 60 + i32::from(now.minute());
     TimeOfDay(u16::try_from(minutes).expect("hours and minutes of a day"))
 }
 
-/// Rates change with the minute; this is soon enough after it.
+/// Interval of the checks. Rates change with the minute, and this is soon enough afterwards.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

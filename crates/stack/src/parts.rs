@@ -1,4 +1,4 @@
-//! Files of which several units have a slice each: such a file is opened once, and each byte belongs to one
+//! Files in which several units have slices. Such a file is opened once, and each of its bytes belongs to one
 //! unit.
 
 use std::{
@@ -22,12 +22,12 @@ use crate::{
     records::{KeptVolume, Recorder},
 };
 
-/// The files of one process of which units have slices. The lock on a file keeps out other processes, and units
-/// that use the whole file.
+/// The open files of a process in which units have slices. The lock on a file excludes other processes, and
+/// units that use the whole file.
 #[derive(Default)]
 pub struct SlicedFiles(Mutex<HashMap<PathBuf, Arc<SlicedFile>>>);
 
-/// A file, and the bytes of it that each unit uses.
+/// A file, and the bytes that each unit uses.
 #[derive(Default)]
 struct SlicedFile {
     /// Locked while the file is opened, so that units that open it at the same time share it. The file is
@@ -81,7 +81,7 @@ impl SlicedFiles {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        // Gives the bytes back if opening fails.
+        // Returns the bytes if the opening fails.
         let taken = PendingFileSlice { shared: &shared, number };
         let mut open = shared.file.lock().await;
         let file = match open.upgrade() {
@@ -106,7 +106,7 @@ fn resolved(path: &Path) -> PathBuf {
 }
 
 impl SlicedFile {
-    /// Notes that a unit uses these bytes, in place of what `number` used before.
+    /// Records that a unit uses these bytes, in place of the bytes that `number` used before.
     fn take(&self, number: u64, range: &ByteRange, unit: &str, path: &Path) -> Result<(), Failure> {
         let mut used = self.used.lock();
         let others = used.iter().filter(|used| used.number != number);

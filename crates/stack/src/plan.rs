@@ -1,4 +1,5 @@
-//! The plan of a unit's stack: what is opened in which order. It is made of the settings alone and opens nothing.
+//! The plan of a unit's stack: which layers are opened in which order. It is made from the settings alone and opens
+//! nothing.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use control::UnitName;
 /// The plan of a stack.
 #[derive(Debug, PartialEq)]
 pub struct StackPlan<'a> {
-    /// The first layer.
+    /// The first layer, which needs no layer below.
     pub bottom: BottomPlan<'a>,
     /// The other layers up to the first cache, bottom first.
     pub below_cache: &'a [Layer],
@@ -22,17 +23,17 @@ pub struct StackPlan<'a> {
 /// The bottom of a stack.
 #[derive(Debug, PartialEq)]
 pub enum BottomPlan<'a> {
-    /// Memory.
+    /// A volume in memory.
     Memory(&'a MemoryLayerSettings),
     /// A file, with the slice directly above it: other units may have other slices of the file.
     File(&'a File, Option<&'a Slice>),
-    /// The half of a pair's log.
+    /// The local leg of a pair's log.
     Half(&'a MirrorLegLayerSettings),
     /// The volume of another target.
     Remote {
         /// The settings of the layer.
         settings: &'a RemoteLayerSettings,
-        /// The cache whose log is opened first, since it may know the far volume.
+        /// The cache whose log is opened first, because it may know the far volume.
         log: Option<&'a CacheLayerSettings>,
         /// True if a cache lies above.
         has_cache: bool,
@@ -75,8 +76,8 @@ impl<'a> StackPlan<'a> {
     }
 }
 
-/// Returns the cache over a bottom layer if no layer between the two changes the size. `above` has the layers above the
-/// bottom.
+/// Returns the cache over a bottom layer if no layer between the two changes the size. `above` has the layers above
+/// the bottom.
 pub fn cache_over(above: &[Layer]) -> Option<&CacheLayerSettings> {
     match above.iter().find(|layer| !layer.keeps_size()) {
         Some(Layer::Cache(cache)) => Some(cache),
@@ -84,8 +85,9 @@ pub fn cache_over(above: &[Layer]) -> Option<&CacheLayerSettings> {
     }
 }
 
-/// Returns the name of a unit's far session, which is the same after every start, and which no other unit has. A log is
-/// opened by one process at a time, so with a cache the name has the path of the log; else it has what hosts see.
+/// Returns the name of a unit's far session. It is the same after every start, and no other unit has it. A log is
+/// opened by one process at a time, so with a cache the name contains the path of the log; else it contains the names
+/// that hosts see.
 fn lasting(
     target: &IscsiName,
     unit: &Unit,
@@ -106,8 +108,8 @@ fn lasting(
     }
 }
 
-/// Returns the name that a log uses for a volume: `identity`, or the name that it used when the name of a slice had its
-/// size. `known` has the names in the log.
+/// Returns the name that a log uses for a volume: `identity`, or the name that it used when the name of a slice had
+/// its size. `known` has the names in the log.
 pub fn known_as(identity: &str, mut known: impl Iterator<Item = String>) -> String {
     let without_size = |part: &str| match part.split_once(" bytes from ") {
         Some((size, start)) if size.parse::<u64>().is_ok() => format!("from {start}"),
@@ -120,15 +122,15 @@ pub fn known_as(identity: &str, mut known: impl Iterator<Item = String>) -> Stri
     known.find(now).unwrap_or_else(|| identity.to_owned())
 }
 
-/// Returns the number by which a log of several units knows a unit before its far side has answered. It is the same as
-/// long as the target's name and the LUN are.
+/// Returns the key by which a log of several units identifies a unit before its node has answered. It depends on the
+/// target's name and the LUN only.
 pub fn known_by(target: &IscsiTargetSettings, unit: &Unit) -> u64 {
     known_as_unit(&UnitName { target: target.name.0.clone(), lun: unit.lun })
 }
 
-/// Returns the number of a unit that the settings may not have any more, as [`known_by`].
+/// Returns the key of a unit, as [`known_by`], also for one that the settings do not have any more.
 pub fn known_as_unit(name: &UnitName) -> u64 {
-    // FNV-1a: the same with every compiler.
+    // FNV-1a: the key is stored in the log, so it must not depend on the compiler.
     let name = name.to_string();
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

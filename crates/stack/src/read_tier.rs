@@ -1,4 +1,4 @@
-//! The second read tier of a cache: its file or device opened, its refusals turned into remedies.
+//! Opens the file or device of a cache's read tier, and converts errors to remedies.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,8 +9,8 @@ use volume::{FileVolumeOpenError, FileVolumeOptions, Stack, UntrustedLink};
 use super::{file, watch};
 use crate::not_opened::NotOpened;
 
-/// What a cache asks of the disk of its tier. One that is there has the size that it has. It is not filled:
-/// what was never written is never read.
+/// Returns the options for the disk of a read tier. An existing file keeps its size. A new file is not
+/// preallocated, because blocks are read only after they were written.
 pub fn options(cache: &config::CacheLayerSettings, path: &Path) -> FileVolumeOptions {
     let is_there = path.metadata().is_ok_and(|found| !found.is_file() || found.len() > 0);
     FileVolumeOptions {
@@ -21,9 +21,9 @@ pub fn options(cache: &config::CacheLayerSettings, path: &Path) -> FileVolumeOpt
     }
 }
 
-/// Opens the read tier of the cache, if the settings name one. If its disk is missing or broken, an event says
-/// so, and the cache serves without it. A file that holds something else keeps only the units of this cache
-/// from being served.
+/// Opens the read tier of the cache, if the settings name one. If its disk is missing or broken, an event
+/// reports it, and the cache runs without a tier. If the file holds other data, the units of this cache are
+/// not served.
 pub async fn open(
     settings: &config::CacheLayerSettings,
     cache: &Arc<Cache>,
@@ -44,7 +44,7 @@ pub async fn open(
     used.map_err(|error| NotOpened::Refused(refusal(path, &error)))
 }
 
-/// Why a disk is not taken, and what to do.
+/// Returns the message and the remedy for a disk that cannot be used.
 pub fn refusal(path: &Path, error: &TierError) -> Failure {
     let name = path.display();
     let remedy = match error {
@@ -65,7 +65,7 @@ pub fn refusal(path: &Path, error: &TierError) -> Failure {
     Failure::new(format!("cannot use {name} as read tier: {error}")).remedy(remedy)
 }
 
-/// Counters and present values; `None` without a read tier.
+/// Returns the figures of the read tier; `None` if there is none.
 pub fn figures(
     settings: &config::CacheLayerSettings,
     counted: &CacheStatistics,

@@ -1,4 +1,4 @@
-//! Remote units: settings to a session, and what to do while the far side is away.
+//! Remote units: converts settings to a session, and handles a node that cannot be reached.
 
 use std::{
     sync::Arc,
@@ -23,23 +23,23 @@ use volume::Geometry;
 
 use crate::congestion::congestion;
 
-/// What a log knows of the volume that it belongs to.
+/// The record of the far volume in its log.
 #[derive(Clone, Debug)]
 pub struct RecordedFarVolume {
-    /// The name that the remote unit gave itself.
+    /// The name that the remote unit reports.
     pub identity: String,
-    /// Its size and abilities.
+    /// The size and abilities of the unit.
     pub geometry: Geometry,
 }
 
-/// Who we are to remote targets.
+/// The identity of this process towards remote targets.
 #[derive(Clone, Debug)]
 pub struct Us {
-    /// Our iSCSI name.
+    /// The iSCSI name of this process.
     pub initiator_name: IscsiName,
-    /// What makes this session ours whenever we come back: the node then ends the one that a
-    /// killed process left, before a late command of it can harm. `None`: a session for a moment,
-    /// which ends no other.
+    /// A name that stays the same for this session over restarts. The node then ends the session that a killed
+    /// process has left, before a late command of it can do harm. `None`: a temporary session, which ends no
+    /// other.
     pub lasting: Option<String>,
 }
 
@@ -100,8 +100,8 @@ pub fn session(
     Ok(session)
 }
 
-/// Connects. If the far side is away: at once without it when a log knows the volume, otherwise
-/// after waiting for it.
+/// Connects to the node. If it cannot be reached, continues without it if a log knows the volume, otherwise
+/// waits for it up to `start_timeout`.
 pub async fn open(
     remote: &RemoteLayerSettings,
     us: &Us,
@@ -143,12 +143,12 @@ pub async fn open(
     }
 }
 
-/// Between two tries of a start.
+/// Pause between two attempts to connect at the start.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether waiting can help.
+/// Returns true if the error may disappear without an intervention.
 pub fn may_pass(error: &Error) -> bool {
-    // A gateway of a pair says so until one of the two serves.
+    // The gateways of a pair return this until one of them serves.
     let unavailable = LoginFailure::Refused(LoginStatus::ServiceUnavailable);
     if matches!(error, Error::Login(failure) if *failure == unavailable) {
         return true;
@@ -164,7 +164,7 @@ pub fn may_pass(error: &Error) -> bool {
     )
 }
 
-/// Says what to do about a remote unit that cannot be used.
+/// Returns the message and the remedy for a remote unit that cannot be used.
 pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
     let RemoteLayerSettings { url, named, .. } = remote;
     let portal = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
@@ -257,7 +257,7 @@ fn authentication_remedy(remote: &RemoteLayerSettings) -> String {
     )
 }
 
-/// As RFC 7143, 13.1 has it.
+/// Converts the digest setting to the offers of RFC 7143, 13.1.
 pub fn digest(digest: Digest) -> DigestPolicy {
     match digest {
         Digest::Never => DigestPolicy::Off,

@@ -1,5 +1,5 @@
-//! A remote volume for one writer that flushes: what it wrote since its last good flush is kept, and
-//! sent again when the far side has begun anew (decision 0004).
+//! A remote volume for one writer that flushes: keeps the writes since the last successful flush, and
+//! sends them again when the node was restarted (decision 0004).
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
@@ -11,51 +11,54 @@ use volume::{
 
 use super::unflushed::{Unflushed, UnflushedContent};
 
-/// `lower`, whose flushes are as good as if it had never begun anew. Nobody else may write to
-/// `lower`, or flush it. What was not flushed is lost with this process, as a disk loses what is in its
-/// volatile cache.
+/// Hides restarts of the node from the writer: a flush succeeds with all writes as if the node had
+/// never been restarted. No other initiator may write to `lower` or flush it. Writes that were not
+/// flushed are lost with this process, as a disk loses the content of its volatile cache.
 ///
-/// Calls that overlap are made one after another, so that what is sent again is what a read has seen.
+/// Overlapping calls are performed one after another, so that the content that is sent again is the one
+/// that a read has returned.
 pub struct Resend {
     lower: Stack,
     limit: u64,
     state: Mutex<ResendState>,
-    /// A call to `lower` has ended.
+    /// Notified when a call to `lower` has ended.
     ended: Notify,
-    /// Held by the flush that is at work: `lower` tells one flush only that it has begun anew.
+    /// Held during a flush: `lower` reports a restart to one flush only.
     flushing: tokio::sync::Mutex<()>,
 }
 
 struct ResendState {
-    /// Blocks that are being written, discarded or sent again; none twice.
+    /// Extents that are being written, discarded or sent again. They do not overlap.
     under_way: Vec<Extent>,
     unflushed: Unflushed,
-    /// Counts answers: each for the bytes that are kept of it, so that the difference to another
-    /// moment is also the memory that is held.
+    /// Counts acknowledged calls, each with the bytes that are kept for it. The difference between two
+    /// values is therefore also the memory that is held.
     answered: u64,
-    /// All answers up to this are stable.
+    /// All calls up to this value of `answered` are stable.
     flushed: u64,
-    /// How often `lower` has begun anew.
+    /// Number of losses that `lower` has reported.
     losses: u64,
 }
 
-/// What is kept beside the bytes of a write: its entry in a table, and who holds the bytes.
+/// Bytes that are counted for each call besides its data: the entry in a table, and the owner of the
+/// bytes.
 const ENTRY_BYTES: u64 = 256;
 
-/// Bytes that are kept before a write has to wait for a flush: as much as 1 Gbit/s carries in half
-/// a second, the time that a flush then takes longer if all must be sent again. What is under way
-/// comes on top, 128 MiB at most from a loop device.
+/// Maximum number of bytes that are kept before a write has to wait for a flush: as much as 1 Gbit/s
+/// carries in half a second, which is the time by which a flush takes longer if everything is sent
+/// again. Calls in progress come on top, at most 128 MiB from a loop device.
 const LIMIT: u64 = 64 << 20;
 
-/// Flushes that a flush is tried with while the far side begins anew, as often as the initiator sends a
-/// stable write to a unit without FUA.
+/// Number of attempts of a flush while the node restarts; the initiator sends a stable write to a unit
+/// without FUA as often.
 const ATTEMPTS: u32 = 3;
 
-/// Pieces that are sent again side by side: as the initiator has pieces of one write under way.
+/// Number of extents that are sent again concurrently; the initiator has as many pieces of one write in
+/// flight.
 const SIDE_BY_SIDE: usize = 16;
 
 impl Resend {
-    /// Keeps what is written to `lower`.
+    /// Puts the layer in front of `lower`.
     pub fn new(lower: Stack) -> Self {
         Self::with_limit(lower, LIMIT)
     }
@@ -64,7 +67,7 @@ impl Resend {
         let state = ResendState {
             under_way: Vec::new(),
             unflushed: Unflushed::new(lower.geometry().block_size),
-            // Whoever was here before may have left something: the first flush goes down.
+            // An earlier process may have left unflushed writes, so the first flush must reach `lower`.
             answered: 1,
             flushed: 0,
             losses: 0,
@@ -78,7 +81,7 @@ impl Resend {
         }
     }
 
-    /// Waits until nobody else changes anything of `extent`.
+    /// Waits until no other call changes blocks of `extent`.
     async fn turn(&self, extent: Extent) -> ResendExtentLock<'_> {
         loop {
             let ended = self.ended.notified();
@@ -98,7 +101,7 @@ impl Resend {
         }
     }
 
-    /// Waits until more may be kept.
+    /// Flushes until there is room to keep another write.
     async fn room(&self) -> Result<(), Error> {
         while self.state.lock().kept() >= self.limit {
             self.flush_all().await?;
@@ -106,7 +109,7 @@ impl Resend {
         Ok(())
     }
 
-    /// Makes everything stable that was answered before.
+    /// Makes all calls stable that were acknowledged before.
     async fn flush_all(&self) -> Result<(), Error> {
         let wanted = self.state.lock().answered;
         let _turn = self.flushing.lock().await;
@@ -126,14 +129,16 @@ impl Resend {
                     return Ok(());
                 }
                 Err(Error::Device(reason)) => {
-                    // Told once: whoever flushes next begins with that.
+                    // `lower` reports the loss only once. Mark everything as lost, so that the next
+                    // flush sends it again.
                     state.unflushed.lose_all();
                     state.losses += 1;
                     if left == 0 {
                         return Err(Error::Device(reason));
                     }
                     let bytes = state.kept();
-                    // The reason says that writes may be lost, which is not so here.
+                    // The reason says that writes may be lost, which is not true here: log it as debug
+                    // only.
                     tracing::debug!(%reason, "a flush failed");
                     tracing::info!(
                         bytes,
@@ -146,8 +151,8 @@ impl Resend {
         }
     }
 
-    /// Sends again what the far side may have lost, and gives the number of the last answer to which
-    /// then applies what a flush says. What fails stays lost.
+    /// Sends the lost writes again. Returns the value of `answered` that the next flush covers. Writes
+    /// that fail stay marked as lost.
     async fn send_lost(&self) -> Result<u64, Error> {
         loop {
             let lost = {
@@ -164,7 +169,7 @@ impl Resend {
         }
     }
 
-    /// Sends again what is kept of `extent` by the time that it is its turn.
+    /// Sends again the content of `extent` that is kept when no other call uses the extent.
     async fn send_again(&self, extent: Extent) -> Result<(), Error> {
         let mut turn = self.turn(extent).await;
         let kept = self.state.lock().unflushed.within(extent);
@@ -183,24 +188,25 @@ impl Resend {
 }
 
 impl ResendState {
-    /// Bytes, at most.
+    /// Returns an upper bound of the bytes that are kept.
     fn kept(&self) -> u64 {
         self.answered - self.flushed
     }
 }
 
-/// Blocks that one call changes.
+/// Blocks that a call in progress changes.
 struct ResendExtentLock<'a> {
     layer: &'a Resend,
     extent: Extent,
-    /// Before the call.
+    /// The number of losses before the call.
     losses: u64,
-    /// They hold what they are meant to.
+    /// True if the call has succeeded.
     is_done: bool,
 }
 
 impl ResendExtentLock<'_> {
-    /// `lower` has answered: what is to be kept of it, if it is not stable.
+    /// Ends a successful call. `content` is kept unless it is `None`, which means that the write is
+    /// stable.
     fn end(mut self, content: Option<UnflushedContent>) {
         self.is_done = true;
         let mut state = self.layer.state.lock();
@@ -213,7 +219,7 @@ impl ResendExtentLock<'_> {
             UnflushedContent::Zeros => 0,
         };
         state.answered += bytes + ENTRY_BYTES;
-        // If a flush was told of a loss meanwhile, that may have been this.
+        // If a flush has reported a loss during the call, this write may be lost, too.
         let is_lost = state.losses != self.losses;
         let number = state.answered;
         state.unflushed.keep(self.extent, content, number, is_lost);
@@ -225,7 +231,8 @@ impl Drop for ResendExtentLock<'_> {
         let mut state = self.layer.state.lock();
         state.under_way.retain(|extent| *extent != self.extent);
         if !self.is_done {
-            // It may hold anything now: what was answered before is to be there after the next flush.
+            // The call failed or was dropped, so the blocks are undefined. The next flush must restore
+            // their acknowledged content.
             state.unflushed.lose(self.extent);
         }
         drop(state);
@@ -235,11 +242,12 @@ impl Drop for ResendExtentLock<'_> {
 
 impl Volume for Resend {
     fn geometry(&self) -> Geometry {
-        // What is between two flushes of ours is not what is between two of those above.
+        // Flushes of this layer and of the caller do not coincide, so epochs are not atomic for the
+        // caller.
         Geometry { epoch_blocks: 0, ..self.lower.geometry() }
     }
 
-    /// What the far side may have lost is not read from there.
+    /// Returns the kept content where there is any: the node may have lost it.
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let kept = self.state.lock().unflushed.within(extent);
         if kept.is_empty() {
@@ -289,7 +297,7 @@ impl Volume for Resend {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        // Only what hosts ask about space and size is passed on.
+        // Pass on only the queries of hosts for space and size.
         let below = self.lower.extensions();
         Extensions {
             provisioning: below.provisioning.and(Some(self)),
@@ -304,7 +312,7 @@ impl Provisioning for Resend {
         if self.state.lock().unflushed.within(extent).is_empty() {
             return self.lower.extensions().allocation(extent);
         }
-        // Who does not know says so.
+        // It is not known what the node has lost: report all blocks as mapped.
         Io::done(Ok(Allocation::mapped(extent.blocks)))
     }
 
@@ -317,8 +325,8 @@ fn overlap(one: Extent, other: Extent) -> bool {
     one.lba < other.end() && other.lba < one.end()
 }
 
-/// The blocks of `extent` in order: what is kept of them, and between that what is `below`. Appended to
-/// `all`.
+/// Appends the blocks of `extent` to `all` in order: the kept content, and `below` for the blocks
+/// between.
 fn join(
     mut all: Data,
     extent: Extent,

@@ -1,5 +1,5 @@
-//! A file system without room for a volume's file: one event when that begins and one when it ends, however
-//! many writes are refused in between.
+//! Reports that a file system has no room for a volume's file: one event when that begins and one when it
+//! ends, however many writes are refused in between.
 
 use std::{
     path::PathBuf,
@@ -13,26 +13,26 @@ use tokio::{
 };
 use volume::{FileVolume, Volume};
 
-/// The condition ends when no call was refused for this long and there is room. A write that succeeds does not
-/// end it, since writes to allocated blocks always succeed. A cache above repeats a refused round only after 5
-/// s plus the time of the round, and that pause must not look like an end.
+/// The condition ends when no call was refused for this long and there is room. A successful write does not
+/// end it, because writes to allocated blocks always succeed. A cache above repeats a refused round only after
+/// 5 s plus the time of the round, and that pause must not look like an end.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// The interval between two checks whether the condition has ended.
+/// Interval of the checks whether the condition has ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Beginning or end of the condition that the file system has no room.
+/// The beginning or the end of the condition.
 #[derive(Debug, Eq, PartialEq)]
 enum FileSpaceChange {
     Begins { free: Option<u64> },
     Ends { refused: u64, free: Option<u64> },
 }
 
-/// Room in the file system of a volume's file.
+/// The free space in the file system of a volume's file.
 enum FileSystemSpace {
     /// The file was closed.
     Closed,
-    /// Bytes that are free for it, if the system reports them.
+    /// Free bytes, if the system reports them.
     Free(Option<u64>),
 }
 
@@ -117,7 +117,8 @@ mod tests {
             move || FileSystemSpace::Free(Some(room.load(Ordering::Relaxed))),
             move |change| tell.lock().push(change),
         ));
-        // Ten writes in ten seconds, then none: there is no room nevertheless.
+        // Ten writes are refused in ten seconds, then no more come. There is still no room, so the condition
+        // does not end.
         for _ in 0..10 {
             refusals.send_modify(|count| *count += 1);
             sleep(Duration::from_secs(1)).await;
@@ -139,7 +140,7 @@ mod tests {
     async fn a_quota_that_refuses_each_try_of_destage_is_told_once() {
         let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
         let tell = Arc::clone(&told);
-        // The file system has room, but the quota does not grant it.
+        // The file system has room, but the quota is used up.
         let room = || FileSystemSpace::Free(Some(1 << 30));
         let changed = move |change| tell.lock().push(change);
         tokio::spawn(follow(refusals.subscribe(), room, changed));

@@ -1,5 +1,5 @@
-//! The state folder. It is created with access for its owner alone, and refused if it belongs to another user
-//! or others may write to it: they could replace reservations, claims and records of moves by their own.
+//! The state folder. It is created with access for its owner only. It is refused if it belongs to another
+//! user or if others may write to it: they could replace reservations, claims and records of moves.
 
 use std::{
     fmt, io,
@@ -13,12 +13,13 @@ use volume::is_ours;
 
 use crate::atomic_file;
 
-/// Makes a folder of records if it is not there, with mode 0700, and refuses it as [`check`] does. Folders
-/// above it that are missing are made, too. All their names are stable when this returns: a record in a
-/// folder whose own name is lost in a power cut is lost with it.
+/// Creates a folder of records with mode 0700 if it does not exist, and refuses it as [`check`] does. Missing folders
+/// above it are created, too. All their names are stable on return: if a power cut removed the name of a folder, the
+/// records in it would be lost.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::PermissionDenied`] if it belongs to another user or others may write to it.
+/// The system's error; [`io::ErrorKind::PermissionDenied`] if the folder belongs to another user or others may write
+/// to it.
 pub fn make(folder: &Path) -> io::Result<()> {
     atomic_file::make_folder(folder, 0o700)?;
     match refusal(folder)? {
@@ -28,7 +29,7 @@ pub fn make(folder: &Path) -> io::Result<()> {
 }
 
 /// Fails if a folder belongs to another user than root or the one of this process, or if group or others may
-/// write to it. A missing folder is accepted: it will be made.
+/// write to it. A missing folder is accepted: it will be created.
 pub fn check(folder: &Path) -> Result<(), Failure> {
     match refusal(folder) {
         Ok(None) => Ok(()),
@@ -41,7 +42,7 @@ pub fn check(folder: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Checks that records can be written into a folder, or that it can be made. Changes nothing.
+/// Checks that records can be written into a folder, or that it can be created. Changes nothing.
 pub fn can_be_used(folder: &Path) -> Result<(), Failure> {
     let cannot = |error: io::Error| {
         Failure::new(format!("the state folder {} cannot be used: {error}", folder.display()))
@@ -60,7 +61,7 @@ pub fn can_be_used(folder: &Path) -> Result<(), Failure> {
 /// A folder to which another user may write.
 struct UnsafeStateFolder {
     folder: PathBuf,
-    /// The user it belongs to, if that is neither root nor the user of this process.
+    /// The owner, if that is neither root nor the user of this process.
     other: Option<u32>,
     mode: u32,
 }

@@ -1,52 +1,52 @@
-//! What was written and is not known to be stable: of each block its newest content, by reference.
+//! The newest content of each block that was written and may not be stable, by reference.
 
 use std::collections::BTreeMap;
 
 use volume::{Data, Extent, Lba};
 
-/// Blocks and what was written to them, in pieces that do not overlap.
+/// The kept content of blocks, in pieces that do not overlap.
 #[derive(Debug)]
 pub struct Unflushed {
     block_size: usize,
-    /// By their first block.
+    /// The pieces, indexed by their first block.
     pieces: BTreeMap<u64, UnflushedExtent>,
 }
 
 #[derive(Clone, Debug)]
 struct UnflushedExtent {
-    /// The first block after it.
+    /// The block after the last one.
     end: u64,
     content: UnflushedContent,
-    /// When it was answered, see [`Unflushed::keep`].
+    /// The number of the acknowledgment, see [`Unflushed::keep`].
     number: u64,
-    /// The far side may not have it any more.
+    /// True if the node may have lost the content.
     is_lost: bool,
 }
 
-/// What blocks hold.
+/// The content of blocks.
 #[derive(Clone, Debug)]
 pub enum UnflushedContent {
-    /// These bytes.
+    /// The blocks hold these bytes.
     Data(Data),
-    /// They were discarded.
+    /// The blocks were discarded.
     Zeros,
 }
 
 impl Unflushed {
-    /// Nothing, of a volume with blocks of so many bytes.
+    /// Returns an empty record for a volume with blocks of `block_size` bytes.
     pub fn new(block_size: u32) -> Self {
         Self { block_size: block_size as usize, pieces: BTreeMap::new() }
     }
 
-    /// Keeps what was written to `extent`, instead of all older content there. Numbers ascend in the
-    /// order of answers.
+    /// Records the content of `extent`, in place of all older content there. Numbers ascend in the
+    /// order of the acknowledgments.
     pub fn keep(&mut self, extent: Extent, content: UnflushedContent, number: u64, is_lost: bool) {
         self.forget(extent);
         let piece = UnflushedExtent { end: extent.end().0, content, number, is_lost };
         self.pieces.insert(extent.lba.0, piece);
     }
 
-    /// Keeps nothing of `extent` any more.
+    /// Removes the content of `extent`.
     pub fn forget(&mut self, extent: Extent) {
         let (start, end) = (extent.lba.0, extent.end().0);
         if let Some((&first, before)) = self.pieces.range(..start).next_back()
@@ -65,17 +65,17 @@ impl Unflushed {
         }
     }
 
-    /// What has a number up to this is stable.
+    /// Removes the content with numbers up to `number`, which is stable.
     pub fn flushed(&mut self, number: u64) {
         self.pieces.retain(|_, piece| piece.number > number);
     }
 
-    /// The far side may have lost all of it.
+    /// Marks everything as possibly lost.
     pub fn lose_all(&mut self) {
         self.pieces.values_mut().for_each(|piece| piece.is_lost = true);
     }
 
-    /// The far side may hold something else where this overlaps what is kept.
+    /// Marks the content that overlaps `extent` as possibly lost.
     pub fn lose(&mut self, extent: Extent) {
         let (start, end) = (extent.lba.0, extent.end().0);
         let ended_before = |piece: &&mut UnflushedExtent| piece.end > start;
@@ -83,7 +83,7 @@ impl Unflushed {
         overlapping.take_while(ended_before).for_each(|piece| piece.is_lost = true);
     }
 
-    /// The far side has everything of these blocks again.
+    /// Records that the content of these blocks was sent again.
     pub fn sent_again(&mut self, extent: Extent) {
         let (start, end) = (extent.lba.0, extent.end().0);
         for (_, piece) in self.pieces.range_mut(start..end) {
@@ -91,13 +91,13 @@ impl Unflushed {
         }
     }
 
-    /// The pieces that the far side may have lost.
+    /// Returns the pieces that the node may have lost.
     pub fn lost(&self) -> Vec<Extent> {
         let lost = self.pieces.iter().filter(|(_, piece)| piece.is_lost);
         lost.map(|(&first, piece)| run(first, piece.end)).collect()
     }
 
-    /// What is kept of `extent`, in the order of blocks.
+    /// Returns the content of `extent` in the order of blocks.
     pub fn within(&self, extent: Extent) -> Vec<(Extent, UnflushedContent)> {
         let (start, end) = (extent.lba.0, extent.end().0);
         let before = self.pieces.range(..start).next_back();
@@ -111,7 +111,7 @@ impl Unflushed {
 }
 
 impl UnflushedExtent {
-    /// Its parts before and after a block inside it.
+    /// Splits the piece at block `at`, which is inside of it.
     fn split(&self, first: u64, at: u64, block_size: usize) -> (Self, Self) {
         let part = |start, end| Self {
             end,
@@ -123,7 +123,7 @@ impl UnflushedExtent {
 }
 
 impl UnflushedContent {
-    /// Of what begins at the block `first`, the part that is `extent`.
+    /// Returns the part `extent` of content that begins at block `first`.
     fn slice(&self, first: u64, extent: Extent, block_size: usize) -> Self {
         match self {
             Self::Data(data) => {
@@ -135,7 +135,8 @@ impl UnflushedContent {
     }
 }
 
-/// No longer than what was written at once.
+/// Returns the extent `start..end`. It fits into 32 bits, because a piece is not longer than one
+/// call.
 fn run(start: u64, end: u64) -> Extent {
     Extent { lba: Lba(start), blocks: (end - start) as u32 }
 }
@@ -153,7 +154,7 @@ mod tests {
         run(start, start + 1 + rng.below((BLOCKS - start).min(8)))
     }
 
-    /// What is kept of each block, and whether it is lost.
+    /// Returns the kept content of each block, with the mark that it is lost.
     fn dump(unflushed: &Unflushed) -> Vec<Option<(u8, bool)>> {
         let lost = unflushed.lost();
         let is_lost = |block| lost.iter().any(|e| (e.lba.0..e.end().0).contains(&block));
@@ -174,7 +175,7 @@ mod tests {
     fn each_block_has_its_newest_content() {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
-            // Blocks of one byte.
+            // Use blocks of one byte.
             let mut unflushed = Unflushed::new(1);
             let mut model = vec![None; BLOCKS as usize];
             for number in 1..60_u64 {
@@ -217,7 +218,7 @@ mod tests {
         unflushed.lose(run(3, 6));
         assert_eq!(unflushed.lost(), [run(0, 4)]);
         unflushed.lose_all();
-        // Newer content is not lost; what it leaves of the older is.
+        // Newer content is not marked as lost. The remaining parts of older content keep their mark.
         unflushed.keep(run(1, 2), UnflushedContent::Data(vec![3].into()), 3, false);
         assert_eq!(unflushed.lost(), [run(0, 1), run(2, 4), run(6, 8)]);
         unflushed.sent_again(run(0, 3));

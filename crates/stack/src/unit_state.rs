@@ -20,7 +20,7 @@ use volume::Stack;
 
 use crate::{atomic_file, state_folder};
 
-/// Opens the unit over an opened stack. With a folder, it goes on with the records in it.
+/// Opens a unit over an open stack. With a folder, the unit continues with the records in it.
 pub fn open_unit(
     unit: &Unit,
     top: Stack,
@@ -70,7 +70,7 @@ fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
     Failure::new(what).remedy(remedy)
 }
 
-/// Returns the records of a unit by their names, for another node.
+/// Returns the records of a unit with their names, to be sent to another node.
 pub fn records(folder: &Path, identity: &UnitIdentity) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
     let name = file_name(identity);
     let kept = UnitRecordKind::ALL.into_iter().map(|record| {
@@ -122,7 +122,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// The record files of one unit.
 pub struct StateFiles {
     shared: Arc<UnitStateStore>,
-    /// Numbers the saves in the order of their requests.
+    /// The number of the last requested save.
     asked: AtomicU64,
 }
 
@@ -132,13 +132,13 @@ struct UnitStateStore {
     name: String,
     /// The number of the newest completed save of each record.
     done: Mutex<[u64; UnitRecordKind::ALL.len()]>,
-    /// A lock that is held as long as the unit is served: no other process, and no other unit with the same
-    /// designator, writes these files.
+    /// A lock that is held while the unit is served: no other process, and no other unit with the same designator,
+    /// may write these files.
     _lock: File,
 }
 
 impl StateFiles {
-    /// Opens the files of a unit in this folder, which is made if it is missing. The names are derived from the
+    /// Opens the files of a unit in this folder, which is created if it is missing. The names are derived from the
     /// unit's designator and consist of hexadecimal digits only, so no text that a user has chosen becomes part of a
     /// path.
     pub fn open(folder: &Path, identity: &UnitIdentity) -> io::Result<Self> {
@@ -254,7 +254,8 @@ mod tests {
         assert_eq!(other.load(UnitRecordKind::Modes).unwrap(), None);
     }
 
-    /// A regression test of path traversal through a target's or unit's name.
+    /// Regression: a target or unit with `../` in its name must not lead to files outside of the folder (path
+    /// traversal).
     #[test]
     fn names_that_somebody_chose_do_not_get_into_paths() {
         let folder = tempfile::tempdir().unwrap();

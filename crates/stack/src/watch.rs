@@ -1,9 +1,9 @@
-//! Files that are removed, renamed, replaced or cut short while they are in use.
+//! Detects files that are removed, renamed, replaced or truncated while they are in use.
 //!
-//! An open file can be read and written after it has lost its name, but a restart does not find it: writes
-//! that are acknowledged there are lost when the process ends. A file that was cut short has lost data, and a
-//! write behind its new end would fill the gap with zeros. So each file is checked twice a second. The name of
-//! a block device may disappear without harm, so only the size of a device is checked.
+//! An open file can be read and written after it has lost its name, but a restart does not find it: writes that
+//! are acknowledged there are lost when the process ends. A truncated file has lost data, and a write behind its
+//! new end would fill the gap with zeros. Each file is therefore checked twice a second. The name of a block
+//! device may disappear without harm, so only the size of a device is checked.
 
 use std::{
     path::Path,
@@ -17,7 +17,7 @@ use volume::{FileVolume, Holding, OpenFileChange};
 
 use crate::atomic_file;
 
-/// Two checks a second: a file that is lost must be noticed within one second.
+/// Interval of the checks: a file that is lost must be noticed within one second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The change of a file that the last check found.
@@ -45,14 +45,14 @@ impl LastFileChange {
                 self.0 = Some(change);
                 None
             }
-            // A file that was removed or cut short does not get its bytes back.
+            // A file that was removed or truncated does not get its bytes back.
             _ => None,
         }
     }
 }
 
-/// Refuses writes to a file while it has lost its name, and for good once it was cut short. Nobody makes a
-/// volume smaller while it is served; the cut that Forebay itself makes to a log is not counted.
+/// Refuses writes to a file while it has lost its name, and for ever after it was truncated. A volume is never
+/// made smaller on purpose while it is served; the truncation of a log by Forebay itself is not counted.
 pub fn fence(file: &Arc<FileVolume>) {
     let file = Arc::downgrade(file);
     tokio::spawn(async move {
@@ -148,8 +148,9 @@ pub fn tier(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
     });
 }
 
-/// Ends the use of an NVRAM when its file was removed, replaced, cut short or overwritten. `user` is the cache or
-/// buffer that writes to the NVRAM. `is_closed` says that the user was stopped, and has cleared the NVRAM itself.
+/// Ends the use of an NVRAM when its file was removed, replaced, truncated or overwritten. `user` is the cache or
+/// buffer that writes to the NVRAM. `is_closed` returns true when the user was stopped, and has cleared the NVRAM
+/// itself.
 pub fn nvram<T: Send + Sync + 'static>(
     user: &Arc<T>,
     mut watch: NvramWatch,
@@ -182,8 +183,8 @@ fn tell_of_nvram(path: &Path, why: &str) {
     );
 }
 
-/// Waits for [`LOOK_EVERY`], then returns the file and the change that was found. `None` when nobody uses the
-/// file any more.
+/// Waits for [`LOOK_EVERY`], then returns the file and the change that was found. Returns `None` when the file is
+/// no longer in use.
 async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<OpenFileChange>)> {
     tokio::time::sleep(LOOK_EVERY).await;
     let file = file.upgrade()?;

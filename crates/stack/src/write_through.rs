@@ -1,23 +1,24 @@
-//! A volume whose writes and discards are stable when they are answered: for a remote volume
-//! without a cache above it, which many write to (decision 0004).
+//! A volume whose writes and discards are stable when they are acknowledged: for a remote volume
+//! without a cache above it that several hosts write to (decision 0004).
 
 use tokio::sync::Mutex;
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// `lower`, without its volatile cache. Nobody else may write to `lower`, or flush it.
+/// Makes every write and discard to `lower` stable before it is acknowledged. No other initiator
+/// may write to `lower` or flush it.
 pub struct WriteThrough {
     lower: Stack,
-    /// Held by a discard until it is stable: `lower` may tell of a loss to one flush only, which
-    /// then is the flush of the discard that was lost.
+    /// Held by a discard until it is stable. `lower` may report a loss to one flush only, which
+    /// then must be the flush of the discard that was lost.
     discarding: Mutex<()>,
 }
 
-/// How often a discard is sent while `lower` loses what it answered before the flush: as often as
-/// the initiator sends a stable write to a unit without FUA.
+/// Number of attempts of a discard while `lower` loses it before the flush; the initiator sends a
+/// stable write to a unit without FUA as often.
 const ATTEMPTS: u32 = 3;
 
 impl WriteThrough {
-    /// Makes `lower` stable.
+    /// Puts the layer in front of `lower`.
     pub fn new(lower: Stack) -> Self {
         Self { lower, discarding: Mutex::new(()) }
     }
@@ -36,8 +37,8 @@ impl Volume for WriteThrough {
         self.lower.write(lba, data, Durability::Stable)
     }
 
-    /// What was answered is stable already. A flush of `lower` could only take away the bad news
-    /// that a discard waits for.
+    /// Does nothing: all acknowledged calls are stable already. A flush of `lower` could only
+    /// receive the report of a loss that a discard waits for.
     fn flush(&self) -> Io<'_, ()> {
         Io::done(Ok(()))
     }
@@ -64,7 +65,7 @@ impl Volume for WriteThrough {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        // Only what hosts ask about space and size is passed on.
+        // Pass on only the queries of hosts for space and size.
         let below = self.lower.extensions();
         Extensions {
             provisioning: below.provisioning,

@@ -1,4 +1,4 @@
-//! The layer `delay`.
+//! The layer `delay`: makes calls to the volume below slower.
 
 use std::{num::NonZeroU64, sync::Arc};
 

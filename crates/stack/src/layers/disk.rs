@@ -1,4 +1,4 @@
-//! The layer `disk`.
+//! The layer `disk`: simulates the service times of a disk.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use volume::{DiskVolume, Stack};
 
 use super::running::OpenedLayer;
 
-/// Gives `lower` the service times of the disk.
+/// Puts the service times of the configured disk model in front of `lower`.
 ///
 /// # Panics
 /// The settings name no known model, which their check excludes.

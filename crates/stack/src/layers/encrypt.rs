@@ -1,4 +1,4 @@
-//! The layer `encrypt`.
+//! The layer `encrypt`: encrypts the volume below with the key in a key file.
 
 use std::sync::Arc;
 

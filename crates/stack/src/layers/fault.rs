@@ -1,4 +1,4 @@
-//! The layer `fault`.
+//! The layer `fault`: makes calls to the volume below fail.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use volume::{Error, Extent, FaultCallKind, FaultRule, FaultVolume, Lba, Stack, S
 
 use super::running::OpenedLayer;
 
-/// Lets calls to `lower` fail.
+/// Puts a layer in front of `lower` that makes calls fail as the settings say.
 pub fn open(settings: &FaultLayerSettings, lower: Stack) -> OpenedLayer {
     let volume = FaultVolume::new(lower);
     volume.faults().add(rule(settings));

@@ -53,8 +53,8 @@ pub async fn open(
             (Arc::clone(&part) as Stack, FileLayer { file, record, part: Some(part), on })
         }
     };
-    // Devices get other numbers with every start. Under a common cache, a device that is named by a link keeps the name
-    // of the link, so that it is not taken for another device of the same log.
+    // Device numbers change with each boot. Under a common cache, a device that is named by a link keeps the name of
+    // the link, so that it is not mistaken for another device of the same log.
     let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
     let name = if is_common && is_device { &settings.path } else { &path };
     let identity = Some(format!("file {}", name.display()));
@@ -63,25 +63,25 @@ pub async fn open(
     Ok((OpenedLayer { volume, layer, identity }, running))
 }
 
-/// A file as it runs.
+/// An open file layer.
 pub struct FileLayer {
     file: Arc<FileVolume>,
     /// The record of the file; `None` if the file is only read.
     record: Option<Arc<KeptVolume>>,
     /// This unit's part of the file, if other units may have slices of it, too.
     part: Option<Arc<FilePart>>,
-    /// The text of its status.
+    /// The text for the status of the layer.
     on: String,
 }
 
 impl FileLayer {
-    /// Lets the file grow to `bytes`, or to what its device has by now if `bytes` is `None`.
+    /// Grows the file to `bytes`, or to the present size of its device if `bytes` is `None`.
     ///
     /// # Errors
     /// The file cannot grow.
     pub async fn grow(&self, bytes: Option<u64>) -> Result<(), Failure> {
         let file = Arc::clone(&self.file);
-        // A preallocated file is filled, which takes its time.
+        // Run on a blocking thread, because filling a preallocated file may take long.
         let grown = tokio::task::spawn_blocking(move || file.grow(bytes)).await;
         grown.map_err(Failure::new)?.map_err(|error| {
             Failure::new(format!("{} cannot grow: {error}", self.on))
@@ -120,7 +120,7 @@ impl RunningLayer for FileLayer {
     ) -> LayerFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             match settings {
-                // Another unit that has a slice of the file may have let it grow already.
+                // Another unit with a slice of the file may have grown it already.
                 Layer::File(File { size: Some(size), .. })
                     if size.0 > self.file.geometry().bytes() =>
                 {

@@ -1,4 +1,4 @@
-//! The layer `half`: the half of a pair's log that is at this gateway, for the partner.
+//! The layer `half`: exports the local leg of a pair's log to the partner.
 
 use config::MirrorLegLayerSettings;
 use control::Failure;
@@ -6,10 +6,10 @@ use volume::Stack;
 
 use super::running::OpenedLayer;
 
-/// Takes the half that the node has opened.
+/// Uses the leg that the node has opened.
 ///
 /// # Errors
-/// The half is `None`: it is open while `forebay serve` runs only.
+/// `half` is `None`: the leg is open only while `forebay serve` runs.
 pub fn open(
     settings: &MirrorLegLayerSettings,
     half: Option<Stack>,

@@ -1,5 +1,5 @@
-//! The layers of a stack as they run. The file of a layer opens it and says what it can be asked for; its keys are in
-//! `config::layers`.
+//! The layers of a stack at run time. The file of a layer opens it and implements its run-time operations; its
+//! settings are in `config::layers`.
 
 mod running;
 mod memory;
@@ -26,7 +26,7 @@ pub use memory::open as open_memory;
 pub use remote::{FarVolume, FarWrites, OpenedFarVolume, open as open_far_volume};
 pub use running::{OpenedLayer, StackLayer};
 
-/// Opens a layer that lies on `lower` and is no cache. `identity` is what a log above calls the volume below.
+/// Opens a layer over `lower` that is not a cache. `identity` is the name that a log above uses for the volume below.
 ///
 /// # Errors
 /// The layer does not fit on the volume below, or a file that it names cannot be used.

@@ -1,4 +1,4 @@
-//! The layer `observe`.
+//! The layer `observe`: counts the calls to the volume below.
 
 use std::sync::Arc;
 

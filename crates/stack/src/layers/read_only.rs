@@ -1,4 +1,4 @@
-//! The layer `read-only`: a volume that everybody may read and nobody may write.
+//! The layer `read-only`: a volume that hosts can read but not write.
 
 use std::sync::Arc;
 
@@ -11,13 +11,12 @@ pub fn open(lower: Stack) -> OpenedLayer {
     OpenedLayer::plain("read-only", String::new(), Arc::new(ReadOnly::new(lower)))
 }
 
-/// `lower`, without its writes.
+/// A volume that refuses writes and discards, and passes reads to `lower`.
 struct ReadOnly {
     lower: Stack,
 }
 
 impl ReadOnly {
-    /// Protects `lower`.
     fn new(lower: Stack) -> Self {
         Self { lower }
     }
@@ -49,7 +48,7 @@ impl Volume for ReadOnly {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        // The other abilities change blocks, or who may change them.
+        // The other abilities change blocks or the right to change them.
         let below = self.lower.extensions();
         Extensions {
             provisioning: below.provisioning,

@@ -1,4 +1,5 @@
-//! The layer `remote`: the volume of another target, with the log of a cache above that may know it.
+//! The layer `remote`: the volume of another target. Opens the log of the cache above first, because the log may know
+//! the volume.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,19 +20,20 @@ use crate::{
     write_through::WriteThrough,
 };
 
-/// A far volume that is to be opened.
+/// The parameters for opening a far volume.
 pub struct FarVolume<'a> {
     /// The settings of the layer.
     pub settings: &'a RemoteLayerSettings,
-    /// The cache whose log is opened before the far volume: the log may know it. `None` if there is none.
+    /// The cache whose log is opened before the far volume, because the log may know its size and name. `None` if
+    /// there is no cache.
     pub log: Option<&'a CacheLayerSettings>,
     /// The log of a pair, which the node has opened.
     pub pair_log: Option<Arc<Mirror>>,
-    /// What the log of a common cache knows of the volume.
+    /// The record of the volume in the log of a common cache.
     pub known: Option<RecordedFarVolume>,
-    /// Our iSCSI name.
+    /// The iSCSI name of this process as an initiator.
     pub initiator_name: &'a IscsiName,
-    /// The name of the session, by which the far side knows it again.
+    /// The name of the session, by which the node recognizes it after a restart.
     pub lasting: String,
     /// How writes reach the far volume.
     pub writes: FarWrites,
@@ -48,13 +50,11 @@ pub enum FarWrites {
     ManyWriters,
 }
 
-/// A far volume that is open, or that its log knows.
+/// An open far volume, or one that is known only from its log so far.
 pub struct OpenedFarVolume {
-    /// The layer.
     pub opened: OpenedLayer,
-    /// The session.
     pub session: Arc<RemoteVolume>,
-    /// The log that was opened first.
+    /// The log of the cache above, if it was opened here.
     pub log: Option<UnopenedCacheLog>,
 }
 
@@ -74,7 +74,7 @@ pub async fn open(
         let opened = match far.pair_log {
             Some(mirror) => {
                 let opened = log_of_pair(cache, Arc::clone(&mirror)).await?;
-                // A log without its other half is opened only if the node knows of it.
+                // With only one leg, the log may be opened only if the node agrees.
                 if mirror.alone().is_some() {
                     settings.start_timeout = TimeSpan::default();
                 } else {
@@ -84,7 +84,7 @@ pub async fn open(
             }
             None => {
                 if !log_disk::exists(cache) {
-                    // Making a log may take minutes, so first find out whether the far side admits us.
+                    // Creating a log may take minutes, so first check that the node admits this gateway.
                     recorder.look_at_log(cache)?;
                     let opened = remote::open(&settings, &us, None, names.clone()).await?;
                     connected = Some(opened);
@@ -112,23 +112,22 @@ pub async fn open(
     Ok(OpenedFarVolume { opened, session, log })
 }
 
-/// Returns the volume as the layers above see it. The far side may lose what it did not flush, and can report that to one
-/// caller only: a cache is one, and so is an only writer; hosts are many.
+/// Returns the volume for the layers above. The node may lose writes that were not flushed, and can report that to one
+/// caller only. A cache is one caller, and so is a single writer; several hosts are not.
 fn volume(session: &Arc<RemoteVolume>, writes: FarWrites) -> Stack {
     let far = Arc::clone(session);
     match writes {
         FarWrites::UnderCache => far,
-        // A node at which what is between two flushes counts as a whole may refuse too much of it.
+        // A node with atomic epochs may refuse writes that exceed an epoch.
         FarWrites::OneWriter if far.geometry().epoch_blocks == 0 => Arc::new(Resend::new(far)),
         FarWrites::OneWriter | FarWrites::ManyWriters => Arc::new(WriteThrough::new(far)),
     }
 }
 
-/// A far volume as it runs.
+/// The run-time operations of a far volume.
 struct RemoteLayer(Arc<RemoteVolume>);
 
-/// The time that a session gets for its logout after the volume has got another owner. A fenced session has nothing to
-/// wait for.
+/// Time for the logout of a session after the volume has another owner. A fenced session has nothing to wait for.
 const CLOSE_WITHIN: Duration = Duration::from_millis(300);
 
 impl RunningLayer for RemoteLayer {

@@ -1,4 +1,4 @@
-//! What an open layer can be asked for beside reads and writes.
+//! The run-time operations of an open layer, apart from reads and writes.
 
 use std::{fmt::Display, future::ready, pin::Pin, sync::Arc};
 
@@ -9,19 +9,20 @@ use volume::Stack;
 /// A future of a layer.
 pub type LayerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An open layer. The default of each method is right for a layer that has nothing of the kind.
+/// An open layer. The default of each method suits a layer without such an operation.
 pub trait RunningLayer: Send + Sync {
     /// Returns the counters and present values of the layer.
     fn figures(&self) -> LayerFigures {
         LayerFigures::default()
     }
 
-    /// Returns what the layer is on, if that is no longer what it was when the layer was opened.
+    /// Returns the text for the status that says on which storage the layer is, if that has changed since the
+    /// layer was opened.
     fn on(&self) -> Option<String> {
         None
     }
 
-    /// Takes over what a reload may change. `below` is the layer directly below, if there is one.
+    /// Applies the settings that a reload may change. `below` is the layer directly below, if there is one.
     ///
     /// # Errors
     /// The layer cannot grow.
@@ -41,7 +42,7 @@ pub trait RunningLayer: Send + Sync {
         Ok(())
     }
 
-    /// Grows with the layer below, if this one reaches to its end.
+    /// Grows with the layer below, if this layer extends to its end.
     ///
     /// # Errors
     /// The layer cannot grow.
@@ -49,15 +50,16 @@ pub trait RunningLayer: Send + Sync {
         Ok(())
     }
 
-    /// Puts away what must not be lost.
+    /// Saves all data that must not be lost.
     ///
     /// # Errors
-    /// The log of a cache could not be left in order.
+    /// The log of a cache could not be closed cleanly.
     fn stop(&self) -> LayerFuture<'_, Result<(), Failure>> {
         Box::pin(ready(Ok(())))
     }
 
-    /// Ends without another write to what is below, because the log has another owner now. `reason` says why.
+    /// Ends without another write to the volume below, because the log has another owner now. `reason` says
+    /// why.
     fn abandon<'a>(&'a self, _reason: &'a str) -> LayerFuture<'a, ()> {
         Box::pin(ready(()))
     }
@@ -70,28 +72,28 @@ pub struct StackLayer {
     running: Arc<dyn RunningLayer>,
 }
 
-/// A layer that cannot be asked for anything.
+/// A layer without run-time operations.
 struct PlainLayer;
 
 impl RunningLayer for PlainLayer {}
 
 impl StackLayer {
-    /// Returns a layer with its name in settings, and what it is on.
+    /// Makes a layer. `layer` is its name in the settings, and `on` says on which storage it is.
     pub fn new(layer: &'static str, on: String, running: Arc<dyn RunningLayer>) -> Self {
         Self { layer, on, running }
     }
 
-    /// Returns a layer that cannot be asked for anything.
+    /// Makes a layer without run-time operations.
     pub fn plain(layer: &'static str, on: String) -> Self {
         Self::new(layer, on, Arc::new(PlainLayer))
     }
 
-    /// Returns what the layer can be asked for.
+    /// Returns the run-time operations of the layer.
     pub fn running(&self) -> &dyn RunningLayer {
         &*self.running
     }
 
-    /// Returns what `forebay status` shows of the layer.
+    /// Returns the status of the layer for `forebay status`.
     pub fn status(&self) -> LayerStatus {
         LayerStatus {
             layer: self.layer.to_owned(),
@@ -109,16 +111,16 @@ pub fn cannot_grow(layer: &str, on: &str, why: &dyn Display) -> Failure {
 
 /// A layer that has just been opened.
 pub struct OpenedLayer {
-    /// The volume as the layers above see it.
+    /// The volume for the layers above.
     pub volume: Stack,
-    /// The layer in the list of the stack.
+    /// The entry of the layer in the list of the stack.
     pub layer: StackLayer,
-    /// What a log above calls the volume, if that is not the name of the volume below.
+    /// The name that a log above uses for the volume, if it differs from the name of the volume below.
     pub identity: Option<String>,
 }
 
 impl OpenedLayer {
-    /// Returns a layer that cannot be asked for anything, and that keeps the name of the volume below.
+    /// Makes a layer without run-time operations that keeps the name of the volume below.
     pub fn plain(layer: &'static str, on: String, volume: Stack) -> Self {
         Self { volume, layer: StackLayer::plain(layer, on), identity: None }
     }

@@ -1,4 +1,4 @@
-//! The layer `slice`.
+//! The layer `slice`: a contiguous part of the volume below.
 
 use std::{fmt::Display, sync::Arc};
 
@@ -8,7 +8,7 @@ use volume::{Geometry, Lba, SliceVolume, Stack, Volume};
 
 use super::running::{LayerFuture, OpenedLayer, RunningLayer, StackLayer, cannot_grow};
 
-/// Opens the slice of `lower`, which a log above calls `identity`.
+/// Opens the slice of `lower`. A log above knows `lower` by the name `identity`.
 ///
 /// # Errors
 /// The slice does not fit on `lower`.
@@ -38,17 +38,18 @@ pub fn open(settings: &Slice, lower: Stack, identity: &str) -> Result<OpenedLaye
     Ok(OpenedLayer {
         volume,
         layer: StackLayer::new("slice", on, Arc::new(running)),
-        // Without the size: a slice that has grown is the same volume, and belongs to the same log.
+        // The name has no size: a slice that has grown is the same volume and belongs to the same
+        // log.
         identity: Some(format!("{identity} [from {start}]")),
     })
 }
 
-/// A slice as it runs.
+/// An open slice layer.
 struct SliceLayer {
     volume: Arc<SliceVolume>,
-    /// The first byte.
+    /// Offset of the slice in bytes.
     start: u64,
-    /// The text of its status when it was opened.
+    /// The text for the status when the slice was opened.
     on: String,
     /// True if the slice extends to the end of the layer below.
     reaches_end: bool,

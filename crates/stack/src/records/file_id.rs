@@ -62,5 +62,5 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
 }
 
 const ATTRIBUTE: &str = "user.forebay.volume";
-/// Longer than any id: a longer value is not an id.
+/// Maximum length of the attribute that is read; a longer value is not an id.
 const MOST_BYTES: usize = 64;

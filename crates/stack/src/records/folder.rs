@@ -19,7 +19,7 @@ pub struct Records {
     folder: PathBuf,
     /// The settings file, for the commands in messages.
     config: PathBuf,
-    /// The settings name no `state` folder.
+    /// True if the settings name no `state` folder, so that the records are next to the settings file.
     is_beside_settings: bool,
     /// The logs of all caches of the settings.
     pub(super) logs: Vec<PathBuf>,
@@ -32,13 +32,13 @@ pub struct Recorder {
     pub records: Records,
     /// The unit as `TARGET/LUN`, or the common cache.
     pub used_by: String,
-    /// A reload does not open the unit, since it belongs to a common cache.
+    /// True for a unit of a common cache: a reload does not open it.
     pub is_opened_at_start_only: bool,
 }
 
 impl Records {
     /// Returns the records of these settings. They are in the `state` folder if there is one, else in a folder
-    /// beside the settings file. Claims and reservations are kept in a `state` folder only.
+    /// next to the settings file. Claims and reservations are kept in a `state` folder only.
     pub fn of(settings: &Settings) -> Self {
         Self {
             folder: settings.records_folder(),
@@ -65,7 +65,7 @@ impl Records {
     }
 
     /// Returns the record of a path; `None` if no storage was ever opened there. A damaged record is an error:
-    /// taken for no record, it would let a blank file replace the volume.
+    /// if it counted as missing, a blank file could replace the volume.
     pub fn load(&self, path: &Path) -> Result<Option<StorageRecord>, NotOpened> {
         let named = std::path::absolute(path).map_err(Failure::new)?;
         let path = resolved(&named).unwrap_or_else(|| named.clone());
@@ -123,7 +123,7 @@ impl Records {
         removed.map(|()| true).map_err(|error| self.cannot("remove", &file, &error))
     }
 
-    /// All records that can be read. A record that is damaged is reported when its own path is opened.
+    /// Returns all records that can be read. A damaged record is reported when its own path is opened.
     pub fn all(&self) -> Vec<StorageRecord> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let files = entries.map(|entry| entry.path());
@@ -131,12 +131,13 @@ impl Records {
         records.filter_map(|file| read(&read_file(&file).ok()?)).collect()
     }
 
-    /// The command that removes the record of a path.
+    /// Returns the command that removes the record of a path.
     pub fn forget_command(&self, path: &Path, loses_data: bool) -> String {
         config::forget_command(&self.config, path, loses_data)
     }
 
-    /// The file name is a hash of the path, so that no text of a user's path becomes part of a file name.
+    /// Returns the file of a record. Its name is a hash of the path, so that no text of a user's path becomes
+    /// part of a file name.
     fn file(&self, path: &Path) -> PathBuf {
         let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
         let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
@@ -310,7 +311,7 @@ mod tests {
             fs::write(&file, &whole[..at]).unwrap();
             assert!(records.load(&path).is_err(), "cut at {at}");
         }
-        // The record of another path, put under this one's name.
+        // Put the record of another path under the name of this one.
         records.keep(&record("/elsewhere".into())).unwrap();
         fs::copy(records.file(Path::new("/elsewhere")), &file).unwrap();
         let failure = Failure::from(records.load(&path).unwrap_err());
@@ -337,8 +338,8 @@ mod tests {
         assert_eq!(one, two);
     }
 
-    /// Otherwise a volume behind a link would be taken for one that was never opened while its disk is not
-    /// mounted.
+    /// While its disk is not mounted, a volume behind a link must still be found by its path as written.
+    /// Otherwise it would be mistaken for one that was never opened.
     #[test]
     fn a_record_is_found_by_the_path_as_written_while_its_link_leads_nowhere() {
         let folder = tempfile::tempdir().unwrap();
@@ -353,7 +354,7 @@ mod tests {
         fs::remove_dir(&real).unwrap();
         assert_eq!(records.load(&named).unwrap(), Some(kept));
         assert_eq!(records.load(&link.join("other.img")).unwrap(), None);
-        // The link leads to another disk now, on which nothing was opened.
+        // The link now leads to another disk, on which no volume was opened.
         fs::create_dir(folder.path().join("other")).unwrap();
         fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink(folder.path().join("other"), &link).unwrap();

@@ -26,8 +26,8 @@ pub struct LogRecords {
     known: Vec<String>,
     /// Records of these paths that say that the log may hold acknowledged data.
     expected: Vec<(StorageRecord, LogIdentity)>,
-    /// Records of these paths that say that the log was drained and stopped. It may be made anew, but another log
-    /// in its place would send older data of the same volume to the node.
+    /// Records of these paths that say that the log was drained and stopped. Such a log may be created again, but
+    /// another log in its place could send older data of the same volume to the node.
     drained: Vec<(StorageRecord, LogIdentity)>,
     /// Records of other paths that no cache of the settings names: each is of a log that the same user of the same
     /// settings file had there, and that may hold acknowledged data.
@@ -47,7 +47,7 @@ pub struct KeptLog {
 struct RecordedLogState {
     log: LogIdentity,
     opened: String,
-    /// The cache has stopped: a later note must not replace the last one.
+    /// True when the cache has stopped: later notes must not replace the last one.
     is_closed: bool,
 }
 
@@ -133,7 +133,7 @@ impl LogRecords {
             Some(found) if !self.drained.is_empty() && !self.was_elsewhere(found) => {
                 self.refuse_in_place_of_drained(found)
             }
-            // The log was moved here.
+            // The log was moved to this path.
             Some(found) if self.elsewhere.iter().all(|(_, log)| log.instance == found) => Ok(()),
             Some(found) => self.refuse_elsewhere(&format!("is another log, instance {found}")),
         }
@@ -250,8 +250,8 @@ impl LogRecords {
 }
 
 impl KeptLog {
-    /// Records at intervals the dirty bytes that `dirty_bytes` returns, until it returns `None` because the
-    /// cache is gone.
+    /// Records at intervals the dirty bytes that `dirty_bytes` returns. Ends when it returns `None` because the
+    /// cache no longer exists.
     pub fn note_dirty(
         self: &Arc<Self>,
         dirty_bytes: impl Fn() -> Option<u64> + Send + Sync + 'static,
@@ -305,7 +305,8 @@ impl KeptLog {
         }
         let log = LogIdentity { noted: now(), ..log };
         self.write(&log, &state.opened)?;
-        // Only now: after a failure the same note must be written again.
+        // Change the state only after the write has succeeded: after a failure the same note must be written
+        // again.
         state.log = log;
         Ok(())
     }
@@ -334,7 +335,7 @@ fn held(log: &LogIdentity) -> String {
     }
 }
 
-/// An empty file counts as missing: opening the log would format it.
+/// Returns true if the file does not exist or is empty: opening the log would format it.
 fn is_missing(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(found) => found.is_file() && found.len() == 0,
@@ -342,7 +343,7 @@ fn is_missing(path: &Path) -> bool {
     }
 }
 
-/// The dirty bytes are noted at this interval. Each note writes and syncs a file of half a kilobyte.
+/// Interval of the notes of dirty bytes. Each note writes and syncs a file of half a kilobyte.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Records of storage: which file or device was in use at a path when it was last opened.
 //!
-//! A volume file or a cache log whose disk is not mounted looks like one that was never made. Its
-//! record lies elsewhere and tells the two apart, so that acknowledged data is never replaced by an
-//! empty file. `docs/formats/state.md` has the bytes.
+//! A volume file or cache log whose disk is not mounted looks like one that was never created. Its
+//! record is stored elsewhere and distinguishes the two, so that acknowledged data is never
+//! replaced by an empty file. `docs/formats/state.md` describes the bytes.
 
 mod storage_record;
 mod folder;

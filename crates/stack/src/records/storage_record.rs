@@ -18,9 +18,9 @@ pub struct StorageRecord {
     /// The absolute path of the settings file of that user; `None` in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<PathBuf>,
-    /// Local time of the last opening. People read it; nothing is decided by it.
+    /// Local time of the last opening. It is for people only: no decision depends on it.
     pub opened: String,
-    /// Kind and identity.
+    /// Kind and identity of the storage.
     #[serde(flatten)]
     pub storage: Storage,
 }
@@ -38,16 +38,17 @@ pub enum Storage {
 /// The properties by which the file or device of a volume is recognized.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct VolumeIdentity {
-    /// Size in bytes.
+    /// Size of the file or device in bytes.
     pub bytes: u64,
-    /// The file system has allocated blocks to it, so something was written. Never true of a device.
+    /// True if the file system has allocated blocks to the file, so something was written. Never true for a
+    /// device.
     pub is_written: bool,
     /// The random id in its extended attribute, in hexadecimal digits; `None` if the file system keeps no such
     /// attributes.
     pub id: Option<String>,
     /// Device number of its file system.
     pub device: u64,
-    /// Inode number.
+    /// Inode number of the file.
     pub inode: u64,
 }
 
@@ -56,10 +57,10 @@ pub struct VolumeIdentity {
 pub struct LogIdentity {
     /// The instance id in its superblocks, in hexadecimal digits.
     pub instance: String,
-    /// The far volume had everything when the log was last stopped, or when a cache that does not write back
+    /// True if the far volume had all data when the log was last stopped, or when a cache without write-back
     /// opened it.
     pub is_drained: bool,
-    /// The log was exported, to be adopted on another host.
+    /// True if the log was exported, to be adopted on another host.
     pub is_exported: bool,
     /// Bytes that only the log held when this was noted; more may have come since.
     pub dirty_bytes: u64,
@@ -97,7 +98,8 @@ pub fn now() -> String {
 mod tests {
     use super::*;
 
-    /// `docs/formats/state.md` names these fields: later versions must read the records of this one.
+    /// `docs/formats/state.md` documents these fields. Later versions must be able to read the records of this
+    /// version, so the names must not change.
     #[test]
     fn the_json_of_a_record_has_the_documented_fields() {
         let log = LogIdentity {

@@ -32,7 +32,7 @@ pub struct VolumeRecord {
     named: PathBuf,
     /// The record of the volume, if there is one.
     before: Option<StorageRecord>,
-    /// The record is missing, although the file has an id or holds data.
+    /// True if there is no record although the file has an id or holds data.
     is_record_missing: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct KeptVolume {
     file: Weak<FileVolume>,
 }
 
-/// A file or device as it is now.
+/// The present properties of a file or device.
 struct ObservedVolumeFile {
     bytes: u64,
     is_written: bool,
@@ -57,12 +57,13 @@ struct ObservedVolumeFile {
 /// The result of the comparison of a file or device with its record.
 #[derive(Debug, Eq, PartialEq)]
 enum VolumeFileVerdict {
-    /// It is the recorded volume, perhaps larger.
+    /// The file is the recorded volume, perhaps larger.
     Same,
-    /// The size agrees, but neither id nor inode proves that it is the recorded volume. A copy that was put
-    /// back looks like this.
+    /// The size agrees, but neither id nor inode proves that the file is the recorded volume. A copy that was
+    /// restored looks like this.
     Unmarked,
-    /// It is another volume, or the recorded one cut short. The text completes "the volume PATH of USER ...".
+    /// The file is another volume, or the recorded one truncated. The text completes "the volume PATH of USER
+    /// ...".
     Wrong(String),
 }
 
@@ -227,8 +228,8 @@ impl KeptVolume {
         self.record.lock().volume().is_written
     }
 
-    /// Notes the file's size, and whether something was written to it, if either has changed. A smaller size is
-    /// not noted: nobody makes a volume smaller on purpose, and the next start must find that it was cut short.
+    /// Records the file's size, and that data was written to it, if either has changed. A smaller size is not
+    /// recorded: a volume is never made smaller on purpose, and the next start must detect the truncation.
     pub fn note(&self) -> Result<(), Failure> {
         let Some(found) = self.file.upgrade().and_then(|file| ObservedVolumeFile::of(&*file).ok())
         else {
@@ -370,7 +371,7 @@ fn cannot_look(path: &Path, error: &io::Error) -> Failure {
         .remedy("let the user who serves read and write it")
 }
 
-/// A volume that was never written is checked at this interval, with one stat(2).
+/// Interval at which a volume without data is checked, with one stat(2).
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -416,7 +417,7 @@ mod tests {
     #[test]
     fn a_file_with_its_id_may_have_grown_and_not_shrunk() {
         let was = was(Some("aa"));
-        // Copied with its attributes: another inode.
+        // The file was copied with its attributes: the id is the same, the inode differs.
         assert_eq!(verdict(&was, &found(Some("aa"), 3, MIB, true)), VolumeFileVerdict::Same);
         assert_eq!(verdict(&was, &found(Some("aa"), 2, 2 * MIB, true)), VolumeFileVerdict::Same);
         is_wrong(&was, &found(Some("aa"), 2, MIB / 2, true), "cut to 524288 bytes");
@@ -438,7 +439,7 @@ mod tests {
             is_wrong(&was, &found(None, 9, MIB * 2, true), "2097152 bytes");
             is_wrong(&was, &found(None, 9, MIB / 2, true), "524288 bytes");
         }
-        // The number of a deleted file, given to a new one.
+        // The inode number of a deleted file was given to a new one.
         is_wrong(&was(Some("aa")), &found(None, 2, MIB, false), "blank");
         assert_eq!(verdict(&was(None), &found(None, 2, MIB, true)), VolumeFileVerdict::Same);
     }

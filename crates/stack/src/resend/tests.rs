@@ -1,4 +1,4 @@
-//! Writers on a far side that loses what it was not asked to keep.
+//! Tests with several writers and a node that loses writes that were not flushed.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -10,13 +10,13 @@ use super::*;
 const BLOCKS: u64 = 16;
 const WRITERS: u64 = 3;
 
-/// One who writes, discards, reads and flushes in a part of the volume that is its own.
+/// A writer that writes, discards, reads and flushes in a part of the volume of its own.
 struct Writer<'a> {
     volume: &'a dyn Volume,
     far: &'a Restarting,
     rng: Rng,
     first: u64,
-    /// What its blocks hold: one byte, repeated.
+    /// The content of its blocks: one byte, repeated, for each block.
     model: Vec<u8>,
     busy: &'a Cell<u64>,
 }
@@ -60,7 +60,8 @@ impl Writer<'_> {
             _ => {
                 match self.volume.flush().await {
                     Ok(()) => {}
-                    // Anew again and again: it promises nothing, and the next one everything.
+                    // The node restarted with every attempt. This flush guarantees nothing; the
+                    // next one covers everything.
                     Err(Error::Device(_)) => return Ok(()),
                     Err(error) => return Err(failed(error)),
                 }
@@ -77,7 +78,7 @@ impl Writer<'_> {
     }
 }
 
-/// Several writers, while the far side starts anew now and then.
+/// Runs several writers while the node restarts now and then.
 async fn run(volume: &dyn Volume, far: &Restarting, seed: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let busy = Cell::new(WRITERS);
@@ -135,7 +136,7 @@ async fn without_it_a_loss_is_seen() {
     assert!(seen >= 5, "{seen} of 20");
 }
 
-/// A volume over memory that counts its calls and fails as it is told.
+/// Returns a volume in memory that counts its calls and fails on demand.
 fn observed(limit: u64) -> (Resend, Arc<Faults>, Arc<volume::VolumeCallCounters>) {
     let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16))));
     let faults = fault.faults().clone();
@@ -163,12 +164,12 @@ async fn no_more_is_kept_than_the_limit_and_one_write() {
     }
     let flushes = counters.counts().flushes;
     assert!((18..=20).contains(&flushes), "{flushes}");
-    // Discards count, too.
+    // Discards also count towards the limit.
     for n in 0..500 {
         volume.discard(Extent { lba: Lba(n * 8), blocks: 8 }).await.unwrap();
         assert!(volume.state.lock().kept() <= limit + 4096 + ENTRY_BYTES);
     }
-    // What cannot be flushed takes nothing more, and forgets nothing.
+    // While flushes fail, further writes are refused, and kept writes are not dropped.
     volume.flush().await.unwrap();
     let away = Symptom::Fails(Error::Unreachable("away".into()));
     faults.add(FaultRule::always(FaultCallKind::Flush, away).times(3));
@@ -195,7 +196,7 @@ async fn what_could_not_be_sent_again_is_sent_by_the_next_flush() {
     assert!(matches!(volume.flush().await, Err(Error::Busy(_))));
     volume.flush().await.unwrap();
     assert_eq!(counters.counts().writes, 4);
-    // A far side that always begins anew, or has another failure of that kind.
+    // The node restarts with each attempt, or has another failure of that kind.
     write(&volume, 0).await.unwrap();
     faults.add(anew(u64::from(ATTEMPTS)));
     assert!(matches!(volume.flush().await, Err(Error::Device(_))));
@@ -220,7 +221,7 @@ async fn a_write_that_failed_is_undone_by_the_next_flush() {
 #[tokio::test]
 async fn a_flush_of_nothing_new_does_not_go_down() {
     let (volume, _, counters) = observed(1 << 20);
-    // Of what was there before nobody knows.
+    // The first flush must reach the volume: earlier writes of another process may not be stable.
     volume.flush().await.unwrap();
     assert_eq!(counters.counts().flushes, 1);
     volume.flush().await.unwrap();

@@ -11,12 +11,13 @@ use super::CacheLayer;
 use crate::cache_figures;
 
 impl CacheLayer {
-    /// Opens a half of the log's mirror anew and fills it.
+    /// Opens a leg of the log's mirror again and fills it. `half` is 0 or 1.
     pub async fn renew(&self, half: u8) -> Result<(), Failure> {
         self.disk.renew(half.into()).await
     }
 
-    /// Does what is asked, or for a second at most works at it.
+    /// Executes a command. A flush or a drain ends after [`WORK_AT_ONCE`] even if it is not done; the caller then
+    /// sends the command again.
     pub async fn obey(
         &self,
         order: CacheControlCommand,
@@ -30,7 +31,7 @@ impl CacheLayer {
             return Err(volume::Error::Fenced(reason));
         }
         match order {
-            // Done before.
+            // The caller has executed these commands.
             CacheControlCommand::Renew { .. } | CacheControlCommand::LogResize { .. } => {}
             CacheControlCommand::Pause => self.cache.pause(),
             CacheControlCommand::Resume => self.cache.resume(),
@@ -63,8 +64,8 @@ impl CacheLayer {
         }
     }
 
-    /// Gives the log so many bytes, or as many as its device has; or for a second at most works at
-    /// it.
+    /// Resizes the log to `bytes`, or to the size of its device. The resize ends after [`WORK_AT_ONCE`] even if it
+    /// is not done; the caller then sends the command again.
     pub async fn resize(&self, bytes: Option<u64>) -> Result<CacheControlStatus, Failure> {
         let _turn = self.resizing.lock().await;
         self.disk.can_be_resized()?;
@@ -76,7 +77,7 @@ impl CacheLayer {
             let message = format!("a log of {asked} is not between {LEAST_LOG} and {MOST_LOG}");
             return Err(Failure::new(message).remedy("name another size, a multiple of 4KiB"));
         }
-        // As `log_size` it is that of the file, or of each of two.
+        // `bytes` is the size of the file, or of each leg of a mirror, as with `log_size`.
         let beside = self.disk.bytes_beside();
         let now = self.cache.log_blocks().await * 4096 + beside;
         let blocks = match bytes {
@@ -99,7 +100,7 @@ impl CacheLayer {
         Ok(self.standing(done, None).await)
     }
 
-    /// Gives back what its file has got in vain.
+    /// Returns the failure of a resize, after the file was cut to the size that the log uses.
     async fn not_resized(&self, error: ResizeError) -> Failure {
         let remedy = match &error {
             ResizeError::Size { .. } => "name another size",
@@ -108,7 +109,7 @@ impl CacheLayer {
             ResizeError::Volume(_) => "see what `forebay status` says, then say it again",
         };
         let mut text = format!("the log {} does not get another size: {error}", self.log.display());
-        // As it is now: what was asked before and given up may have been done meanwhile.
+        // Read the size again: an earlier request that was not awaited may have been completed since.
         if let Err(shrunk) = self.disk.shrink(self.cache.log_blocks().await * 4096).await {
             text += &format!("; {shrunk}");
         }
@@ -135,12 +136,12 @@ impl CacheLayer {
     }
 }
 
-/// As for `log_size`.
+/// Smallest log, as for `log_size`.
 const LEAST_LOG: Size = Size::mib(8);
 
-/// Blocks are counted in 31 bits.
+/// Largest log: its blocks are counted in 31 bits.
 const MOST_LOG: Size = Size(1 << 42);
 
-/// How long a question on the control socket works at a flush or drain: whoever asks tells how far
-/// it is and asks again, and one that is gone keeps destage hurrying no longer than this.
+/// Longest time for which one request on the control socket works at a flush, drain or resize. The client shows the
+/// progress and asks again. If the client has ended, destage hurries no longer than this.
 const WORK_AT_ONCE: Duration = Duration::from_millis(500);

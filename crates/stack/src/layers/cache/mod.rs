@@ -32,11 +32,11 @@ use crate::{
     watch,
 };
 
-/// A cache at work.
+/// An open cache with its running destage.
 pub struct CacheLayer {
     cache: Arc<Cache>,
     destage: Mutex<Option<JoinHandle<()>>>,
-    /// Tokens, if the lower volume is shared; and who speaks with the node of them.
+    /// The token layer and its task that talks to the node, if several gateways share the lower volume.
     coherent: Option<(Arc<Coherent>, JoinHandle<()>)>,
     pacing: Arc<Pacing>,
     log: PathBuf,
@@ -49,7 +49,7 @@ pub struct CacheLayer {
     is_stopped: tokio::sync::Mutex<bool>,
     /// The volumes of a common cache, each with its name.
     volumes: Vec<(String, Stack)>,
-    /// Those that were given up, with how many bytes.
+    /// The names of removed volumes, with the bytes that were discarded.
     given_up: Vec<(String, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl CacheLayer {
         identity: &str,
         owner: &str,
     ) -> Result<Self, NotOpened> {
-        // In a pair, the NVRAM is in front of the half of the log, and was opened with it.
+        // In a pair, the NVRAM is in front of the log's leg, and was opened with it.
         let found = if settings.pair.is_none() { nvram::open(settings)? } else { None };
         let (nvram, watched) = found.unzip();
         let identity = LogVolumeIdentity { name: identity.to_owned(), geometry: lower.geometry() };
@@ -82,7 +82,8 @@ impl CacheLayer {
         Ok(Self::begin(cache, settings, (log.disk, record), below))
     }
 
-    /// Opens the cache of several volumes. Gives them as upper layers see them, in the same order.
+    /// Opens a common cache of several volumes. Returns their volumes as upper layers see them, in the order
+    /// of `members`.
     pub async fn open_common(
         settings: &CacheLayerSettings,
         members: Vec<CommonMember>,
@@ -111,7 +112,7 @@ impl CacheLayer {
         Ok((layer, above))
     }
 
-    /// Starts what a cache does by itself.
+    /// Starts the background tasks of a cache.
     fn begin(
         cache: Arc<Cache>,
         settings: &CacheLayerSettings,
@@ -162,12 +163,11 @@ impl CacheLayer {
         tokio::spawn(cache_events::watch(cache, volume, log, links));
     }
 
-    /// The cache itself.
     pub fn cache(&self) -> Arc<Cache> {
         Arc::clone(&self.cache)
     }
 
-    /// What upper layers see.
+    /// Returns the volume that upper layers use.
     pub fn volume(&self) -> Stack {
         match &self.coherent {
             Some((coherent, _)) => Arc::clone(coherent) as Stack,
@@ -175,18 +175,17 @@ impl CacheLayer {
         }
     }
 
-    /// How the claim on the far volume stands.
+    /// Returns the state of the claim on the far volume.
     pub fn holding(&self) -> Holding {
         self.cache.holding()
     }
 
-    /// The log's instance id, and how often it was opened.
+    /// Returns the log's instance id and generation (the number of its openings).
     pub async fn instance(&self) -> (String, u64) {
         let (instance, generation) = self.cache.instance().await;
         (instance.to_string(), generation)
     }
 
-    /// The path of the log.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -196,7 +195,7 @@ impl CacheLayer {
         self.cache.statistics().destage.dirty_bytes
     }
 
-    /// Puts the log away for another host.
+    /// Closes the log so that another host can adopt it. `serial` is the serial number that hosts see.
     pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
         self.cache.export().await.map_err(|error| {
             Failure::new(format!("the log {} is not exported: {error}", self.log.display())).remedy(
@@ -220,12 +219,12 @@ impl CacheLayer {
         if std::mem::replace(&mut *is_stopped, true) {
             return Ok(());
         }
-        // Tokens go with the claim, or stay with it.
+        // Stop the token task first: the cache releases the claim with its tokens, or keeps both.
         if let Some((_, speaking)) = &self.coherent {
             speaking.abort();
         }
         let stopped = self.cache.stop().await;
-        // Destage ends by itself when the cache has stopped.
+        // Destage ends by itself when the cache has stopped; abort it if it does not.
         let destage = self.destage.lock().take();
         if let Some(mut destage) = destage
             && tokio::time::timeout(Duration::from_millis(200), &mut destage).await.is_err()
@@ -234,7 +233,7 @@ impl CacheLayer {
         }
         let dirty = self.cache.statistics().destage.dirty_bytes;
         tracing::info!(log = %self.log.display(), dirty_bytes = dirty, "the cache has stopped");
-        // A stop that has failed leaves the record as of a log in use.
+        // After a failed stop, the record still says that the log is in use.
         if let (Ok(()), Some(record)) = (&stopped, &self.record)
             && let Err(failure) = record.close(dirty)
         {
@@ -286,7 +285,7 @@ impl RunningLayer for CacheLayer {
         Box::pin(ready(Ok(())))
     }
 
-    /// Ends destage and leaves the log in order; dirty data stays in it.
+    /// Stops destage and closes the log; dirty data stays in it.
     fn stop(&self) -> LayerFuture<'_, Result<(), Failure>> {
         Box::pin(self.stop_once())
     }
@@ -300,7 +299,8 @@ impl RunningLayer for CacheLayer {
     }
 }
 
-/// Has a cache that answers from memory alone notice that its volume has become somebody else's.
+/// Polls the claim while it is held. A cache that answers hosts from memory would otherwise not notice that
+/// another gateway has taken the claim.
 async fn watch_claim(cache: Weak<Cache>) {
     while let Some(cache) = cache.upgrade() {
         if !matches!(cache.holding(), Holding::Held | Holding::Waiting) {
@@ -311,10 +311,10 @@ async fn watch_claim(cache: Weak<Cache>) {
     }
 }
 
-/// As often as the initiator asks the far side.
+/// Interval of the polls; the initiator asks the node as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the checks of the files under the cache: of its log and its NVRAM.
+/// Starts the checks of the files that the cache uses: the log and the NVRAM.
 fn watch_files(
     cache: &Arc<Cache>,
     settings: &CacheLayerSettings,
@@ -327,7 +327,7 @@ fn watch_files(
     }
 }
 
-/// Records the log of a cache that is open, before it is served.
+/// Writes the record of an open log, before the log is served.
 async fn keep_record(
     records: Option<LogRecords>,
     settings: &CacheLayerSettings,
