@@ -1,4 +1,4 @@
-//! What the naming service announces about the volumes of a node.
+//! Announces the volumes of a node in the naming service.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -62,7 +62,7 @@ impl Node {
 
 impl NodeLockedState {
     /// Returns the named volumes that are served and can be reached. During the start, volumes that are still to be
-    /// opened are announced without portals: so an older copy at another node is not taken for the volume.
+    /// opened are announced without portals: an older copy at another node is then not mistaken for the volume.
     fn entries(&self, settings: &Settings, names: &NamingServiceSettings) -> Vec<NodeVolumeEntry> {
         let mut entries = Vec::new();
         let groups = settings.groups();
@@ -74,7 +74,7 @@ impl NodeLockedState {
                     served.is_some_and(|served| served.units.iter().any(|u| u.lun == unit.lun));
                 let Some(volume) = unit.volume.clone() else { continue };
                 let portals = if is_served { portals.clone() } else { Vec::new() };
-                // The volume of a pair may be served by the partner.
+                // The partner may be serving the volume of a pair.
                 let is_opening = self.state == ServingPhase::Starting && unit.pair().is_none();
                 if portals.is_empty() && !is_opening {
                     continue;

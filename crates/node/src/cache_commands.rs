@@ -17,8 +17,8 @@ impl Node {
         opened.order(name, order).await
     }
 
-    /// Closes the log of a unit, so that it can be taken up elsewhere. The unit stays, and answers its hosts that it
-    /// is not ready.
+    /// Closes the log of a unit, so that another host can adopt it. The unit stays and answers its hosts with NOT
+    /// READY.
     pub async fn export(&self, name: &UnitName) -> Result<Exported, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let (opened, serial) = {

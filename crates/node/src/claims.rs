@@ -20,7 +20,8 @@ impl Node {
         })
     }
 
-    /// Drops a claim. The data that its owner has not destaged is lost, which the caller has to confirm.
+    /// Drops a claim. The data that its owner has not destaged is lost, so the caller has to confirm it
+    /// with `lose_dirty_data`.
     pub async fn drop_claim(
         &self,
         name: &UnitName,
@@ -77,7 +78,7 @@ fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
     .remedy(format!("{first}, and ask again"))
 }
 
-/// Explains what is lost with a claim, if the caller has not confirmed that.
+/// Explains what is lost with a claim, if the caller has not confirmed the loss.
 fn would_lose(unit: &UnitName, claim: &ClaimStatus) -> Failure {
     Failure::new(format!(
         "{unit} is claimed by {}, whose log {} (generation {}) may have acknowledged writes that \

@@ -10,7 +10,7 @@ use crate::moves::MoveChannelError;
 
 /// Maximum number of writes in flight.
 const WRITES: usize = 8;
-/// Bytes that are written without a flush: as much as a slow disk can flush within the time-out of the source node.
+/// Bytes that are written without a flush: a slow disk can flush as much within the time-out of the source node.
 const MOST_UNFLUSHED: u64 = 256 << 20;
 /// Maximum length of all records of a unit, in bytes.
 const MOST_RECORDS: usize = 4 << 20;
@@ -25,7 +25,7 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// Writes blocks. Those of one pass do not overlap, and there is a flush between two passes.
+    /// Writes blocks. The blocks of one pass do not overlap, and there is a flush between two passes.
     pub(super) async fn write(&mut self, lba: u64, data: Data) -> Result<(), Failure> {
         self.file.geometry().check_write(Lba(lba), data.len()).map_err(Failure::new)?;
         if data.is_empty() {
@@ -40,7 +40,7 @@ impl Copy {
         self.begin(Box::pin(write)).await
     }
 
-    /// Writes zeros.
+    /// Writes zeros to blocks.
     pub(super) async fn discard(&mut self, lba: u64, blocks: u32) -> Result<(), Failure> {
         let extent = Extent { lba: Lba(lba), blocks };
         self.file.geometry().check_discard(extent).map_err(Failure::new)?;

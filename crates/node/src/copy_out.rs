@@ -17,15 +17,16 @@ pub(super) struct MoveOutChannel {
     pub(super) hears: Hears,
 }
 
-/// Range of the bytes that may be left when hosts are made to wait: at most those that 1 Gbit/s carries in a tenth of
-/// a second, at least a few changed blocks. Within the range, as many as are sent in one second.
+/// Bounds of the bytes that may be left when hosts are made to wait: at most as many as 1 Gbit/s carries in a tenth
+/// of a second, at least a few changed blocks. Between the bounds, it is the number of bytes that are sent in one
+/// second.
 const LITTLE_BYTES: u64 = 12 << 20;
 const LEAST_BYTES: u64 = 512 << 10;
 /// Number of passes after which writes of hosts are slowed down, because the copy does not catch up.
 const FREE_PASSES: u32 = 4;
 /// The longest delay of a write.
 const MOST_DELAY: Duration = Duration::from_millis(100);
-/// Number of passes after which the move is given up.
+/// Number of passes after which the move fails.
 const MOST_PASSES: u32 = 64;
 /// Number of blocks whose allocation is requested at once.
 const ASK_BLOCKS: u64 = 1 << 21;
@@ -81,7 +82,7 @@ impl MoveOutChannel {
             if left <= rate.clamp(LEAST_BYTES, LITTLE_BYTES) {
                 return Ok(());
             }
-            // Hosts write as fast as the copy, or faster.
+            // Hosts write as fast as the volume is copied, or faster.
             if pass >= FREE_PASSES && left > before / 2 {
                 delay = (delay * 2).clamp(Duration::from_millis(1), MOST_DELAY);
                 changes.slow_down(delay);
@@ -92,7 +93,7 @@ impl MoveOutChannel {
             .remedy("move it when they write less, or without --rate"))
     }
 
-    /// Sends a request that is answered with Done or refused.
+    /// Sends a request whose answer is `Done` or a refusal.
     pub(super) async fn ask(&mut self, request: MoveRequest) -> Result<(), Failure> {
         match self.exchange(request).await? {
             MoveResponse::Done => Ok(()),
@@ -137,7 +138,7 @@ impl MoveOutChannel {
         let passed = moves::pass(volume, changes, &mut self.says, pace, sent).await;
         match passed {
             Ok(()) => Ok(()),
-            // The other node reports the reason, if it can.
+            // The other node may have sent the reason before it closed the connection.
             Err(moves::MovePassError::Line(lost)) => match self.hears.hear().await {
                 Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
                 _ => Err(broken(&lost)),

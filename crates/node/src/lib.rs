@@ -48,10 +48,10 @@ use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
 use crate::{moves::Moves, naming::Naming};
 
-/// The part of the stop time in which initiators may log out.
+/// The part of the stop time that initiators get for their logout.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The events of the process, as far as a node has to do with them.
+/// The interface of a node to the events of the process.
 pub trait EventLog: Send + Sync {
     /// Shows events of this level and of more important ones; `None` for the usual level. The command line takes
     /// precedence.
@@ -67,19 +67,19 @@ pub trait EventLog: Send + Sync {
 /// The node of a serving process.
 pub struct Node {
     since: Instant,
-    /// The settings file.
+    /// The path of the settings file.
     config: PathBuf,
     server: TargetServer,
     events: Box<dyn EventLog>,
     /// The naming service, if the node takes part in one.
     naming: Option<Arc<Naming>>,
-    /// Files of which several units have slices.
+    /// The files in which several units have slices.
     files: SlicedFiles,
     /// The records of moved volumes.
     moves: Moves,
     /// The moves in progress.
     moving: Mutex<Moving>,
-    /// Locked while a volume is admitted: room and names are assigned to one volume at a time.
+    /// Locked while a volume is admitted: space and names are assigned to one volume at a time.
     admitting: Mutex<()>,
     inner: Mutex<NodeLockedState>,
     /// Locked while the settings are changed: one change at a time.
@@ -135,7 +135,7 @@ struct ServedUnit {
 }
 
 impl ServedUnit {
-    /// The unit's ability to be served by another node.
+    /// Returns the unit's ability to move to another node.
     ///
     /// # Errors
     /// Units of this device type cannot move.
@@ -146,7 +146,8 @@ impl ServedUnit {
         })
     }
 
-    /// The claim that was granted on the unit last; `None` if nobody has claimed it, or nobody can.
+    /// Returns the claim on the unit that was granted last; `None` if there was none, or if the unit does not support
+    /// claims.
     fn claim_report(&self) -> Option<ClaimReport> {
         self.unit.abilities().claims?.claim_report()
     }
@@ -174,7 +175,7 @@ impl Node {
         let moves = Moves::open(&settings)?;
         let base = Arc::new(settings.clone());
         let mut settings = settings;
-        // The other units are served.
+        // Report the volumes that cannot be served. The other units are served.
         for (volume, failure) in moves.apply(&mut settings) {
             tracing::error!(%volume, %failure, "a moved volume is not served");
         }
@@ -218,7 +219,7 @@ impl Node {
         let units = served.iter().flat_map(|served| &served.units);
         let units: Vec<_> = units.map(|unit| (unit.lun, Arc::clone(&unit.unit))).collect();
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
-        // The settings do not have this target: its volume is being received.
+        // A target without units and redirect is not in the settings: its volume is being received.
         let is_coming = target.unit.is_empty() && target.redirect.is_none();
         // A login covers all units of a target. If all units were refused, hosts are told to try again. If some are
         // served, hosts log in and do not find the refused ones.
@@ -268,7 +269,7 @@ impl NodeLockedState {
     }
 }
 
-/// Opens what a unit serves.
+/// Opens the stack of a unit and makes the unit on top of it.
 async fn open_unit(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -303,8 +304,8 @@ fn shown_unit(
     Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: shown })
 }
 
-/// Makes the unit that shows the half of a pair's log to the partner. Each call makes a unit with another serial number.
-/// The unit keeps no reservations over a restart.
+/// Makes the unit that exports the leg of a pair's log to the partner. Each call makes a unit with another serial
+/// number. The unit keeps no reservations over a restart.
 fn shown_half(
     target: &IscsiTargetSettings,
     unit: &Unit,
@@ -320,8 +321,9 @@ fn shown_half(
     Ok(ServedUnit { lun: unit.lun, serial, opened, unit: shown })
 }
 
-/// Opens the stack of a unit for a command; its volume is not announced. The first one returned is the requested
-/// unit, the others are those of its common cache. `takes_over`: the log was brought here on purpose.
+/// Opens the stack of a unit for a command; its volume is not announced. The first stack in the result is that of the
+/// requested unit, the others are those of its common cache. `takes_over` is true if the administrator has brought the
+/// log here.
 pub async fn open_stack(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -347,7 +349,7 @@ pub async fn open_stack(
     ])
 }
 
-/// Returns all units of a common cache.
+/// Opens all units of a common cache.
 async fn open_common(
     settings: &Settings,
     name: &str,
@@ -406,7 +408,8 @@ async fn stop_units(units: &[ServedUnit]) -> Result<(), Failure> {
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
-/// Derives sixteen hexadecimal digits from the target's name and the LUN. They stay the same as long as these do.
+/// Derives a serial number of sixteen hexadecimal digits from the target's name and the LUN, on which alone it
+/// depends.
 fn serial_of(target: &IscsiTargetSettings, unit: &Unit) -> String {
     format!("{:016X}", stack::known_by(target, unit))
 }

@@ -34,7 +34,7 @@ impl Drop for Berth<'_> {
 }
 
 impl Node {
-    /// Decides whether the volume may come. Returns its record and the file for its copy.
+    /// Decides whether the volume is accepted. Returns its record and the file for its copy.
     pub(super) async fn begin(&self, offer: MoveOffer) -> Result<(Come, Copy), Failure> {
         let MoveOffer { from, from_node, id, volume } = offer;
         volume.check()?;
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// Reserves room, names and a file for the volume, which no other volume gets from then on.
+    /// Reserves space, names and a file for the volume; no other volume gets them from then on.
     fn admit(&self, offer: MoveOffer, accept: &Accept, state: &Path) -> Result<Come, Failure> {
         let _one_at_a_time = self.admitting.lock();
         let MoveOffer { from, from_node, id, volume } = offer;
@@ -128,7 +128,7 @@ impl Node {
         self.redirect_for(&volume)?;
         // Another unit with this serial number would use its state files.
         unit_state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
-        // A file may be left from an earlier stay of the volume.
+        // The file may exist from an earlier stay of the volume.
         let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
         if file.exists() && !is_left {
             return Err(Failure::new(format!("{} exists already", file.display()))
@@ -251,13 +251,13 @@ impl Node {
         })
     }
 
-    /// Takes the right to decide about a copy of the volume. `None` if another task has it.
+    /// Takes the exclusive right to decide about a copy of the volume. Returns `None` if another task has it.
     pub(super) fn berth(&self, name: &VolumeName) -> Option<Berth<'_>> {
         let is_free = self.moving.lock().arriving.insert(name.clone());
         is_free.then(|| Berth(self, name.clone()))
     }
 
-    /// Removes the copy of a move that has ended without being the volume.
+    /// Removes the copy of a move that has ended without success.
     pub(super) fn discard(&self, name: &VolumeName, id: &MoveId) {
         let kept = self.moves.of(name);
         let come = kept.come.clone().filter(|come| come.id == *id && come.stage != CopyStage::Here);
@@ -276,7 +276,7 @@ impl Node {
     }
 }
 
-/// Fails if a unit here has one of the volume's names.
+/// Fails if a unit of this node has one of the volume's names.
 fn free_of(settings: &Settings, volume: &Described) -> Result<(), Failure> {
     for target in &settings.target {
         if target.unit.iter().any(|unit| unit.volume.as_ref() == Some(&volume.volume)) {

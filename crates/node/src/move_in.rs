@@ -1,5 +1,6 @@
-//! Receiving a volume from another node: its copy is written to a file of its own, becomes complete, and is served
-//! when the source node has decided so. In case of doubt this node asks the source node until it answers.
+//! Receives a volume from another node. The copy is written to a file of its own. When it is complete, the source
+//! node decides, and this node then serves the volume. In case of doubt this node asks the source node until it
+//! answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,14 +17,14 @@ use crate::moves::{
     MoveRequest, MoveResponse, Says, VolumeMoveRecord,
 };
 
-/// Time-out of the first request. The peer may be a stranger, and uses one of the permits of all connections.
+/// Time-out of the first request. The peer may be unauthorized, and uses one of the permits of all connections.
 const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of volumes that are received at once. Each uses one of the 64 permits of naming connections as long
-/// as it lasts.
+/// Maximum number of volumes that are received at once. Each uses one of the 64 permits of naming connections for its
+/// whole duration.
 const MOST_ARRIVING: usize = 16;
 
-/// How often the destination asks the source node for the outcome of a move.
+/// Interval at which the destination asks the source node for the outcome of a move.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 impl Node {
@@ -50,7 +51,7 @@ impl Node {
         }));
     }
 
-    /// Handles a connection that is not about names.
+    /// Handles a connection with another protocol than that of names.
     async fn visit(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -90,7 +91,7 @@ impl Node {
         }
     }
 
-    /// Receives a volume, if it is admitted.
+    /// Receives a volume, if it is accepted.
     async fn arrive(
         self: &Arc<Self>,
         offer: MoveOffer,
@@ -133,7 +134,7 @@ impl Node {
             }
         };
         drop(berth);
-        // The source node decides, even if the connection is lost now. Ask it then.
+        // The source node decides, even if the connection is lost now. In that case ask it later.
         let kept = says.say(&MoveFrame::Answer(MoveResponse::Kept { redirect })).await;
         let committed = match kept {
             Ok(()) => matches!(hears.hear().await, Ok(MoveFrame::Request(MoveRequest::Commit))),
@@ -210,7 +211,7 @@ impl Node {
         Ok(redirect)
     }
 
-    /// Serves a volume that has come, and announces it. Returns false if it cannot be served yet.
+    /// Serves a volume that was received, and announces it. Returns false if it cannot be served yet.
     pub(super) async fn take(&self, name: &VolumeName, come: &Come) -> bool {
         let _one_at_a_time = self.changing.lock().await;
         if !self.is_current(name, &come.id) {

@@ -1,6 +1,6 @@
-//! Moving a volume to another node: it is copied while hosts use it, then hosts wait, the rest is copied, and the
-//! other node takes over. This node has the volume until the record of the move is stable here; from then on the
-//! other node has it.
+//! Moves a volume to another node. It is copied while hosts use it; then hosts wait, the rest is copied, and the
+//! other node takes over. This node owns the volume until the record of the move is stable here; from then on the
+//! other node owns it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::moves::{Described, MoveCopyPace, MoveId, TargetAccessRules};
 
-/// How often hosts are made to wait for the switch: their commands may not end in time.
+/// Number of attempts to switch over; an attempt fails if the commands of hosts do not end in time.
 const SWITCHES: u32 = 3;
 
 /// Maximum number of moves from this node at once: each reads 2 MiB ahead, and a node accepts no more.
@@ -105,7 +105,7 @@ impl Node {
         Ok(())
     }
 
-    /// Notes that the volume is being moved, unless too many are.
+    /// Records that the volume is being moved. Fails if too many volumes are.
     fn begin_leaving(&self, volume: VolumeName, leaving: &Arc<Leaving>) -> Result<(), Failure> {
         let mut moving = self.moving.lock();
         let others = moving.leaving.values().filter(|other| other.under_way().is_some());
@@ -130,7 +130,7 @@ impl Node {
         })
     }
 
-    /// Cancels a move.
+    /// Cancels the move of a volume from this node.
     pub async fn cancel_move(&self, volume: &VolumeName) -> Result<VolumeMoveProgress, Failure> {
         let leaving = self.leaving(volume).filter(|leaving| leaving.under_way().is_some());
         let leaving = leaving.ok_or_else(|| {
@@ -177,8 +177,8 @@ impl Node {
         leaving.tell(|progress| progress.failure = failure);
     }
 
-    /// Copies and switches over. Returns `Ok` once the other node has the volume, with a failure if work is left to
-    /// do.
+    /// Copies the volume and switches over. Returns `Ok` once the other node owns the volume, with a failure if
+    /// work is left to do.
     async fn leave_to(
         self: &Arc<Self>,
         leaving: &Leaving,

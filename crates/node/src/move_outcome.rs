@@ -13,7 +13,7 @@ use crate::moves::{
 impl Node {
     /// Returns the outcome of a move from this node.
     pub(super) fn fate(&self, volume: &VolumeName, id: &MoveId) -> MoveOutcome {
-        // Read the running moves first: a move that ends between the two lines is in the record then.
+        // Read the running moves first: if a move ends between the two lines, its outcome is in the record then.
         let leaving = self.moving.lock().leaving.get(volume).cloned();
         let VolumeMoveRecord { gone, tried, .. } = self.moves.of(volume);
         if gone.is_some_and(|gone| gone.id == *id) {
@@ -22,11 +22,12 @@ impl Node {
         if leaving.is_some_and(|leaving| leaving.under_way() == Some(id)) {
             return MoveOutcome::Undecided;
         }
-        // A node that was restored from a backup does not know the moves after that backup, so it must not answer "undone".
+        // A node that was restored from a backup does not know the moves after that backup, so it must not answer
+        // "undone".
         if tried.contains(id) { MoveOutcome::Undone } else { MoveOutcome::Unknown }
     }
 
-    /// Returns whether the last move of the volume to this node is this one.
+    /// Returns true if this is the last move of the volume to this node.
     pub(super) fn is_current(&self, name: &VolumeName, id: &MoveId) -> bool {
         self.moves.of(name).come.is_some_and(|come| come.id == *id)
     }
@@ -74,7 +75,7 @@ impl Node {
         MoveOutcome::Undecided
     }
 
-    /// Returns the volumes that have come and cannot be served, with the reasons.
+    /// Returns the volumes that were received and cannot be served, with the reasons.
     pub(super) fn blocked(&self) -> Vec<Blocked> {
         let base = Arc::clone(&self.inner.lock().base);
         self.moves.apply(&mut (*base).clone())

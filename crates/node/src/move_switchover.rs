@@ -1,5 +1,5 @@
-//! The switch of a volume to another node. This node has the volume until the record of the move is stable here; from
-//! then on the other node has it.
+//! The switch of a volume to another node. This node owns the volume until the record of the move is stable here;
+//! from then on the other node owns it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -24,14 +24,14 @@ use crate::moves::{
     MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord,
 };
 
-/// How long commands that have begun may take to end: hosts give a command 30 s.
+/// Longest wait for commands in progress to end: hosts give a command 30 s.
 pub(super) const HOLD_WITHIN: Duration = Duration::from_secs(5);
-/// How long the other node may take to make the unit's records stable, while no host is served. With the last pass
-/// and the end of sessions, this is within the 30 s that hosts give a command.
+/// Longest time for the other node to make the unit's records stable, while no host is served. Together with the last
+/// pass and the end of sessions, this is less than the 30 s that hosts give a command.
 const PREPARE_WITHIN: Duration = Duration::from_secs(5);
 /// The pause between two attempts to make a record stable.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often to check whether the other node serves a volume that has left a file here.
+/// Interval of the checks whether the other node serves a volume that has left a file here.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The reason why hosts continue at this node.
@@ -42,7 +42,7 @@ pub(super) enum Switch {
 }
 
 impl Node {
-    /// Switches over. Hosts wait from here on, until they find the volume at the other node, or here again.
+    /// Switches over. Hosts wait from here on, until they find the volume at the other node, or at this node again.
     pub(super) async fn switch(
         self: &Arc<Self>,
         leaving: &Leaving,
@@ -50,7 +50,7 @@ impl Node {
         changes: &ChangedRegions,
         line: &mut MoveOutChannel,
     ) -> Result<Option<Failure>, Switch> {
-        // The lock prevents other changes meanwhile, such as a reload or a growth.
+        // The lock prevents other changes during the switch, such as a reload or a growth.
         let one_at_a_time = self.changing.lock().await;
         if !self.is_served(moved) {
             let message = format!("{} was changed while it was copied", moved.described.volume);
@@ -106,8 +106,8 @@ impl Node {
         Ok(failure)
     }
 
-    /// Lets nobody log in any more, has the other node prepare, and makes the record of the move stable. Returns the
-    /// address to which initiators are redirected.
+    /// Refuses logins, lets the other node prepare, and makes the record of the move stable. Returns the address to
+    /// which initiators are redirected.
     async fn hand_over(
         &self,
         leaving: &Leaving,
@@ -115,7 +115,7 @@ impl Node {
         changes: &ChangedRegions,
         line: &mut MoveOutChannel,
     ) -> Result<String, Failure> {
-        // From here on hosts cannot log in, and try again; commands that arrive before that wait with the others.
+        // From here on hosts cannot log in and try again later. Commands that arrived before wait with the others.
         leaving.is_decided.store(true, Ordering::Release);
         let away =
             target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Makes the record of the move stable: from then on the other node has the volume.
+    /// Makes the record of the move stable: from then on the other node owns the volume.
     async fn decide(
         &self,
         leaving: &Leaving,
@@ -206,7 +206,7 @@ impl Node {
 
     /// Removes the file of a volume that the other node serves.
     fn remove_left(&self, volume: &VolumeName) {
-        // The volume may be coming back at this moment, into the same file.
+        // The volume may be moving back at this moment, into the same file.
         let Some(_berth) = self.berth(volume) else { return };
         let kept = self.moves.of(volume);
         let (Some(gone), None) = (&kept.gone, &kept.come) else { return };
@@ -248,7 +248,7 @@ impl Node {
     }
 }
 
-/// The error of a last pass that takes too long.
+/// Returns the error of a last pass that takes too long.
 fn slow(moved: &Move) -> Failure {
     let (volume, seconds) = (&moved.described.volume, moved.pause.as_secs_f64());
     Failure::new(format!(
@@ -260,7 +260,7 @@ fn slow(moved: &Move) -> Failure {
     )
 }
 
-/// The error of commands that do not end.
+/// Returns the error of commands that do not end.
 pub(super) fn busy(volume: &VolumeName) -> Failure {
     Failure::new(format!("commands of hosts on {volume} did not end in time"))
         .remedy("check its disk (`forebay status`), and move it again")

@@ -118,7 +118,7 @@ impl Node {
 impl ServedTarget {
     fn status(&self, statistics: &target::TargetStatistics) -> TargetStatus {
         let units = self.units.iter().map(|unit| {
-            // Who looks wants to know whether it has grown; a far side answers later.
+            // Check for a growth before the size is shown. A far volume reports it only later.
             unit.opened.top.extensions().refresh();
             let geometry = unit.opened.top.geometry();
             UnitStatus {
@@ -184,7 +184,7 @@ fn connection(connection: &target::TargetConnectionStats) -> ConnectionStatus {
     }
 }
 
-/// Counters of all sessions since the start.
+/// Returns the counters of all sessions since the start.
 fn counters(statistics: &target::TargetStatistics, events_dropped: u64) -> ServingCounters {
     let total = &statistics.total;
     ServingCounters {
@@ -230,7 +230,7 @@ fn command_times(statistics: &target::TargetStatistics) -> CommandTimeFigures {
     times
 }
 
-/// Who claimed a unit last; of several who share it one that is away, if there is one.
+/// Returns the last claim on a unit; for a shared unit that of an absent gateway, if there is one.
 fn claim(unit: &dyn LogicalUnit) -> Option<ClaimStatus> {
     let unit = unit.abilities().claims?;
     let sharers = unit.sharers().into_iter();

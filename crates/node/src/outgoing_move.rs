@@ -24,7 +24,8 @@ pub(super) struct Leaving {
     pub(super) begun: Instant,
     progress: Mutex<VolumeMoveProgress>,
     pub(super) cancel: Notify,
-    /// The outcome is decided, or the other node may have the volume: too late to cancel.
+    /// True if the outcome is decided, or the other node may own the volume: it is too late to
+    /// cancel.
     pub(super) is_decided: AtomicBool,
 }
 
@@ -40,7 +41,7 @@ pub(super) struct Move {
     pub(super) addresses: Vec<String>,
     /// Maximum rate in bytes per second.
     pub(super) pace: Option<u64>,
-    /// How long hosts wait at most for the last pass.
+    /// Longest time for which hosts wait for the last pass.
     pub(super) pause: Duration,
 }
 
@@ -67,7 +68,6 @@ impl Leaving {
         }
     }
 
-    /// Returns the progress.
     pub(super) fn progress(&self) -> VolumeMoveProgress {
         self.progress.lock().clone()
     }
@@ -77,7 +77,7 @@ impl Leaving {
         self.progress.lock().stage.is_under_way().then_some(&self.id)
     }
 
-    /// Changes the progress.
+    /// Changes the progress, and updates its duration and rate.
     pub(super) fn tell(&self, change: impl FnOnce(&mut VolumeMoveProgress)) {
         let mut progress = self.progress.lock();
         change(&mut progress);

@@ -20,7 +20,6 @@ use crate::naming::Naming;
 /// A pair at this node.
 #[derive(Clone)]
 pub(super) struct Paired {
-    /// The target's name.
     name: String,
     lun: u16,
     local: stack::LocalHalf,
@@ -28,7 +27,7 @@ pub(super) struct Paired {
     member: Arc<PairMember>,
 }
 
-/// The node and the settings of a member, as far as it needs them.
+/// The node and the settings that a member needs.
 struct PairMemberContext {
     node: Weak<Node>,
     settings: Arc<Settings>,
@@ -40,7 +39,7 @@ struct PairMemberContext {
 }
 
 impl Node {
-    /// Opens the halves of the logs of pairs, before anything else, because partners ask for them.
+    /// Opens the legs of the logs of pairs, before anything else, because partners ask for them.
     pub(super) async fn open_halves(
         self: &Arc<Self>,
         settings: &Arc<Settings>,
@@ -80,7 +79,7 @@ impl Node {
         }
     }
 
-    /// Returns the input for the stack of a unit: the half that it shows to a partner.
+    /// Returns the input for the stack of a unit: the leg that it exports to a partner.
     pub(super) fn given(&self, unit: &Unit) -> StackInput {
         let inner = self.inner.lock();
         let half = match unit.stack.first() {
@@ -90,8 +89,8 @@ impl Node {
         half.map_or(StackInput::Nothing, |paired| StackInput::Half(paired.half.for_partner()))
     }
 
-    /// Ends all sessions with the half of a target's log, and shows the half as another unit. If an old session of the
-    /// partner logs in again, it finds another unit, and does not repeat the commands that it had sent.
+    /// Ends all sessions with the leg of a target's log, and exports the leg as another unit. An old session of the
+    /// partner that logs in again then finds another unit, and does not repeat the commands that it had sent.
     async fn show_half_anew(&self, settings: &Settings, of: &str) -> Result<(), Failure> {
         let is_its =
             |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(half)) if half.of.0 == of);
@@ -118,8 +117,8 @@ impl Node {
         Ok(())
     }
 
-    /// Writes what the NVRAMs in front of all halves hold to the disks. Call this after the server and all units have
-    /// stopped.
+    /// Writes the content of the NVRAMs in front of all legs to the disks. Call this after the server and all units
+    /// have stopped.
     pub(super) async fn close_halves(&self) {
         let halves: Vec<_> =
             self.inner.lock().pairs.iter().map(|paired| paired.local.clone()).collect();
@@ -132,7 +131,7 @@ impl Node {
         Some(paired.status())
     }
 
-    /// Hands the unit of a pair over to the other member. Returns the state after that.
+    /// Hands the unit of a pair over to the other member. Returns the resulting state.
     pub async fn take_over(&self, name: &UnitName) -> Result<PairStatus, Failure> {
         let paired = {
             let inner = self.inner.lock();
@@ -316,7 +315,7 @@ fn status_of(look: &PairMemberStatus) -> PairStatus {
 }
 
 const ENDING: &str = "the process is ending";
-/// How often to check whether a unit has been handed over.
+/// Interval of the checks whether a unit has been handed over.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A clean close of a cache takes up to five seconds.
+/// Time-out of a handover: a clean close of a cache takes up to five seconds.
 const CHANGE_WITHIN: Duration = Duration::from_secs(8);

@@ -1,24 +1,24 @@
-//! The sessions with the partner's half of a log: one after the other.
+//! The sessions with the partner's leg of a log, one after the other.
 
 use std::sync::Arc;
 
 use initiator::{Error, RemoteVolume, Settings};
 use parking_lot::Mutex;
 
-/// The last session with the partner's half.
+/// The last session with the partner's leg.
 #[derive(Default)]
 pub(super) struct PartnerLink {
     last: Mutex<Option<Arc<RemoteVolume>>>,
 }
 
 impl PartnerLink {
-    /// Starts a new session after the last one has ended, even if that is still in use. Otherwise the last one would
-    /// log in again in place of the new one, and send commands that it has kept.
+    /// Starts a new session after the last one has ended, even if that is still in use. Otherwise the last session
+    /// could log in again in place of the new one, and send commands that it has kept.
     pub async fn begin(&self, settings: Settings) -> Result<Arc<RemoteVolume>, Error> {
         let last = self.last.lock().clone();
         if let Some(last) = last {
-            // Close it completely, even if the caller gives up: from the start of the close on, it does not log in
-            // again.
+            // Close it completely, even if the caller drops this call: from the start of the close on, it does not
+            // log in again.
             let _ = tokio::spawn(async move { last.close().await }).await;
         }
         let session = Arc::new(RemoteVolume::connect(settings).await?);
@@ -37,7 +37,8 @@ mod tests {
 
     use super::*;
 
-    /// Calls on the former session fail, and the new session is not disturbed.
+    /// A second session is started while the first one is in use. Calls on the first session must fail from then on,
+    /// and it must not log in again and thereby disturb the second one.
     #[tokio::test]
     async fn a_new_session_ends_the_one_before_for_good() {
         const NAME: &str = "iqn.2026-11.test:half";
@@ -55,7 +56,7 @@ mod tests {
         let extent = Extent { lba: Lba(0), blocks: 1 };
         first.read(extent).await.expect("read");
         let second = link.begin(settings).await.expect("another one");
-        // Far longer than a new login takes.
+        // Check for far longer than a new login takes.
         for _ in 0..20 {
             assert!(first.read(extent).await.is_err(), "it has come back");
             second.read(extent).await.expect("read");

@@ -1,14 +1,15 @@
-//! The plan of a reload: what is added, changed and removed, and what cannot change while it is served.
+//! The plan of a reload: the additions, changes and removals, and the settings that cannot change while
+//! they are in use.
 
 use config::{Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit};
 use control::ReloadChanges;
 
-/// What a reload does, as data.
+/// The changes that a reload makes.
 #[derive(Debug, Default)]
 pub struct ReloadPlan<'a> {
     /// Portals to be opened, with the tags of their groups.
     pub portals_added: Vec<(Address, u16)>,
-    /// Portals to be closed, as written in the settings.
+    /// Addresses of portals to be closed, as written in the settings.
     pub portals_removed: Vec<Address>,
     /// Targets to be added.
     pub targets_added: Vec<&'a IscsiTargetSettings>,
@@ -20,7 +21,7 @@ pub struct ReloadPlan<'a> {
     pub units_removed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
     /// Units that stay, except that their file or slice is larger, or the rate of their cache has changed.
     pub units_changed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
-    /// The changes in words.
+    /// The changes in words, for messages.
     pub changes: ReloadChanges,
 }
 
@@ -107,7 +108,7 @@ impl<'a> ReloadPlan<'a> {
             let what = "common caches and their units are read at the start only; restart";
             self.changes.refused.push(what.to_owned());
         }
-        // The halves of pairs stay open as long as the process lives, because partners use them.
+        // The legs of pairs stay open as long as the process runs, because partners use them.
         let is_paired = |target: &IscsiTargetSettings| {
             let half = |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(_)));
             target.unit.iter().any(|unit| unit.pair().is_some() || half(unit))

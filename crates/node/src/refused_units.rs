@@ -16,7 +16,8 @@ pub(super) struct RefusedUnit {
 }
 
 impl Node {
-    /// Notes that a unit is not served, and with it all units of its common cache, which are opened together.
+    /// Records that a unit is not served, and with it all units of its common cache, which are opened
+    /// together.
     pub(super) fn refuse(
         &self,
         settings: &Settings,
@@ -41,7 +42,7 @@ impl Node {
         self.inner.lock().refused.iter().any(|refused| refused.unit == name)
     }
 
-    /// Takes the refused units out of settings that are to be in force.
+    /// Removes the refused units from settings that are to be in force.
     pub(super) fn leave_out_refused(&self, settings: &mut Settings) {
         leave_out(settings, &self.inner.lock().refused);
     }

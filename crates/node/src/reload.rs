@@ -1,4 +1,4 @@
-//! Reload: changing the settings while they are in force.
+//! Changes the settings while they are in force.
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     plan::{self, ReloadPlan},
 };
 
-/// What was opened for new settings. It is closed if they are not put in force.
+/// Units and portals that were opened for new settings. They are closed if the settings are not put in force.
 #[derive(Default)]
 struct Prepared {
     units: HashMap<String, Vec<ServedUnit>>,
@@ -25,7 +25,7 @@ struct Prepared {
 }
 
 impl Node {
-    /// Returns what a reload of `config` would change.
+    /// Returns the changes that a reload of `config` would make.
     pub fn compare(&self, config: &Path) -> Result<ReloadChanges, Failure> {
         let mut new = Settings::load(config)?;
         self.apply_moves(&mut new)?;
@@ -142,7 +142,7 @@ impl Node {
         Ok(self.put_in_force(plan, new, prepared).await)
     }
 
-    /// Does everything that may fail: opens files, remote volumes and portals.
+    /// Performs the steps that may fail: opens files, remote volumes and portals.
     async fn prepare(
         &self,
         new: &Settings,
@@ -170,7 +170,7 @@ impl Node {
                 prepared.portals.push((*address, listener));
             }
         }
-        // Do this last, because it is not undone: a larger file does no harm.
+        // Do this last, because it is not undone. A larger file does no harm.
         for (target, unit) in &plan.units_changed {
             let (opened, _) = self.unit(&target.name.0, unit.lun)?;
             opened.follow(unit).await?;
@@ -286,7 +286,8 @@ impl Node {
         }
     }
 
-    /// Puts the settings with all moves applied in force. Returns the units that are no longer served: the caller closes them.
+    /// Puts the settings with all moves applied in force. Returns the units that are no longer served, which the
+    /// caller closes.
     pub(super) async fn exchange_moves(&self) -> Result<Vec<ServedUnit>, Failure> {
         let (old, base) = {
             let inner = self.inner.lock();
@@ -304,7 +305,7 @@ impl Node {
         self.change_to(&plan, &new, &base).await
     }
 
-    /// Serves the volumes that have come, and closes those that have gone. The caller holds `changing`.
+    /// Serves the volumes that have moved here, and closes those that have moved away. The caller holds `changing`.
     pub(super) async fn put_moves_in_force(&self) -> Result<(), Failure> {
         let removed = self.exchange_moves().await?;
         put_away(&removed).await;
@@ -320,8 +321,8 @@ pub(super) async fn put_away(removed: &[ServedUnit]) {
     }
 }
 
-/// Makes the writes to removed units stable, all units at once: nobody can request that afterwards. Skips a
-/// unit with an unfinished epoch of a gateway: the flush would make half an epoch stable.
+/// Makes the writes to removed units stable, all units at once, because no host can request that afterwards. Skips a
+/// unit with an unfinished epoch of a gateway: the flush would make a part of the epoch stable.
 async fn flush(units: &[ServedUnit]) {
     let flushed = units.iter().filter(|unit| !has_open_epoch(unit)).map(|unit| async {
         let result = match tokio::time::timeout(FLUSH_WITHIN, unit.opened.top.flush()).await {
@@ -335,14 +336,14 @@ async fn flush(units: &[ServedUnit]) {
     futures_util::future::join_all(flushed).await;
 }
 
-/// Returns true if the unflushed writes of a unit may be half an epoch of the exclusive writer, which sends the
-/// whole epoch again.
+/// Returns true if the unflushed writes of a unit may be a part of an epoch of the exclusive writer, which will send
+/// the whole epoch again.
 fn has_open_epoch(unit: &ServedUnit) -> bool {
     let is_claimed = unit.claim_report().is_some_and(|claim| claim.is_held);
     is_claimed && unit.opened.top.geometry().epoch_blocks > 0
 }
 
-/// The time that Linux gives a disk for SYNCHRONIZE CACHE by default.
+/// Time-out of the flush: the time that Linux gives a disk for SYNCHRONIZE CACHE by default.
 const FLUSH_WITHIN: Duration = Duration::from_secs(60);
 
 /// Returns the remedy for a portal that cannot be opened.
@@ -358,7 +359,7 @@ fn refused_portal(plan: &ReloadPlan<'_>, address: Address, error: &io::Error) ->
 }
 
 impl Node {
-    /// Lets a unit grow to `bytes`, or to the size of its block device if that is `None`. Returns its size in bytes.
+    /// Grows a unit to `bytes`, or to the size of its block device if `bytes` is `None`. Returns its size in bytes.
     pub async fn resize(&self, target: &str, lun: u16, bytes: Option<u64>) -> Result<u64, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let (opened, unit) = self.unit(target, lun)?;

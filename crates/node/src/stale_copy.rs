@@ -9,12 +9,12 @@ use control::Failure;
 use super::Node;
 use crate::moves::{MoveId, MoveOutRecord, VolumeMoveRecord};
 
-/// How often the announcements of other nodes are checked: as often as nodes give signs of life.
+/// Interval of the checks of other nodes' announcements; nodes send these as often.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Records the units of the settings in force that other nodes have with a higher generation, as if they had
-    /// moved away. Returns true if there are any. `asks`: asks other nodes now, as far as they answer.
+    /// moved away. Returns true if there are any. With `asks`, asks other nodes first, as far as they answer.
     pub(super) async fn note_newer(&self, asks: bool) -> Result<bool, Failure> {
         let Some(naming) = &self.naming else { return Ok(false) };
         let newer = naming.moved_on(&self.own_units(), asks).await;

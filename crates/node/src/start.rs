@@ -11,12 +11,12 @@ use super::{
     open_unit, shown_unit, stop_units,
 };
 
-/// A stop takes at most this long. systemd waits longer, and a person about as long.
+/// Longest duration of a stop. systemd waits longer, and a person about as long.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// Opens all units and portals. Targets without a remote volume are opened first, and so are the portals that lead only
-    /// to these: their units may be the remote volumes of other targets.
+    /// Opens all units and portals. Targets without a remote volume are opened first, and so are the portals that lead
+    /// only to these: their units may be the remote volumes of other targets.
     pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
         let settings = self.settings();
         self.events.set_level(settings.log_level.as_ref());
@@ -41,7 +41,8 @@ impl Node {
                     }
                 }
             }
-            // A unit of this node may be the remote volume of another one, so its name is announced before that is opened.
+            // A unit of this node may be the remote volume of another one, so its name is announced before that is
+            // opened.
             self.tell_names();
         }
         self.settle_refused(&settings)?;
@@ -108,7 +109,7 @@ impl Node {
         Ok(shown_unit(settings, target, unit, opened)?)
     }
 
-    /// Opens a unit together with the others of its common cache, or takes it from those that are open.
+    /// Opens a unit together with the others of its common cache, or takes it from those that are open already.
     async fn open_in_common(
         &self,
         settings: &Settings,
@@ -132,9 +133,9 @@ impl Node {
         Ok(take().ok_or_else(missing)?)
     }
 
-    /// Fails if an address of a portal cannot be listened on. Check this before any log is made or filled,
-    /// which may take minutes: a start that fails must leave nothing changed. The sockets are closed again, so
-    /// a host that connects before its targets are served is refused.
+    /// Fails if an address of a portal cannot be listened on. This is checked before any log is created or filled,
+    /// which may take minutes: a start that fails must leave nothing changed. The sockets are closed again, so a host
+    /// that connects before its targets are served is refused.
     fn check_portals(&self, settings: &Settings) -> Result<(), Failure> {
         let groups = settings.groups();
         let addresses = groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address);
@@ -158,8 +159,8 @@ impl Node {
         Ok(())
     }
 
-    /// Logs initiators out, and then closes the units. A second signal ends the process at once: all acknowledged writes are
-    /// in the log by then.
+    /// Logs initiators out, and then closes the units. A second signal ends the process at once: all acknowledged
+    /// writes are in the log by then.
     pub async fn stop(&self, signal: impl Future<Output = &'static str>) -> Result<(), Failure> {
         self.inner.lock().state = ServingPhase::Stopping;
         let put_away = async {

@@ -7,7 +7,7 @@ use config::{Allow, IscsiTargetSettings, Settings};
 use control::Failure;
 use serde::{Deserialize, Serialize};
 
-/// Who may log in to a target, and through which portals.
+/// The initiators that may log in to a target, and the portals that they may use.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct TargetAccessRules {
     /// An initiator has to match one of these rules; `None` admits every initiator.
@@ -16,7 +16,7 @@ pub struct TargetAccessRules {
     mutual: Option<String>,
     /// The authorities that certify connecting initiators, over all portals; `None` if a portal does not use TLS.
     tls: Option<BTreeSet<String>>,
-    /// All portals are loopback addresses.
+    /// True if all portals are loopback addresses.
     is_local: bool,
 }
 
@@ -162,7 +162,7 @@ mod tests {
         local.check("a", &local).unwrap();
         wide.check("a", &local).unwrap();
         assert!(local.check("a", &wide).is_err());
-        // Only its own portals count.
+        // Only the target's own portals matter.
         let own = access("listen = ['0.0.0.0:0']|listen = ['127.0.0.1:1']");
         own.check("a", &local).unwrap();
         assert!(own.check("a", &wide).is_err());

@@ -1,5 +1,5 @@
 //! The channel on which a volume moves: encrypted frames that only nodes with the secret of the naming service can
-//! make or read. `docs/protocols.md` has their bytes.
+//! make or read. `docs/protocols.md` describes their bytes.
 //!
 //! Each end sends a hello with 32 random bytes. The keys of both directions are derived from them (HKDF-SHA-256).
 //! Each frame is sealed with AES-256-GCM under its number: it cannot be changed, dropped, reordered or replayed.
@@ -30,18 +30,18 @@ const VERSION: u32 = 2;
 const NONCE_BYTES: usize = 32;
 /// Maximum length of a frame in bytes: a piece of the volume, or all registrations of a unit, with their headers.
 const FRAME_BYTES: usize = 2 << 20;
-/// The same before the other end has authenticated itself with a frame.
+/// Maximum length of a frame in bytes before the other end has authenticated itself with a frame.
 const FIRST_BYTES: usize = 64 << 10;
 const TAG_BYTES: usize = 16;
 /// Time-out of the connection and both hellos.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// Time-out of an answer: a disk may need this time for a flush, or the link for the data in flight.
+/// Time-out of an answer: a disk may need as long for a flush, or the link for the data in flight.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The reason why a channel ends.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveChannelError {
-    /// The connection failed.
+    /// The connection failed or was closed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The peer did not answer in time.
@@ -174,7 +174,7 @@ impl Hears {
     }
 }
 
-/// Returns the nonce of the frame with this number: every frame has another one under its key.
+/// Returns the nonce of the frame with this number. Every frame has a different one under its key.
 fn nonce(number: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&number.to_be_bytes());
@@ -260,7 +260,7 @@ mod tests {
             a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
             assert!(matches!(b.1.hear().await, Err(MoveChannelError::Seal)), "{at}");
         }
-        // A length above the limit for strangers.
+        // A length above the limit for an end that has not authenticated itself.
         let (mut a, mut b) =
             pair(SECRET, |place, byte| *byte |= u8::from(place == HELLO_BYTES)).await;
         a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();

@@ -69,7 +69,8 @@ pub async fn pass(
             Some(extent)
         }
     }));
-    // Order: `take` clears the mark of a piece before it is read. So blocks that change later are marked again.
+    // Order: `take` clears the mark of a piece before it is read, so that blocks that change later are marked
+    // again.
     let mut read = pieces.map(|extent| read(volume, extent)).buffered(AHEAD);
     while let Some(piece) = read.next().await {
         let (extent, data) = piece?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{record::MoveId, volume_description::Described};
 
-/// A message.
+/// A message on the channel between two nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MoveFrame {
     /// A request of the node that has connected.
@@ -15,33 +15,18 @@ pub enum MoveFrame {
     /// An answer of the other node.
     Answer(MoveResponse),
     /// Blocks of the volume.
-    Write {
-        /// The first block.
-        lba: u64,
-        /// Their content.
-        data: Bytes,
-    },
+    Write { lba: u64, data: Bytes },
     /// Blocks that are all zeros.
-    Zeros {
-        /// The first block.
-        lba: u64,
-        /// Their number.
-        blocks: u32,
-    },
+    Zeros { lba: u64, blocks: u32 },
     /// A record of the unit's state.
-    Record {
-        /// The name of the record.
-        name: String,
-        /// Its content.
-        bytes: Bytes,
-    },
+    Record { name: String, bytes: Bytes },
 }
 
 /// A request: `Ask` comes from the destination node, all others from the source node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveRequest {
-    /// Accept this volume. Its blocks follow; the copy is worthless before `Prepare`.
+    /// Asks the node to accept this volume. Its blocks follow. The copy is worthless before `Prepare`.
     Begin {
         /// The number of the destination node.
         to: Gln,
@@ -54,32 +39,32 @@ pub enum MoveRequest {
         /// The description of the volume.
         volume: Box<Described>,
     },
-    /// Make everything stable that was sent until now, and answer when it is.
+    /// Asks the node to make all data stable that was sent before, and to answer then.
     Flush,
-    /// The copy is complete: keep it until the outcome is known.
+    /// The copy is complete: the node has to keep it until it knows the outcome.
     Prepare,
-    /// The volume is yours.
+    /// The volume belongs to the receiver now.
     Commit,
-    /// What is the outcome of this move?
+    /// Asks for the outcome of this move.
     Ask {
         /// The number of the source node.
         to: Gln,
         /// The id of the move.
         id: MoveId,
-        /// The volume.
         volume: VolumeName,
     },
 }
 
-/// An answer.
+/// An answer to a request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveResponse {
     /// The request is done: the volume is accepted, or the data is stable, or the volume is served.
     Done,
-    /// Answers `Prepare`: the copy is kept. After the decision, initiators are to be redirected to this address.
+    /// The answer to `Prepare`: the copy is kept. After the decision, initiators are to be redirected to this
+    /// address.
     Kept {
-        /// The address, `host:port`.
+        /// The address as `host:port`.
         redirect: String,
     },
     /// The request is refused, and the move ends.
@@ -92,11 +77,11 @@ pub enum MoveResponse {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveOutcome {
-    /// The volume has moved: it is the destination's.
+    /// The volume has moved and belongs to the destination.
     Yours,
-    /// The volume stays at the source: discard the copy.
+    /// The volume stays at the source: the destination has to discard the copy.
     Undone,
-    /// Not decided yet: ask again.
+    /// The outcome is not decided yet: the destination has to ask again.
     Undecided,
     /// The source node does not know the move: its record is lost, or older than the move.
     Unknown,

@@ -1,5 +1,5 @@
-//! Moving volumes between nodes: the records that survive restarts, the messages of two nodes, and the copying of
-//! blocks while they change. Decision 0018 says which node is right when.
+//! Moving volumes between nodes: the records that survive restarts, the messages between two nodes, and the
+//! copying of blocks while they change. Decision 0018 says which node owns the volume at each moment.
 
 mod access_rules;
 mod volume_description;

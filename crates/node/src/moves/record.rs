@@ -1,7 +1,8 @@
 //! The records of moved volumes: those that have moved away, and those that have moved here. Each has a file in the
-//! folder `moved` of the state folder; `docs/formats/state.md` has its bytes.
+//! folder `moved` of the state folder; `docs/formats/state.md` describes its bytes.
 //!
-//! The settings may still name volumes that have moved away: the records are newer than the settings.
+//! The settings may still name volumes that have moved away. The records take precedence, because they are newer
+//! than the settings.
 
 use std::{
     collections::BTreeMap,
@@ -34,17 +35,17 @@ impl MoveId {
 /// The record of one volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct VolumeMoveRecord {
-    /// The volume has moved away: what is left of it here is never served again.
+    /// The volume has moved away: its file here, if one is left, is never served again.
     pub gone: Option<MoveOutRecord>,
     /// The volume is being received, or was received.
     pub come: Option<Come>,
-    /// Moves from here that may have made complete copies at other nodes, the latest at the end. The volume has
-    /// stayed here for all of them except the one in `gone`. This node does not know other moves.
+    /// Moves from here that may have made complete copies at other nodes, the latest at the end. For all of them
+    /// except the one in `gone`, the volume has stayed here. This node does not know of other moves.
     #[serde(default)]
     pub tried: Vec<MoveId>,
 }
 
-/// Maximum number of such moves of one volume. Complete copies of older ones wait for the operator.
+/// Maximum length of `tried` for one volume. For complete copies of older moves the operator has to decide.
 const MOST_TRIED: usize = 16;
 
 impl VolumeMoveRecord {
@@ -68,9 +69,9 @@ pub struct MoveOutRecord {
     pub id: MoveId,
     /// The target of the volume.
     pub target: String,
-    /// The LUN.
+    /// The LUN of the volume.
     pub lun: u16,
-    /// The generation: how often the volume has moved.
+    /// The generation: the number of times that the volume has moved.
     pub generation: u64,
     /// The number of the destination node.
     pub to: Gln,
@@ -78,7 +79,7 @@ pub struct MoveOutRecord {
     pub to_node: NodeName,
     /// The address to which initiators are redirected.
     pub redirect: String,
-    /// A file that was made for the volume when it had moved here. It is removed when the destination serves the
+    /// A file that was created for the volume when it had moved here. It is removed when the destination serves the
     /// volume.
     pub left: Option<PathBuf>,
 }
@@ -104,11 +105,11 @@ pub struct Come {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyStage {
-    /// Incomplete: worthless if the move ends.
+    /// The copy is incomplete, and worthless if the move ends.
     Arriving,
-    /// Complete, but the source node has not decided yet: the copy must neither be served nor discarded.
+    /// The copy is complete, but the source node has not decided yet: it must neither be served nor discarded.
     Ready,
-    /// The copy is the volume.
+    /// The copy is the volume now.
     Here,
 }
 
@@ -119,21 +120,22 @@ pub struct Moves {
     kept: Mutex<BTreeMap<VolumeName, VolumeMoveRecord>>,
 }
 
-/// The ending of the file names.
+/// The ending of the names of record files.
 const ENDING: &str = ".volume";
 
 impl Moves {
     /// Reads the records in the state folder of these settings.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
-        // Read also by a node without [names]: a volume that has moved away stays away. This is the first
-        // access to the state folder at a start, so first refuse one that others may write to.
+        // A node without [names] reads the records, too, because a volume that has moved away must not be served.
+        // This is the first access to the state folder at a start, so first refuse a folder that others may write
+        // to.
         let folder = settings.state.as_ref().map(|state| state.join("moved"));
         for folder in [settings.state.as_ref(), folder.as_ref()].into_iter().flatten() {
             state_folder::check(folder)?;
         }
         let mut kept = BTreeMap::new();
         if let Some(folder) = folder.as_ref().filter(|folder| folder.exists()) {
-            // Sync first: what can be read may not be stable yet, and other nodes act by it.
+            // Sync first: records that can be read may not be stable yet, and other nodes rely on them.
             atomic_file::settle_names(&folder.join("x"))
                 .map_err(|error| cannot("settle", folder, &error))?;
             for path in files(folder).map_err(|error| cannot("look for", folder, &error))? {
@@ -153,7 +155,6 @@ impl Moves {
         self.kept.lock().get(volume).cloned().unwrap_or_default()
     }
 
-    /// Returns all records.
     pub fn all(&self) -> Vec<(VolumeName, VolumeMoveRecord)> {
         self.kept.lock().iter().map(|(volume, kept)| (volume.clone(), kept.clone())).collect()
     }
@@ -245,7 +246,7 @@ fn depart(settings: &mut Settings, volume: &VolumeName, gone: &MoveOutRecord) {
         let before = target.unit.len();
         target.unit.retain(|unit| {
             let is_it = unit.volume.as_ref() == Some(volume);
-            // A higher generation in the settings: the operator says that this volume is the newer one.
+            // With a higher generation in the settings, the operator states that this volume is the newer one.
             let is_newer = is_it && unit.generation > gone.generation;
             is_newer || !(is_it || is_its && unit.lun == gone.lun)
         });
@@ -269,8 +270,8 @@ fn redirect(gone: &MoveOutRecord) -> Option<HostPort> {
     (!gone.redirect.is_empty()).then(|| HostPort(gone.redirect.clone()))
 }
 
-/// Adds the target of a volume that is not decided yet, without units and redirect: initiators that log in are told
-/// to try again.
+/// Adds the target of a volume whose move is not decided yet, without units and redirect: initiators that log in are
+/// told to try again.
 fn wait_for(settings: &mut Settings, come: Come) {
     let Come { volume, file, .. } = come;
     match settings.target.iter_mut().find(|target| target.name.0 == volume.target) {
@@ -409,7 +410,7 @@ mod tests {
         let elsewhere = SETTINGS.replace("iqn.a:b", "iqn.a:c").replace("lun = 3", "lun = 1");
         let without =
             SETTINGS.replace("'iqn.a:b'", "'iqn.a:other'").replace("'payroll'", "'wages'");
-        // The node has left the naming service.
+        // The node no longer takes part in the naming service.
         let alone = SETTINGS
             .replace("[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n", "")
             .replace("volume = 'payroll'\n", "");
@@ -426,7 +427,7 @@ mod tests {
             assert_eq!(target.redirect.as_ref().unwrap().0, "192.0.2.7:3260");
         }
         assert_eq!(applied(folder.path(), &without).target[0].unit.len(), 1);
-        // The volume comes back, and is served from the file to which it was received.
+        // The volume moves back, and is served from the file to which it was received.
         let come = |stage| VolumeMoveRecord {
             gone: Some(gone()),
             come: Some(come(stage, described(&before))),
@@ -474,8 +475,8 @@ mod tests {
         }
     }
 
-    /// A conflict that another program or changed settings have caused while the node was down must not keep it from
-    /// serving its other volumes.
+    /// While the node is down, another program or changed settings cause a conflict between two received volumes.
+    /// Neither of the two may be served, but all other volumes must be.
     #[test]
     fn of_two_that_have_come_with_one_target_none_is_served_and_all_else_is() {
         let folder = tempfile::tempdir().unwrap();

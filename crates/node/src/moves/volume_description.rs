@@ -1,5 +1,5 @@
-//! The description of a moved volume, which the source node sends to the destination: everything by which hosts know
-//! it.
+//! The description of a moved volume, which the source node sends to the destination: all properties by which hosts
+//! recognise it.
 
 use std::path::PathBuf;
 
@@ -20,15 +20,15 @@ use super::access_rules::TargetAccessRules;
 pub struct Described {
     /// The name of the volume.
     pub volume: VolumeName,
-    /// The generation after the move: how often the volume will have moved.
+    /// The generation after the move: the number of moves including this one.
     pub generation: u64,
     /// The target's iSCSI name.
     pub target: String,
-    /// The target's name for people.
+    /// The human-readable name of the target.
     pub alias: Option<String>,
-    /// The LUN.
+    /// The LUN of the unit.
     pub lun: u16,
-    /// The serial number.
+    /// The serial number of the unit.
     pub serial: String,
     product: String,
     removable: bool,
@@ -41,9 +41,9 @@ pub struct Described {
     share_lease_ms: u64,
     /// Block size in bytes.
     pub block_size: u32,
-    /// Number of blocks.
+    /// Number of blocks of the volume.
     pub blocks: u64,
-    /// The bytes to be copied, as far as they are known.
+    /// Number of bytes to be copied, as far as it is known.
     pub used_bytes: u64,
     /// The access rules at the source node.
     #[serde(default)]
@@ -87,7 +87,7 @@ impl Described {
         self.blocks.saturating_mul(u64::from(self.block_size))
     }
 
-    /// Returns the identity by which hosts know the unit.
+    /// Returns the identity by which hosts recognise the unit.
     pub fn identity(&self) -> UnitIdentity {
         UnitIdentity::new(&self.serial).with_target(&self.target)
     }
@@ -127,7 +127,7 @@ impl Described {
         let block_size = Size(u64::from(self.block_size));
         Unit {
             lun: self.lun,
-            // Only block volumes move.
+            // Only block volumes can move.
             kind: UnitKind::Block,
             volume: Some(self.volume.clone()),
             generation: self.generation,

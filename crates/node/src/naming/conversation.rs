@@ -89,7 +89,7 @@ pub async fn respond(
     }
     let responding = async {
         let mut line = NamingConnection::answer(naming, stream, Hello::parse(&hello)?).await?;
-        // The stamps, and then perhaps the caller's records.
+        // The first request has the stamps, the second one the caller's records, if any.
         for _ in 0..2 {
             let request: NamesRequest = match line.hear().await {
                 Ok(request) => request,
@@ -159,7 +159,7 @@ impl NamingConnection {
     }
 }
 
-/// Sends a hello.
+/// Sends a hello with a random nonce, and returns it.
 async fn greet(stream: &mut TcpStream) -> Result<Hello, NamingTalkError> {
     stream.set_nodelay(true)?;
     let mut nonce = [0; NONCE_BYTES];

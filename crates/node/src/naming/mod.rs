@@ -28,12 +28,13 @@ use zeroize::Zeroizing;
 pub use service::{cannot_listen, serve};
 pub use volume_finder::usable;
 
-/// The naming service as this process takes part in it.
+/// The part of the naming service in this process.
 pub struct Naming {
     table: Mutex<NamesTable>,
     secret: Zeroizing<Vec<u8>>,
     seeds: Vec<String>,
-    /// The file of our number and version; `None` if this process only asks other nodes and announces nothing.
+    /// The file with the number of this node and the version of its record; `None` if this process only asks other
+    /// nodes and announces nothing.
     kept: Option<PathBuf>,
     /// The version in the file. Lock order: locked before the table, and held while another version is written.
     written: Mutex<Option<u64>>,
@@ -43,23 +44,23 @@ pub struct Naming {
     asked: tokio::sync::Mutex<Option<tokio::time::Instant>>,
     /// Addresses that did not answer: each is reported once.
     silent: Mutex<BTreeSet<String>>,
-    /// Takes connections with another protocol than that of names.
+    /// The handler of connections with another protocol than that of names.
     other: OnceLock<OtherProtocolHandler>,
 }
 
-/// Takes over a connection whose hello is not about names, with that hello and the permit. Keep the permit once the
-/// caller has proved that it knows the secret.
+/// A handler of connections whose hello is not about names. It gets the connection, the hello and the permit, and
+/// must keep the permit once the caller has proved that it knows the secret.
 pub type OtherProtocolHandler = Box<
     dyn Fn(TcpStream, [u8; HELLO_BYTES], Arc<transport::ConnectionPermit>) -> BoxFuture<'static, ()>
         + Send
         + Sync,
 >;
 
-/// After this time without a sign of life, the record of a node is forgotten. A node that returns announces itself.
+/// Time without a message from a node after which its record is removed. A node that returns announces itself again.
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 86_400);
 
 impl Naming {
-    /// Makes the naming service of the settings. Its number is read from the folder `state`, or made and written
+    /// Creates the naming service from the settings. Its number is read from the folder `state`, or drawn and written
     /// there.
     pub fn open(settings: &Settings) -> Result<Option<Self>, Failure> {
         let (Some(names), Some(state)) = (&settings.names, &settings.state) else {
@@ -67,13 +68,13 @@ impl Naming {
         };
         let kept = node_number::path(state);
         let (gln, version) = node_number::load_or_make(&kept)?;
-        // The version is raised, so that records from now on are newer than all that were sent before.
+        // Raise the version, so that records from now on are newer than all that were sent before.
         let naming = Self::new(names, gln, version + 1, Some(kept))?;
         naming.keep()?;
         Ok(Some(naming))
     }
 
-    /// Checks the secret and the stored number, and returns the number in words. Changes nothing.
+    /// Checks the secret and the stored number, and describes the number in words. Changes nothing.
     pub fn check(settings: &Settings) -> Result<String, Failure> {
         let Some(names) = &settings.names else { return Ok("there are none".to_owned()) };
         secret(names)?;
@@ -86,8 +87,8 @@ impl Naming {
         })
     }
 
-    /// Makes a naming service for a command, which asks other nodes, including the process on the addresses of
-    /// `listen`, and announces nothing.
+    /// Creates a naming service for a command, which asks other nodes, including the process that listens on the
+    /// addresses of `listen`, and announces nothing.
     pub fn guest(settings: &Settings) -> Result<Option<Self>, Failure> {
         let Some(names) = &settings.names else { return Ok(None) };
         let mut naming = Self::new(names, node_number::random()?, 0, None)?;
@@ -125,7 +126,7 @@ impl Naming {
         })
     }
 
-    /// Returns the naming service in the form in which a stack uses it.
+    /// Returns the naming service as the interface that a stack uses.
     pub fn for_stacks(naming: Option<&Arc<Self>>) -> Option<Arc<dyn FindFarVolume>> {
         naming.map(|naming| Arc::clone(naming) as _)
     }
@@ -158,7 +159,7 @@ impl Naming {
         self.table.lock().own().stamp.gln
     }
 
-    /// Announces these volumes from now on.
+    /// Announces these volumes, in place of those announced before.
     pub fn tell(&self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) {
         if self.table.lock().tell(addresses, volumes) {
             if let Err(failure) = self.keep() {
@@ -168,7 +169,7 @@ impl Naming {
         }
     }
 
-    /// Writes the version of our record to the file, if it is not there yet.
+    /// Writes the version of this node's record to the file, if it is not there yet.
     fn keep(&self) -> Result<(), Failure> {
         let Some(path) = &self.kept else { return Ok(()) };
         let mut written = self.written.lock();
@@ -180,14 +181,14 @@ impl Naming {
         Ok(())
     }
 
-    /// Returns the location of a volume, as the seeds know it now; if no seed answers, as it was known before.
+    /// Returns the location of a volume as the seeds know it now, or the last known location if no seed answers.
     pub async fn locate(&self, volume: &VolumeName) -> Result<VolumeLocation, Unresolved> {
         self.ask_seeds().await;
         self.table.lock().resolve(volume, Instant::now())
     }
 
-    /// Returns the locations of our units that other nodes have with a higher generation, as known before; with
-    /// `asks`, as the seeds know now.
+    /// Returns the locations of those of `ours` that other nodes have with a higher generation: as known before, or
+    /// with `asks` as the seeds know now.
     pub async fn moved_on(
         &self,
         ours: &[NodeVolumeEntry],
@@ -249,8 +250,8 @@ impl Naming {
         }
     }
 
-    /// Returns everything that is known after asking the seeds. A volume that has just moved is then shown at
-    /// its new node; without asking, its former node would be shown until the next beat.
+    /// Asks the seeds and returns everything that is known then. A volume that has just moved is then shown at its
+    /// new node; without asking, it would be shown at its former node until the next beat.
     pub async fn known_by_seeds(&self) -> NamingStatus {
         self.ask_seeds().await;
         self.known()
@@ -279,18 +280,18 @@ impl Naming {
     }
 }
 
-/// The seeds are not asked again within this time: many volumes reconnect at once.
+/// Time within which the seeds are not asked again, because many volumes reconnect at once.
 const FRESH: Duration = Duration::from_millis(500);
-/// The same if no seed answered: the first caller has waited for all.
+/// Time within which silent seeds are not asked again: the first caller has waited on behalf of all.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Time-out of the first answer. A reconnect waits for it, and a command waits for the reconnect.
+/// Time-out of the first answer. A reconnect waits for it, and a host's command waits for the reconnect.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
 /// Time-out of the other answers after the first one.
 const GRACE: Duration = Duration::from_millis(200);
 /// Maximum number of addresses that are remembered as silent.
 const MOST_SILENT: usize = 256;
 
-/// The secret of all who take part.
+/// Reads the secret that all participants share.
 fn secret(names: &config::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let found = config::read_secret(names.secret_file.as_deref(), names.secret_env.as_deref());
     let found = found.map_err(|(message, remedy)| Failure::settings(message).remedy(remedy))?;
@@ -357,8 +358,8 @@ mod tests {
         assert!(known.nodes.iter().any(|node| node.volumes == [moved.clone()]), "{known:?}");
     }
 
-    /// A regression test: the volumes reconnect at the same time. If each asked the seeds separately, it would wait
-    /// for all others first.
+    /// Regression: all volumes reconnect at the same time. If each asked the seeds separately, it would first wait
+    /// for all others.
     #[tokio::test]
     async fn reconnects_of_many_volumes_wait_once_for_seeds_that_are_silent() {
         // A seed that accepts connections and never answers.

@@ -15,7 +15,7 @@ pub fn path(state: &Path) -> PathBuf {
     state.join("gln")
 }
 
-/// Reads the file, or makes a new number if there is none.
+/// Reads the file, or draws a new number if there is none.
 pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
     if let Some(found) = load(path)? {
         return Ok(found);
@@ -25,8 +25,7 @@ pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
     Ok((random()?, 0))
 }
 
-/// Reads the number from the file; `None` if there is no file and no record of a move beside it. Changes
-/// nothing.
+/// Reads the number from the file; `None` if there is no file and no record of a move next to it. Changes nothing.
 pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
     match atomic_file::read(path) {
         Ok(text) => {
@@ -37,7 +36,7 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
                 )
             })
         }
-        // Do not make up a new number: other nodes ask this node about its moves by the number that it had.
+        // Do not draw a new number: other nodes ask this node about its moves by its old number.
         Err(error) if error.kind() == ErrorKind::NotFound && has_moved(path) => {
             let moved = path.with_file_name("moved");
             let (path, moved) = (path.display(), moved.display());
@@ -54,7 +53,7 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
     }
 }
 
-/// Returns true if records of moves lie beside the file. An I/O error counts as none: reading the records
+/// Returns true if there are records of moves next to the file. An I/O error counts as none: reading the records
 /// reports it.
 fn has_moved(path: &Path) -> bool {
     let entries = std::fs::read_dir(path.with_file_name("moved")).into_iter().flatten().flatten();
@@ -74,7 +73,7 @@ pub fn keep(path: &Path, gln: Gln, version: u64) -> Result<(), Failure> {
     })
 }
 
-/// Returns a random number, which no other node has.
+/// Draws a random node number, which is practically unique.
 pub fn random() -> Result<Gln, Failure> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(Failure::new)?;

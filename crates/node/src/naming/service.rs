@@ -17,18 +17,19 @@ use transport::{ConnectionQuota, ReportLimiter};
 
 use super::{Naming, conversation, conversation::NamingTalkError};
 
-/// The interval of the signs of life. By default a node is stale after fifteen lost ones.
+/// Interval at which a node announces that it is alive. By default it is stale after fifteen lost
+/// announcements.
 const BEAT: Duration = Duration::from_secs(2);
-/// The most conversations at once, in all and with one address. One takes milliseconds; a stranger's at most 5
-/// s and 64 KiB. Beyond that, the address with the most conversations loses the one that has waited longest,
-/// unless its caller has proved that it knows the secret.
+/// Maximum number of concurrent conversations, in all and with one address. One takes milliseconds; one with
+/// an unauthorized caller at most 5 s and 64 KiB. Beyond that, the address with the most conversations loses
+/// the oldest one whose caller has not proved that it knows the secret.
 const CALLERS: usize = 64;
 const CALLERS_PER_ADDRESS: usize = 32;
-/// The most events about refused callers in ten seconds, of one address and of all addresses.
+/// Maximum number of events about refused callers in ten seconds, for one address and for all addresses.
 const REPORTS: u32 = 1;
 const REPORTS_IN_ALL: u32 = 10;
 
-/// Starts to listen. Dropping the result ends this and everything that belongs to it.
+/// Starts to listen. Dropping the result ends the listeners and all their tasks.
 pub async fn serve(
     naming: &Arc<Naming>,
     listen: &[SocketAddr],
@@ -57,12 +58,13 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
     let mut conversations = JoinSet::new();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // Probably there is no free file descriptor: wait until others have closed some.
+            // There is probably no free file descriptor: wait until others have been closed.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         while conversations.try_join_next().is_some() {}
-        // If all callers have proved that they know the secret, none gives way, and the new one is closed.
+        // If all callers have proved that they know the secret, none is displaced, and the new connection is
+        // closed.
         let place = callers.enter(address.ip(), CALLERS, CALLERS_PER_ADDRESS);
         let Some(place) = place.map(Arc::new) else { continue };
         let (naming, reports) = (Arc::clone(&naming), Arc::clone(&reports));
@@ -100,7 +102,7 @@ async fn tell(naming: Arc<Naming>) {
             let callees = [pick(&naming.seeds), pick(&others)].into_iter().flatten();
             futures_util::future::join_all(callees.map(|address| naming.call(address))).await;
         }
-        // Other nodes may have had a newer record of us.
+        // Other nodes may have had a newer version of this node's record.
         let kept = naming.keep();
         if let (Err(failure), true) = (&kept, is_kept) {
             tracing::error!(%failure, "cannot save the sequence number of announcements");
@@ -123,7 +125,7 @@ impl Naming {
     }
 }
 
-/// Returns a random one of them.
+/// Returns a random address of the list; `None` if it is empty.
 fn pick(addresses: &[String]) -> Option<&String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).ok()?;

@@ -12,7 +12,7 @@ use super::Naming;
 struct Finder {
     naming: Arc<Naming>,
     volume: VolumeName,
-    /// Whether connections use TLS: then only portals with TLS are usable, otherwise only those without.
+    /// True if connections use TLS: then only portals with TLS are usable, otherwise only those without.
     tls: bool,
 }
 
