@@ -65,7 +65,7 @@ impl fmt::Display for OpenFileChange {
             Self::Renamed => f.write_str("its file was renamed while in use"),
             Self::Replaced => f.write_str("another file took the name of its file while in use"),
             Self::CutShort { found, expected } => {
-                write!(f, "its file was cut short to {found} of {expected} bytes while in use")
+                write!(f, "its file was truncated to {found} of {expected} bytes while in use")
             }
         }
     }

@@ -101,7 +101,9 @@ impl Provisioning for CheckedVolume {
             if (1..=extent.blocks).contains(&allocation.blocks()) {
                 Ok(allocation)
             } else {
-                Err(Error::Device("the allocation told is of other blocks".into()))
+                Err(Error::Device(
+                    "the volume below reported the allocation of other blocks".into(),
+                ))
             }
         })
     }

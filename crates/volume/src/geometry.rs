@@ -80,7 +80,7 @@ impl Geometry {
     pub fn check_write(&self, lba: Lba, length: usize) -> Result<Extent, Error> {
         let block_size = self.block_size as usize;
         if !length.is_multiple_of(block_size) {
-            return Err(Error::Device("a write of a part of a block".into()));
+            return Err(Error::Device("the write does not consist of whole blocks".into()));
         }
         let blocks = u32::try_from(length / block_size).unwrap_or(u32::MAX);
         let extent = Extent { lba, blocks };

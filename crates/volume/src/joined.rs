@@ -65,7 +65,11 @@ impl JoinedVolume {
     pub fn new(members: Vec<Option<JoinedVolumeMember>>) -> Result<Self, Error> {
         let refused = |why: String| Err(Error::Device(why.into()));
         if members.len() > Self::PLACES {
-            return refused(format!("{} volumes are more than {}", members.len(), Self::PLACES));
+            return refused(format!(
+                "{} volumes exceed the maximum of {}",
+                members.len(),
+                Self::PLACES
+            ));
         }
         let mut geometries =
             members.iter().flatten().map(|member| (member, member.lower.geometry()));
@@ -116,7 +120,7 @@ impl JoinedVolume {
         for released in join_all(clean.map(|(_, member)| member.lower.extensions().release())).await
         {
             // If the release fails, the claim stays, and the member grants it to this log again later.
-            tracing::debug!(?released, "gave a claim back");
+            tracing::debug!(?released, "asked to release the claim on a volume without dirty data");
         }
     }
 

@@ -111,7 +111,9 @@ impl NamedFile {
             && found.is_ok_and(|is_own| is_own)
             && let Err(error) = std::fs::remove_file(&self.path)
         {
-            tracing::warn!(path = %self.path.display(), %error, "an unfinished file stays");
+            tracing::warn!(
+                path = %self.path.display(), %error, "an unfinished file cannot be removed"
+            );
         }
     }
 }
@@ -215,7 +217,7 @@ impl UntrustedLink {
     pub fn remedy(&self) -> String {
         let or = match &self.why {
             Untrusted::Link { .. } => {
-                format!("make the link anew as the user who serves: {}", self.link.display())
+                format!("create the link again as the user who serves: {}", self.link.display())
             }
             Untrusted::Owner { folder, .. } => {
                 format!("make the user who serves the owner of {}", folder.display())
@@ -353,7 +355,7 @@ mod tests {
             let error = READ.open(&link).expect_err("refused");
             let refused = UntrustedLink::of(&error).expect("as a link");
             assert!(error.to_string().contains("it belongs to user 65534"), "{error}");
-            assert!(refused.remedy().contains("make the link anew"), "{}", refused.remedy());
+            assert!(refused.remedy().contains("create the link again"), "{}", refused.remedy());
         }
     }
 

@@ -34,7 +34,7 @@ impl SliceVolume {
         let to_end = || self.lower.geometry().blocks.saturating_sub(self.start);
         let wanted = blocks.unwrap_or_else(to_end);
         if wanted < known {
-            let reason = format!("{wanted} blocks are less than the {known} it has");
+            let reason = format!("the slice has {known} blocks and cannot shrink to {wanted}");
             return Err(Error::Device(reason.into()));
         }
         self.set_blocks(wanted)
@@ -47,7 +47,10 @@ impl SliceVolume {
     pub(crate) fn set_blocks(&self, blocks: u64) -> Result<(), Error> {
         let all = self.lower.geometry().blocks;
         if blocks == 0 || self.start.checked_add(blocks).is_none_or(|end| end > all) {
-            let reason = format!("no {blocks} blocks from {} on in {all}", self.start);
+            let reason = format!(
+                "{blocks} blocks from block {} on do not fit into {all} blocks",
+                self.start
+            );
             return Err(Error::Device(reason.into()));
         }
         self.blocks.store(blocks, Ordering::Release);

@@ -310,7 +310,7 @@ impl FileVolume {
             let op = self.engine.start(&self.file, request).await;
             let _watch = self.ledger.watch(&op, range.clone());
             match self.engine.finish(&op).await {
-                Ok(0) => return Err(Error::Device("the file takes no more bytes".into())),
+                Ok(0) => return Err(Error::Device("the system wrote no bytes to the file".into())),
                 Ok(bytes) => {
                     let bytes = bytes.min(data.len());
                     data = data.slice(bytes, data.len() - bytes);

@@ -61,7 +61,7 @@ impl FileVolumeOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum FileVolumeOpenError {
     /// The block size is neither 512 nor 4096, or the size is not a multiple of it.
-    #[error("{0:?}: blocks are 512 or 4096 bytes, and a size is a whole number of them")]
+    #[error("{0:?}: the block size must be 512 or 4096 bytes, and the size a multiple of it")]
     BlockSize(PathBuf),
     /// The file has less than one block.
     #[error("{0:?} is empty")]
@@ -309,8 +309,8 @@ fn settle_name(path: &Path, was_empty: bool) -> io::Result<()> {
         Err(error) if !was_empty => {
             tracing::warn!(
                 path = %path.display(), %error,
-                "the folder of the file cannot be synced: if the file was made a moment ago, a power cut may \
-                 take its name"
+                "the folder of the file cannot be synced: if the file was just created, a power cut \
+                 may remove its name"
             );
             Ok(())
         }

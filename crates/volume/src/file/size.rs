@@ -88,8 +88,12 @@ impl FileVolume {
         let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         let is_file = self.synced.metadata()?.is_file();
         let size = match bytes {
-            Some(_) if !is_file => return wrong("a block device grows elsewhere".to_owned()),
-            Some(_) if self.geometry.read_only => return wrong("it is read-only".to_owned()),
+            Some(_) if !is_file => {
+                return wrong("the size of a block device cannot be set here".to_owned());
+            }
+            Some(_) if self.geometry.read_only => {
+                return wrong("the volume is read-only".to_owned());
+            }
             Some(size) if !size.is_multiple_of(block_size) => {
                 return wrong(format!("{size} bytes are not a whole number of blocks"));
             }
@@ -100,7 +104,7 @@ impl FileVolume {
             }
         };
         if size < before {
-            return wrong(format!("it has {before} bytes, and cannot shrink to {size}"));
+            return wrong(format!("the volume has {before} bytes and cannot shrink to {size}"));
         }
         if size > before && bytes.is_some() {
             self.synced.set_len(size)?;

@@ -62,7 +62,7 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<MirrorLabelScan, 
     let read = half.read(Extent { lba: Lba(0), blocks: blocks + 1 }).await;
     let bytes = read.map_err(failed)?.into_bytes();
     if bytes.len() <= 2 * LABEL_BYTES {
-        return Err(failed(Error::Device("it returned fewer bytes".into())));
+        return Err(failed(Error::Device("the read returned fewer bytes than requested".into())));
     }
     let copies = [
         MirrorLabel::decode(&bytes[..LABEL_BYTES]),

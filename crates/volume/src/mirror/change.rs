@@ -90,7 +90,7 @@ impl MirrorCore {
             self.no_doubt(extent);
         }
         drop(under_way);
-        if done { Ok(()) } else { Err(Error::Device("no half of the mirror is there".into())) }
+        if done { Ok(()) } else { Err(Error::Device("no leg of the mirror can be used".into())) }
     }
 
     pub(super) async fn flush(self: Arc<Self>) -> Result<(), Error> {
@@ -110,7 +110,7 @@ impl MirrorCore {
                 self.lose(half, device, &error).await?;
             }
         }
-        if done { Ok(()) } else { Err(Error::Device("no half of the mirror is there".into())) }
+        if done { Ok(()) } else { Err(Error::Device("no leg of the mirror can be used".into())) }
     }
 
     /// Waits until blocks may be changed, and marks their regions as dirty.

@@ -89,7 +89,7 @@ impl MirrorCore {
             _ if extent.blocks > 1 => return Ok(false),
             (Err(_), Err(error)) => {
                 let block = extent.lba.0;
-                tracing::error!(block, %error, "no half of the mirror can read a block");
+                tracing::error!(block, %error, "no leg of the mirror can read a block");
                 self.state.lock().doubt.insert(block, 0);
                 return Ok(true);
             }
@@ -203,7 +203,7 @@ impl MirrorCore {
         let extent = Extent { lba: Lba(block), blocks: (end - block) as u32 };
         let copied = match self.in_sync().pop() {
             Some(from) => self.copy(extent, &from, to).await,
-            None => Err(Error::Device("the other half does not hold everything".into())),
+            None => Err(Error::Device("the other leg does not hold all blocks".into())),
         };
         if let Err(error) = copied {
             let _ = self.lose(half, to, &error).await;
@@ -217,7 +217,7 @@ impl MirrorCore {
     /// leg and stay doubtful: one bad sector must not prevent the redundancy of all others.
     async fn copy(&self, extent: Extent, from: &(usize, Stack), to: &Stack) -> Result<(), Error> {
         let (only, from) = from;
-        let failed = |error| Error::Device(format!("the other half: {error}").into());
+        let failed = |error| Error::Device(format!("the other leg: {error}").into());
         match from.read(extent).await {
             Ok(data) => return to.write(extent.lba, data, Durability::Volatile).await,
             Err(error) if !is_medium(&error) => return Err(failed(error)),
@@ -311,7 +311,7 @@ impl MirrorCore {
         };
         match welcomed {
             Ok(()) => {
-                tracing::info!(half = half + 1, "both halves of the mirror hold everything");
+                tracing::info!(half = half + 1, "both legs of the mirror hold all blocks");
                 let mut state = self.state.lock();
                 state.dirty = dirty.into_iter().map(|region| (region, 0)).collect();
                 state.halves[half].standing = MirrorLegStatus::InSync;
@@ -348,10 +348,9 @@ impl MirrorCore {
             return Err(error);
         }
         Err(match self.in_sync().is_empty() {
-            true => Error::Device("no half of the mirror is there".into()),
+            true => Error::Device("no leg of the mirror can be used".into()),
             false => {
-                let reason =
-                    "the halves of the mirror differed, and the one in use was lost".into();
+                let reason = "the legs of the mirror differed, and the leg in use was lost".into();
                 Error::Medium { extent, reason }
             }
         })
@@ -409,7 +408,11 @@ impl MirrorCore {
         match device.write(extent.lba, data, Durability::Stable).await {
             Ok(()) => {
                 self.mended.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(half = half + 1, block = extent.lba.0, "mended from the other half");
+                tracing::warn!(
+                    half = half + 1,
+                    block = extent.lba.0,
+                    "repaired from the other leg"
+                );
                 true
             }
             Err(error) => self.lose(half, &device, &error).await.is_ok(),

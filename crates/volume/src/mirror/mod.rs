@@ -37,7 +37,7 @@ use pair::{Labels, MirrorCore, MirrorLeg, MirrorState, region_blocks, slice};
 #[derive(Debug, thiserror::Error)]
 pub enum MirrorError {
     /// A leg cannot be read or written.
-    #[error("half {} of the mirror cannot be used: {error}", half + 1)]
+    #[error("leg {} of the mirror cannot be used: {error}", half + 1)]
     Io {
         /// Index of the leg: 0 or 1.
         half: usize,
@@ -45,7 +45,7 @@ pub enum MirrorError {
         error: Error,
     },
     /// A leg holds other data than a mirror.
-    #[error("half {} of the mirror holds something else, or both its labels are damaged", half + 1)]
+    #[error("leg {} of the mirror holds other data, or both its labels are damaged", half + 1)]
     NotAHalf {
         /// Index of the leg: 0 or 1.
         half: usize,
@@ -55,7 +55,10 @@ pub enum MirrorError {
         other_is_whole: bool,
     },
     /// A leg was written by a newer program.
-    #[error("half {} of the mirror has format version {version}, this program knows 1", half + 1)]
+    #[error(
+        "leg {} of the mirror has format version {version}; this program supports version 1",
+        half + 1
+    )]
     Version {
         /// Index of the leg: 0 or 1.
         half: usize,
@@ -63,18 +66,18 @@ pub enum MirrorError {
         version: u32,
     },
     /// A leg has another block size than the mirror, or too few blocks.
-    #[error("half {} of the mirror is too small for it, or has other blocks", half + 1)]
+    #[error("leg {} of the mirror is too small, or has another block size", half + 1)]
     TooSmall {
         /// Index of the leg: 0 or 1.
         half: usize,
     },
     /// The legs belong to different mirrors.
-    #[error("the halves are not of one mirror")]
+    #[error("the legs belong to different mirrors")]
     Strangers,
     /// Each leg was used without the other one.
     #[error(
-        "both halves of the mirror went on without the other: the first is of epoch {}, the second \
-         of {}; leave out the one whose writes are to be given up",
+        "each leg of the mirror was used without the other: the first has epoch {}, the second \
+         epoch {}; leave out the leg whose writes are to be discarded",
         epochs[0], epochs[1]
     )]
     Split {
@@ -84,8 +87,8 @@ pub enum MirrorError {
     /// A leg is missing or blank, and the label of the other leg, which has this epoch, does not say that it was used
     /// alone.
     #[error(
-        "half {} of the mirror is not there, and may have newer content than the other one, which \
-         is of epoch {epoch}",
+        "leg {} of the mirror is missing and may have newer data than the other one, which has \
+         epoch {epoch}",
         half + 1
     )]
     Absent {
@@ -95,7 +98,7 @@ pub enum MirrorError {
         epoch: u64,
     },
     /// The mirror cannot change its size now.
-    #[error("the mirror does not get another size: {0}")]
+    #[error("the mirror cannot be resized: {0}")]
     Size(&'static str),
 }
 
@@ -188,7 +191,7 @@ impl Mirror {
         let mut index = 0;
         let halves = halves.map(|device| {
             let standing = match (&device, right) {
-                (None, _) => MirrorLegStatus::Out("it is not there".into()),
+                (None, _) => MirrorLegStatus::Out("the leg is missing".into()),
                 (Some(_), Some(right)) if right != index => MirrorLegStatus::Filling(0),
                 (Some(_), _) => MirrorLegStatus::InSync,
             };
@@ -309,7 +312,7 @@ impl Mirror {
     /// # Errors
     /// The other leg does not hold all blocks, or cannot record the loss.
     pub async fn release(&self, half: usize) -> Result<(), MirrorError> {
-        let error = Error::Device("it was let go of".into());
+        let error = Error::Device("the leg was released".into());
         self.give_up(half, &error).await?;
         let mut state = self.pair.state.lock();
         let half = &mut state.halves[half];
@@ -324,12 +327,13 @@ impl Mirror {
     pub async fn replace(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
         let pair = &self.pair;
         pair.fits(half, &device)?;
-        let error = Error::Device("it was replaced".into());
+        let error = Error::Device("the leg was replaced".into());
         self.give_up(half, &error).await?;
         {
             let mut state = pair.state.lock();
             // Write no block to the device while its label may say that it is complete.
-            let standing = MirrorLegStatus::Out("it is not void yet".into());
+            let standing =
+                MirrorLegStatus::Out("the labels of the new leg are not written yet".into());
             // The mirror may have been resized in the meantime.
             pair.fits(half, &device)?;
             state.halves[half] = MirrorLeg::new(Some(device), pair.geometry(), standing);
@@ -354,7 +358,7 @@ impl Mirror {
     pub async fn resize(&self, blocks: u64) -> Result<(), MirrorError> {
         // Run in a task, so that it ends even if the caller drops the call: labels and size have to agree.
         let ended = tokio::spawn(Arc::clone(&self.pair).resize(blocks)).await;
-        ended.unwrap_or(Err(MirrorError::Size("it was closed during the call")))
+        ended.unwrap_or(Err(MirrorError::Size("the mirror was closed during the call")))
     }
 
     /// Returns the bytes at the beginning of a leg that are not blocks of the mirror.

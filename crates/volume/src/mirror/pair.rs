@@ -200,7 +200,7 @@ impl MirrorCore {
         label: &mut MirrorLabel,
     ) -> Result<(), Error> {
         let device = self.state.lock().halves[half].device.clone();
-        let Some(device) = device else { return Err(Error::Device("it is not there".into())) };
+        let Some(device) = device else { return Err(Error::Device("the leg is missing".into())) };
         label.count = labels.counts[half] + 1;
         let blocks = LABEL_BYTES as u64 / u64::from(self.shape.block_size);
         let lba = Lba(label.count % 2 * blocks);
@@ -259,7 +259,7 @@ impl MirrorCore {
                 MirrorLegStatus::Out(_) => return Ok(()),
                 // The leg was not in sync, so no label has to record the loss.
                 MirrorLegStatus::Filling(_) => {
-                    tracing::error!(half = half + 1, %error, "a half of the mirror cannot be filled");
+                    tracing::error!(half = half + 1, %error, "a leg of the mirror cannot be filled");
                     state.halves[half].standing = MirrorLegStatus::Out(error.to_string().into());
                     return Ok(());
                 }
@@ -282,7 +282,10 @@ impl MirrorCore {
             (labels.alone, labels.number) = before;
             return Err(error);
         }
-        tracing::error!(half = half + 1, %error, "a half of the mirror is lost; going on with the other");
+        tracing::error!(
+            half = half + 1, %error,
+            "a leg of the mirror is lost; the mirror continues with the other leg"
+        );
         let mut state = self.state.lock();
         state.alone = labels.told();
         state.dirty.clear();

@@ -20,7 +20,7 @@ impl MirrorCore {
         if blocks == 0 || region_blocks(&shape) != self.region_blocks {
             // With another region size, the dirty bits in the labels would stand for other blocks than
             // before.
-            let why = "its labels would note what is written in regions of another size";
+            let why = "its labels would need regions of another size";
             return Err(MirrorError::Size(why));
         }
         let _held = self.hold(0, u64::MAX).await;
@@ -62,7 +62,7 @@ impl MirrorCore {
         let state = self.state.lock();
         let whole = state.halves.iter().filter(|half| half.standing == MirrorLegStatus::InSync);
         let devices: Vec<_> = whole.filter_map(|half| half.device.clone()).collect();
-        devices.try_into().map_err(|_| MirrorError::Size("a half is lost or being filled"))
+        devices.try_into().map_err(|_| MirrorError::Size("a leg is lost or being filled"))
     }
 
     /// Sets the number of blocks for which the legs accept calls.
