@@ -183,7 +183,7 @@ impl CacheEventFigures<'_> {
             ),
             Level::Full if self.goes_past() => tracing::error!(
                 volume, %log, dirty, far_side, remedy,
-                "the log is full: writes go past it to the far volume, at its speed"
+                "the log is full: writes bypass it and are as slow as the far volume"
             ),
             Level::Full => tracing::error!(
                 volume, %log, dirty, far_side, remedy,
@@ -200,15 +200,15 @@ impl CacheEventFigures<'_> {
         match change {
             FarVolumeTransition::Away => tracing::warn!(
                 volume, %log, dirty, lasts, far_side,
-                "the far volume does not answer: what is written stays in the log until it does"
+                "the far volume does not answer: dirty data stays in the log until it answers"
             ),
             FarVolumeTransition::Answers => {
                 tracing::info!(volume, %log, dirty, "the far volume answers again");
             }
             FarVolumeTransition::Refuses => tracing::warn!(
                 volume, %log, dirty, lasts, far_side,
-                "the far volume refuses what destage sends: what is written stays in the log; \
-                 remove the cause there, and destage goes on by itself"
+                "the far volume refuses what destage sends: dirty data stays in the log; remove the cause \
+                 there, and destage continues by itself"
             ),
             FarVolumeTransition::Takes => {
                 tracing::info!(volume, %log, dirty, "the far volume takes destage again");
@@ -232,9 +232,9 @@ impl CacheEventFigures<'_> {
         let counted = self.counted;
         let error = counted.lower.error.as_deref().unwrap_or("no answer");
         match (self.link, counted.lower.away_ms, counted.lower.refuses_ms) {
-            (Some((time, why)), ..) => format!("away for {} s: {why}", time.as_secs()),
-            (_, Some(ms), _) => format!("away for {} s: {error}", ms / 1000),
-            (.., Some(ms)) => format!("it refuses destage for {} s: {error}", ms / 1000),
+            (Some((time, why)), ..) => format!("no connection for {} s: {why}", time.as_secs()),
+            (_, Some(ms), _) => format!("no answer for {} s: {error}", ms / 1000),
+            (.., Some(ms)) => format!("destage refused for {} s: {error}", ms / 1000),
             _ if counted.destage.paused_ms.is_some() => "destage is paused".to_owned(),
             _ if counted.destage.rate_limit == Some(0) => "destage may send nothing now".to_owned(),
             _ => "it answers".to_owned(),
@@ -245,15 +245,15 @@ impl CacheEventFigures<'_> {
     fn remedy(&self) -> String {
         let counted = self.counted;
         let first = if self.link.is_some() || counted.lower.away_ms.is_some() {
-            "bring the far volume back"
+            "make the far volume available again"
         } else if counted.lower.refuses_ms.is_some() {
             "remove the cause of the far volume's error"
         } else if counted.destage.paused_ms.is_some() {
-            "let destage go on with `forebay gateway resume`"
+            "resume destage with `forebay gateway resume`"
         } else if counted.destage.rate_limit.is_some() {
             "give destage a higher rate with `forebay gateway rate`"
         } else {
-            "let the hosts write less, since destage is slower than they are"
+            "let the hosts write less, because destage is slower than their writes"
         };
         format!("{first}, or make the log larger with `forebay gateway log-resize`")
     }
@@ -430,8 +430,11 @@ mod tests {
         let link = Some((Duration::from_secs(61), "no answer in time".into()));
         let (_, far_side, remedy, goes_past) =
             words(CacheStatistics { order: order(), ..CacheStatistics::default() }, link);
-        assert_eq!(far_side, "away for 61 s: no answer in time");
-        assert!(remedy.starts_with("bring the far volume back") && !goes_past, "{remedy}");
+        assert_eq!(far_side, "no connection for 61 s: no answer in time");
+        assert!(
+            remedy.starts_with("make the far volume available again") && !goes_past,
+            "{remedy}"
+        );
         let lower = LowerStatistics {
             refuses_ms: Some(61_500),
             error: Some("no space left".into()),
@@ -439,7 +442,7 @@ mod tests {
         };
         let refuses = CacheStatistics { lower, ..CacheStatistics::default() };
         let (_, far_side, remedy, _) = words(refuses, None);
-        assert_eq!(far_side, "it refuses destage for 61 s: no space left");
+        assert_eq!(far_side, "destage refused for 61 s: no space left");
         assert!(remedy.starts_with("remove the cause"), "{remedy}");
         let destage = DestageStatistics { paused_ms: Some(1), ..DestageStatistics::default() };
         let paused = CacheStatistics { destage, ..CacheStatistics::default() };

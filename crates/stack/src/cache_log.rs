@@ -158,9 +158,11 @@ pub async fn describe_log(settings: &CacheLayerSettings, log: &Stack) -> Result<
         members => {
             let each = members.iter().zip(&info.dirty_of_members).map(|(member, dirty)| {
                 let what = match member.given_up {
-                    Some(given_up) => format!("given up, with {}", about(given_up.slots * 4096)),
+                    Some(given_up) => {
+                        format!("removed, with {} discarded", about(given_up.slots * 4096))
+                    }
                     None if *dirty > 0 => format!(
-                        "{}, {} of it not there yet",
+                        "{}, {} not destaged yet",
                         about(member.geometry.bytes()),
                         about(dirty * 4096)
                     ),
@@ -172,9 +174,8 @@ pub async fn describe_log(settings: &CacheLayerSettings, log: &Stack) -> Result<
         }
     };
     let text = format!(
-        "the log {path} belongs to {owners}{encrypted}, opened {} times, last {stopped}; {} of {} \
-         in \
-         use, {} not at the lower volume yet",
+        "the log {path} belongs to {owners}{encrypted}, opened {} times, last {stopped}; {} of {} in use, {} \
+         not destaged yet",
         info.generation,
         about(info.used_blocks * 4096),
         about(info.log_blocks * 4096),

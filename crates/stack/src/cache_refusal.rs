@@ -46,7 +46,7 @@ pub fn not_opened(settings: &config::CacheLayerSettings, error: &CacheOpenError)
 /// Returns the message and the remedy for a log that cannot be used.
 pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> Failure {
     let remedy = match error {
-        CacheOpenError::Settings(_) => "change that setting of the cache".to_owned(),
+        CacheOpenError::Settings(_) => "correct that setting of the cache".to_owned(),
         CacheOpenError::Log(_)
         | CacheOpenError::NotALog
         | CacheOpenError::Version { .. }
@@ -58,8 +58,8 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
         | CacheOpenError::LogMissing { .. }
         | CacheOpenError::Dirty { .. } => log_remedy(settings, error),
         CacheOpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
-            "name the key file that it was encrypted with as `log_key`; a log gets another key when it \
-             is opened with nothing in it"
+            "name the key file with which it was encrypted as `log_key`; an empty log accepts another key when \
+             it is opened"
                 .into()
         }
         CacheOpenError::Key(KeyRefusal::Needless) => {
@@ -76,22 +76,23 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
         | CacheOpenError::GivenUp { .. }
         | CacheOpenError::Beyond { .. } => member_remedy(settings, error),
         CacheOpenError::Claim(reason) => claim_remedy(settings, reason),
-        CacheOpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
-             cache on the remote layer itself; or take `pair` away from the cache"
+        CacheOpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and \
+                                      put the cache directly on the remote layer; or remove `pair` from the \
+                                      cache"
             .into(),
-        CacheOpenError::Unwitnessed => "bring the partner or the node back".into(),
+        CacheOpenError::Unwitnessed => "start the partner or the node".into(),
     };
     Failure::new(format!("cannot use the log {}: {error}", settings.log.display())).remedy(remedy)
 }
 
 /// The last part of remedies for a log or an NVRAM that lacks acknowledged writes.
-const ACCEPT_LOSS: &str = "set `accept_loss = true` for one start to go on with what is whole, and check what is on the \
-                           volume then";
+const ACCEPT_LOSS: &str = "set `accept_loss = true` for one start to continue with the undamaged data, and \
+                           check the content of the volume then";
 
 /// Returns the instructions to discard the log together with its record.
 fn give_up_with_record(settings: &config::CacheLayerSettings) -> String {
     format!(
-        "{}, and give up its record (`{}`)",
+        "{}, and remove its record (`{}`)",
         give_up_log(settings),
         config::forget_command(&settings.config, &settings.log, true)
     )
@@ -103,7 +104,7 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
     let zero = give_up_with_record(settings);
     match error {
         CacheOpenError::NotALog => {
-            format!("name the right file or device; to give up what this one holds, {zero}")
+            format!("name the right file or device; to discard the content of this one, {zero}")
         }
         CacheOpenError::Version { found, supported, .. } if found > supported => {
             "use the newer Forebay".into()
@@ -114,8 +115,9 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
         ),
         CacheOpenError::Size(_) => "give it another `log_size`, or another device".into(),
         CacheOpenError::Truncated { recorded, .. } => format!(
-            "bring back the whole log; if it is gone for good, give the file its former length (`truncate -s {} \
-             {path}`) and start; if acknowledged writes are missing from it then, {ACCEPT_LOSS}",
+            "restore the complete log; if it is lost, give the file its former length \
+             (`truncate -s {} {path}`) and start; if acknowledged writes are missing from it then, \
+             {ACCEPT_LOSS}",
             recorded.saturating_mul(4096)
         ),
         CacheOpenError::OtherVolume { .. } => format!(
@@ -126,13 +128,13 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
             "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
              `forebay status`), then {zero}"
         ),
-        CacheOpenError::Missing(_) => format!("bring back the undamaged log, or {ACCEPT_LOSS}"),
+        CacheOpenError::Missing(_) => format!("restore the undamaged log, or {ACCEPT_LOSS}"),
         CacheOpenError::LogMissing { .. } => format!(
-            "put the log back under {path}; to go on with a new one, and lose what that log had, set \
+            "put the log back under {path}; to continue with a new one, and lose the content of that log, set \
              `accept_loss = true` for one start"
         ),
-        CacheOpenError::Dirty { .. } => format!("let it drain, or {zero}"),
-        _ => "see to the log's disk; what it holds may be needed".into(),
+        CacheOpenError::Dirty { .. } => format!("drain it, or {zero}"),
+        _ => "check the disk of the log; its content may be needed".into(),
     }
 }
 
@@ -143,9 +145,9 @@ fn nvram_remedy(error: &CacheOpenError) -> String {
             format!("name the NVRAM file that belongs to it with `nvram`, or {ACCEPT_LOSS}")
         }
         CacheOpenError::NvramBehind { .. } => {
-            format!("bring back the newest NVRAM file, or {ACCEPT_LOSS}")
+            format!("restore the newest NVRAM file, or {ACCEPT_LOSS}")
         }
-        _ => "see to where the NVRAM file lies; what it holds is needed".into(),
+        _ => "check the storage of the NVRAM file; its content is needed".into(),
     }
 }
 
@@ -162,8 +164,8 @@ fn copy_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
             "if the far volume is at a Forebay node, end the claim there (`forebay claim drop TARGET/LUN \
              --lose-dirty-data`), ",
         ),
-        _ => "let the user who serves read and write that file, or restore it; or, if log and NVRAM were not put back \
-              from a copy, delete it"
+        _ => "give the user of this process read and write access to that file, or restore it; or, if log and \
+              NVRAM were not restored from a copy, delete it"
             .into(),
     }
 }
@@ -173,17 +175,17 @@ fn member_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) 
     let zero = give_up_with_record(settings);
     match error {
         CacheOpenError::Absent { .. } => format!(
-            "serve that volume with this common cache again until the log is drained (`forebay gateway \
-             drain`), and take it out then; if it is gone for good, `forebay gateway give-up` it; to give \
-             up what the log holds of all of them, {zero}"
+            "serve that volume with this common cache again until the log is drained \
+             (`forebay gateway drain`), and remove it then; if it is lost, `forebay gateway give-up` it; to \
+             discard the log's data of all volumes, {zero}"
         ),
         CacheOpenError::GivenUp { .. } => {
-            "take its unit out of the settings; or have it taken in anew as it is \
-             at its far side: `forebay gateway take-in`"
+            "remove its unit from the settings; or add it again with the content of its far volume: \
+             `forebay gateway take-in`"
                 .into()
         }
         _ => {
-            format!("bring back the undamaged log; to give up what it holds of all of them, {zero}")
+            format!("restore the undamaged log; to discard its data of all volumes, {zero}")
         }
     }
 }
@@ -194,7 +196,7 @@ fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
         let path = quoted(&settings.log);
         return format!(
             "the log of this gateway that has the claim is missing, or another gateway has the same \
-             `initiator_name`: put that log back under {path}; if it is gone for good, at the node: \
+             `initiator_name`: put that log back under {path}; if it is lost, at the node: \
              `forebay claim drop TARGET/LUN --lose-dirty-data`"
         );
     }
@@ -205,8 +207,8 @@ fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
         );
     }
     if reason.contains(initiator::NODE_IS_OLDER) {
-        return "bring back the node's newest `state` folder and volume; if they are gone for good, set `accept_loss = \
-                true` for one start, and check what is on the volume then"
+        return "restore the node's newest `state` folder and volume; if they are lost, set \
+                `accept_loss = true` for one start, and check the content of the volume then"
             .to_owned();
     }
     "see `forebay claim show` at the node for who has it; if this log is to be taken up here in place of its former \
@@ -221,9 +223,9 @@ fn older_log(settings: &config::CacheLayerSettings, first: &str) -> String {
     let nvram = nvram
         .map_or_else(String::new, |path| format!(", remove the NVRAM (`rm {}`)", quoted(path)));
     format!(
-        "bring back the newest log and NVRAM. If they are gone for good, give this copy up: {first}{}{nvram}, \
-         remove the log's record (`{}`), and start; the volume then keeps what it has, and writes that only this \
-         log holds are lost. `accept_loss = true` does the opposite: it writes the older data of this copy over \
+        "restore the newest log and NVRAM. If they are lost, discard this copy: {first}{}{nvram}, remove the \
+         log's record (`{}`), and start; the volume then keeps its content, and writes that only this log \
+         holds are lost. `accept_loss = true` does the opposite: it writes the older data of this copy over \
          newer data of the volume",
         give_up_log(settings),
         config::forget_command(&settings.config, &settings.log, true)

@@ -72,7 +72,7 @@ fn refuse_twins(stacks: &[OpeningStack<'_>]) -> Result<(), Failure> {
             let name = |stack: &OpeningStack<'_>| format!("{}/{}", stack.target, stack.unit.lun);
             let (one, other) = (name(same), name(stack));
             let what = format!("{one} and {other} are the same volume ({})", stack.identity);
-            return Err(Failure::new(what).remedy("take one of them out of the common cache"));
+            return Err(Failure::new(what).remedy("remove one of them from the common cache"));
         }
     }
     Ok(())

@@ -128,8 +128,8 @@ impl ConfirmedFiles {
                 if !self.has_failed.swap(true, Ordering::Relaxed) {
                     tracing::error!(
                         path = %path.display(), %error,
-                        "the newest confirmed write of the log cannot be noted: an older copy of log and NVRAM \
-                         may not be recognized"
+                        "the newest confirmed write of the log cannot be recorded: an older copy of log and \
+                         NVRAM may not be recognized"
                     );
                 }
             }

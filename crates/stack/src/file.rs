@@ -151,8 +151,7 @@ pub fn refusal(error: &FileVolumeOpenError) -> Failure {
         }
         FileVolumeOpenError::NoStorage(_) => "name a file or a block device".into(),
         FileVolumeOpenError::WrongSize { found, .. } => format!(
-            "leave `size` (or `log_size`) out to use it as it is, write \"{}\", or name another \
-             file",
+            "omit `size` (or `log_size`) to use its present size, write \"{}\", or name another file",
             config::quantity::Size(*found)
         ),
     };
@@ -167,14 +166,14 @@ pub fn io_remedy(error: &std::io::Error, path: &Path) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match error.kind() {
         std::io::ErrorKind::NotFound if folder.is_some_and(|folder| !folder.exists()) => {
-            format!("make its folder first: mkdir -p {}", folder.unwrap_or(path).display())
+            format!("create its folder first: mkdir -p {}", folder.unwrap_or(path).display())
         }
         std::io::ErrorKind::NotFound => "give its `size` (or `log_size`), and it is made".into(),
         std::io::ErrorKind::PermissionDenied => {
             "run as a user who may read and write it, or change its mode".into()
         }
         std::io::ErrorKind::StorageFull => "make room on its file system, or ask for less".into(),
-        _ => "see to what the system says".into(),
+        _ => "remove the cause that the system reports".into(),
     }
 }
 

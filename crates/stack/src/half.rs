@@ -42,7 +42,7 @@ impl LocalHalf {
             tracing::warn!(
                 log = %settings.log.display(),
                 reason = loss.reason,
-                "this half of the log may lack acknowledged writes: the partner has them"
+                "this leg of the log may lack acknowledged writes: the partner has them"
             );
         }
         found
@@ -76,7 +76,7 @@ pub async fn check(settings: &CacheLayerSettings, half: &Stack) -> Result<(), Fa
 
 fn not_a_half(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
     let path = settings.log.display();
-    Failure::new(format!("{path} cannot be the half of a log: {error}"))
+    Failure::new(format!("{path} cannot be the leg of a log: {error}"))
         .remedy("name the right file or device")
 }
 
@@ -85,28 +85,27 @@ fn refusal(settings: &CacheLayerSettings, error: &BufferError) -> Failure {
     let log = settings.log.display();
     let nvram = settings.nvram.as_deref().map(quoted).unwrap_or_default();
     let remedy = match error {
-        BufferError::Disk(_) => "see to the disk of the log; what it holds may be needed".to_owned(),
+        BufferError::Disk(_) => "check the disk of the log; its content may be needed".to_owned(),
         BufferError::Needed => {
-            "name the NVRAM file as before (`nvram`), and keep `report = \"immediate\"`; after a clean \
-             stop of this gateway both may be left out"
+            "name the NVRAM file as before (`nvram`), and keep `report = \"immediate\"`; after a clean stop of \
+             this gateway both may be removed from the settings"
                 .into()
         }
         BufferError::OthersMemory => format!(
-            "name the NVRAM file of this log; if nobody needs what is in {nvram}, remove the file: this \
-             half of the log is then filled from the partner's"
+            "name the NVRAM file of this log; if the content of {nvram} is not needed, remove the file: this \
+             leg of the log is then filled from the partner's"
         ),
         BufferError::Half(_) => "name the right file or device".into(),
         BufferError::NoPlace => {
             "start without `nvram` and with `report = \"after-complete\"`; to use an NVRAM, drain the log \
-             (`forebay gateway drain`), stop both gateways, move both halves away, and start with `nvram`"
+             (`forebay gateway drain`), stop both gateways, move both legs away, and start with `nvram`"
                 .into()
         }
         BufferError::Version(_) => "use the newer Forebay".into(),
         BufferError::Memory(_) => {
-            "put the NVRAM file on storage that works; this half of the log is then filled from the \
-             partner's"
+            "put the NVRAM file on storage that works; this leg of the log is then filled from the partner's"
                 .into()
         }
     };
-    Failure::new(format!("cannot use the half of the log {log}: {error}")).remedy(remedy)
+    Failure::new(format!("cannot use the leg of the log {log}: {error}")).remedy(remedy)
 }

@@ -75,22 +75,24 @@ pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Fai
             let failure = Failure::new(format!("cannot read the volume's key {shown}: {error}"));
             match error.kind() {
                 io::ErrorKind::NotFound => failure.remedy(format!(
-                    "bring it back: what is encrypted cannot be read without it; for a new \
-                     volume, make it with `forebay key {shown}`"
+                    "restore it: the encrypted data cannot be read without it; for a new volume, create it \
+                     with `forebay key {shown}`"
                 )),
                 _ => failure,
             }
         }
     })?;
     let key = locked.unlock(&bytes).map_err(|refusal| match refusal {
-        KeyUnlockError::NoKeyFile => Failure::new(format!("{shown} is no key file, or damaged"))
-            .remedy("bring back a copy of it: what is encrypted cannot be read without it"),
+        KeyUnlockError::NoKeyFile => {
+            Failure::new(format!("{shown} is not a key file, or is damaged"))
+                .remedy("restore it from a copy: the encrypted data cannot be read without it")
+        }
         KeyUnlockError::OtherSecret => Failure::new(format!("the secret does not unlock {shown}"))
-            .remedy("name the secret that it was made with, or the key file of this volume"),
+            .remedy("name the secret with which it was created, or the key file of this volume"),
     })?;
     // Remove what a crash during a renewal has left. The present key has been read, so nothing has to wait for this.
     if let Err(error) = locked.end_renewal() {
-        tracing::warn!(file = %shown, %error, "what is left of an erased key cannot be removed");
+        tracing::warn!(file = %shown, %error, "the old file of an erased key cannot be removed");
     }
     Ok((key, KeyFile(Arc::new(locked))))
 }
@@ -104,7 +106,7 @@ fn unlocking(file: Option<&Path>, env: Option<&str>) -> Result<Zeroizing<Vec<u8>
             let message = format!("{place} has fewer than {SECRET_BYTES} characters");
             Err(Failure::settings(message).remedy(remedy))
         }
-        None => Err(Failure::settings("a secret has to lock the key").remedy(remedy)),
+        None => Err(Failure::settings("the key file needs a secret").remedy(remedy)),
     }
 }
 

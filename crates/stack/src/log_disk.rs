@@ -80,12 +80,12 @@ impl LogDisk {
     /// Opens a leg of a mirror again, under its path in the settings, and fills it.
     pub async fn renew(&self, half: usize) -> Result<(), Failure> {
         let (Some(mirror), Some(second)) = (&self.mirror, &self.settings.log_mirror) else {
-            return Err(Failure::new("the log is no mirror")
-                .remedy("set `log_mirror`; the half of a pair's partner is filled by itself"));
+            return Err(Failure::new("the log is not mirrored")
+                .remedy("set `log_mirror`; the leg of a pair's partner is filled automatically"));
         };
         let path = if half == 0 { &self.settings.log } else { second };
         let told = |error: MirrorError| {
-            Failure::new(error).remedy("see what `forebay status` says of its halves")
+            Failure::new(error).remedy("see `log_halves` in `forebay status --all`")
         };
         mirror.release(half).await.map_err(told)?;
         self.files.lock()[half] = None;
@@ -139,8 +139,8 @@ impl LogDisk {
     }
 
     fn not_resized(&self, error: &MirrorError) -> Failure {
-        Failure::new(format!("the halves of the log keep their size: {error}")).remedy(
-            "see `log_halves` in `forebay status --all`, renew the one that is lost, and say it again",
+        Failure::new(format!("the legs of the log keep their size: {error}")).remedy(
+            "see `log_halves` in `forebay status --all`, renew the lost leg, and repeat the command",
         )
     }
 
@@ -168,19 +168,19 @@ impl LogDisk {
         let Some(mirror) = &self.mirror else { return Ok(()) };
         if self.present().is_empty() {
             return Err(Failure::new(
-                "the log of a pair cannot get another size while it is in use",
+                "the log of a pair cannot be resized while it is in use",
             )
             .remedy(
-                "drain it (`forebay gateway drain`), stop both gateways, move both halves away, \
-                     and start with the new `log_size`",
+                "drain it (`forebay gateway drain`), stop both gateways, move both legs away, and start with \
+                 the new `log_size`",
             ));
         }
         if mirror.standings() != [MirrorLegStatus::InSync, MirrorLegStatus::InSync] {
             return Err(Failure::new(
-                "a half of the log is lost or being filled, and keeps its size",
+                "a leg of the log is lost or being filled and keeps its size",
             )
             .remedy(
-                "see `log_halves` in `forebay status --all`, and say it again when both are in sync",
+                "see `log_halves` in `forebay status --all`, and repeat the command when both are in sync",
             ));
         }
         Ok(())
@@ -225,15 +225,13 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
                 continue;
             }
             is_lost = true;
-            cache.lose_log(&format!(
-                "the log {path}, and its other half is not there either: {change}"
-            ));
+            cache.lose_log(&format!("the log {path}, and its other leg is missing, too: {change}"));
             tracing::error!(
                 log = path,
                 what = %change,
                 dirty_bytes = cache.statistics().destage.dirty_bytes,
-                "both halves of the log are lost: it acknowledges no more writes, and destage sends what it \
-                 holds to the far volume; let this process run until `forebay status` shows dirty_bytes 0, \
+                "both legs of the log are lost: no more writes are acknowledged, and destage sends the data of \
+                 the log to the far volume; let this process run until `forebay status` shows dirty_bytes 0, \
                  and restart it then"
             );
         }
@@ -251,8 +249,8 @@ async fn cut(file: &Arc<FileVolume>, bytes: u64) -> Result<(), Failure> {
     let file = Arc::clone(file);
     let shrunk = tokio::task::spawn_blocking(move || file.shrink(bytes)).await;
     shrunk.map_err(Failure::new)?.map_err(|error| {
-        Failure::new(format!("the log has its new size, but its file not yet: {error}"))
-            .remedy("say it again")
+        Failure::new(format!("the log has its new size, but its file could not be cut: {error}"))
+            .remedy("repeat the command")
     })
 }
 
@@ -287,7 +285,7 @@ fn there(
         match opened {
             Ok(volume) => *half = Some(Arc::new(volume)),
             Err(error) => {
-                tracing::error!(%error, "a half of the log's mirror cannot be opened");
+                tracing::error!(%error, "a leg of the log's mirror cannot be opened");
                 failed = Some(error);
             }
         }
@@ -305,40 +303,42 @@ fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
     let name = |half: usize| if half == 0 { &first } else { &second };
     let zero = |path: &str| format!("dd if=/dev/zero of={path} bs=1M count=1 conv=notrunc");
     let remedy = match error {
-        MirrorError::Io { half, .. } => format!("see to {}, or leave it away", name(*half)),
+        MirrorError::Io { half, .. } => format!("check {}, or start without it", name(*half)),
         MirrorError::NotAHalf { half, begins, .. } if ::cache::is_log(begins) => {
             return Failure::new(format!(
                 "{} is the log of a cache without a mirror, and may hold dirty data",
                 name(*half)
             ))
             .remedy(
-                "name it as `log` and remove `log_mirror`, drain it (`forebay gateway drain`) and \
-                 stop; then make both halves anew",
+                "name it as `log` and remove `log_mirror`, drain it (`forebay gateway drain`) and stop; then \
+                 create both legs again",
             );
         }
         // Do not propose to overwrite this leg if the other one is not valid: it may be the only copy.
         MirrorError::NotAHalf { half, other_is_whole: true, .. } => format!(
-            "name the right file or device; to fill {} anew from the other half, write zeros over \
-             its first MiB ({}), and, if the other half does not know yet that it is alone, start with \
+            "name the right file or device; to fill {} again from the other leg, write zeros over its first \
+             MiB ({}), and, if the label of the other leg does not say yet that it is used alone, start with \
              `log_degraded = true` once",
             name(*half),
             zero(name(*half))
         ),
         MirrorError::NotAHalf { .. } => "name the right files or devices".into(),
         MirrorError::Version { .. } => "use the newer Forebay".into(),
-        MirrorError::TooSmall { .. } => "give it a half that is as large as the other".into(),
+        MirrorError::TooSmall { .. } => {
+            "use a file or device that is as large as the other leg".into()
+        }
         MirrorError::Size(_) => "see `log_halves` in `forebay status --all`".into(),
         MirrorError::Strangers => {
-            format!("name the two halves of one log; {first} and {second} are not")
+            format!("name the two legs of one log; {first} and {second} are not")
         }
         MirrorError::Split { .. } => format!(
-            "write zeros over the first MiB of the one whose writes are to be given up ({} or {}), and \
-             start with `log_degraded = true` once",
+            "write zeros over the first MiB of the leg whose writes are to be discarded ({} or {}), and start \
+             with `log_degraded = true` once",
             zero(&first),
             zero(&second)
         ),
         MirrorError::Absent { half, .. } => format!(
-            "bring {} back, or, if it is gone for good, start with `log_degraded = true` once",
+            "restore {}, or, if it is lost, start with `log_degraded = true` once",
             name(*half)
         ),
     };

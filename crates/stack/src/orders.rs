@@ -13,7 +13,7 @@ impl OpenedStack {
     ) -> Result<CacheControlStatus, Failure> {
         let cache = self.cache().ok_or_else(|| {
             Failure::new(format!("{name} has no cache"))
-                .remedy("name a unit that `forebay status` shows with one")
+                .remedy("name a unit that has a cache in `forebay status`")
         })?;
         if let CacheControlCommand::Renew { half } = order {
             cache.renew(half).await?;

@@ -114,8 +114,8 @@ impl SlicedFile {
             let Used { range: theirs, unit: owner, .. } = other;
             let message =
                 format!("{unit} cannot have {range} of {}: {owner} uses {theirs}", path.display());
-            let remedy = "give the units slices that do not overlap; a unit that goes must have gone before another gets \
-                          its bytes: take it out with one reload and put the other in with the next";
+            let remedy = "give the units slices that do not overlap; a unit must be removed before another \
+                          unit gets its bytes: remove it with one reload and add the other with the next";
             return Err(Failure::new(message).remedy(remedy));
         }
         used.retain(|used| used.number != number);

@@ -49,15 +49,15 @@ pub fn refusal(path: &Path, error: &TierError) -> Failure {
     let name = path.display();
     let remedy = match error {
         TierError::Clear | TierError::OtherLog(_) => format!(
-            "remove the file, or discard the device (blkdiscard -z {name}), if nothing else uses it: what is in a \
-             read tier is at the far side, too"
+            "remove the file, or discard the device (blkdiscard -z {name}), if nothing else uses it: the far \
+             volume has all data of a read tier"
         ),
         TierError::NotATier => format!(
-            "name the right file or device; if nobody needs what is on this one, write zeros over its first 128 \
-             KiB (dd if=/dev/zero of={name} bs=128K count=1 conv=notrunc)"
+            "name the right file or device; if the content of this one is not needed, write zeros over its \
+             first 128 KiB (dd if=/dev/zero of={name} bs=128K count=1 conv=notrunc)"
         ),
         TierError::Means(_) => {
-            "take a smaller one: its index needs 20 bytes of memory for each 4 KiB".into()
+            "use a smaller one: its index needs 20 bytes of memory for each 4 KiB".into()
         }
         TierError::Size => "give it another `read_tier_size`, or another device".into(),
         TierError::Version(_) => "use the newer Forebay, or remove the file".into(),

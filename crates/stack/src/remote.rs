@@ -65,7 +65,7 @@ pub fn session(
             .ok_or_else(|| Failure::settings(format!("{url} names no target")))?,
         FarVolumeAddress::Named(volume) => {
             let names = names.ok_or_else(|| {
-                Failure::settings(format!("nobody is asked where {volume} is"))
+                Failure::settings(format!("there is no naming service to locate {volume}"))
                     .remedy("add a [names] table to the settings")
             })?;
             let locate = names.finder(volume, remote.tls.is_some());
@@ -115,14 +115,14 @@ pub async fn open(
         let error = match RemoteVolume::connect(session.clone()).await {
             Ok(volume) => {
                 if is_told {
-                    tracing::info!(url = remote.url, "the far side is there");
+                    tracing::info!(url = remote.url, "the node answers");
                 }
                 return Ok(Arc::new(volume));
             }
             Err(error) => error,
         };
         if let Some(known) = known.clone() {
-            tracing::warn!(url = remote.url, %error, "the far side is away; going on with the log");
+            tracing::warn!(url = remote.url, %error, "the node cannot be reached; continuing with the log");
             let volume = RemoteVolume::open_lazy(session, known.geometry, known.identity);
             return Ok(Arc::new(volume));
         }
@@ -136,7 +136,7 @@ pub async fn open(
         if !std::mem::replace(&mut is_told, true) {
             let at_most = remote.start_timeout;
             tracing::warn!(
-                url = remote.url, %error, %at_most, "the far side is away; waiting for it"
+                url = remote.url, %error, %at_most, "the node cannot be reached; waiting for it"
             );
         }
         tokio::time::sleep(PAUSE).await;
@@ -170,17 +170,17 @@ pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
     let portal = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     let remedy = match error {
         Error::NotLocated(_) => {
-            "see `forebay names`; let the node tell of the volume, and this one ask a node that knows it".to_owned()
+            "see `forebay names`; the node must announce the volume, and a seed of this process must know it".to_owned()
         }
         Error::Closed if remote.tls.is_some() => {
-            "see what the target's events say of this connection".to_owned()
+            "see the events of the target about this connection".to_owned()
         }
         Error::Closed => {
             let ours = match named {
                 FarSettingsOrigin::Options => "give --ca FILE",
                 FarSettingsOrigin::Settings => "this needs it, too",
             };
-            format!("see what the target says; if its portal has `tls`, {ours}")
+            format!("see the events of the target; if its portal has `tls`, {ours}")
         }
         Error::Connect { .. } | Error::TimedOut(_) | Error::Io(_) => {
             let address = match named {
@@ -211,8 +211,8 @@ pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
                 None => "this initiator".to_owned(),
             };
             format!(
-                "see whether the target has that name, and whether its `allow` admits {us}: `forebay ls \
-                 {portal}` shows the targets, and the target's events name the initiator that was refused"
+                "check that the target has that name and that its `allow` admits {us}: `forebay ls {portal}` \
+                 shows the targets, and the target's events name the initiator that was refused"
             )
         }
         Error::Unit(_) => format!("see which units there are: forebay ls {portal}"),
@@ -221,9 +221,9 @@ pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
             "see `forebay status` there; name the portal that serves the unit now, or both".to_owned()
         }
         Error::OtherGroup { .. } => "name portals of one group, with one tag".to_owned(),
-        Error::Changed(_) => "point `url` at the unit that was there before".to_owned(),
+        Error::Changed(_) => "set `url` to the unit that was there before".to_owned(),
         Error::Dropped(_) | Error::Redirected(_) => {
-            "see what the target says, or try with --log-level debug".to_owned()
+            "see the events of the target, or try with --log-level debug".to_owned()
         }
     };
     Failure::new(format!("cannot use {url}: {error}")).remedy(remedy)

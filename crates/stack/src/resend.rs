@@ -142,8 +142,7 @@ impl Resend {
                     tracing::debug!(%reason, "a flush failed");
                     tracing::info!(
                         bytes,
-                        "the far volume has started anew: all writes that were not flushed are sent again, and \
-                         nothing is lost"
+                        "the node has restarted: all writes that were not flushed are sent again, and nothing is lost"
                     );
                 }
                 Err(error) => return Err(error),

@@ -46,12 +46,12 @@ pub fn check(folder: &Path) -> Result<(), Failure> {
 pub fn can_be_used(folder: &Path) -> Result<(), Failure> {
     let cannot = |error: io::Error| {
         Failure::new(format!("the state folder {} cannot be used: {error}", folder.display()))
-            .remedy("let the user who serves write there, or name another folder with `state`")
+            .remedy("give the user of this process write access to it, or name another folder with `state`")
     };
     let found = folder.ancestors().find_map(|above| Some((above, above.metadata().ok()?)));
     let Some((above, found)) = found else { return Ok(()) };
     if !found.is_dir() {
-        let what = format!("{} is no folder", above.display());
+        let what = format!("{} is not a folder", above.display());
         return Err(cannot(io::Error::new(io::ErrorKind::NotADirectory, what)));
     }
     let access = Access::WRITE_OK | Access::EXEC_OK;
@@ -71,11 +71,10 @@ impl UnsafeStateFolder {
         let folder = self.folder.display();
         match self.other {
             Some(_) => format!(
-                "chown {} {folder}, and look at what is in it; or start forebay as the user that it \
-                 belongs to",
+                "chown {} {folder}, and check its content; or start forebay as the user that owns it",
                 rustix::process::geteuid().as_raw()
             ),
-            None => format!("chmod go-w {folder}, and look at what is in it"),
+            None => format!("chmod go-w {folder}, and check its content"),
         }
     }
 }
@@ -102,7 +101,7 @@ impl fmt::Display for UnsafeStateFolder {
 fn refusal(folder: &Path) -> io::Result<Option<UnsafeStateFolder>> {
     let found = std::fs::metadata(folder)?;
     if !found.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no folder"));
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder"));
     }
     let (mode, other) = (found.mode() & 0o7777, (!is_ours(&found)).then_some(found.uid()));
     let is_refused = other.is_some() || mode & 0o022 != 0;

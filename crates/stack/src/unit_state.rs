@@ -37,7 +37,10 @@ pub fn open_unit(
     if let Ok(unit) = &opened
         && unit.is_sanitizing()
     {
-        tracing::warn!(unit = serial, "a sanitize was not finished: nobody can use its blocks yet");
+        tracing::warn!(
+            unit = serial,
+            "a sanitize operation is not finished: hosts cannot use the blocks yet"
+        );
     }
     match opened {
         Ok(unit) => Ok(Arc::new(unit)),
@@ -52,7 +55,7 @@ pub fn check(folder: &Path, identity: &UnitIdentity) -> Result<(), Failure> {
 }
 
 fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
-    let what = format!("cannot use what unit {serial} keeps in {}: {error}", folder.display());
+    let what = format!("cannot use the records of unit {serial} in {}: {error}", folder.display());
     let remedy = match error.kind() {
         io::ErrorKind::InvalidData => {
             "restore the file from a copy; or, if no host relies on a reservation that it may \
@@ -62,10 +65,11 @@ fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
             "give each unit its own `serial`, each process its own `state`"
         }
         io::ErrorKind::PermissionDenied if state_folder::check(folder).is_err() => {
-            "take the right to write to it from group and others (chmod go-w), and look at what \
-             is in it"
+            "remove write access for group and others (chmod go-w), and check its content"
         }
-        _ => "let the user who serves read and write the folder, or name another with `state`",
+        _ => {
+            "give the user of this process read and write access to the folder, or name another with `state`"
+        }
     };
     Failure::new(what).remedy(remedy)
 }
@@ -174,7 +178,7 @@ impl UnitStore for StateFiles {
                 return Ok(());
             }
             shared.replace(record, &bytes).inspect_err(|error| {
-                tracing::error!(record = record.name(), %error, "state cannot be saved");
+                tracing::error!(record = record.name(), %error, "a record of a unit cannot be saved");
             })?;
             *newest = number;
             Ok(())

@@ -66,7 +66,7 @@ pub fn fence(file: &Arc<FileVolume>) {
                 }
                 Some(FileWatchTransition::Back) => {
                     file.unfence();
-                    tracing::warn!(%path, "the file has its name back, and takes writes again");
+                    tracing::warn!(%path, "the file has its name back and accepts writes again");
                 }
                 None => {}
             }
@@ -80,16 +80,16 @@ fn tell_of_fence(file: &FileVolume, change: OpenFileChange) {
         OpenFileChange::CutShort { .. } => tracing::error!(
             %path,
             what = %change,
-            remedy = "stop its hosts and this process, and put a whole copy in its place; the next start refuses \
-                      the file as it is, and names the command that gives the lost bytes up",
-            "the file takes no more writes: the bytes behind its new end are lost"
+            remedy = "stop its hosts and this process, and put a complete copy in its place; the next start \
+                      refuses the truncated file, and names the command that accepts the loss",
+            "the file accepts no more writes: the bytes behind its new end are lost"
         ),
         OpenFileChange::Removed | OpenFileChange::Renamed | OpenFileChange::Replaced => {
             tracing::error!(
                 %path,
                 what = %change,
                 remedy = copy_remedy(file),
-                "the file takes no more writes: what was written to it is lost when this process ends"
+                "the file accepts no more writes: its content is lost when this process ends"
             )
         }
     }
@@ -114,9 +114,9 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
                         log = %path,
                         what = %change,
                         dirty_bytes = cache.statistics().destage.dirty_bytes,
-                        "the log is lost: it acknowledges no more writes, and destage sends what it \
-                         holds to the far volume; let this process run until `forebay status` \
-                         shows dirty_bytes 0, and restart it then"
+                        "the log is lost: no more writes are acknowledged, and destage sends the data of the \
+                         log to the far volume; let this process run until `forebay status` shows dirty_bytes \
+                         0, and restart it then"
                     );
                 }
                 Some(FileWatchTransition::Back) if cache.regain_log() => {
@@ -178,8 +178,8 @@ fn tell_of_nvram(path: &Path, why: &str) {
     tracing::error!(
         nvram = %path.display(),
         what = why,
-        "the NVRAM is lost: from now on writes wait for the log disk; restart this process when the \
-         file can be made again"
+        "the NVRAM is lost: from now on writes wait for the log disk; restart this process when the file can \
+         be created again"
     );
 }
 

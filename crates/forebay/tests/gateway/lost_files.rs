@@ -257,7 +257,7 @@ async fn a_log_that_has_lost_both_its_halves_sends_all_that_it_has_to_the_node()
     fs::remove_file(&pair.log).expect("it is there");
     let (more, taken) = write_until_refused(&*volume, 64).await;
     assert!(taken < Duration::from_secs(5), "it took {taken:?}");
-    eventually("the lost log", || pair.said("log_error").contains("its other half")).await;
+    eventually("the lost log", || pair.said("log_error").contains("its other leg")).await;
     eventually("destage", || pair.near.figure("cache", "dirty_bytes") == 0).await;
     volume.flush().await.expect("all is at the node");
     assert_written(&*connect(pair.far.address, NODE).await, 64 + more).await;

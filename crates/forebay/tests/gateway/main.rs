@@ -305,7 +305,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     far.kill();
     write(&*volume, 2, 1).await.expect("taken by the log while the far side is away");
-    let begins = "the far volume does not answer: what is written stays in the log";
+    let begins = "the far volume does not answer: dirty data stays in the log";
     eventually("the event", || told(&events, begins) > 0).await;
     // After `give_up_after` of 2 s calls fail, and destage retries.
     eventually("a failed call", || near.figure("cache", "lower_errors") > 1).await;

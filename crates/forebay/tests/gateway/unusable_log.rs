@@ -342,7 +342,7 @@ async fn a_log_under_another_path_is_not_taken_for_the_one_that_was_in_use() {
         let refused = serving.status()["targets"][1]["refused"][0].to_string();
         assert!(refused.contains(log) && refused.contains("last opened 20"), "{refused}");
         let (code, checked) = check(&place, "node");
-        assert!(code == Some(1) && checked.contains("is not named any more"), "{checked}");
+        assert!(code == Some(1) && checked.contains("the settings no longer name"), "{checked}");
         refused
     };
     let mut serving = place.serve("node", &before);

@@ -62,7 +62,10 @@ fn what_serve_could_not_make_is_refused_before() {
          nvram_size = '2TiB', report = 'immediate' }} }}"
     );
     for (stack, what) in [
-        ("{ file = { path = 'nosuch/v.img', size = '16MiB' } }", "make its folder first: mkdir -p"),
+        (
+            "{ file = { path = 'nosuch/v.img', size = '16MiB' } }",
+            "create its folder first: mkdir -p",
+        ),
         (&*log, "l.log\" needs 4398046511104 bytes more, and its file system has"),
         (&*nvram, "nv: it needs 22"),
         ("{ file = { path = 'v.img' } }", "give its `size`"),

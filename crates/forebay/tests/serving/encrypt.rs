@@ -100,7 +100,7 @@ fn what_does_not_open_a_volume_says_so() {
     for (key, secret, message) in [
         ("volume.key", "other.secret", "the secret does not unlock"),
         ("gone.key", "volume.secret", "cannot read the volume's key"),
-        ("volume.secret", "volume.secret", "is no key file, or damaged"),
+        ("volume.secret", "volume.secret", "is not a key file, or is damaged"),
     ] {
         let refused = place.try_serve("node", &settings(key, secret)).err().expect("refused");
         assert!(refused.contains(message), "{refused}");

@@ -176,7 +176,7 @@ async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
                     refused.contains("the node was restored from an older backup"),
                     "{what}: {refused}"
                 );
-                assert!(refused.contains("bring back the node's newest"), "{what}: {refused}");
+                assert!(refused.contains("restore the node's newest"), "{what}: {refused}");
                 far.kill();
                 site.copy("node-state-new", "node-state");
                 far = site.node(clock).unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -392,7 +392,7 @@ async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit
     let serving = place.serve("node", &two_volumes(&place, ""));
     let told = refused(&serving);
     assert!(told.contains("has 16777216 bytes, not 8388608"), "{told}");
-    assert!(told.contains("leave `size`"), "{told}");
+    assert!(told.contains("omit `size`"), "{told}");
     let other = connect(serving.address, OTHER).await;
     assert_eq!(read(&*other, 1).await.expect("served"), content(1, 7));
     place.write("node", &two_volumes(&place, "").replacen(", size = '8MiB'", "", 1));
@@ -415,7 +415,7 @@ async fn a_volume_file_that_holds_data_and_has_no_record_is_told_of() {
         let serving = place.serve_with("node", text, events);
         assert!(serving.terminate().0.success());
         let events = std::fs::read_to_string(place.path("events")).expect("text");
-        events.matches("there is no record of it").count()
+        events.matches("holds data, but has no record").count()
     };
     let text = two_volumes(&place, "");
     assert_eq!(told(&text), 0, "new files");

@@ -85,7 +85,7 @@ impl FileLayer {
         let grown = tokio::task::spawn_blocking(move || file.grow(bytes)).await;
         grown.map_err(Failure::new)?.map_err(|error| {
             Failure::new(format!("{} cannot grow: {error}", self.on))
-                .remedy("ask for more than it has, in whole blocks, and have room for it")
+                .remedy("request more than the present size, in whole blocks, and make room for it")
         })?;
         // An outdated record does no harm: a volume may be larger than recorded.
         self.note().await;
@@ -96,7 +96,7 @@ impl FileLayer {
     async fn note(&self) {
         let Some(record) = self.record.clone() else { return };
         if let Ok(Err(failure)) = tokio::task::spawn_blocking(move || record.note()).await {
-            tracing::warn!(%failure, "a volume's record is not renewed");
+            tracing::warn!(%failure, "the record of a volume cannot be renewed");
         }
     }
 }

@@ -15,8 +15,8 @@ pub fn open(
     half: Option<Stack>,
 ) -> Result<OpenedLayer, Failure> {
     let volume = half.ok_or_else(|| {
-        Failure::new(format!("the half of the log of {} is not open here", settings.of))
-            .remedy("it is there while `forebay serve` runs")
+        Failure::new(format!("the leg of the log of {} is not open here", settings.of))
+            .remedy("it is open while `forebay serve` runs")
     })?;
     Ok(OpenedLayer::plain("half", settings.of.to_string(), volume))
 }

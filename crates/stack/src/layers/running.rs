@@ -106,7 +106,7 @@ impl StackLayer {
 /// Returns the failure of a layer that cannot grow.
 pub fn cannot_grow(layer: &str, on: &str, why: &dyn Display) -> Failure {
     Failure::new(format!("the {layer} of {on} cannot grow: {why}"))
-        .remedy("let what is below it grow first, or ask for less")
+        .remedy("grow the layer below first, or request a smaller size")
 }
 
 /// A layer that has just been opened.

@@ -16,7 +16,7 @@ pub fn open(settings: &Slice, lower: Stack, identity: &str) -> Result<OpenedLaye
     let Geometry { block_size, blocks, .. } = lower.geometry();
     let per_block = u64::from(block_size);
     let refused = |what: &dyn Display| {
-        Failure::settings(format!("a slice does not fit on what is below it: {what}")).remedy(
+        Failure::settings(format!("a slice does not fit on the layer below: {what}")).remedy(
             format!("the volume below has {} bytes, in blocks of {block_size}", blocks * per_block),
         )
     };

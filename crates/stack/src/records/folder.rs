@@ -77,7 +77,7 @@ impl Records {
         let record = read(&bytes).filter(|record| record.path == path);
         record.map(Some).ok_or_else(|| {
             let failure = Failure::new(format!(
-                "{}, the record of {}, is damaged: it does not say which storage belongs there",
+                "{}, the record of {}, is damaged, so the storage at this path cannot be checked",
                 file.display(),
                 path.display()
             ))
@@ -147,12 +147,12 @@ impl Records {
     fn cannot(&self, what: &str, file: &Path, error: &io::Error) -> Failure {
         let remedy = match self.is_beside_settings {
             true => format!(
-                "let the user who serves write {}, or name another folder with `state` (with \
+                "give the user of this process write access to {}, or name another folder with `state` (with \
                  `state` the node keeps claims and reservations, too)",
                 self.folder.display()
             ),
             false => format!(
-                "let the user who serves read and write {}, or name another folder with `state`",
+                "give the user of this process read and write access to {}, or name another folder with `state`",
                 self.folder.display()
             ),
         };

@@ -171,8 +171,8 @@ impl LogRecords {
         };
         let (former, now) = (&record.path, &self.paths[0]);
         let failure = Failure::new(format!(
-            "the log {} of {} {what}, and the log that was at {} before is not named any more: its record \
-             says instance {}, last opened {}, {}",
+            "the log {} of {} {what}, and the settings no longer name the log that was at {} before: its \
+             record says instance {}, last opened {}, {}",
             now.display(),
             record.used_by,
             former.display(),
@@ -181,7 +181,7 @@ impl LogRecords {
             held(log)
         ));
         let remedy = format!(
-            "name {} as the log again, or move that file to {}, and {}; to give up what it holds: `{}`",
+            "name {} as the log again, or move that file to {}, and {}; to discard its content: `{}`",
             former.display(),
             now.display(),
             self.recorder.again(),
@@ -204,14 +204,13 @@ impl LogRecords {
         let forget = self.recorder.records.forget_command(&record.path, true);
         let remedy = match log.is_exported {
             true => format!(
-                "it was exported to be taken up on another host: take the unit out of these \
-                 settings; or bring the log back; to start with a new one, and lose what that holds: \
-                 `{forget}`"
+                "it was exported to be adopted on another host: remove the unit from these settings, or put \
+                 the log back; to start with a new one, and lose the content of the exported one: `{forget}`"
             ),
             false => format!(
-                "mount its disk or put the log back, and {}; to give up \
-                 what it held, and start with a new one: `{forget}`, and if the node has a claim of \
-                 that log, there `forebay claim drop TARGET/LUN --lose-dirty-data`",
+                "mount its disk or put the log back, and {}; to discard its content and start with a new one: \
+                 `{forget}`, and if the node has a claim of that log, there \
+                 `forebay claim drop TARGET/LUN --lose-dirty-data`",
                 self.recorder.again()
             ),
         };
@@ -326,9 +325,9 @@ impl KeptLog {
 /// Describes, for messages, the data that only the log held when its record was written.
 fn held(log: &LogIdentity) -> String {
     match log.dirty_bytes {
-        0 => "acknowledged writes may be in it alone".to_owned(),
+        0 => "it may have acknowledged writes that exist nowhere else".to_owned(),
         bytes => format!(
-            "at least {} ({bytes} bytes) of acknowledged writes were in it alone (noted {})",
+            "at least {} ({bytes} bytes) of acknowledged writes existed only in it (noted {})",
             about(bytes),
             log.noted
         ),

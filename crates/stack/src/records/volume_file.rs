@@ -93,8 +93,7 @@ impl Recorder {
             Some(VolumeFileVerdict::Same) => {}
             Some(VolumeFileVerdict::Unmarked) => tracing::warn!(
                 path = %record.path.display(), unit = self.used_by,
-                "the volume file is not the one that was served last, and has no id: it is taken \
-                 for a copy that was put back"
+                "the volume file is not the one that was served last, and has no id: it is treated as a restored copy"
             ),
             Some(VolumeFileVerdict::Wrong(what)) => return Err(self.refused(before, &what)),
             None => return Err(self.refused(before, "is missing")),
@@ -113,8 +112,8 @@ impl Recorder {
             record.opened
         ));
         NotOpened::Refused(failure.remedy(format!(
-            "mount its disk or put the file back, and {}; to give up \
-             that volume and use what is there, or a new and empty one: `{}`",
+            "mount its disk or put the file back, and {}; to discard that volume and use the present file, or \
+             a new and empty one: `{}`",
             self.again(),
             self.records.forget_command(&record.path, true)
         )))
@@ -141,9 +140,9 @@ impl VolumeRecord {
             tracing::warn!(
                 path = %self.path.display(), unit = self.recorder.used_by,
                 records = %self.recorder.records.folder().display(),
-                "the volume file holds data, and there is no record of it: it is recorded now as it is. That is right \
-                 when it is served for the first time with these settings; else see whether the disk with the \
-                 records is mounted"
+                "the volume file holds data, but has no record: its present state is recorded now. This is \
+                 correct when it is served for the first time with these settings; otherwise check that the \
+                 disk with the records is mounted"
             );
         }
     }
@@ -342,7 +341,7 @@ fn judge(
     };
     if is_same {
         return match found.bytes < was.bytes {
-            true => VolumeFileVerdict::Wrong(format!("was cut to {} bytes", found.bytes)),
+            true => VolumeFileVerdict::Wrong(format!("was truncated to {} bytes", found.bytes)),
             false => VolumeFileVerdict::Same,
         };
     }
@@ -368,7 +367,7 @@ fn judge(
 
 fn cannot_look(path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot look at {}: {error}", path.display()))
-        .remedy("let the user who serves read and write it")
+        .remedy("give the user of this process read and write access to it")
 }
 
 /// Interval at which a volume without data is checked, with one stat(2).

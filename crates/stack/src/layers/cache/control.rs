@@ -104,11 +104,13 @@ impl CacheLayer {
     async fn not_resized(&self, error: ResizeError) -> Failure {
         let remedy = match &error {
             ResizeError::Size { .. } => "name another size",
-            ResizeError::TooOften => "`forebay gateway drain` it, then say it again",
-            ResizeError::AtFlush => "stop, and make a new log while nothing is in it",
-            ResizeError::Volume(_) => "see what `forebay status` says, then say it again",
+            ResizeError::TooOften => {
+                "drain it with `forebay gateway drain`, then repeat the command"
+            }
+            ResizeError::AtFlush => "drain and stop, and create a new log",
+            ResizeError::Volume(_) => "see `forebay status`, then repeat the command",
         };
-        let mut text = format!("the log {} does not get another size: {error}", self.log.display());
+        let mut text = format!("the log {} cannot be resized: {error}", self.log.display());
         // Read the size again: an earlier request that was not awaited may have been completed since.
         if let Err(shrunk) = self.disk.shrink(self.cache.log_blocks().await * 4096).await {
             text += &format!("; {shrunk}");

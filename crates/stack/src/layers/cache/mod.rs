@@ -104,7 +104,7 @@ impl CacheLayer {
         for (volume, bytes) in &given_up {
             tracing::warn!(
                 volume, bytes, log = %settings.log.display(),
-                "a volume of this log was given up, with acknowledged writes that only the log had"
+                "a volume was removed from this log, and acknowledged writes to it that only the log had were discarded"
             );
         }
         let mut layer = Self::begin(cache, settings, (log.disk, record), below);
@@ -127,7 +127,7 @@ impl CacheLayer {
                 log = %settings.log.display(),
                 slots = counted.recovery.slots,
                 nvram = counted.recovery.nvram,
-                "recovered acknowledged writes that had not reached the far side"
+                "recovered acknowledged writes that had not reached the far volume"
             );
         }
         let destage = Mutex::new(Some(destage));
@@ -199,8 +199,8 @@ impl CacheLayer {
     pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
         self.cache.export().await.map_err(|error| {
             Failure::new(format!("the log {} is not exported: {error}", self.log.display())).remedy(
-                "do not take it elsewhere; see to that and ask again. The unit takes nothing any \
-                 more: to go on with it here, restart the gateway",
+                "do not move it to another host; remove the cause and repeat the command. The unit accepts no \
+                 more commands: to serve it here again, restart the gateway",
             )
         })?;
         let (log, generation) = self.instance().await;
@@ -251,8 +251,8 @@ impl CacheLayer {
                      see docs/guide/recover.md, \"Give up a log\"",
                 );
             }
-            Failure::new(format!("the log {log} could not be left in order: {error}"))
-                .remedy("what was acknowledged before is in it: the next start recovers it")
+            Failure::new(format!("the log {log} could not be closed cleanly: {error}"))
+                .remedy("it has all acknowledged writes: the next start recovers them")
         })
     }
 }
