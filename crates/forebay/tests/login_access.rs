@@ -163,7 +163,7 @@ async fn users_change_while_serving_and_sessions_that_are_open_stay() {
         assert!(output.status.success(), "{}", stderr(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let changed = "changed: users, or who may ask for targets\n";
+    let changed = "changed: users, or access to discovery\n";
     let with =
         |file: &str| ls(&place, serving.address, &["--user", "alice", "--secret-file", file]);
 

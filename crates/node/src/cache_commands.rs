@@ -38,7 +38,7 @@ impl Node {
         for other in others.iter().filter(|other| other.shares_cache_with(&opened)) {
             other.close().await;
         }
-        tracing::warn!(unit = %name, log = exported.log, "exported: it is to be served elsewhere");
+        tracing::warn!(unit = %name, log = exported.log, "the unit is exported; another host can adopt its log now");
         Ok(exported)
     }
 }

@@ -39,7 +39,7 @@ impl Node {
         {
             let failure = Failure::new(format!("all gateways that share {name} are present"));
             return Err(failure.remedy(
-                "stop the one whose data is to be given up; after `share_lease` it counts as away",
+                "stop the gateway whose data is to be discarded; after `share_lease` it counts as absent",
             ));
         }
         if claim.dirty && !lose_dirty_data {
@@ -61,7 +61,7 @@ impl Node {
         let unit = served.and_then(|served| served.units.iter().find(|unit| unit.lun == name.lun));
         unit.map(|unit| Arc::clone(&unit.unit)).ok_or_else(|| {
             Failure::new(format!("there is no {name} here"))
-                .remedy("`forebay status` names the targets and units there are")
+                .remedy("`forebay status` shows the targets and units")
         })
     }
 }
@@ -75,19 +75,18 @@ fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
     Failure::new(format!(
         "the claim on {unit} cannot be dropped: {error}; it is still in force, and its owner may be fenced"
     ))
-    .remedy(format!("{first}, and ask again"))
+    .remedy(format!("{first}, and repeat the command"))
 }
 
 /// Explains what is lost with a claim, if the caller has not confirmed the loss.
 fn would_lose(unit: &UnitName, claim: &ClaimStatus) -> Failure {
     Failure::new(format!(
-        "{unit} is claimed by {}, whose log {} (generation {}) may have acknowledged writes that \
-         are nowhere else: they would be lost",
+        "{unit} is claimed by {}, whose log {} (generation {}) may have acknowledged writes that exist nowhere \
+         else: they would be lost",
         claim.owner, claim.log, claim.generation
     ))
     .remedy(format!(
-        "let that gateway drain and stop, or take its log up elsewhere (`forebay gateway adopt`); if it \
-         is gone for good, `forebay claim drop {unit} --lose-dirty-data`, and check the file systems \
-         there"
+        "drain and stop that gateway, or adopt its log on another host (`forebay gateway adopt`); if it is \
+         lost, `forebay claim drop {unit} --lose-dirty-data`, and check the file systems on the volume"
     ))
 }

@@ -142,7 +142,7 @@ impl ServedUnit {
     fn movable(&self) -> Result<&dyn MovableUnit, Failure> {
         self.unit.abilities().moves.ok_or_else(|| {
             Failure::new(format!("LUN {} cannot move to another node", self.lun))
-                .remedy("only units that say so can move; serve it where it is")
+                .remedy("its device type does not support moves")
         })
     }
 

@@ -117,7 +117,8 @@ impl Node {
                 "{name} was on the node before, and was moved on to {} by move {}: this copy is older",
                 gone.to_node, gone.generation
             ))
-            .remedy("see on which node it is (`forebay names`); if this one is right, give it a higher `generation`"));
+            .remedy("find the node that has the volume (`forebay names`); if this copy is the right one, give \
+                     it a higher `generation`"));
         }
         let file = accept.folder.join(format!("{name}.img"));
         free_of(&settings, &volume)?;
@@ -271,7 +272,7 @@ impl Node {
                 .and_then(|_| self.moves.keep(name, VolumeMoveRecord { come: None, ..kept })),
         };
         if let Err(failure) = removed {
-            tracing::warn!(volume = %name, %failure, "cannot remove a copy that is not needed");
+            tracing::warn!(volume = %name, %failure, "cannot remove an unused copy");
         }
     }
 }
@@ -281,7 +282,7 @@ fn free_of(settings: &Settings, volume: &Described) -> Result<(), Failure> {
     for target in &settings.target {
         if target.unit.iter().any(|unit| unit.volume.as_ref() == Some(&volume.volume)) {
             return Err(Failure::new(format!("the node has a volume {} already", volume.volume))
-                .remedy("take it out of its settings, or move another"));
+                .remedy("remove that volume from the settings of the node, or move another"));
         }
         if target.name.0 == volume.target && !target.unit.is_empty() {
             return Err(Failure::new(format!("the node has a target {} already", volume.target))
@@ -314,5 +315,5 @@ fn free_of_file(settings: &Settings, file: &Path) -> Result<(), Failure> {
 
 fn no_file(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {error}", path.display()))
-        .remedy("let the user who serves write the `folder` of [accept]")
+        .remedy("give the user of that process write access to the `folder` of [accept]")
 }

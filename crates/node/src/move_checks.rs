@@ -39,8 +39,10 @@ impl Node {
             Err(_) => None,
         };
         Err(match place {
-            Some(place) if place.gln != self.naming()?.gln() => failure
-                .remedy(format!("it is on the node {} ({}): ask there", place.node, place.gln)),
+            Some(place) if place.gln != self.naming()?.gln() => failure.remedy(format!(
+                "it is on the node {} ({}): use the command there",
+                place.node, place.gln
+            )),
             _ => failure.remedy("`forebay names` shows the volumes that are known, and where"),
         })
     }

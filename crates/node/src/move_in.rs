@@ -102,7 +102,7 @@ impl Node {
         let refuse = |failure| MoveFrame::Answer(MoveResponse::Refused(failure));
         let Some(berth) = self.berth(&name) else {
             let failure = Failure::new(format!("{name} is already being moved to this node"))
-                .remedy("wait until that has ended; the end of a lost connection takes a minute");
+                .remedy("wait for the end of that move; after a lost connection it takes a minute");
             return says.say(&refuse(failure)).await;
         };
         if self.moving.lock().arriving.len() > MOST_ARRIVING {
@@ -255,7 +255,9 @@ impl Node {
                         node.discard(&name, &come.id);
                         let _one_at_a_time = node.changing.lock().await;
                         if let Err(failure) = node.put_moves_in_force().await {
-                            tracing::error!(volume = %name, %failure, "a target that nobody has");
+                            tracing::error!(
+                                volume = %name, %failure, "the targets cannot be updated after a cancelled move"
+                            );
                         }
                         return;
                     }

@@ -38,12 +38,13 @@ impl Node {
         let mut waiting = self.moving.lock();
         if fate != MoveOutcome::Unknown {
             waiting.unknown.remove(name);
-            tracing::warn!(volume = %name, from = %from_node, "that node decides which of the two has the volume: asking it");
+            tracing::warn!(volume = %name, from = %from_node, "asking that node which of the two has the volume");
             return;
         }
         let why = format!(
-            "{from_node} knows nothing of this move: it was put back from a backup, or has lost its `state` folder. The copy in \
-             {} is whole, and may be newer than what {from_node} serves: look at both, and keep the right one",
+            "{from_node} has no record of this move: it was restored from a backup, or its `state` folder is \
+             lost. The copy in {} is complete, and may be newer than the volume that {from_node} serves: \
+             compare both, and keep the right one",
             file.display()
         );
         tracing::error!(volume = %name, "{why}");

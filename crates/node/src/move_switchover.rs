@@ -255,8 +255,8 @@ fn slow(moved: &Move) -> Failure {
         "the last part of the copy of {volume} takes longer than {seconds} s, while hosts wait; it stays here"
     ))
     .remedy(
-        "see what slows the disks of both nodes or the line between them, or let hosts write less, and move it again; \
-         with a longer --pause they wait longer",
+        "check the load of both nodes' disks and of the network between them, or let hosts write less, and \
+         move it again; with a longer --pause hosts wait longer",
     )
 }
 

@@ -110,7 +110,7 @@ impl Node {
             let shown = self.shown(settings, target);
             if !self.server.turn_away(shown).await.map_err(Failure::settings)? {
                 return Err(Failure::new(
-                    "a session of the partner with the half of the log does not end",
+                    "a session of the partner with the leg of the log does not end",
                 ));
             }
         }
@@ -146,7 +146,7 @@ impl Node {
         let before = member.standing();
         let refused = |reason: Arc<str>| {
             Failure::new(format!("{name} cannot be switched over: {reason}"))
-                .remedy("`forebay status` here and at the partner shows how both stand")
+                .remedy("see `forebay status` here and at the partner")
         };
         member.change_places().map_err(refused)?;
         let changed = async {

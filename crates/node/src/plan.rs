@@ -59,10 +59,10 @@ impl<'a> ReloadPlan<'a> {
             self.changes.refused.push(format!("{key}: it is read at the start only; restart"));
         }
         if (&old.user, &old.discovery) != (&new.user, &new.discovery) {
-            self.changes.changed.push("users, or who may ask for targets".to_owned());
+            self.changes.changed.push("users, or access to discovery".to_owned());
         }
         if old.accept != new.accept {
-            self.changes.changed.push("what is taken from nodes that move volumes here".to_owned());
+            self.changes.changed.push("the settings for volumes that are moved here".to_owned());
         }
         if old.log_level != new.log_level {
             let level = new.log_level.as_ref().map_or("info", |level| &level.0);
@@ -210,7 +210,7 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
             LayerChange::Grows(what) => grown.push(what),
             LayerChange::Other(what) => paced.push(what),
             LayerChange::Shrinks => {
-                return refused("a volume cannot shrink: what is at its end would be lost");
+                return refused("a volume cannot shrink: the data at its end would be lost");
             }
         }
     }
@@ -221,13 +221,13 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
     UnitReloadChange::Small(grown.join(", "))
 }
 
-const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; \
-                          take the unit out with one reload and put it in with the next, or restart";
+const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; remove the \
+                          unit with one reload and add it with the next, or restart";
 
 /// Returns the reason why a unit with this bottom layer cannot grow.
 pub fn fixed_size(unit: &Unit) -> Option<String> {
     let sized = |layer: &Layer| matches!(layer, Layer::Slice(slice) if slice.size.is_some());
-    unit.stack.iter().any(sized).then(|| "the settings say how large its slice is".to_owned())
+    unit.stack.iter().any(sized).then(|| "the settings specify the size of its slice".to_owned())
 }
 
 /// Returns all portals with the tags of their groups.

@@ -37,7 +37,7 @@ impl Node {
     pub async fn reload(&self) -> Result<ReloadChanges, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         if self.inner.lock().state != ServingPhase::Serving {
-            return Err(Failure::new("the process is not serving yet, or not any more"));
+            return Err(Failure::new("the process does not serve yet, or no longer serves"));
         }
         let mut new = Settings::load(&self.config)?;
         let old = self.settings();
@@ -49,10 +49,10 @@ impl Node {
         if !plan.changes.refused.is_empty() {
             self.give_up(prepared).await;
             return Err(Failure::new(format!(
-                "nothing was changed, because some of it cannot be changed while serving\n{}",
+                "nothing was changed, because some of the new settings cannot be applied while serving\n{}",
                 plan.changes.for_people()
             ))
-            .remedy("take that out of the settings, or restart with them"));
+            .remedy("undo those changes in the settings, or restart"));
         }
         let mut changes = plan.changes.clone();
         let said = |refused: &RefusedUnit| format!("{}: {}", refused.unit, refused.failure.message);
@@ -181,7 +181,7 @@ impl Node {
     async fn give_up(&self, prepared: Prepared) {
         let units: Vec<_> = prepared.units.into_values().flatten().collect();
         if let Err(failure) = stop_units(&units).await {
-            tracing::error!(%failure, "closing what was opened for new settings");
+            tracing::error!(%failure, "units that were opened for new settings cannot be closed");
         }
     }
 
@@ -317,7 +317,7 @@ impl Node {
 pub(super) async fn put_away(removed: &[ServedUnit]) {
     flush(removed).await;
     if let Err(failure) = stop_units(removed).await {
-        tracing::error!(%failure, "closing what is no longer served");
+        tracing::error!(%failure, "units that are no longer served cannot be closed");
     }
 }
 
@@ -328,10 +328,10 @@ async fn flush(units: &[ServedUnit]) {
         let result = match tokio::time::timeout(FLUSH_WITHIN, unit.opened.top.flush()).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("it takes longer than {} s", FLUSH_WITHIN.as_secs()),
+            Err(_) => format!("the flush takes longer than {} s", FLUSH_WITHIN.as_secs()),
         };
         let ServedUnit { lun, serial, .. } = unit;
-        tracing::error!(lun, serial, error = result, "a unit that is gone could not be flushed");
+        tracing::error!(lun, serial, error = result, "a removed unit could not be flushed");
     });
     futures_util::future::join_all(flushed).await;
 }
@@ -352,7 +352,7 @@ fn refused_portal(plan: &ReloadPlan<'_>, address: Address, error: &io::Error) ->
     match plan.portals_removed.iter().find(same_port) {
         Some(removed) if error.kind() == io::ErrorKind::AddrInUse => {
             Failure::new(format!("cannot listen on {address} while {removed} is open"))
-                .remedy("take the old portal out with one reload, put the new one in with the next")
+                .remedy("remove the old portal with one reload, and add the new one with the next")
         }
         _ => cannot_listen(address, error),
     }
@@ -366,7 +366,7 @@ impl Node {
         let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
         if unit.stack.iter().any(sized) {
             return Err(Failure::new("the settings specify the size of its file")
-                .remedy("write the new `size` there, and `forebay reload`"));
+                .remedy("set the new `size` there, and `forebay reload`"));
         }
         if let Some(why) = plan::fixed_size(&unit) {
             return Err(Failure::new(why));
@@ -385,7 +385,7 @@ impl Node {
             unit.zip(settings).map(|(u, settings)| (Arc::clone(&u.opened), settings.clone()));
         found.ok_or_else(|| {
             Failure::new(format!("there is no LUN {lun} of a target {target}"))
-                .remedy("`forebay status` names those there are")
+                .remedy("`forebay status` shows the targets and units")
         })
     }
 }

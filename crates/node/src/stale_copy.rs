@@ -26,8 +26,8 @@ impl Node {
             let file = kept.come.as_ref().map(|come| come.file.display().to_string());
             tracing::error!(
                 volume = %ours.volume, node = %place.node, gln = %place.gln, generation, file,
-                "another node has this volume of a later time: what is here is not served, and stays where it is; if it \
-                 is the right one, say so with a higher `generation` of its unit"
+                "another node has a newer version of this volume: the copy here is not served, and is kept; if \
+                 it is the right one, give its unit a higher `generation`"
             );
             let portals = &place.portals;
             let portal = portals.iter().find(|portal| !portal.tls).or(portals.first());
@@ -70,7 +70,9 @@ impl Node {
                     Err(failure) => Err(failure),
                 };
                 if let Err(failure) = given_way {
-                    tracing::error!(%failure, "a volume that is older than another node's is still served");
+                    tracing::error!(
+                        %failure, "a volume is still served here, although another node has a newer version"
+                    );
                 }
             }
         });

@@ -179,8 +179,7 @@ impl Node {
         tokio::select! {
             stopped = put_away => stopped,
             () = tokio::time::sleep(STOP_WITHIN - Duration::from_millis(300)) => {
-                tracing::warn!("not everything could be put away in time; the log has what was \
-                acknowledged");
+                tracing::warn!("not all units could be closed in time; the log has all acknowledged writes");
                 Ok(())
             }
             name = signal => {

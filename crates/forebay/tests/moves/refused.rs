@@ -103,12 +103,12 @@ async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
     ];
     knows(&attic, &["open", "everybody", "wide", "unproved", "others", "plain", "same"]).await;
     for (to, expected) in [
-        ("open", "would not be at the node"),
-        ("everybody", "would not be at the node"),
+        ("open", "would not be restricted at the node"),
+        ("everybody", "would not be restricted at the node"),
         ("wide", "the node would admit more initiators"),
         ("unproved", "mutual CHAP"),
         ("others", "the node would accept other certificates"),
-        ("plain", "would be without TLS at the node"),
+        ("plain", "could be reached without TLS at the node"),
     ] {
         let text = stderr(&move_to(&attic, to, &[]));
         assert!(text.contains(expected) && text.contains("remedy"), "{to}: {text}");

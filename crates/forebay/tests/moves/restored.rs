@@ -105,7 +105,7 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
     eventually("it is told of", || !json(&cellar, &["volume", "list"])[0]["why"].is_null()).await;
     let listed = json(&cellar, &["volume", "list"])[0].clone();
     let why = listed["why"].as_str().expect("text");
-    assert!(listed["how"] == "waiting" && why.contains("knows nothing of this move"), "{listed}");
+    assert!(listed["how"] == "waiting" && why.contains("has no record of this move"), "{listed}");
     assert!(place.path("cellar.moved/payroll.img").exists());
     assert!(serves(&attic) && !serves(&cellar));
     // Another move does not remove the copy either.

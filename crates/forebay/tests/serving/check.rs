@@ -126,11 +126,11 @@ fn records_that_serve_would_refuse_are_found() {
     let (moved, gln) = (state.join("moved"), state.join("gln"));
     let number = fs::read(&gln).expect("a number");
     fs::write(&gln, "7\n").expect("written");
-    refused("does not hold this node's number");
+    refused("does not contain this node's number");
     fs::write(&gln, &number).expect("written");
     fs::create_dir(&moved).expect("made");
     fs::write(moved.join("payroll.volume"), "").expect("written");
-    refused("whether the volume is here is not known");
+    refused("does not say whether the volume is here");
     fs::remove_file(&gln).expect("there");
     refused("has records of moves");
     fs::remove_dir_all(&moved).expect("there");
@@ -174,7 +174,7 @@ fn the_addresses_and_the_socket_of_a_process_are_taken_for_a_moment() {
     let told = place.try_serve("gateway", &names(port)).err().expect("it is taken");
     assert_eq!(code, Some(1), "{said}");
     for text in [said, told] {
-        assert!(text.contains("cannot listen for questions about names"), "{text}");
+        assert!(text.contains("cannot listen for naming queries"), "{text}");
     }
     drop(taken);
     let (code, said) = check(&place, &names(port));

@@ -44,20 +44,20 @@ impl TargetAccessRules {
     /// Fails if `other`, the access rules on the destination node, admit an initiator that this target refuses.
     pub fn check(&self, target: &str, other: &Self) -> Result<(), Failure> {
         let wrong = |what: &str, remedy: &str| {
-            let named = "or name the target in its settings, with `redirect` to where it is now";
+            let named = "or name the target in the settings of the node, with `redirect` to its present portal";
             Err(Failure::new(format!("{target}: {what}")).remedy(format!("{remedy}, {named}")))
         };
         if self.is_local && !other.is_local {
             return wrong(
-                "it is reachable only from its own machine now, and would be from others at the node",
-                "let others reach it where it is (`listen`)",
+                "it can be reached only from its own machine now, and could be reached from others at the node",
+                "make it reachable from others on its present node (`listen`)",
             );
         }
         let covered = |it: &Allow| self.allow.iter().flatten().any(|ours| ours.covers(it));
         match &other.allow {
             None if self.allow.is_some() => {
                 return wrong(
-                    "access to it is restricted now, and would not be at the node",
+                    "access to it is restricted now, and would not be restricted at the node",
                     "restrict it by `allow` in the [accept] table of the node",
                 );
             }
@@ -71,17 +71,17 @@ impl TargetAccessRules {
         }
         if self.mutual.is_some() && self.mutual != other.mutual {
             return Err(Failure::new(format!(
-                "{target}: it proves itself to initiators where it is (mutual CHAP), and would not, or by another \
-                 name, at the node"
+                "{target}: it authenticates itself to initiators now (mutual CHAP), and would not do so, or by \
+                 another name, at the node"
             ))
             .remedy(
-                "name the target in the settings of the node, with the same `mutual`, `allow`, and `redirect` to where \
-                 it is now",
+                "name the target in the settings of the node, with the same `mutual` and `allow`, and \
+                 `redirect` to its present portal",
             ));
         }
         match (&self.tls, &other.tls) {
             (Some(_), None) => wrong(
-                "it is reachable only with TLS now, and would be without TLS at the node",
+                "it can be reached only with TLS now, and could be reached without TLS at the node",
                 "set `tls` for all portals of the node that lead to it",
             ),
             (Some(ours), Some(its)) if !its.is_subset(ours) => wrong(

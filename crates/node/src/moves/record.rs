@@ -218,9 +218,11 @@ impl Moves {
                         *other != volume && *target == come.volume.target
                     };
                     let arrived = match here.iter().find(is_twin) {
-                        Some((other, _)) => {
-                            Err(contested(&volume, &come, &format!("so was {other}")))
-                        }
+                        Some((other, _)) => Err(contested(
+                            &volume,
+                            &come,
+                            &format!("{other} was moved to the same target"),
+                        )),
                         None => arrive(settings, &volume, &come),
                     };
                     blocked.extend(arrived.err().map(|failure| (volume, failure)));
@@ -320,7 +322,7 @@ fn contested(volume: &VolumeName, come: &Come, other: &str) -> Failure {
         "the volume {volume} was moved here from {} as the unit of {}; {other}, and neither is served",
         come.from_node, come.volume.target,
     ))
-    .remedy("take one of the two out of the settings, or move it away under another name, and reload")
+    .remedy("remove one of the two from the settings, or move it away under another name, and reload")
 }
 
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -337,13 +339,13 @@ fn volume_of(path: &Path) -> Option<VolumeName> {
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot {what} {}: {error}", path.display()))
-        .remedy("let the user who serves read and write the `state` folder, and have room there")
+        .remedy("give the user of this process read and write access to the `state` folder, and make room there")
 }
 
 fn damaged(path: &Path) -> Failure {
-    Failure::new(format!("{} is damaged: whether the volume is here is not known", path.display())).remedy(
-        "restore it from a copy; or look on which node the volume is (`forebay names`), and delete the file only if it is \
-         here by the settings",
+    Failure::new(format!("{} is damaged: it does not say whether the volume is here", path.display())).remedy(
+        "restore it from a copy; or find the node that has the volume (`forebay names`), and delete the file \
+         only if the volume is here by the settings",
     )
 }
 

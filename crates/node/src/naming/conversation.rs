@@ -28,15 +28,13 @@ pub enum NamingTalkError {
     Wrong(#[from] ChannelError),
     #[error("it timed out")]
     TimedOut,
-    #[error(
-        "closed before it had proved that it knows the secret, to make room for newer connections"
-    )]
+    #[error("closed before authentication, to make room for newer connections")]
     Displaced,
-    #[error("it refuses: {0}")]
+    #[error("it refused: {0}")]
     Refused(String),
     #[error(
-        "the node {0} has the same number (GLN) as this one: one was made as a copy of the other; stop this \
-         one, delete `gln` in its `state` folder, and start it again"
+        "the node {0} has the same number (GLN) as this one: one is a copy of the other; stop this one, delete \
+         `gln` in its `state` folder, and start it again"
     )]
     Twin(String),
     #[error("{0}")]

@@ -76,10 +76,10 @@ impl Naming {
 
     /// Checks the secret and the stored number, and describes the number in words. Changes nothing.
     pub fn check(settings: &Settings) -> Result<String, Failure> {
-        let Some(names) = &settings.names else { return Ok("there are none".to_owned()) };
+        let Some(names) = &settings.names else { return Ok("none".to_owned()) };
         secret(names)?;
         Ok(match &settings.state {
-            None => "this process asks others, and announces nothing".to_owned(),
+            None => "this process only queries others, and announces nothing".to_owned(),
             Some(state) => match node_number::load(&node_number::path(state))? {
                 Some((gln, _)) => format!("this node has the number {gln}"),
                 None => "this node would take part with a new number".to_owned(),
@@ -300,7 +300,7 @@ fn secret(names: &config::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>, F
         Some(SecretWithSource { secret, place }) => {
             let message =
                 format!("{place}: the secret has {} bytes; 12 to 255 are permitted", secret.len());
-            Err(Failure::settings(message).remedy("make one with `forebay secret FILE`"))
+            Err(Failure::settings(message).remedy("create one with `forebay secret FILE`"))
         }
         None => Err(Failure::settings("[names] has no secret")),
     }

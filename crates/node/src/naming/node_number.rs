@@ -21,7 +21,7 @@ pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
         return Ok(found);
     }
     let folder = path.parent().unwrap_or(Path::new("."));
-    state_folder::make(folder).map_err(|error| cannot("make the folder for", path, &error))?;
+    state_folder::make(folder).map_err(|error| cannot("create the folder of", path, &error))?;
     Ok((random()?, 0))
 }
 
@@ -31,8 +31,8 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
         Ok(text) => {
             let found = std::str::from_utf8(&text).ok().and_then(parse);
             found.map(Some).ok_or_else(|| {
-                Failure::new(format!("{} does not hold this node's number", path.display())).remedy(
-                    "restore it from a copy; or delete it, and this node takes part as a new node",
+                Failure::new(format!("{} does not contain this node's number", path.display())).remedy(
+                    "restore it from a copy; or delete it: this node is then a new node to the others",
                 )
             })
         }
@@ -43,9 +43,9 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
             let what =
                 format!("{path}, this node's number, is missing, and {moved} has records of moves");
             Err(Failure::new(what).remedy(format!(
-                "restore {path} from a copy; if there is none, see on which nodes the volumes named in {moved} are \
-                 (`forebay names` at another node), take those that are elsewhere out of the settings, and move \
-                 {moved} away: this node then takes part as a new node"
+                "restore {path} from a copy; if there is none, find the nodes of the volumes named in {moved} \
+                 (`forebay names` at another node), remove the volumes of other nodes from the settings, and \
+                 move {moved} away: this node is then a new node to the others"
             )))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -62,14 +62,14 @@ fn has_moved(path: &Path) -> bool {
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("cannot {what} this node's number in {}: {error}", path.display()))
-        .remedy("let the user who serves read and write the `state` folder, or name another")
+        .remedy("give the user of this process read and write access to the `state` folder, or name another")
 }
 
 /// Writes the version to the file. It is stable on return.
 pub fn keep(path: &Path, gln: Gln, version: u64) -> Result<(), Failure> {
     atomic_file::replace(path, format!("{gln} {version}\n").as_bytes()).map_err(|error| {
-        Failure::new(format!("cannot keep this node's number in {}: {error}", path.display()))
-            .remedy("let the user who serves write the `state` folder, and have room there")
+        Failure::new(format!("cannot save this node's number in {}: {error}", path.display()))
+            .remedy("give the user of this process write access to the `state` folder, and make room there")
     })
 }
 

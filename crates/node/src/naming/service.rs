@@ -48,7 +48,7 @@ pub async fn serve(
 
 /// Returns the failure, with its remedy, for an address for names that cannot be listened on.
 pub fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
-    Failure::new(format!("cannot listen for questions about names on {address}: {error}"))
+    Failure::new(format!("cannot listen for naming queries on {address}: {error}"))
         .remedy("change `listen` of [names]")
 }
 
