@@ -215,7 +215,7 @@ pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
 /// A volume that encrypts its blocks with a key that can be destroyed.
 pub trait ErasableKey: Send + Sync {
     /// Encrypts with another key from now on, and forgets the former key: no block can be read any more as it was
-    /// written. When this returns, the new key is stable and the former key is gone.
+    /// written. When this returns, the new key is stable and the former key is erased.
     ///
     /// # Errors
     /// The new key is not stable, or the former key may still be found.

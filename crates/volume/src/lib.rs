@@ -1,7 +1,16 @@
 //! Block volumes and the layers that stack on them.
 //!
-//! A [`Volume`] is an array of fixed-size blocks. A *layer* is a struct that holds the volume below
-//! it in a field called `lower` and is itself a `Volume`.
+//! A [`Volume`] is an array of fixed-size blocks. A *layer* is a struct that holds the volume below it in a field
+//! called `lower` and is itself a `Volume`.
+//!
+//! | kind | volumes |
+//! |------|---------|
+//! | storage | [`FileVolume`] (a file or block device), [`MemVolume`] |
+//! | several lower volumes | [`Mirror`] (two equal legs), [`JoinedVolume`] (one after the other) |
+//! | layers | [`CheckedVolume`], [`SliceVolume`], [`EncryptVolume`], [`ObserveVolume`], [`Watched`] |
+//! | layers that simulate slow or failing storage | [`DelayVolume`], [`DiskVolume`], [`FaultVolume`] |
+//!
+//! The cache and the remote volume are in crates of their own (`cache` and `initiator`).
 
 mod reply;
 mod data;

@@ -111,7 +111,7 @@ impl FileVolume {
             let filled = if self.size.preallocated {
                 prefill::prefill(&self.synced, size, &mut |_, _| ())
             } else {
-                // Hosts are told the new size, so it must survive a power cut.
+                // Hosts learn the new size, so it must survive a power cut.
                 self.synced.sync_all()
             };
             if let Err(error) = filled {

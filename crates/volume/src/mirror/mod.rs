@@ -1,7 +1,7 @@
 //! A mirror: two legs that hold the same blocks. One leg may be lost and replaced while the volume is in use.
 //!
 //! A write is acknowledged when both legs have it. A leg that fails is left out from then on; before the next
-//! acknowledgment, the label of the other leg records this. After a crash, the labels ([`label`]) tell which leg is
+//! acknowledgment, the label of the other leg records this. After a crash, the labels ([`label`]) show which leg is
 //! right ([`assemble`]). A leg that lacks blocks is filled in the background.
 
 mod label;
