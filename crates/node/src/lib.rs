@@ -1,4 +1,18 @@
 //! A node: the targets, units and portals that one process serves.
+//!
+//! - `start` opens units, targets and portals, and closes them at the end of the process. `reload` changes them while
+//!   they are in use, after `plan` has compared the settings.
+//! - `pair` does the work for the member of a pair of gateways: it opens and closes the unit when the pair hands it
+//!   over.
+//! - `move_out` moves a volume to another node, `move_in` receives one; `moves` has the records and messages.
+//! - `naming` finds volumes and nodes by name, `announcements` announces the volumes of this node.
+//! - `claims` and `cache_commands` execute commands from the control socket, `node_status` reports the state.
+//!
+//! The settings in force are those of the file, with the volumes that have moved here, and without the volumes that
+//! have moved away and the units that were refused because of their storage.
+//!
+//! Lock order: `changing`, which a change of the settings holds across awaits, before `inner`, which is never held
+//! across an await.
 
 pub mod plan;
 pub mod naming;
@@ -221,8 +235,8 @@ impl Node {
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
         // A target without units and redirect is not in the settings: its volume is being received.
         let is_coming = target.unit.is_empty() && target.redirect.is_none();
-        // A login covers all units of a target. If all units were refused, hosts are told to try again. If some are
-        // served, hosts log in and do not find the refused ones.
+        // A login covers all units of a target. If all units were refused, it fails with "service
+        // unavailable". If some are served, hosts log in and do not find the refused ones.
         let is_refused = inner.refused.iter().any(|refused| refused.unit.target == target.name.0);
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));

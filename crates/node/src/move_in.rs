@@ -201,8 +201,8 @@ impl Node {
         kept.await.map_err(Failure::new)?.map_err(Failure::new)?;
         let ready = Come { stage: CopyStage::Ready, ..come.clone() };
         self.moves.keep(name, VolumeMoveRecord { come: Some(ready), ..self.moves.of(name) })?;
-        // Show the target now, so that an initiator which is redirected before the commit arrives here is told to try
-        // again. Do not wait for the lock: its holder may be waiting for the source node.
+        // Show the target now, so that an initiator which is redirected before the commit arrives here gets "service
+        // unavailable" and tries again. Do not wait for the lock: its holder may be waiting for the source node.
         if let Ok(_one_at_a_time) = self.changing.try_lock()
             && let Err(failure) = self.put_moves_in_force().await
         {

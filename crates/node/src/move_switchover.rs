@@ -115,7 +115,8 @@ impl Node {
         changes: &ChangedRegions,
         line: &mut MoveOutChannel,
     ) -> Result<String, Failure> {
-        // From here on hosts cannot log in and try again later. Commands that arrived before wait with the others.
+        // From here on logins fail with "service unavailable", and hosts try again. Commands that arrived before wait
+        // with the others.
         leaving.is_decided.store(true, Ordering::Release);
         let away =
             target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };

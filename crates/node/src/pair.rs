@@ -1,4 +1,15 @@
 //! The units of pairs: the interface between a member of a pair and its node.
+//!
+//! The member ([`PairMember`]) decides which of the two gateways serves the unit. It calls the node for this
+//! ([`PairMemberHost`]):
+//!
+//! | call | work of the node |
+//! |------|------------------|
+//! | `partner` | ends the last session with the partner's leg of the log and begins a new one |
+//! | `turn_partner_away` | ends all sessions of the partner with the local leg, and exports the leg as another unit |
+//! | `far` | checks that the far volume answers: logs in and out |
+//! | `serve` | opens the unit with the mirrored log, and shows it to hosts |
+//! | `withdraw` | ends the sessions of hosts; with `at_rest` closes the log for the partner, else abandons it |
 
 use std::{
     sync::{Arc, Weak},

@@ -1,5 +1,9 @@
-//! The plan of a reload: the additions, changes and removals, and the settings that cannot change while
-//! they are in use.
+//! The plan of a reload: the additions, changes and removals, and the settings that cannot change while they are in
+//! use. Planning compares the old and the new settings and changes nothing.
+//!
+//! Portals are compared by address, targets by name, and units by LUN. A unit that stays may grow, get another volume
+//! name, and change the keys of its layers that can change while in use, such as the destage rate. Every other
+//! difference is refused with a reason, and so is each change of a setting that is read only at the start.
 
 use config::{Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit};
 use control::ReloadChanges;

@@ -1,4 +1,16 @@
 //! Changes the settings while they are in force.
+//!
+//! A reload makes all changes or none:
+//!
+//! 1. Read the settings, apply the records of moved volumes, and try again to open the units that were refused before.
+//! 2. Plan the changes ([`ReloadPlan`]). If one of them cannot be made while serving, the reload ends here.
+//! 3. Prepare: the steps that may fail. Open new units and portals, and let files grow. After a failure the opened
+//!    units and portals are closed again; a file that has grown keeps its size.
+//! 4. Put the settings in force, which cannot fail: exchange units, change and remove targets and portals, and accept
+//!    connections to the new portals.
+//! 5. Flush and close the units that are no longer served.
+//!
+//! Moves of volumes use steps 2 to 5, with the settings of the last reload and the changed records.
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 

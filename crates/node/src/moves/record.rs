@@ -267,13 +267,13 @@ fn depart(settings: &mut Settings, volume: &VolumeName, gone: &MoveOutRecord) {
     }
 }
 
-/// Returns the redirect, if the address is known; otherwise initiators are told to try again.
+/// Returns the redirect, if the address is known; otherwise logins fail with "service unavailable".
 fn redirect(gone: &MoveOutRecord) -> Option<HostPort> {
     (!gone.redirect.is_empty()).then(|| HostPort(gone.redirect.clone()))
 }
 
-/// Adds the target of a volume whose move is not decided yet, without units and redirect: initiators that log in are
-/// told to try again.
+/// Adds the target of a volume whose move is not decided yet, without units and redirect: logins fail with
+/// "service unavailable", and initiators try again.
 fn wait_for(settings: &mut Settings, come: Come) {
     let Come { volume, file, .. } = come;
     match settings.target.iter_mut().find(|target| target.name.0 == volume.target) {

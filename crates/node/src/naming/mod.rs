@@ -1,5 +1,13 @@
 //! The naming service in one process: its table of names, its seeds, and the location of a volume for each connection
 //! attempt.
+//!
+//! Each node announces a record with its number (GLN), its addresses and its volumes. `service` answers callers and
+//! calls other nodes at intervals, `conversation` performs one exchange of records, `node_number` stores the number of
+//! the node, and `volume_finder` turns the location of a volume into portals. The table with its rules and the messages
+//! are in the crate `names`.
+//!
+//! A session asks the seeds for the location before each connection attempt. If no seed answers in time, the last known
+//! location is used.
 
 mod node_number;
 mod conversation;
