@@ -1,5 +1,14 @@
 //! The key of an encrypted volume, in a file that is encrypted (wrapped) with a secret: `docs/formats/volume-key.md`
 //! has its bytes.
+//!
+//! Crash order of a renewal, which replaces the key and erases the old one:
+//!
+//! 1. A second name with the suffix `old` keeps the old file accessible.
+//! 2. The new key is written next to the file and is stable.
+//! 3. The new file is renamed over the old one. From then on the new key is in force, whatever fails later.
+//! 4. The bytes of the old file are overwritten, and its second name is removed.
+//!
+//! The next renewal and the next start do step 4 if a crash has prevented it.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,8 @@
-//! The disk of a cache's log: a file or device, or a mirror of two.
+//! The disk of a cache's log: a file or device, or a mirror of two (`log_mirror`). The mirror of a pair's log is opened
+//! by the member of the pair, and only wrapped here.
+//!
+//! To grow a log, its files grow first and then the log; to shrink it, the log shrinks first and then the files are
+//! cut. A mirror with one missing leg works with the other one; [`LogDisk::renew`] fills a leg again.
 
 use std::{
     path::Path,

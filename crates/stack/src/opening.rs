@@ -1,4 +1,11 @@
-//! Opens the stack of a unit, bottom first.
+//! Opens the stack of a unit, bottom first: the bottom, the filters (layers that are no cache), and the caches with the
+//! filters above them. On top come a recorder of changes, if the volume has a name and may be moved, and the check of
+//! all calls ([`CheckedVolume`]).
+//!
+//! The log of a cache over a remote bottom is opened before the bottom: the log may know the size and the name of the
+//! far volume, and then the unit can be served from it while the node cannot be reached.
+//!
+//! All units of a common cache are opened together; `common` uses [`OpeningStack`] for each of them.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,14 @@
-//! Records of cache logs.
+//! Records of cache logs: they prevent a lost log from being replaced by an empty one or by another log.
+//!
+//! A log is refused in these cases; `accept_loss` lifts the first three:
+//!
+//! - It is missing or blank, and its record says that it may hold acknowledged data.
+//! - Another log is at its path.
+//! - The settings no longer name a path at which this unit had a log that may hold acknowledged data.
+//! - The path is recorded as a volume.
+//!
+//! While the log is open, its dirty bytes are recorded at intervals. The record also says whether the log was drained
+//! and stopped, and whether it was exported.
 
 use std::{
     fs,

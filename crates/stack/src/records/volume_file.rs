@@ -1,4 +1,17 @@
 //! Records of volume files and of block devices that hold a volume.
+//!
+//! A file is compared with its record before it is served. The id in an extended attribute identifies the file, or the
+//! device and inode numbers if neither file nor record has an id:
+//!
+//! | file | result |
+//! |------|--------|
+//! | is the recorded one, and at least as long | is served |
+//! | is the recorded one, but shorter | refused: truncated |
+//! | has another id, the inode of another record, another size, or is blank instead of written | refused: replaced |
+//! | has the recorded size, but neither id nor inode proves its identity | is served with a warning: a restored copy |
+//! | is missing | refused |
+//!
+//! A block device has no id, so only its size is compared.
 
 use std::{
     fs::{self, File},

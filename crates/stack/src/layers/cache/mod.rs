@@ -1,4 +1,12 @@
 //! The layer `cache`: opens the cache with its NVRAM over its log, runs its destage, and stops it.
+//!
+//! An opening has this order: NVRAM, cache (which recovers the log and requests the claim), record of the log, read
+//! tier. Then these tasks run until the end of the cache: destage, its rate, the polls of the claim, the notes of dirty
+//! bytes in the record, the checks of the files, the events, and for a shared volume the exchange of tokens with the
+//! node.
+//!
+//! A stop ends the exchange of tokens, closes the cache, ends destage, and updates the record. Dirty data stays in the
+//! log.
 
 mod control;
 
