@@ -217,10 +217,13 @@ impl UntrustedLink {
     pub fn remedy(&self) -> String {
         let or = match &self.why {
             Untrusted::Link { .. } => {
-                format!("create the link again as the user who serves: {}", self.link.display())
+                format!(
+                    "create the link again as the user of this process: {}",
+                    self.link.display()
+                )
             }
             Untrusted::Owner { folder, .. } => {
-                format!("make the user who serves the owner of {}", folder.display())
+                format!("make the user of this process the owner of {}", folder.display())
             }
             Untrusted::Mode { folder, .. } => {
                 format!("if only its owner should write there, chmod go-w {}", folder.display())
