@@ -155,7 +155,7 @@ fn nvram_remedy(error: &CacheOpenError) -> String {
 fn copy_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> String {
     match error {
         CacheOpenError::Behind { .. } if settings.pair.is_some() => {
-            "start its partner first: it serves, and fills this log again; if the partner is gone for good, see \
+            "start its partner first: it serves, and fills this log again; if the partner is lost, see \
              docs/reference/pair.md"
                 .into()
         }
@@ -211,7 +211,7 @@ fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
                 `accept_loss = true` for one start, and check the content of the volume then"
             .to_owned();
     }
-    "see `forebay claim show` at the node for who has it; if this log is to be taken up here in place of its former \
+    "see the owner of the claim with `forebay claim show` at the node; to adopt this log here in place of that \
      owner, `forebay gateway adopt`; see docs/guide/move.md"
         .to_owned()
 }

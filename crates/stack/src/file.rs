@@ -140,14 +140,14 @@ async fn open_once(
 pub fn refusal(error: &FileVolumeOpenError) -> Failure {
     let remedy = match error {
         FileVolumeOpenError::BlockSize(_) => "change `size`, `log_size` or `block_size`".into(),
-        FileVolumeOpenError::Empty(_) => "give its `size` (or `log_size`), and it is made".into(),
+        FileVolumeOpenError::Empty(_) => "set `size` (or `log_size`), and it is created".into(),
         FileVolumeOpenError::InUse(path) => format!(
             "stop the other process that uses it (`fuser {}` names it), or name another file",
             path.display()
         ),
         FileVolumeOpenError::Io { source, path, .. } => io_remedy(source, path),
         FileVolumeOpenError::NoRoom { .. } => {
-            "make room on its file system, or ask for less".into()
+            "make room on its file system, or set a smaller size".into()
         }
         FileVolumeOpenError::NoStorage(_) => "name a file or a block device".into(),
         FileVolumeOpenError::WrongSize { found, .. } => format!(
@@ -168,11 +168,13 @@ pub fn io_remedy(error: &std::io::Error, path: &Path) -> String {
         std::io::ErrorKind::NotFound if folder.is_some_and(|folder| !folder.exists()) => {
             format!("create its folder first: mkdir -p {}", folder.unwrap_or(path).display())
         }
-        std::io::ErrorKind::NotFound => "give its `size` (or `log_size`), and it is made".into(),
+        std::io::ErrorKind::NotFound => "set `size` (or `log_size`), and it is created".into(),
         std::io::ErrorKind::PermissionDenied => {
             "run as a user who may read and write it, or change its mode".into()
         }
-        std::io::ErrorKind::StorageFull => "make room on its file system, or ask for less".into(),
+        std::io::ErrorKind::StorageFull => {
+            "make room on its file system, or set a smaller size".into()
+        }
         _ => "remove the cause that the system reports".into(),
     }
 }

@@ -58,7 +58,7 @@ pub fn make(
         atomic_file::settle_names(path)
     });
     written.map_err(|error| {
-        let failure = Failure::new(format!("cannot make {}: {error}", path.display()));
+        let failure = Failure::new(format!("cannot create {}: {error}", path.display()));
         match error.kind() {
             io::ErrorKind::AlreadyExists => failure.remedy(
                 "name another file; only if no volume is encrypted with this key, remove it",
@@ -108,7 +108,7 @@ pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Fai
 
 fn unlocking(file: Option<&Path>, env: Option<&str>) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let unusable = |(message, remedy)| Failure::settings(message).remedy(remedy);
-    let remedy = "make one with `forebay secret FILE --characters 64`";
+    let remedy = "create one with `forebay secret FILE --characters 64`";
     match read_secret(file, env).map_err(unusable)? {
         Some(found) if found.secret.len() >= SECRET_BYTES => Ok(found.secret),
         Some(SecretWithSource { place, .. }) => {

@@ -30,16 +30,16 @@ impl OpenedStack {
             | CacheControlCommand::Resume
             | CacheControlCommand::Rate(_)
             | CacheControlCommand::Renew { .. } => {
-                tracing::info!(unit = %name, ?order, "as was asked on the control socket");
+                tracing::info!(unit = %name, ?order, "a command arrived on the control socket");
             }
         }
         obeyed.map_err(|error| {
             let remedy = match error {
                 volume::Error::Busy(_) => format!(
                     "`forebay gateway resume {name}` ends a pause, `forebay gateway rate {name} unlimited` \
-                     a rate of nothing"
+                     removes a rate of 0"
                 ),
-                _ => "`forebay status` shows what else is known".to_owned(),
+                _ => "see `forebay status`".to_owned(),
             };
             Failure::new(format!("{name}: {error}")).remedy(remedy)
         })

@@ -198,12 +198,12 @@ pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
                 "correct the name in --mutual or the secret in --mutual-secret-file".to_owned()
             }
             FarSettingsOrigin::Settings => {
-                "give `mutual` the name and the secret that the target proves".to_owned()
+                "set `mutual` to the name and the secret of the target".to_owned()
             }
         },
         Error::Login(LoginFailure::Refused(
             LoginStatus::ServiceUnavailable | LoginStatus::OutOfResources,
-        )) => "see `forebay status` there: the target is not served now, or has no place left"
+        )) => "see `forebay status` there: the target is not served now, or cannot accept more sessions"
             .to_owned(),
         Error::Login(_) => {
             let us = match &remote.user {

@@ -86,8 +86,7 @@ impl fmt::Display for UnsafeStateFolder {
         match other {
             Some(owner) => write!(
                 f,
-                "the state folder {folder} belongs to another user (number {owner}), who may replace what \
-                 is in it"
+                "the state folder {folder} belongs to another user (number {owner}), who could replace its content"
             ),
             None => write!(
                 f,

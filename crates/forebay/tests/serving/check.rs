@@ -68,7 +68,7 @@ fn what_serve_could_not_make_is_refused_before() {
         ),
         (&*log, "l.log\" needs 4398046511104 bytes more, and its file system has"),
         (&*nvram, "nv: it needs 22"),
-        ("{ file = { path = 'v.img' } }", "give its `size`"),
+        ("{ file = { path = 'v.img' } }", "set `size`"),
     ] {
         let (code, text) = check(&place, &unit(LOOPBACK, stack));
         assert_eq!(code, Some(1), "{text}");

@@ -255,8 +255,8 @@ impl CacheLayer {
                     about(dirty)
                 ))
                 .remedy(
-                    "bring back a copy of the log of now if there is one; without, give up its claim: \
-                     see docs/guide/recover.md, \"Give up a log\"",
+                    "restore a copy of the present log if there is one; otherwise drop its claim: see \
+                     docs/guide/recover.md, \"Give up a log\"",
                 );
             }
             Failure::new(format!("the log {log} could not be closed cleanly: {error}"))
