@@ -337,7 +337,8 @@ fn held(log: &LogIdentity) -> String {
     match log.dirty_bytes {
         0 => "it may have acknowledged writes that exist nowhere else".to_owned(),
         bytes => format!(
-            "at least {} ({bytes} bytes) of acknowledged writes existed only in it (noted {})",
+            "{} ({bytes} bytes) of acknowledged writes existed only in it when that was noted, {}; the amount is noted \
+             once a minute and may have changed since",
             about(bytes),
             log.noted
         ),
