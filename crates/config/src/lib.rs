@@ -115,8 +115,9 @@ pub struct Iscsi {
     /// 2, a quarter as many sessions may wait for their initiator to reconnect. Lower it together with `waiting_data`
     /// to save memory.
     pub max_connections: u32,
-    /// Maximum number of connections that have not logged in yet, 1 to 4096, of 64 KiB each. Beyond it, the oldest such
-    /// connection of the address that has most of them is closed.
+    /// Maximum number of connections that have not logged in yet, 1 to 4096, of 64 KiB each. Beyond it, a connection
+    /// that waits for the answer to a wrong proof is closed first, then the oldest one of the address that has most of
+    /// them.
     pub max_logins: u32,
     /// Maximum number of connections that have not logged in yet from one address (one /64 network for IPv6), 1 to
     /// `max_logins`. It keeps one host from locking out others.
@@ -169,11 +170,13 @@ pub struct Iscsi {
     pub compression: Vec<LinkCompressionSetting>,
     /// TCP congestion control towards initiators: "kernel default"; a kernel algorithm such as "cubic"; "ensemble" (a
     /// session's connections share one congestion window); "ensemble by model" (they share a path model, as BBR).
-    /// Ensembles need Linux 6.4, CAP_BPF and CAP_PERFMON; otherwise the default applies. For comparison only: "ensemble
-    /// per connection", "ensemble per ack", "ensemble per connection per ack".
+    /// Ensembles need Linux 6.4 with CONFIG_DEBUG_INFO_BTF and CONFIG_BPF_JIT, CAP_BPF and CAP_PERFMON; otherwise the
+    /// default applies. For comparison only: "ensemble per connection", "ensemble per ack", "ensemble per connection
+    /// per ack".
     pub congestion: CongestionSetting,
-    /// Send and receive buffer of each connection's socket, 16 KiB to 256 MiB. Without CAP_NET_ADMIN, net.core.wmem_max
-    /// and net.core.rmem_max limit it. If left out: the kernel tunes the buffers, which is usually better.
+    /// Send and receive buffer of each connection's socket, 16 KiB to 256 MiB, set before the connection begins, so
+    /// that the TCP window scale fits. The kernel takes as much again. Without CAP_NET_ADMIN, net.core.wmem_max and
+    /// net.core.rmem_max limit it. If left out: the kernel tunes the buffers, which is usually better.
     pub socket_buffer: Option<Size>,
     /// Silence of an initiator after which it is pinged, 1s to 1h. 0 disables pings: then only TCP keepalive detects an
     /// initiator whose host has vanished, and a hung initiator keeps its session.
@@ -182,7 +185,8 @@ pub struct Iscsi {
     /// received command is left. Smaller values lower the latency of single commands, larger ones save CPU time.
     pub batch_commands: u32,
     /// How long an active connection is polled before its thread sleeps, up to 1ms, such as "50us"; 0 disables polling.
-    /// It lowers the latency and keeps a CPU busy.
+    /// It lowers the latency and keeps a CPU busy. At most `threads` sessions poll at once, idle sessions never. A
+    /// session stops for 0.1 to 1.6 s if other threads want its CPU.
     pub busy_poll: TimeSpan,
 }
 

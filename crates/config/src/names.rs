@@ -25,8 +25,9 @@ pub struct NamingServiceSettings {
     /// Host name or address, without a port, that is announced in place of an address that stands for all interfaces,
     /// such as 0.0.0.0. Others must be able to connect to it.
     pub host: Option<HostPort>,
-    /// Naming addresses of other nodes, of which each passes on all entries that it has received. One reachable node
-    /// suffices; name two or more for failures. The address of this node may be among them.
+    /// Naming addresses of other nodes, of which each passes on all entries that it has received. One that answers
+    /// suffices; name two or more for failures. This node may be among them. All are asked before each connect to a
+    /// volume, and one every 2 s. If none answers within 2 s, none is asked for the next connects during 2 s.
     pub seeds: Vec<HostPort>,
     /// File with the secret that all nodes of the naming service share; the rules for it are those of a user's secret.
     /// An attacker with this secret can direct gateways to other nodes.

@@ -34,15 +34,15 @@ pub struct CacheLayerSettings {
     /// it.
     pub log_size: Option<Size>,
     /// Second file or device of the same size that holds the same content, best on another disk. Either leg of this
-    /// mirror may be lost. A write waits for the slower leg. Choose it before the first start: a log made without a
-    /// mirror cannot get one.
+    /// mirror may be lost: `log_halves` in the status shows both, and `forebay gateway renew` fills a replaced one. A
+    /// write waits for the slower leg. A log made without a mirror cannot get one later.
     pub log_mirror: Option<PathBuf>,
     /// If true, a mirrored log starts with one leg even though the missing leg may have newer writes, which are then
     /// lost. Set it for one start, when the other leg is permanently lost, and remove it afterwards.
     pub log_degraded: bool,
     /// Rate in bytes per second at which dirty data in the log is read and verified every ten minutes, to find
     /// corruption early; at most 1 TiB. 0 disables the scrub. A corrupt block is repaired from the other leg of a
-    /// mirror.
+    /// mirror (`log_mended` in the status counts them); `rotten_slots` counts those that no leg can return.
     pub log_scrub: Size,
     /// File with the key that encrypts the volume's data in the log and the NVRAM (AES-256-GCM), made with `forebay key
     /// FILE --secret-file SECRET`. Without key and secret all dirty data is lost: keep a copy elsewhere. A log changes
@@ -63,15 +63,17 @@ pub struct CacheLayerSettings {
     /// survive. On tmpfs or a disk's file system: a killed process. On persistent memory (DAX): also a power loss, if
     /// `nvram_survives` says so.
     pub nvram: Option<PathBuf>,
-    /// Failures that the NVRAM survives: "restart" (of the process) or "power-loss". With "power-loss" and immediate
-    /// report, neither flushes nor FUA writes wait for the log disk. Forebay cannot verify it: a wrong claim loses
-    /// acknowledged writes. Use it only for persistent memory (DAX) or battery-backed memory.
+    /// Failures that the NVRAM survives: "restart" (of the process) or "power-loss", on persistent (DAX) or
+    /// battery-backed memory only. A wrong claim loses acknowledged writes: Forebay cannot verify it. With "power-loss"
+    /// and immediate report, flushes and FUA writes do not wait for the log disk. If msync fails, writes wait for it
+    /// until the next start (`nvram_error`). May change at any restart.
     pub nvram_survives: NvramSurvival,
     /// Maximum number of bytes that wait for the log disk, and size of the NVRAM: 64 KiB up to half of `dram`. Both
     /// gateways of a pair need the same value.
     pub nvram_size: Size,
     /// Size in bytes of the read cache in memory, 1 MiB to 4 TiB, allocated at the start. Make it as large as the data
-    /// that hosts read often, and leave memory for the system.
+    /// that hosts read often, and leave memory for the system. New data passes through a tenth of it (S3-FIFO), so a
+    /// backup does not displace data that is read often.
     pub dram: Size,
     /// When a write is acknowledged: "after-complete" (stable in the log), "immediate" (in NVRAM), "through" (stable on
     /// the far volume), "around" (as "through", not cached) or "at-flush" (at once; stable at the next flush; only for
@@ -82,12 +84,13 @@ pub struct CacheLayerSettings {
     /// discards above 4 MiB, bypass it; if the log is then lost, the far volume is an inconsistent mixture.
     pub order: DestageOrder,
     /// For `report = "at-flush"`: behavior when more data than about half the log arrives between two flushes.
-    /// "refuse": writes fail until a flush. "split": the data so far becomes stable without the rest, and the status
-    /// figure `split_epochs` counts it.
+    /// "refuse": writes fail until a flush (`refused_epochs` in the status). "split": the data so far becomes stable
+    /// without the rest (`split_epochs`). A gateway above this node keeps its rounds below the limit.
     pub epoch_too_large: OversizedEpoch,
-    /// Behavior of writes while the log disk fails. "stop-writes": they fail. "write-through": they go to the far
-    /// volume and are stable there before they are acknowledged; a write to blocks that have dirty data in the log
-    /// still fails.
+    /// Behavior of writes while the log disk fails (`log_error` in the status). "stop-writes": they fail.
+    /// "write-through": they go to the far volume and are stable there before they are acknowledged. A write to blocks
+    /// with dirty data in the log still fails. At a node with epochs, a write waits up to 5 s for a running destage
+    /// round, then gets BUSY.
     pub on_log_error: LogErrorPolicy,
     /// Fill level of the log, 0.05 to 0.9, above which destage no longer waits for idle moments. A low value keeps the
     /// log emptier; a high value lets hosts use the link first.
@@ -98,15 +101,16 @@ pub struct CacheLayerSettings {
     /// that hold more than 64 such writes, up to 256 KiB.
     pub destage_run: Size,
     /// Maximum number of destage writes of full length in flight, 1 to 2048. The cache measures how many fill the link
-    /// and stays below this bound; 1 sends one write at a time.
+    /// and stays below this bound, and below three quarters of the `queue_depth` of the `remote` layer for writes of
+    /// any length. 1 sends one write at a time.
     pub destage_in_flight: u16,
-    /// Maximum destage rate in bytes per second, 4 KiB to 1 TiB. It also applies to old data, to a full log and to
-    /// `forebay gateway drain`, so the log must hold the excess. It does not limit reads or writes that bypass the log.
-    /// If left out: the rate of the link.
+    /// Maximum destage rate in bytes per second, 4 KiB to 1 TiB; `forebay reload` changes it while the unit is served.
+    /// It also applies to old data, to a full log and to `forebay gateway drain`, so the log must hold the excess. It
+    /// does not limit reads or writes that bypass the log. If left out: the rate of the link.
     pub destage_rate: Option<Size>,
     /// Other destage rates for hours of the day, in local time (TZ, /etc/localtime). The first matching entry applies.
     /// A `to` before `from` means the next day. A `rate` of 0 sends nothing in these hours, and the log must hold their
-    /// writes.
+    /// writes. `forebay reload` changes them while the unit is served.
     pub destage_rates: Vec<Hours>,
     /// Maximum age of dirty data, 1ms to 24h: older data is destaged even if requests never pause. It bounds how far
     /// the far volume lags behind while the link is fast enough.
@@ -115,14 +119,17 @@ pub struct CacheLayerSettings {
     /// written then. Hosts abort commands after about 30 s. With 0s, QEMU reports I/O errors to its guest within
     /// seconds.
     pub busy_after: TimeSpan,
-    /// Second read tier: a local file or block device of its own for clean data that leaves memory. The tier never
-    /// holds the only copy of data, so a failure costs only speed. It starts empty after each restart.
+    /// Second read tier: a local file or block device of its own for clean data that leaves memory, written in segments
+    /// of 512 KiB. It never holds the only copy and starts empty. After a failure, or 2 s without an answer, it is off
+    /// until the next start (`tier_error`). A tier of another log, or other content, is refused.
     pub read_tier: Option<PathBuf>,
-    /// Size in bytes of the read tier, 1 MiB to 16 TiB, for a file that does not exist yet. Each 4 KiB in use takes 20
-    /// bytes of memory, 32 with `log_key` (500 or 800 MiB for 100 GiB).
+    /// Size in bytes of the read tier, 1 MiB to 16 TiB, for a file that does not exist yet. An existing file keeps its
+    /// size: remove it to get another. Each 4 KiB in use takes 20 bytes of memory, 32 with `log_key` (500 or 800 MiB
+    /// for 100 GiB).
     pub read_tier_size: Option<Size>,
     /// Maximum number of bytes read ahead for one sequential reader, 0 (none) to 512 MiB. The cache reads ahead as much
-    /// as the reader consumes during two fetches. 32 MiB suffice for 1 Gbit/s at 50 ms one way.
+    /// as the reader consumes during two fetches; 32 MiB suffice for 1 Gbit/s at 50 ms one way. Data not used yet takes
+    /// at most an eighth of `dram`. If most is never used, only long streams are read ahead.
     pub read_ahead: Size,
     /// If true, other gateways cache the same volume and coherence tokens keep them consistent. Requires `share_grain`
     /// at the node, a log and an `initiator_name` for each gateway, and `report` "after-complete" or "immediate". The

@@ -41,19 +41,24 @@ pub struct RemoteLayerSettings {
     /// Forebay node).
     pub queue_depth: u16,
     /// Number of TCP connections of the session, 1 to 8; the target may allow fewer (MaxConnections). Each command goes
-    /// to the connection with the least work. If one stalls or breaks, the others take over its commands.
+    /// to the connection with the least work. A connection that is silent for a third of a second while others answer
+    /// is dropped and made again; the others take over its commands.
     pub connections: u16,
     /// Highest ErrorRecoveryLevel to propose, 0 to 2. At 0, an error ends the session, and commands are sent again on a
     /// new one. 1 also requests damaged data again. 2 also continues the commands of a broken connection on another.
+    /// Most targets of other makes support only 0.
     pub error_recovery_level: u8,
     /// CRC32C digest of PDU headers: "never", "accept", "prefer" or "require", as in `[iscsi]`.
     pub header_digest: Digest,
     /// CRC32C digest of PDU data: "never", "accept", "prefer" or "require", as in `[iscsi]`.
     pub data_digest: Digest,
-    /// Compression of the link: "none", "lz4" (fast) or "zstd" (smaller, more CPU). The target must be a Forebay
-    /// process that allows it in `[iscsi]`; otherwise the session runs uncompressed, and one event reports it.
+    /// Compression of the link: "none", "lz4" (fast; for about 1 Gbit/s) or "zstd" (smaller, more CPU; for slower
+    /// links). `out_bytes` and `out_link_bytes` in the status show the gain. The target must be a Forebay process that
+    /// allows it in `[iscsi]`; otherwise the session runs uncompressed, and one event reports it.
     pub compression: LinkCompressionSetting,
-    /// TCP congestion control towards the target, with the values of `congestion` in `[iscsi]`.
+    /// TCP congestion control towards the target, with the values of `congestion` in `[iscsi]`. The kernel shows an
+    /// ensemble as `fairtcp` (`fairtcp_2` in a second process). From a round trip of 1 ms on, the kernel paces a
+    /// connection after its first output of more than ten segments.
     pub congestion: CongestionSetting,
     /// Send and receive buffer of each connection's socket, 16 KiB to 256 MiB, as in `[iscsi]`. If left out: the kernel
     /// tunes the buffers.
@@ -66,7 +71,8 @@ pub struct RemoteLayerSettings {
     /// connection is closed.
     pub command_timeout: TimeSpan,
     /// How long calls wait for a lost connection, 100ms to 1h. After that, they fail at once until the connection is
-    /// back. Without a cache above, hosts see errors after this time.
+    /// back. Without a cache above, hosts see errors after this time. A connect is tried again after 100 ms, then after
+    /// longer pauses up to 5 s (1 s with several portals).
     pub give_up_after: TimeSpan,
     /// Silence of the target after which it is pinged, 1s to 1h. It counts as lost 5s after the ping (on a slow link,
     /// 5s after the last byte that the answer queues behind). TCP acknowledgments do not count: the kernel of a hung
