@@ -18,9 +18,9 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteLayerSettings {
-    /// Far unit: iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME, which `[names]` finds at any node. Up to 8 portals
-    /// of one group, or of both gateways of a pair, are separated by commas (iscsi://HOST,HOST/TARGET-NAME/LUN) and
-    /// tried in turn. Required.
+    /// Far volume: iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME, which `[names]` finds at any node. Up to 8
+    /// portals of one group, or of both gateways of a pair, are separated by commas
+    /// (iscsi://HOST,HOST/TARGET-NAME/LUN) and tried in turn. Required.
     pub url: String,
     /// CHAP credential with which this process authenticates to the target: `name` with `secret_file` or `secret_env`.
     pub user: Option<ChapCredentialSettings>,
