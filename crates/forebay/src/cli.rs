@@ -129,12 +129,20 @@ pub enum ForebayCommand {
         /// Shell for which to print the script
         shell: Shell,
     },
-    /// Print the manual page in roff format
-    #[command(after_help = "Example:\n  forebay man > /usr/local/share/man/man1/forebay.1")]
-    Man,
+    /// Print the manual page in roff format, or write a page for each command and for the settings file
+    #[command(after_help = "Example:
+  forebay man --out /usr/local/share/man")]
+    Man(ManArgs),
     /// Relay TCP connections over an emulated link
     #[command(hide = true)]
     Link(LinkArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Write all pages to the folders man1 and man5 below this folder, such as /usr/local/share/man
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -13,6 +13,7 @@ mod check;
 mod relay_link;
 mod lab;
 mod cli;
+mod manual_pages;
 mod status;
 mod handover;
 mod give_up;
@@ -89,11 +90,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);
             print(&script)
         }
-        ForebayCommand::Man => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::new)?;
-            print(&page)
-        }
+        ForebayCommand::Man(args) => manual_pages::run(&args),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

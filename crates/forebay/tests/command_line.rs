@@ -37,6 +37,33 @@ fn the_manual_page_names_the_commands() {
 }
 
 #[test]
+fn manual_pages_are_written_for_each_command_and_for_the_settings_file() {
+    let place = Place::new();
+    let folder = place.path("man");
+    let said = text(&["man", "--out", folder.to_str().expect("text")]);
+    assert!(said.contains("pages in"), "{said}");
+    let page = |name: &str| std::fs::read_to_string(folder.join(name)).expect(name);
+    let help = text(&["--help"]);
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = commands.take_while(|line| !line.is_empty()).filter_map(|line| {
+        line.strip_prefix("  ").filter(|line| !line.starts_with(' '))?.split_whitespace().next()
+    });
+    for name in names.filter(|name| *name != "help") {
+        assert!(page(&format!("man1/forebay-{name}.1")).contains(".TH"), "{name}");
+    }
+    assert!(page("man1/forebay-claim-show.1").contains(".TH"));
+    assert!(page("man5/forebay.toml.5").contains("log_size"));
+}
+
+#[test]
+fn manual_pages_that_cannot_be_written_are_an_error_with_a_remedy() {
+    let output = run(&["man", "--out", "/dev/null/man"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = stderr(&output);
+    assert!(error.contains("/dev/null/man") && error.contains("remedy: "), "{error}");
+}
+
+#[test]
 fn help_hides_what_is_not_for_people() {
     let help = text(&["--help"]);
     assert!(help.contains("quickstart"));
