@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::quickstart_report::{PartOutcome, QuickstartReport, time};
+use super::quickstart_report::{PartOutcome, QuickstartReport, gain, time};
 use config::quantity::about;
 
 /// Colours of node and gateway in the plots.
@@ -10,8 +10,8 @@ const NODE: &str = "#b4552d";
 const GATEWAY: &str = "#1f6f8b";
 
 /// Horizontal range of the bars in pixels; names are to the left of it, numbers to the right.
-const BARS_FROM: f64 = 180.0;
-const BARS_TO: f64 = 660.0;
+const BARS_FROM: f64 = 220.0;
+const BARS_TO: f64 = 560.0;
 
 /// Returns the report as an HTML page.
 pub fn page(outcome: &QuickstartReport) -> String {
@@ -33,14 +33,21 @@ pub fn page(outcome: &QuickstartReport) -> String {
         outcome.delay_one_way_ms,
         outcome.rate_bits_per_second / 1_000_000,
     );
-    page.push_str("<h2>Operations per second</h2>");
-    page.push_str(&bars(&outcome.parts));
-    page.push_str("<h2>Latency</h2><p>How many of a hundred operations were faster than this.</p>");
-    for part in parts(&outcome.parts) {
-        let _ = write!(page, "<h3>{}</h3>{}", escape(part), curves(&outcome.parts, part));
+    page.push_str(
+        "<h2>Operations per second</h2><p>The axis is logarithmic: each line stands for ten times as many as \
+         the line before. Depth is the number of operations in flight.</p>",
+    );
+    page.push_str(&bars(outcome));
+    page.push_str(
+        "<h2>Latency</h2><p>The share of the operations that were faster than a time. The axis of time is \
+         logarithmic.</p>",
+    );
+    for (part, depth) in parts(&outcome.parts) {
+        let (name, curves) = (escape(part), curves(&outcome.parts, part));
+        let _ = write!(page, "<h3>{name}, depth {depth}</h3>{curves}");
     }
     page.push_str("<h2>Figures</h2>");
-    page.push_str(&figures(&outcome.parts));
+    page.push_str(&figures(outcome));
     page.push_str(&crash(outcome));
     page.push_str("</body></html>\n");
     page
@@ -56,15 +63,15 @@ td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}\
 svg{max-width:100%;height:auto}text{font:12px system-ui,sans-serif;fill:#333}\
 </style></head><body>";
 
-/// Returns the names of the parts in order, each once.
-fn parts(outcomes: &[PartOutcome]) -> Vec<&'static str> {
-    let mut names = Vec::new();
-    for outcome in outcomes {
-        if !names.contains(&outcome.part) {
-            names.push(outcome.part);
+/// Returns names and depths of the parts in order, each once.
+fn parts(outcomes: &[PartOutcome]) -> Vec<(&'static str, usize)> {
+    let mut parts = Vec::new();
+    for part in outcomes.iter().map(|outcome| (outcome.part, outcome.depth)) {
+        if !parts.contains(&part) {
+            parts.push(part);
         }
     }
-    names
+    parts
 }
 
 fn colour(way: &str) -> &'static str {
@@ -98,7 +105,8 @@ impl LogarithmicScale {
     }
 }
 
-fn bars(outcomes: &[PartOutcome]) -> String {
+fn bars(outcome: &QuickstartReport) -> String {
+    let outcomes = &outcome.parts[..];
     let scale = LogarithmicScale::around(
         outcomes.iter().map(|part| part.operations_per_second),
         BARS_FROM,
@@ -117,21 +125,24 @@ fn bars(outcomes: &[PartOutcome]) -> String {
         );
     }
     let mut y = 4;
-    for name in parts(outcomes) {
+    for (name, depth) in parts(outcomes) {
         for (index, part) in outcomes.iter().filter(|part| part.part == name).enumerate() {
             let width = scale.at(part.operations_per_second) - BARS_FROM;
             if index == 0 {
-                let _ = write!(svg, "<text x=\"0\" y=\"{}\">{}</text>", y + 15, escape(name));
+                let name = escape(name);
+                let _ = write!(svg, "<text x=\"0\" y=\"{}\">{name}, depth {depth}</text>", y + 15);
             }
+            let gain = outcome.gain(part).map(|ratio| format!(", {} times the node", gain(ratio)));
             let _ = write!(
                 svg,
                 "<rect x=\"{BARS_FROM}\" y=\"{y}\" width=\"{width:.0}\" height=\"20\" fill=\"{}\"/>\
-                 <text x=\"{:.0}\" y=\"{}\">{:.0} ({})</text>",
+                 <text x=\"{:.0}\" y=\"{}\">{:.0} ({}{})</text>",
                 colour(part.way),
                 BARS_FROM + 5.0 + width,
                 y + 15,
                 part.operations_per_second,
-                part.way
+                part.way,
+                gain.unwrap_or_default()
             );
             y += 26;
         }
@@ -188,19 +199,20 @@ fn curves(outcomes: &[PartOutcome], name: &str) -> String {
     svg
 }
 
-fn figures(outcomes: &[PartOutcome]) -> String {
+fn figures(outcome: &QuickstartReport) -> String {
     let mut table = String::from(
-        "<table><tr><th>part<th>way<th>depth<th>operations/s<th>data/s<th>mean<th>p50<th>p99<th>max<th>link \
+        "<table><tr><th>part<th>way<th>depth<th>operations/s<th>times the node<th>data/s<th>mean<th>p50<th>p99<th>max<th>link \
          bytes<th>link PDUs<th>hits<th>wrong blocks</tr>",
     );
-    for part in outcomes {
+    for part in &outcome.parts {
         let _ = write!(
             table,
-            "<tr><td>{}<td>{}<td>{}<td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             escape(part.part),
             part.way,
             part.depth,
             part.operations_per_second,
+            outcome.gain(part).map_or(String::new(), gain),
             about(part.bytes_per_second as u64),
             time(part.mean_us),
             time(part.p50_us as f64),

@@ -128,12 +128,22 @@ impl QuickstartReport {
         wrong + self.crash.blocks_lost + self.crash.blocks_lost_at_node == 0
     }
 
+    /// Returns how many times as many operations a part had per second as the same part directly on the node. `None` for
+    /// the node itself, and if the node had none.
+    pub fn gain(&self, part: &PartOutcome) -> Option<f64> {
+        let is_same = |other: &&PartOutcome| other.part == part.part && other.way == "node";
+        let node = self.parts.iter().find(is_same)?.operations_per_second;
+        (part.way != "node" && node > 0.0).then(|| part.operations_per_second / node)
+    }
+
     /// Returns the report as a table.
     pub fn table(&self) -> String {
         let mut table = table(&[
             "part",
             "way",
+            "depth",
             "operations/s",
+            "times the node",
             "mean",
             "p50",
             "p99",
@@ -145,7 +155,9 @@ impl QuickstartReport {
         ]);
         for part in &self.parts {
             let cells = [
+                part.depth.to_string(),
                 format!("{:.0}", part.operations_per_second),
+                self.gain(part).map_or(String::new(), gain),
                 time(part.mean_us),
                 time(part.p50_us as f64),
                 time(part.p99_us as f64),
@@ -159,9 +171,9 @@ impl QuickstartReport {
         }
         let crash = &self.crash;
         let mut verified = |what: &str, way: &str, blocks: u64, lost: u64| {
-            let mut cells: [String; 9] = Default::default();
-            cells[7] = blocks.to_string();
-            cells[8] = lost.to_string();
+            let mut cells: [String; 11] = Default::default();
+            cells[9] = blocks.to_string();
+            cells[10] = lost.to_string();
             table.add_row(row([what, way], cells));
         };
         verified("killed, started again", "gateway", crash.blocks_verified, crash.blocks_lost);
@@ -173,9 +185,14 @@ impl QuickstartReport {
     }
 }
 
-fn row(names: [&str; 2], cells: [String; 9]) -> Vec<Cell> {
+fn row(names: [&str; 2], cells: [String; 11]) -> Vec<Cell> {
     let right = cells.into_iter().map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
     names.into_iter().map(Cell::new).chain(right).collect()
+}
+
+/// Formats a ratio for people: two digits, of which one after the point if there is only one before it.
+pub fn gain(ratio: f64) -> String {
+    if ratio < 10.0 { format!("{ratio:.1}") } else { format!("{ratio:.0}") }
 }
 
 /// Formats microseconds for people.
