@@ -1,6 +1,7 @@
 //! Commands for the cache of a unit, from the control socket.
 
-use control::{CacheControlCommand, CacheControlStatus, Failure, UnitName};
+use config::quantity::Size;
+use control::{CacheControlCommand, CacheControlStatus, Failure, Rate, UnitName};
 
 use crate::opened_stack::OpenedStack;
 
@@ -22,16 +23,20 @@ impl OpenedStack {
             return cache.resize(bytes).await;
         }
         let obeyed = cache.obey(order).await;
-        match order {
+        // As typed after `forebay gateway`, where legs count from 1. Flush, drain and resize are not reported.
+        let typed = match order {
             CacheControlCommand::Flush { .. }
             | CacheControlCommand::Drain
-            | CacheControlCommand::LogResize { .. } => {}
-            CacheControlCommand::Pause
-            | CacheControlCommand::Resume
-            | CacheControlCommand::Rate(_)
-            | CacheControlCommand::Renew { .. } => {
-                tracing::info!(unit = %name, ?order, "a command arrived on the control socket");
-            }
+            | CacheControlCommand::LogResize { .. } => None,
+            CacheControlCommand::Pause => Some("pause".to_owned()),
+            CacheControlCommand::Resume => Some("resume".to_owned()),
+            CacheControlCommand::Rate(Rate::Bytes(bytes)) => Some(format!("rate {}", Size(bytes))),
+            CacheControlCommand::Rate(Rate::Settings) => Some("rate settings".to_owned()),
+            CacheControlCommand::Rate(Rate::Unlimited) => Some("rate unlimited".to_owned()),
+            CacheControlCommand::Renew { half } => Some(format!("renew {}", u16::from(half) + 1)),
+        };
+        if let Some(order) = typed {
+            tracing::info!(unit = %name, %order, "a command arrived on the control socket");
         }
         obeyed.map_err(|error| {
             let remedy = match error {
