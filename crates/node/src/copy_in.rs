@@ -75,14 +75,25 @@ impl Copy {
 
     /// Adds a record of the unit.
     pub(super) fn keep(&mut self, name: String, bytes: Vec<u8>) -> Result<(), Failure> {
+        let kinds = unit::UnitRecordKind::ALL;
+        let refusal = |reason: String| {
+            Err(Failure::new(reason).remedy("use the same version of forebay on both nodes"))
+        };
+        if !kinds.iter().any(|record| record.name() == name) {
+            return refusal(format!("the unit has state of an unknown kind ({name})"));
+        }
+        if self.records.len() >= kinds.len() {
+            return refusal(format!(
+                "the other node sent more than {} records of the unit's state",
+                kinds.len()
+            ));
+        }
         let kept: usize = self.records.iter().map(|(_, bytes)| bytes.len()).sum();
-        let is_known = unit::UnitRecordKind::ALL.iter().any(|record| record.name() == name);
-        if !is_known
-            || kept + bytes.len() > MOST_RECORDS
-            || self.records.len() >= unit::UnitRecordKind::ALL.len()
-        {
-            return Err(Failure::new(format!("the unit has state of an unknown kind ({name})"))
-                .remedy("use the same version of forebay on both nodes"));
+        let sum = kept + bytes.len();
+        if sum > MOST_RECORDS {
+            return refusal(format!(
+                "the unit's state has {sum} bytes with the record {name}, more than {MOST_RECORDS}"
+            ));
         }
         self.records.push((name, bytes));
         Ok(())
