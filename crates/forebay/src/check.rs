@@ -172,7 +172,7 @@ async fn look_at(
             Layer::Cache(cache) => look_at_cache(cache, place, &recorder, report).await?,
             Layer::Remote(remote) => {
                 let cache = stack::cache_over(&unit.stack[1..]);
-                let found = look_at_far_side(settings, target, remote, cache).await;
+                let found = look_at_far_volume(settings, target, remote, cache).await;
                 let is_usable = found.is_ok();
                 report.say(place, found)?;
                 let common = unit.in_common().and_then(|common| settings.common_cache(common));
@@ -331,7 +331,7 @@ fn would_be_made(options: &FileVolumeOptions, what: &str) -> Result<String, Fail
 }
 
 /// Logs in to the far target, and compares the unit with the one that the log belongs to.
-async fn look_at_far_side(
+async fn look_at_far_volume(
     settings: &Settings,
     target: &IscsiTargetSettings,
     remote: &config::RemoteLayerSettings,

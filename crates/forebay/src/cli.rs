@@ -226,7 +226,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_holds_together() {
+    fn the_command_line_passes_the_checks_of_clap() {
         super::Cli::command().debug_assert();
     }
 }

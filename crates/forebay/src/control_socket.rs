@@ -252,14 +252,14 @@ pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Fail
     })
 }
 
-/// As [`ask`], but `nobody` makes the failure if no process listens there.
+/// As [`ask`], but `no_listener` makes the failure if no process listens there.
 pub fn ask_or(
     path: &Path,
     request: ControlRequest,
-    nobody: impl FnOnce() -> Failure,
+    no_listener: impl FnOnce() -> Failure,
 ) -> Result<ControlResponse, Failure> {
     let stream = StdStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => no_listener(),
         _ => Failure::new(format!("cannot connect to {}: {error}", path.display()))
             .remedy("run this command as the user of the serving process, or as root"),
     })?;

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_tells_volumes_nodes_and_who_is_silent() {
+    fn the_table_shows_volumes_nodes_and_silent_nodes() {
         let node = |number: u8, stale| KnownNode {
             gln: Gln::new([number; 16]),
             node: format!("n{number}").parse().unwrap(),

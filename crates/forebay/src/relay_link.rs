@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_come_no_faster_than_the_rate_and_all_of_them_in_order() {
+    async fn bytes_arrive_no_faster_than_the_rate_complete_and_in_order() {
         // 1 MiB at 80 Mbit/s takes 105 ms on the link.
         let line = RelayLinkSettings { delay: Duration::from_millis(1), rate: 80_000_000 };
         let (_link, near) = link_to_echo(line).await;
@@ -371,10 +371,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_that_is_away_closes_the_near_one() {
-        let nobody = TcpListener::bind(LOOPBACK).await.unwrap().local_addr().unwrap();
+    async fn a_far_end_that_refuses_the_connection_closes_the_near_connection() {
+        let unused = TcpListener::bind(LOOPBACK).await.unwrap().local_addr().unwrap();
         let line = RelayLinkSettings { delay: Duration::ZERO, rate: 1_000_000_000 };
-        let link = RelayLink::open(LOOPBACK, nobody, line).await.unwrap();
+        let link = RelayLink::open(LOOPBACK, unused, line).await.unwrap();
         let mut near = TcpStream::connect(link.address()).await.unwrap();
         assert!(!matches!(near.read(&mut [0; 1]).await, Ok(1..)));
     }

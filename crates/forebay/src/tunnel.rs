@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_is_what_is_before_the_port() {
+    fn the_host_is_the_text_before_the_port() {
         for (to, expected) in [("a.example:1", "a.example"), ("[::1]:1", "::1"), ("a", "a")] {
             assert_eq!(host(to), expected);
         }

@@ -64,7 +64,7 @@ fn manual_pages_that_cannot_be_written_are_an_error_with_a_remedy() {
 }
 
 #[test]
-fn help_hides_what_is_not_for_people() {
+fn help_hides_internal_commands_and_options() {
     let help = text(&["--help"]);
     assert!(help.contains("quickstart"));
     assert!(!help.contains("emulated link"));
@@ -72,7 +72,7 @@ fn help_hides_what_is_not_for_people() {
 }
 
 #[test]
-fn nobody_reading_is_no_failure() {
+fn a_closed_standard_output_is_no_failure() {
     let mut child = support::forebay()
         .args(["completions", "bash"])
         .stdout(std::process::Stdio::piped())
@@ -94,7 +94,7 @@ fn attached_within(place: &Place, with: &[&str], script: &str, url: &str) -> Str
         .output()
         .expect("util-linux is there");
     assert_eq!(output.status.code(), Some(1), "{with:?}: {}", stderr(&output));
-    assert!(output.stdout.is_empty(), "no device was told of");
+    assert!(output.stdout.is_empty(), "no device was reported");
     stderr(&output)
 }
 
@@ -102,7 +102,7 @@ fn attached_within(place: &Place, with: &[&str], script: &str, url: &str) -> Str
 const NOWHERE: &str = "iscsi://127.0.0.1:1/iqn.x:y/0";
 
 #[test]
-fn a_host_that_cannot_attach_is_told_what_it_lacks_before_anything_is_done() {
+fn an_attach_that_lacks_a_requirement_names_it_before_it_changes_anything() {
     let tried = Command::new("unshare").args(["--map-root-user", "--mount", "true"]).output();
     if !tried.is_ok_and(|output| output.status.success()) {
         eprintln!("left out: it needs the right to make name spaces");

@@ -23,7 +23,7 @@ const MOST_RTT_US: u64 = 1_000_000;
 const LEAST_RATE: u64 = 1_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_connections_carry_commands_by_one_model_and_both_ends_tell_of_it() {
+async fn four_connections_share_one_path_model_and_both_ends_report_it() {
     let choice: transport::CongestionChoice = CHOICE.parse().expect("known words");
     let congestion = match choice.load() {
         Ok(congestion) => congestion,

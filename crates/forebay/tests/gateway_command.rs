@@ -67,7 +67,7 @@ async fn a_pause_lasts_over_a_reload_and_a_drain_ends_with_nothing_dirty() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_that_is_told_holds_until_the_settings_hold_again() {
+async fn a_rate_set_by_command_holds_until_the_settings_apply_again() {
     let place = Place::new();
     let (_far, near) =
         pair(&place, "destage_rates = [{ from = \"00:00\", to = \"24:00\", rate = 0 }]");
@@ -90,7 +90,7 @@ async fn a_rate_that_is_told_holds_until_the_settings_hold_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_no_cache_is_named() {
+async fn a_gateway_command_for_a_unit_without_a_cache_is_refused() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     assert!(tell(&far, &["pause", NODE]).expect_err("no cache").contains("has no cache"));
@@ -100,7 +100,7 @@ async fn what_has_no_cache_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_of_a_mirrored_log_is_exchanged_and_then_is_all_there_is() {
+async fn a_mirror_leg_of_a_log_is_replaced_and_can_serve_alone_afterwards() {
     let place = Place::new();
     let mirrored = format!("log_mirror = \"{}\"\n", place.path("second.log").display());
     let (far, mut near) = pair(&place, &mirrored);
@@ -203,7 +203,7 @@ async fn a_log_grows_and_shrinks_while_it_is_in_use_and_keeps_its_size() {
 
 /// A log allocates all its space at the start, so a file system that becomes full later has no effect.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_file_system_under_a_log_is_said_at_the_start_and_harms_nothing_later() {
+async fn a_full_file_system_under_a_log_is_reported_at_the_start_and_harmless_later() {
     if !is_mountable() {
         eprintln!("left out: it needs the right to mount a tmpfs in a name space of its own");
         return;
@@ -255,7 +255,7 @@ exec "$@"
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_space_says_so_once_and_shows_how_much_is_left() {
+async fn a_node_without_space_logs_it_once_and_shows_the_free_space() {
     if !is_mountable() {
         eprintln!("left out: it needs the right to mount a tmpfs in a name space of its own");
         return;

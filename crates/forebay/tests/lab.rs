@@ -126,7 +126,7 @@ fn a_link_is_made_changed_used_and_removed() {
 }
 
 #[test]
-fn what_a_killed_link_left_is_taken_away_by_the_next() {
+fn the_next_link_removes_the_leftovers_of_a_killed_link() {
     if !is_possible() {
         return;
     }
@@ -149,7 +149,7 @@ fn what_a_killed_link_left_is_taken_away_by_the_next() {
 }
 
 #[test]
-fn what_is_wrong_is_said_before_anything_is_made() {
+fn wrong_link_options_are_refused_before_anything_is_made() {
     let name = name("bad");
     for (arguments, words) in [
         (vec!["--loss", "120%"], "loss of 1.2 is out of range"),

@@ -121,7 +121,7 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
 }
 
 #[test]
-fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
+fn a_stopped_run_ends_in_order_and_prints_how_to_continue() {
     if !is_possible() {
         return;
     }
@@ -152,7 +152,7 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
 
 /// The output is closed early, as with `| head` or a terminal that was closed.
 #[test]
-fn a_run_that_nobody_looks_at_goes_on() {
+fn a_run_continues_after_its_output_was_closed() {
     let (name, folder) = (name("alone"), tempfile::tempdir().expect("a folder"));
     let out = folder.path().join("out");
     let mut command = forebay();
@@ -171,7 +171,7 @@ fn a_run_that_nobody_looks_at_goes_on() {
 
 /// Needs PostMark.
 #[test]
-fn what_a_killed_run_leaves_is_taken_away_by_the_next() {
+fn the_next_run_removes_the_leftovers_of_a_killed_run() {
     let postmark = Command::new("postmark").stdin(Stdio::null()).stdout(Stdio::null()).status();
     if !is_possible() || postmark.is_err() {
         return println!("not run: needs what the others need, and postmark");
@@ -218,7 +218,7 @@ fn attachments(config: &str) -> Vec<i32> {
 }
 
 #[test]
-fn a_site_that_does_not_stand_leaves_nothing_mounted() {
+fn a_site_that_fails_to_start_leaves_nothing_mounted() {
     if !is_possible() {
         return;
     }
@@ -242,7 +242,7 @@ fn a_site_that_does_not_stand_leaves_nothing_mounted() {
         memory: memory.clone(),
         stop: Arc::default(),
     })
-    .expect("nobody has its folders");
+    .expect("its folders are unused");
     let two = LabSite {
         nodes: 2,
         bytes: 64 << 20,
@@ -261,7 +261,7 @@ fn a_site_that_does_not_stand_leaves_nothing_mounted() {
 }
 
 #[test]
-fn folders_of_others_are_left_alone() {
+fn folders_of_the_user_are_left_alone() {
     if !is_possible() {
         return;
     }
@@ -286,7 +286,7 @@ fn folders_of_others_are_left_alone() {
     fs::write(other.join("node-1.toml"), "").expect("a file");
     fs::write(other.join(".forebay-lab"), "").expect("a file");
     let lock = fs::File::open(&other).expect("it is there");
-    lock.lock().expect("nobody has it");
+    lock.lock().expect("it is not locked");
     let refused = run(&name, &folder.path().join("second"), &only);
     assert!(stderr(&refused).contains("another run uses"), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("--name"), "{}", stderr(&refused));
@@ -295,7 +295,7 @@ fn folders_of_others_are_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_is_said_before_anything_is_started() {
+fn invalid_options_of_a_run_are_refused_before_anything_is_started() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
     // Use one pattern that matches no point together with one that matches some, and one pattern that matches all.
@@ -340,7 +340,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     let poor = poor.expect("setpriv runs");
     let said = stderr(&poor);
     if said.contains("failed to execute") {
-        return println!("not run: nobody may not come to the program");
+        return println!("not run: an unprivileged user cannot execute the program");
     }
     assert_eq!(poor.status.code(), Some(2), "{said}");
     assert!(text(&poor).contains("to be measured: 0 points"), "{}", text(&poor));
@@ -431,7 +431,7 @@ fn has_apt() -> bool {
 }
 
 #[test]
-fn who_stops_an_installation_does_not_wait_for_it() {
+fn a_stop_during_an_installation_does_not_wait_for_it() {
     if !has_apt() {
         return;
     }
@@ -449,7 +449,7 @@ fn who_stops_an_installation_does_not_wait_for_it() {
 }
 
 #[test]
-fn who_stops_a_fetch_does_not_wait_for_it_and_nothing_of_it_is_left() {
+fn a_stop_during_a_fetch_does_not_wait_for_it_and_leaves_nothing() {
     if !has_apt() || !is_possible() {
         return;
     }
@@ -466,7 +466,7 @@ fn who_stops_a_fetch_does_not_wait_for_it_and_nothing_of_it_is_left() {
 }
 
 #[test]
-fn a_package_that_cannot_be_had_is_said_and_what_needs_it_left_out() {
+fn a_package_that_cannot_be_installed_is_named_and_its_points_are_left_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).expect("a folder");

@@ -65,7 +65,7 @@ fn ls(place: &Place, address: SocketAddr, more: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn each_sees_what_is_meant_for_it() {
+fn each_user_sees_the_targets_that_it_may_log_in_to() {
     let place = Place::new();
     let node = place.serve("node", &node(&place));
     let (listed, text) = ls(&place, node.address, &[]);
@@ -182,7 +182,7 @@ async fn users_change_while_serving_and_sessions_that_are_open_stay() {
         settings.replacen("[[target]]", "[[discovery.allow]]\nuser = 'alice'\n[[target]]", 1);
     assert_eq!(reload(&asked), changed);
     let (listed, text) = ls(&place, serving.address, &[]);
-    assert!(!listed, "who proves nothing is told nothing: {text}");
+    assert!(!listed, "without a user, no target is listed: {text}");
     let (listed, text) = with("other");
     assert!(listed && text.contains(OPEN) && text.contains(NODE), "{text}");
 
@@ -196,7 +196,7 @@ async fn users_change_while_serving_and_sessions_that_are_open_stay() {
     write(&*volume, 4, 2).await.expect("written");
     volume.flush().await.expect("flushed");
     assert_eq!(read(&*volume, 3).await.expect("read"), content(3, 1));
-    assert_eq!(near.figure("remote", "reconnects"), 0, "nobody is asked for a proof again");
+    assert_eq!(near.figure("remote", "reconnects"), 0, "open sessions need not authenticate again");
 }
 
 #[test]
@@ -335,7 +335,7 @@ async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     let mut settings = initiator::Settings::new(address.to_string(), NODE, 0);
     settings.chap =
         Some(InitiatorChap { user, target: None, algorithms: ChapAlgorithm::ALL.to_vec() });
-    initiator::RemoteVolume::connect(settings).await.expect("alice is let in");
+    initiator::RemoteVolume::connect(settings).await.expect("alice logs in");
 }
 
 /// Regression: each of these attacks locked out or delayed users. FOREBAY_TEST_STRANGERS=1024 opens that many sockets

@@ -10,7 +10,7 @@ use std::{
 use support::{Place, forebay, run, stderr};
 
 #[test]
-fn it_ends_well_can_be_kept_and_leaves_nothing() {
+fn a_quickstart_succeeds_can_be_kept_and_leaves_nothing() {
     let place = Place::new();
     let temporary = place.path("tmp");
     std::fs::create_dir(&temporary).expect("made");
@@ -56,7 +56,7 @@ fn it_ends_well_can_be_kept_and_leaves_nothing() {
 /// Another process damages a block of the node's file again and again, until everything has been read at the end. The
 /// test shows that quickstart reads the node's own disk.
 #[test]
-fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
+fn a_block_with_wrong_content_is_reported_and_ends_in_exit_code_1() {
     let place = Place::new();
     let temporary = place.path("tmp");
     std::fs::create_dir(&temporary).expect("made");
@@ -131,7 +131,7 @@ fn wait_for_end(number: i32) {
 }
 
 #[test]
-fn killed_it_leaves_nothing_running() {
+fn a_killed_quickstart_leaves_no_process() {
     let place = Place::new();
     let (mut child, node) = started(&place);
     child.kill().expect("it runs");
@@ -140,7 +140,7 @@ fn killed_it_leaves_nothing_running() {
 }
 
 #[test]
-fn interrupted_it_leaves_nothing() {
+fn an_interrupted_quickstart_leaves_nothing() {
     let place = Place::new();
     let (mut child, node) = started(&place);
     let id = rustix::process::Pid::from_child(&child);

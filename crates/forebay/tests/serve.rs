@@ -39,7 +39,7 @@ fn serve(place: &Place) -> Serving {
 }
 
 #[tokio::test]
-async fn what_is_written_reads_back_and_is_counted() {
+async fn written_data_reads_back_and_is_counted() {
     let place = Place::new();
     let node = serve(&place);
     let volume = connect(node.address, NAME).await;
@@ -101,7 +101,7 @@ fn a_folder_made_for_the_control_socket_is_private() {
 }
 
 #[test]
-fn two_cannot_have_one_control_socket_unless_the_first_is_dead() {
+fn two_processes_cannot_share_a_control_socket_unless_the_first_is_dead() {
     let place = Place::new();
     let mut first = serve(&place);
     let second = place.try_serve("node", &memory("'127.0.0.1:0'"));
@@ -117,7 +117,7 @@ fn two_cannot_have_one_control_socket_unless_the_first_is_dead() {
 }
 
 #[test]
-fn something_else_in_the_place_of_the_socket_is_left_alone() {
+fn a_file_in_place_of_the_control_socket_is_left_alone() {
     let place = Place::new();
     std::fs::write(place.path("node.sock"), "precious").expect("written");
     let error = place.try_serve("node", &memory("'127.0.0.1:0'")).err().expect("refused");
@@ -127,7 +127,7 @@ fn something_else_in_the_place_of_the_socket_is_left_alone() {
 
 /// Regression: the target of the link was emptied and overwritten with the process number.
 #[test]
-fn a_link_in_the_place_of_the_lock_is_not_followed() {
+fn a_symbolic_link_in_place_of_the_lock_file_is_not_followed() {
     let place = Place::new();
     std::fs::write(place.path("victim"), "precious").expect("written");
     std::os::unix::fs::symlink(place.path("victim"), place.path("node.sock.lock")).expect("linked");
@@ -137,7 +137,7 @@ fn a_link_in_the_place_of_the_lock_is_not_followed() {
 }
 
 #[test]
-fn readiness_goes_where_it_is_asked_for() {
+fn readiness_is_written_to_the_given_descriptor() {
     let place = Place::new();
     let config = place.write("node", &memory("'127.0.0.1:0', '127.0.0.1:0'"));
     let mut child = support::forebay()
@@ -157,7 +157,7 @@ fn readiness_goes_where_it_is_asked_for() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_the_remedy() {
+fn a_port_in_use_is_named_with_the_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
     let place = Place::new();
@@ -179,7 +179,7 @@ async fn a_stop_with_open_sessions_is_quick_and_clean() {
 }
 
 #[test]
-fn a_target_that_is_not_there() {
+fn an_unknown_target_is_reported_with_a_remedy() {
     let place = Place::new();
     let node = serve(&place);
     let url = format!("iscsi://{}/iqn.2026-11.test:other/0", node.address);
@@ -271,7 +271,7 @@ async fn unread(place: &Place) -> (Serving, PipeReader) {
 
 /// Regression: a stopped log collector, or a terminal with Ctrl-S, blocked sessions, logins, `status` and SIGTERM.
 #[tokio::test]
-async fn a_reader_of_stderr_that_takes_nothing_stops_nothing() {
+async fn a_full_stderr_pipe_does_not_block_the_server() {
     let place = Place::new();
     let (node, _reader) = unread(&place).await;
     let (status, took) = node.terminate();
@@ -370,7 +370,7 @@ fn send_behind_holes(
 /// Regression: the data that 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed after their
 /// end. FOREBAY_TEST_HOLES=1024 uses that many sessions, which takes minutes on a slow machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
+async fn data_behind_gaps_in_cmdsn_is_bounded_over_all_sessions() {
     let holes = std::env::var("FOREBAY_TEST_HOLES");
     let sessions: usize = holes.map_or(32, |number| number.parse().expect("a number"));
     // All sessions together send at least 512 MiB.

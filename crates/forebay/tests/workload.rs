@@ -73,7 +73,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn without_a_workload_all_are_named() {
+fn without_a_workload_name_all_workloads_are_listed() {
     let output = on(Path::new("/"), &[]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
@@ -83,7 +83,7 @@ fn without_a_workload_all_are_named() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_said_to_be_missing() {
+fn a_missing_folder_is_reported() {
     if is_installed("postmark") {
         let output = on(Path::new("/nowhere/at/all"), &["postmark"]);
         assert_eq!(output.status.code(), Some(2));
@@ -152,7 +152,7 @@ fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
 
 /// The workload uses a unit over our own session, and the test compares the content of its file with the written data.
 #[test]
-fn a_unit_is_read_and_written_and_wrong_data_is_told() {
+fn a_unit_is_read_and_written_and_wrong_data_is_reported() {
     let place = support::Place::new();
     let node = place.serve("node", &support::node(place.folder.path(), 0));
     let url = PathBuf::from(node.url("iqn.2026-11.test:node"));
@@ -189,7 +189,7 @@ fn a_device_keeps_the_set_for_the_next_run() {
 }
 
 #[test]
-fn fio_runs_on_a_device_with_several_at_once() {
+fn fio_runs_on_a_device_with_several_commands_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let Some(device) = Loop::over(folder.path(), 8) else { return };
     if is_installed("fio") {

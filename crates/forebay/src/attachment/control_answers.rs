@@ -157,7 +157,7 @@ impl AttachmentResponder {
     async fn resize(&self, unit: &UnitName, bytes: Option<u64>) -> Result<u64, Failure> {
         let opened = self.opened(unit)?;
         match &self.fixed_size {
-            Some(why) => Err(Failure::new(why).remedy(self.anew())),
+            Some(why) => Err(Failure::new(why).remedy(self.attach_again())),
             None => opened.grow(bytes).await,
         }
     }
@@ -214,7 +214,7 @@ impl AttachmentResponder {
         };
         match request {
             ControlRequest::Reload | ControlRequest::Compare { .. } => {
-                no("reads its settings at the start only").remedy(self.anew())
+                no("reads its settings at the start only").remedy(self.attach_again())
             }
             ControlRequest::Export { .. } => {
                 no("uses its log").remedy("detach it (`forebay detach`), and export the log then")
@@ -229,7 +229,7 @@ impl AttachmentResponder {
     }
 
     /// Returns the remedy that tells the user how changed settings take effect.
-    fn anew(&self) -> String {
+    fn attach_again(&self) -> String {
         let config = self.config.as_ref().map(|config| format!(" --config {}", config.display()));
         format!(
             "change the settings, then `forebay detach` it, and `forebay attach{} {}` again",

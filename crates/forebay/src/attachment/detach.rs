@@ -101,7 +101,7 @@ fn ask(
             Ok(answer) => return answer,
             Err(mpsc::RecvTimeoutError::Timeout) => meanwhile(),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(Failure::new("nobody answers"));
+                return Err(Failure::new("no process answers"));
             }
         }
     }
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_the_log_only_is_said_with_the_command_that_sends_it_down() {
+    fn dirty_data_in_the_log_is_reported_with_the_command_that_drains_it() {
         let log = LogLeft {
             path: "/x/gw.log".into(),
             dirty_bytes: 72 << 20,

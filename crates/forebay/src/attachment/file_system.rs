@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_system_is_made_only_where_there_is_nothing() {
+    async fn a_file_system_is_made_only_on_an_empty_volume() {
         let empty = MemVolume::new(Geometry::with_blocks(8192));
         let mkfs = args(&["--mkfs", "ext4"]);
         let make = FileSystemPlan { make: Some("ext4".into()), found: VolumeContent::Nothing };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn force_wipes_what_was_there() {
+    async fn force_wipes_the_former_content() {
         let volume = with(0x438, b"\x53\xef").await;
         let forced = args(&["--mkfs", "xfs", "--force"]);
         assert_eq!(plan(&forced, &volume).await.unwrap().make.as_deref(), Some("xfs"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_mounted_where_there_is_no_file_system() {
+    async fn a_volume_without_a_file_system_is_not_mounted() {
         let empty = MemVolume::new(Geometry::with_blocks(16));
         let refused = plan(&args(&["--mount", "/mnt"]), &empty).await.unwrap_err();
         assert!(refused.remedy.unwrap().contains("--mkfs ext4"));

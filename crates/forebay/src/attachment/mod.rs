@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_signal_lets_a_detach_go_on() {
+    async fn a_detach_continues_after_the_first_signal_and_stops_at_the_second() {
         assert_eq!(with_signals(0, false).await, (Some("detached"), false));
         assert_eq!(with_signals(1, false).await, (Some("detached"), true));
         assert_eq!(with_signals(2, false).await, (None, true));

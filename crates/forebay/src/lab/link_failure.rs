@@ -22,7 +22,7 @@ pub fn failed(error: Error) -> Failure {
         ),
         Error::InUse { .. } => failure.remedy("stop that one, or give this one another --name"),
         Error::Foreign { namespace } => failure.remedy(format!(
-            "give this one another --name, or remove it if nobody needs it: ip netns delete {namespace}"
+            "give this one another --name, or remove it if it is not needed: ip netns delete {namespace}"
         )),
         _ => failure,
     }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_says_what_to_write() {
+    fn an_invalid_link_setting_is_refused_with_the_valid_form() {
         for text in [
             "delay",
             "delay=4",

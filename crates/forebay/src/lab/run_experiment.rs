@@ -155,11 +155,11 @@ fn describe(
         text += &format!("    {part}: {points}\n");
     }
     if there > 0 {
-        text += &format!("  there already: {there} (--again measures them anew)\n");
+        text += &format!("  there already: {there} (--again measures them again)\n");
     }
     if others > 0 {
         text += &format!(
-            "  measured by another program or on another machine: {others} points, to be measured anew\n"
+            "  measured by another program or on another machine: {others} points, to be measured again\n"
         );
     }
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

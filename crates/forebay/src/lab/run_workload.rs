@@ -151,7 +151,7 @@ mod tests {
 
     /// Regression: a leftover folder with the same process number made a point of an experiment be left out.
     #[test]
-    fn what_a_killed_workload_of_this_number_left_is_in_nobodys_way() {
+    fn a_leftover_folder_with_this_process_number_does_not_stop_a_workload() {
         let parent = tempfile::tempdir().unwrap();
         let left = Scratch::make_in(parent.path()).unwrap();
         let made = Scratch::make_in(parent.path()).unwrap();

@@ -219,11 +219,11 @@ pub fn remove(args: &WanLinkNameArgs) -> Result<(), Failure> {
 
 fn ask(named: &WanLinkNameArgs, request: ControlRequest) -> Result<Linked, Failure> {
     let name = &named.name;
-    let nobody = || {
+    let not_running = || {
         Failure::new(format!("no link {name} is running"))
             .remedy(format!("start it with `forebay lab wan run --name {name}`"))
     };
-    match control_socket::ask_or(&socket(name), request, nobody)? {
+    match control_socket::ask_or(&socket(name), request, not_running)? {
         ControlResponse::Link(linked) => Ok(*linked),
         other => Err(other.unexpected()),
     }

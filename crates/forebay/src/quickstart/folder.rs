@@ -97,7 +97,7 @@ mod tests {
     use config::Settings;
 
     #[test]
-    fn its_settings_are_right_wherever_it_is() {
+    fn the_settings_are_valid_for_a_folder_with_quotes_in_its_name() {
         let folder = QuickstartFolder(PathBuf::from("/tmp/it's \"here\""));
         let node = ([127, 0, 0, 1], 3260).into();
         for text in [

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_urgent_problem_decides_and_stands_first() {
+    fn the_most_urgent_problem_decides_the_exit_code_and_is_shown_first() {
         check(&status(|_| ()), "OK: 1 volume served, 1.5 KiB not on the far volume yet", 0);
         let away = |cache: &mut CacheFigures| cache.lower.lower_away_since = Some("9:00".into());
         let line = "WARNING: iqn.x/0: the far volume has not answered since 9:00";

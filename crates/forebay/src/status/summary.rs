@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_has_one_line_and_a_problem_another() {
+    fn each_volume_and_each_problem_has_a_line_of_its_own() {
         let text = for_people(&status());
         let lines: Vec<_> = text.lines().map(words).collect();
         let expected = [

@@ -87,7 +87,7 @@ fn text(output: &Output) -> String {
 
 /// Regression: no process answered commands for the cache, and a detach did not report that the far volume lacked data.
 #[test]
-fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_lacks() {
+fn an_attached_cache_answers_commands_and_a_detach_reports_data_that_the_far_volume_lacks() {
     if !is_possible() {
         return;
     }
@@ -145,7 +145,7 @@ fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_la
 }
 
 #[test]
-fn a_detach_drains_first_and_one_that_cannot_leaves_the_device() {
+fn a_detach_drains_first_and_keeps_the_device_if_the_drain_fails() {
     if !is_possible() {
         return;
     }
@@ -203,7 +203,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
 
 /// The process answers before its far volume does, and reports that it is starting.
 #[test]
-fn an_attach_that_waits_for_its_far_side_says_so() {
+fn an_attach_that_waits_for_its_far_volume_reports_that_it_starts() {
     if !is_possible() {
         return;
     }

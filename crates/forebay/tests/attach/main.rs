@@ -91,7 +91,7 @@ fn a_file_system_is_made_once_and_is_there_again_the_next_time() {
 }
 
 #[test]
-fn who_uses_it_keeps_it() {
+fn a_device_in_use_stays_attached() {
     if !is_possible() {
         return;
     }
@@ -252,7 +252,7 @@ fn space_that_is_discarded_is_given_back() {
 }
 
 #[test]
-fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() {
+fn reads_fail_after_the_time_limit_while_the_node_is_down_and_succeed_when_it_is_back() {
     if !is_possible() {
         return;
     }
@@ -273,7 +273,7 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
     let address = node.address;
     node.kill();
     let begun = Instant::now();
-    let error = read(&device).expect_err("nobody answers");
+    let error = read(&device).expect_err("no node answers");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     let again = settings("64MiB").replace("127.0.0.1:0", &address.to_string());
@@ -289,7 +289,7 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
 /// Killing a node alone loses nothing, because the kernel has its pages. Therefore the test removes unflushed data from
 /// the node's disk while the node is down, as a power failure does.
 #[test]
-fn a_flush_speaks_for_what_the_far_side_had_lost() {
+fn a_flush_reports_writes_that_the_far_volume_lost() {
     const BYTES: usize = 8 << 20;
     if !is_possible() {
         return;
@@ -347,7 +347,7 @@ fn a_flush_speaks_for_what_the_far_side_had_lost() {
 
 /// With `--shared`, neither attachment caches blocks of the volume.
 #[test]
-fn where_others_write_too_they_see_each_other() {
+fn shared_attachments_read_the_writes_of_each_other() {
     const BLOCK: usize = 4096;
     if !is_possible() {
         return;
@@ -381,7 +381,7 @@ fn where_others_write_too_they_see_each_other() {
 
 /// An attachment in use is not treated as a leftover, even if its runtime files and its far volume are lost.
 #[test]
-fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
+fn a_running_process_keeps_its_device_even_if_it_cannot_be_reached() {
     if !is_possible() {
         return;
     }
@@ -431,7 +431,7 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
 
 /// The kernel reports a write error once, discards the data, and treats the device as clean afterwards.
 #[test]
-fn what_the_kernel_has_given_up_is_never_called_stable() {
+fn data_that_the_kernel_discarded_after_an_error_is_never_called_stable() {
     if !is_possible() {
         return;
     }
@@ -509,7 +509,7 @@ fn a_volume_that_grows_grows_the_device() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_at_once() {
+fn an_impossible_attach_is_refused_at_once() {
     if !is_possible() {
         return;
     }

@@ -38,7 +38,7 @@ fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
 
 /// On hosts with systemd, services have mount namespaces of their own. They must not count as users of the device.
 #[test]
-fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
+fn a_mount_in_another_namespace_that_receives_our_unmount_does_not_stop_a_detach() {
     if !is_possible() {
         return;
     }
@@ -75,7 +75,7 @@ fn sleep_in_namespace(propagation: &str) -> RunningProgram {
 
 /// Regression: the folder stayed empty for other programs, without a message that explained it.
 #[test]
-fn a_mount_that_others_do_not_see_is_said() {
+fn a_mount_that_other_programs_do_not_see_is_reported() {
     if !is_possible() {
         return;
     }

@@ -9,7 +9,7 @@ use support::{Place, forebay, raw::full_pipe, run, start_with, stderr};
 use crate::{TARGET, attached, settings, support};
 
 #[test]
-fn a_target_that_does_not_believe_us_is_answered_in_the_words_of_the_command_line() {
+fn a_failed_authentication_is_reported_with_the_options_of_the_command_line() {
     if !is_possible() {
         return;
     }
@@ -39,7 +39,7 @@ fn a_target_that_does_not_believe_us_is_answered_in_the_words_of_the_command_lin
 }
 
 #[test]
-fn in_the_background_it_returns_when_the_device_is_there() {
+fn an_attach_in_the_background_returns_when_the_device_exists() {
     if !is_possible() {
         return;
     }
@@ -62,7 +62,7 @@ fn in_the_background_it_returns_when_the_device_is_there() {
 
 /// Regression: while no program read the events, reads of the device blocked in the kernel, even after SIGKILL.
 #[test]
-fn a_reader_of_stderr_that_takes_nothing_stops_no_device() {
+fn a_full_stderr_pipe_does_not_block_the_device() {
     if !is_possible() {
         return;
     }

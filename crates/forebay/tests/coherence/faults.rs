@@ -12,7 +12,7 @@ use crate::{
 
 /// When a range is recalled, some of its acknowledged data may be in the NVRAM only.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_reported_from_the_nvram_is_given_on_and_comes_back_once() {
+async fn data_acknowledged_from_the_nvram_reaches_the_other_gateway_and_is_recovered_once() {
     let place = Place::new();
     let node = place.serve("node", &sharing(&place, 0));
     let text = |name: &str, port: u16| {
@@ -66,7 +66,7 @@ async fn read_in_time(volume: &dyn Volume, block: u64) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_gateway_discards_reads_as_zeros_at_the_other() {
+async fn blocks_discarded_at_one_gateway_read_as_zeros_at_the_other() {
     let scene = Scene::new();
     let (a, b) = (
         connect(scene.gateways[0].address, GATEWAY).await,
@@ -95,7 +95,7 @@ async fn what_one_gateway_discards_reads_as_zeros_at_the_other() {
 /// A node restored from a backup grants ranges to the gateways in its record. A gateway that the record lacks may have
 /// dirty data, which it must not destage without a new grant.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
+async fn a_gateway_that_a_restored_node_does_not_know_is_fenced_and_shows_the_reason() {
     let place = Place::new();
     let mut node = place.serve("node", &sharing(&place, 0));
     let (address, port) = (node.address, node.address.port());
@@ -124,7 +124,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
         let cache = layers.into_iter().find(|layer| layer["layer"] == "cache").expect("a cache");
         cache["figures"]["claim"].as_str().unwrap_or_default().to_owned()
     };
-    eventually("it is told", || claim().starts_with("fenced")).await;
+    eventually("the fence", || claim().starts_with("fenced")).await;
     assert!(claim().contains("knows nothing of this log, which was generation 2"), "{}", claim());
     assert!(read(&*b, 0).await.is_err() && write(&*b, 0, 2).await.is_err());
     other.kill();
@@ -134,7 +134,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
     let other = place.serve("b", &text("b", "accept_loss = true"));
     let figures =
         || other.status()["targets"][0]["units"][0]["layers"][1]["figures"]["share_lost"].clone();
-    eventually("it is told", || figures().is_string()).await;
+    eventually("the reason", || figures().is_string()).await;
     let why = figures().as_str().unwrap_or_default().to_owned();
     assert!(why.contains("or the node was restored from a backup"), "{why}");
     let b = connect(other.address, GATEWAY).await;
@@ -146,7 +146,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_refused_and_told_so() {
 
 /// A host that copies the disk skips unmapped blocks, so blocks that another gateway wrote must be reported as mapped.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_gateway_wrote_is_not_said_to_be_unmapped() {
+async fn blocks_written_at_another_gateway_are_reported_as_mapped() {
     let scene = Scene::new();
     let (a, b) = (
         connect(scene.gateways[0].address, GATEWAY).await,

@@ -47,7 +47,7 @@ pub fn fault(calls: &[Call]) -> Option<String> {
     for call in calls.iter().filter(|call| !call.writes) {
         let Some(ended) = call.ended else { continue };
         match values[&call.value].written {
-            None => return Some(format!("{call:?} saw what nobody wrote")),
+            None => return Some(format!("{call:?} saw a value that no call wrote")),
             Some(written) if ended < written => {
                 return Some(format!("{call:?} saw what was written at {written}"));
             }
@@ -84,7 +84,7 @@ fn read(value: u64, begun: u64, ended: u64) -> Call {
 }
 
 #[test]
-fn what_can_be_is_no_fault() {
+fn a_linearizable_history_has_no_fault() {
     assert_eq!(
         fault(&[write(1, 10, 20), read(1, 30, 40), write(2, 50, 60), read(2, 70, 80)]),
         None
@@ -100,12 +100,12 @@ fn what_can_be_is_no_fault() {
 }
 
 #[test]
-fn what_cannot_be_is_one() {
+fn a_history_that_is_not_linearizable_has_a_fault() {
     let stale = [write(1, 10, 20), read(0, 30, 40)];
     let back = [write(1, 10, 50), read(1, 15, 20), read(0, 30, 40)];
     let lost = [write(1, 10, 20), write(2, 30, 40), read(1, 50, 60)];
     let early = [read(1, 1, 5), write(1, 10, 20)];
-    let nobody = [read(7, 1, 5)];
+    let unwritten = [read(7, 1, 5)];
     let twice = [
         Call { ended: None, ..write(1, 10, 0) },
         read(1, 20, 30),
@@ -113,7 +113,7 @@ fn what_cannot_be_is_one() {
         read(2, 60, 70),
         read(1, 80, 90),
     ];
-    for calls in [&stale[..], &back, &lost, &early, &nobody, &twice] {
+    for calls in [&stale[..], &back, &lost, &early, &unwritten, &twice] {
         assert!(fault(calls).is_some(), "{calls:?}");
     }
 }

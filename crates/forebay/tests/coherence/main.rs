@@ -106,7 +106,7 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_gateway_acknowledged_the_other_reads() {
+async fn a_write_acknowledged_by_one_gateway_is_read_at_the_other() {
     let scene = Scene::new();
     let (a, b) = (
         connect(scene.gateways[0].address, GATEWAY).await,
@@ -123,7 +123,7 @@ async fn what_one_gateway_acknowledged_the_other_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_that_only_one_uses_is_not_asked_for_again() {
+async fn a_range_used_by_one_gateway_only_is_requested_once() {
     let scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     for version in 1..50 {
@@ -134,7 +134,7 @@ async fn a_range_that_only_one_uses_is_not_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_token_does_not_write_and_who_does_not_share_is_not_let_in() {
+async fn writes_without_a_token_and_gateways_without_share_are_refused() {
     let scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     write(&*a, 0, 1).await.expect("written");
@@ -142,7 +142,7 @@ async fn who_has_no_token_does_not_write_and_who_does_not_share_is_not_let_in() 
     let refused = write(&*raw, 0, 2).await;
     assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
     let alone = sharer(&scene.place, "alone", scene.node.address, 0).replace("share = true", "");
-    let said = scene.place.try_serve("alone", &alone).err().expect("it is not let in");
+    let said = scene.place.try_serve("alone", &alone).err().expect("it is refused");
     assert!(said.contains("shared with other gateways"), "{said}");
     // COMPARE AND WRITE would only be atomic among the initiators of one gateway, so it is refused.
     let place = Place::new();
@@ -179,7 +179,7 @@ async fn a_dead_gateway_keeps_what_it_wrote_until_it_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_operator_gives_up_is_refused_when_it_comes_back() {
+async fn a_gateway_whose_dirty_data_the_operator_discarded_is_refused_when_it_returns() {
     let mut scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;
@@ -288,7 +288,7 @@ async fn a_shared_volume_that_grows_is_shared_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_node_tells_of_all_who_share() {
+async fn the_node_lists_all_gateways_that_share_a_volume() {
     let mut scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     write(&*a, 0, 1).await.expect("written");
@@ -369,7 +369,7 @@ async fn host(record: Arc<Record>, address: SocketAddr, seed: u64, started: Inst
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_hosts_see_could_have_been_seen_of_one_disk() {
+async fn hosts_of_two_gateways_see_a_linearizable_disk() {
     let seconds = std::env::var("FOREBAY_COHERENCE_SECONDS").ok();
     let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(15);
     let mut scene = Scene::new();

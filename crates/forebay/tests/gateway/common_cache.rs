@@ -117,7 +117,7 @@ impl Site {
         let status = self.near.status();
         let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
         let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
-        let given_up = cache["figures"]["given_up_bytes"].as_object().expect("it is told");
+        let given_up = cache["figures"]["given_up_bytes"].as_object().expect("an object");
         given_up.values().cloned().collect()
     }
 }
@@ -156,7 +156,7 @@ async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_gateway_has_both_and_one_link_that_is_cut_holds_up_no_host() {
+async fn a_killed_gateway_recovers_both_volumes_and_a_lost_node_does_not_block_hosts() {
     let mut site = Site::new();
     let (writer, answered) = count(site.hosts().await, 2);
     eventually("rounds", || site.near.figure("cache", "destage_rounds") > 3).await;
@@ -199,7 +199,7 @@ async fn a_killed_gateway_has_both_and_one_link_that_is_cut_holds_up_no_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_log_both_volumes_are_of_one_moment() {
+async fn without_the_log_both_far_volumes_hold_one_consistent_prefix() {
     let mut site = Site::new();
     let (writer, answered) = count(site.hosts().await, 2);
     eventually("rounds", || site.near.figure("cache", "destage_rounds") > 3).await;
@@ -223,7 +223,7 @@ async fn without_the_log_both_volumes_are_of_one_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_taken_elsewhere_with_all_its_units() {
+async fn a_common_log_is_exported_and_adopted_with_all_its_units() {
     let mut site = Site::new();
     let paused = site.tell(&["gateway", "pause", GATEWAY]);
     assert!(paused.status.success(), "{}", stderr(&paused));
@@ -260,7 +260,7 @@ async fn the_log_is_taken_elsewhere_with_all_its_units() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
+async fn a_volume_lost_for_good_is_removed_from_the_log_and_the_other_stays_served() {
     let mut site = Site::new();
     let [counter, data] = site.hosts().await;
     write(&*counter, 1, 1).await.expect("written");

@@ -257,7 +257,7 @@ fn archives() -> PathBuf {
 }
 
 #[tokio::test]
-async fn what_an_earlier_program_has_written_is_served() {
+async fn files_written_by_an_earlier_version_are_served() {
     let this = Path::new("");
     for site in SITES {
         for end in ["killed", "clean"] {
@@ -269,7 +269,7 @@ async fn what_an_earlier_program_has_written_is_served() {
 
 #[tokio::test]
 #[ignore = "compares two programs: WRITER, READER and SAVE say which, and where archives go"]
-async fn one_program_serves_what_another_has_written() {
+async fn one_version_serves_the_files_that_another_has_written() {
     let variable = |name| env::var_os(name).map(PathBuf::from).unwrap_or_default();
     let (writer, reader, save) = (variable("WRITER"), variable("READER"), variable("SAVE"));
     for site in SITES {

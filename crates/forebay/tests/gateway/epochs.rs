@@ -38,7 +38,7 @@ fn order(serving: &Serving) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_lost_gateway_has_left_is_a_past() {
+async fn a_lost_gateway_leaves_a_consistent_prefix_at_the_node() {
     let place = Place::new();
     let mut far = place.serve("node", &with_epochs(&place, 0));
     let mut near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
@@ -151,7 +151,7 @@ fn with_slow_rounds() -> (Place, Serving, String, Arc<AtomicU64>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_read_a_prefix_at_a_node_whose_gateway_was_killed_in_the_middle_of_a_round() {
+async fn a_node_returns_a_consistent_prefix_after_its_gateway_was_killed_during_a_destage_round() {
     let (place, far, settings, sent) = with_slow_rounds();
     let mut last = 0;
     for round in 0..ROUNDS {
@@ -173,7 +173,7 @@ async fn others_read_a_prefix_at_a_node_whose_gateway_was_killed_in_the_middle_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_read_a_prefix_at_a_node_whose_gateway_stands_still_in_the_middle_of_a_round() {
+async fn a_node_returns_a_consistent_prefix_while_its_gateway_is_stopped_during_a_destage_round() {
     let (place, far, settings, sent) = with_slow_rounds();
     let near = place.serve("gateway", &settings);
     let writer = tokio::spawn(keep_writing(near.address, Arc::clone(&sent)));
@@ -195,7 +195,7 @@ async fn others_read_a_prefix_at_a_node_whose_gateway_stands_still_in_the_middle
 
 /// If a reload flushed a unit that it removes, a partial epoch would become stable.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_that_takes_a_claimed_unit_away_leaves_half_an_epoch_uncounted() {
+async fn a_reload_that_removes_a_claimed_unit_does_not_make_a_partial_epoch_stable() {
     let place = Place::new();
     let other = "[[target]]\nname = 'iqn.2026-11.test:other'\n[[target.unit]]\n\
                  stack = [ { memory = { size = '16MiB' } } ]\n";
@@ -246,7 +246,7 @@ fn claim() -> Claim {
 
 /// A plain file has only one version of each block, so the node refuses reads while a partial epoch is in the file.
 #[tokio::test(flavor = "multi_thread")]
-async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_middle_of_a_round() {
+async fn reads_of_a_plain_file_are_refused_after_its_gateway_was_killed_during_a_destage_round() {
     let place = Place::new();
     let plain =
         format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), 0));
@@ -344,7 +344,7 @@ async fn drained(is_whole: bool, delay: &str) -> (f64, f64) {
 /// Measures the cost of a node that keeps whole epochs. `docs/results/epochs.md` contains the command.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "figures, a minute"]
-async fn the_price_of_whole_epochs() {
+async fn destage_throughput_with_and_without_atomic_epochs() {
     // Measure with a link of 4 ms one way, and without one.
     for delay in ["8ms", "0ms"] {
         let (mut plain, mut whole) = (Vec::new(), Vec::new());

@@ -68,7 +68,7 @@ async fn assert_written(volume: &dyn Volume, blocks: u64) {
 
 /// Regression: a log without a name still acknowledged writes, and the stop discarded its content.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removed_log_acknowledges_no_more_and_all_that_it_has_goes_to_the_node() {
+async fn a_removed_log_acknowledges_no_more_writes_and_its_data_is_destaged() {
     let pair = Pair::new("");
     let volume = connect(pair.near.address, GATEWAY).await;
     for block in 0..64 {
@@ -97,7 +97,7 @@ async fn a_removed_log_acknowledges_no_more_and_all_that_it_has_goes_to_the_node
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_whose_name_another_file_took_is_used_again_when_it_has_its_name_back() {
+async fn a_log_replaced_by_another_file_is_used_again_when_it_has_its_name_back() {
     let pair = Pair::new("");
     let volume = connect(pair.near.address, GATEWAY).await;
     write(&*volume, 0, 1).await.expect("written");
@@ -116,7 +116,7 @@ async fn a_log_whose_name_another_file_took_is_used_again_when_it_has_its_name_b
 
 /// The log holds more than memory does, so some of its data can no longer be read from anywhere.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_goes_to_the_node() {
+async fn a_truncated_log_reports_its_lost_data_and_destages_the_rest() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     let config = place.write("gateway", &gateway(place.folder.path(), far.address, LAZY));
@@ -194,7 +194,7 @@ fn events_of(running: &mut Running) -> Arc<Mutex<String>> {
 
 /// Regression: SIGBUS ended the process with all its targets.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_nvram_that_is_cut_short_or_removed_ends_no_process_and_loses_nothing() {
+async fn a_truncated_or_removed_nvram_file_does_not_end_the_process_and_loses_nothing() {
     type Damage = fn(&PathBuf);
     let damages: [(&str, Damage); 2] = [
         ("cut", |nvram| {
@@ -225,7 +225,7 @@ async fn an_nvram_that_is_cut_short_or_removed_ends_no_process_and_loses_nothing
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removed_half_of_a_log_is_left_out_and_the_other_one_goes_on() {
+async fn a_removed_mirror_leg_of_a_log_is_left_out_and_the_other_leg_stays_in_use() {
     let pair = Pair::new("log_mirror = 'second.log'\n");
     let volume = connect(pair.near.address, GATEWAY).await;
     write(&*volume, 0, 1).await.expect("written");
@@ -238,7 +238,7 @@ async fn a_removed_half_of_a_log_is_left_out_and_the_other_one_goes_on() {
     let mut block = 0;
     let begun = Instant::now();
     while halves() == before {
-        assert!(begun.elapsed() < Duration::from_secs(20), "nobody notices: {before}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is not noticed: {before}");
         block += 1;
         write(&*volume, block, 1).await.expect("the other half is there");
     }
@@ -247,7 +247,7 @@ async fn a_removed_half_of_a_log_is_left_out_and_the_other_one_goes_on() {
 
 /// Regression: the loss went unnoticed, and the stop promised that the next start would recover the lost data.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_has_lost_both_its_halves_sends_all_that_it_has_to_the_node() {
+async fn a_log_that_lost_both_mirror_legs_destages_all_its_data() {
     let pair = Pair::new("log_mirror = 'second.log'\n");
     let volume = connect(pair.near.address, GATEWAY).await;
     for block in 0..64 {
@@ -271,7 +271,7 @@ async fn a_log_that_has_lost_both_its_halves_sends_all_that_it_has_to_the_node()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removed_volume_file_is_read_and_not_written_any_more() {
+async fn a_volume_file_removed_in_use_is_still_read_but_no_longer_written() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     let volume = connect(far.address, NODE).await;

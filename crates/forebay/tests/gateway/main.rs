@@ -115,14 +115,14 @@ async fn a_node_and_its_gateway_start_in_one_process() {
 /// Both ends report the bytes that crossed the link. With a node that does not allow compression, the gateway serves
 /// without it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
+async fn data_on_the_link_is_compressed_if_both_ends_allow_it() {
     let allowed = "[iscsi]\ncompression = ['lz4', 'zstd']\n";
-    for (far_side, wanted, found) in
+    for (node_settings, wanted, found) in
         [(allowed, "zstd", Some("zstd")), (allowed, "lz4", Some("lz4")), ("", "lz4", None)]
     {
         let place = Place::new();
         let folder = place.folder.path();
-        let far = node(folder, 0).replacen("[[target]]", &format!("{far_side}[[target]]"), 1);
+        let far = node(folder, 0).replacen("[[target]]", &format!("{node_settings}[[target]]"), 1);
         let far = place.serve("node", &far);
         let near = gateway(folder, far.address, "");
         let wants = format!("compression = '{wanted}', give_up_after");
@@ -160,7 +160,7 @@ async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
 /// Checks both ends. If the host does not support the congestion control, connections use the default, and data arrives
 /// nevertheless. The status shows which one is in use.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_have_the_congestion_control_that_is_wanted_or_the_kernels() {
+async fn connections_use_the_configured_congestion_control_or_that_of_the_kernel() {
     let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     let default = default.expect("Linux").trim().to_owned();
     for (wanted, found) in [
@@ -234,7 +234,7 @@ async fn a_stop_with_dirty_data_is_quick_and_the_data_safe() {
     write(&*volume, 1, 1).await.expect("written");
     far.kill();
     for block in 2..50 {
-        write(&*volume, block, 1).await.expect("taken by the log while the far side is away");
+        write(&*volume, block, 1).await.expect("the log takes it while the node is down");
     }
     let (status, took) = tokio::task::spawn_blocking(|| near.terminate()).await.expect("no panic");
     assert!(status.success(), "{status}");
@@ -268,7 +268,7 @@ async fn a_node_killed_under_a_serving_gateway_loses_nothing() {
         }
         far.kill();
         for block in 64..128 {
-            write(&*volume, block, round).await.expect("taken while the far side is away");
+            write(&*volume, block, round).await.expect("taken while the node is down");
         }
         for block in 0..128 {
             assert_eq!(read(&*volume, block).await.expect("a hit"), content(block, round));
@@ -295,7 +295,7 @@ fn told(events: &Path, words: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_is_told_once_and_its_end_once() {
+async fn an_outage_is_logged_once_and_its_end_once() {
     let place = Place::new();
     let mut far = place.serve("node", &node(place.folder.path(), 0));
     let settings = gateway(place.folder.path(), far.address, "");
@@ -304,7 +304,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
     write(&*volume, 1, 1).await.expect("written");
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     far.kill();
-    write(&*volume, 2, 1).await.expect("taken by the log while the far side is away");
+    write(&*volume, 2, 1).await.expect("the log takes it while the node is down");
     let begins = "the far volume does not answer: dirty data stays in the log";
     eventually("the event", || told(&events, begins) > 0).await;
     // After `give_up_after` of 2 s calls fail, and destage retries.
@@ -322,7 +322,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
 
 /// Regression: both ends repeated the event every five seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
+async fn a_target_that_starts_to_refuse_the_gateway_is_logged_once_at_both_ends() {
     let place = Place::new();
     let mut far = place.serve("node", &node(place.folder.path(), 0));
     let settings = gateway(place.folder.path(), far.address, "");
@@ -386,7 +386,7 @@ async fn overwrite_until_busy(volume: &impl Volume, run: (u64, u64), mut version
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
+async fn a_full_log_without_its_far_volume_refuses_writes_and_keeps_acknowledged_data() {
     let place = Place::new();
     let mut far = place.serve("node", &node(place.folder.path(), 0));
     let text = gateway(place.folder.path(), far.address, "busy_after = '0s'");
@@ -440,11 +440,11 @@ async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
 }
 
 #[test]
-fn a_start_without_log_and_far_side_waits_and_gives_up() {
+fn a_start_without_a_log_waits_for_the_far_volume_until_start_timeout() {
     let place = Place::new();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = nobody.local_addr().expect("bound");
-    drop(nobody);
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = unused.local_addr().expect("bound");
+    drop(unused);
     let text = gateway(place.folder.path(), address, "")
         .replace("give_up_after", "start_timeout = '1s', give_up_after");
     let begun = Instant::now();
@@ -459,9 +459,9 @@ fn a_start_without_log_and_far_side_waits_and_gives_up() {
 #[test]
 fn a_signal_ends_a_start_that_waits() {
     let place = Place::new();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = nobody.local_addr().expect("bound");
-    drop(nobody);
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = unused.local_addr().expect("bound");
+    drop(unused);
     let config = place.write("gateway", &gateway(place.folder.path(), address, ""));
     let mut child = support::forebay()
         .args(["serve", "--config"])
@@ -479,7 +479,7 @@ fn a_signal_ends_a_start_that_waits() {
 }
 
 #[test]
-fn check_tells_whose_a_log_is() {
+fn check_reports_the_volume_that_a_log_belongs_to() {
     let place = Place::new();
     let (far, near) = pair(&place, "");
     let text = gateway(place.folder.path(), far.address, "");
@@ -542,7 +542,7 @@ async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
 
 /// Regression: the gateway created and filled its log, which takes minutes for a large one, before it checked the port.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_is_taken_is_noticed_before_a_log_is_made() {
+async fn a_port_in_use_is_noticed_before_a_log_is_made() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

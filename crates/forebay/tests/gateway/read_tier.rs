@@ -17,7 +17,7 @@ fn figure(serving: &Serving, name: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_are_answered_from_a_local_disk_and_survive_its_rot() {
+async fn reads_are_answered_from_the_read_tier_and_survive_its_corruption() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     let disk = place.path("tier");
@@ -76,7 +76,7 @@ async fn reads_are_answered_from_a_local_disk_and_survive_its_rot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_of_somebody_else_is_refused_and_one_that_is_gone_is_not_needed() {
+async fn a_disk_with_other_content_is_refused_as_read_tier_and_a_missing_tier_is_not_needed() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     let disk = place.path("tier");

@@ -66,13 +66,13 @@ async fn is_refused_without_its_log(top: &str, more: &str, how: Lost) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_is_missing_or_blank_is_not_made_anew() {
+async fn a_missing_or_blank_log_is_not_created_again() {
     is_refused_without_its_log("", KEEPS_DIRTY, Lost::Missing).await;
     is_refused_without_its_log("state = 'near'\n", KEEPS_DIRTY, Lost::Blank).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_is_missing_beside_its_nvram_is_not_made_anew() {
+async fn a_missing_log_with_an_existing_nvram_is_not_created_again() {
     let place = Place::new();
     let nvram = place.path("nvram").display().to_string();
     let more = format!("{KEEPS_DIRTY}\nreport = 'immediate'\nnvram = '{nvram}'");
@@ -154,7 +154,7 @@ async fn an_nvram_that_is_missing_or_an_older_copy_is_found_by_check() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_of_a_node_that_counts_writes_with_the_next_flush_is_not_made_anew() {
+async fn the_missing_log_of_a_node_that_reports_at_flush_is_not_created_again() {
     let place = Place::new();
     let log = place.path("node.log");
     let settings = format!(
@@ -196,7 +196,7 @@ fn drain_and_stop(near: Serving) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_was_drained_and_stopped_may_be_made_anew() {
+async fn a_missing_log_that_was_drained_and_stopped_cleanly_may_be_created_again() {
     for nvram in [false, true] {
         let place = Place::new();
         let path = place.path("nvram").display().to_string();
@@ -244,7 +244,7 @@ async fn a_log_of_another_gateway_in_the_place_of_a_drained_one_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
+async fn the_claim_of_a_missing_log_is_reported_as_our_own() {
     let place = Place::new();
     let claims = format!("state = 'far'\n{}", node(place.folder.path(), 0));
     let far = place.serve("node", &claims);
@@ -296,7 +296,7 @@ fn two_units(place: &Place, log: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_nvram_or_read_tier_that_cannot_be_used_keeps_no_other_unit_from_being_served() {
+async fn an_unusable_log_nvram_or_read_tier_does_not_stop_other_units() {
     let place = Place::new();
     let settings = two_units(&place, "the.log");
     let serving = place.serve("node", &settings);
@@ -334,7 +334,7 @@ async fn a_log_nvram_or_read_tier_that_cannot_be_used_keeps_no_other_unit_from_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_under_another_path_is_not_taken_for_the_one_that_was_in_use() {
+async fn a_log_under_another_path_is_not_mistaken_for_the_former_log() {
     let place = Place::new();
     let [before, after] = ["before.log", "after.log"].map(|log| two_units(&place, log));
     let refused = |settings: &str, log: &str| {

@@ -132,7 +132,7 @@ async fn a_node_without_a_target_starts_and_takes_a_volume() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_unit_keeps_moves_with_it() {
+async fn the_claim_of_a_unit_moves_with_it() {
     let (place, _seed, seeds) = place();
     let attic = place.serve("attic", &attic(0, &seeds, ""));
     let cellar = place.serve("cellar", &cellar("cellar", &seeds, &accept("cellar")));

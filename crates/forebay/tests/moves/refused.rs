@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_moved_is_refused_with_what_to_do_and_stays() {
+async fn a_move_that_is_impossible_is_refused_with_a_remedy_and_the_volume_stays() {
     let (place, _seed, seeds) = place();
     let attic = place.serve("attic", &attic(0, &seeds, ""));
     let settings = |name: &str, more: &str| cellar(name, &seeds, more);
@@ -66,7 +66,7 @@ fn guarded(node: &str, seeds: &[SocketAddr], ca: &str, target: &str) -> String {
 
 /// A moved volume must not become accessible to more initiators, without authentication, or unencrypted.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
+async fn a_move_gives_no_initiator_access_that_it_did_not_have_before() {
     let (place, _seed, seeds) = place();
     let authority = place.authority("ca");
     place.certificate(&authority, "node", "127.0.0.1");
@@ -202,7 +202,7 @@ async fn volumes_that_are_more_than_their_blocks_stay() {
 
 /// A node with both volumes could serve only one of them, and would not start.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_volumes_with_one_target_the_second_does_not_come() {
+async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
     let (place, _seed, seeds) = place();
     let attic = place.serve("attic", &attic(0, &seeds, ""));
     let loft = crate::scene::attic(0, &seeds, "")

@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() {
+async fn a_node_restored_to_a_state_before_a_move_does_not_serve_the_moved_volume() {
     let (place, seed, seeds) = place();
     let attic_settings = attic(0, &seeds, "");
     let attic = place.serve("attic", &attic_settings);
@@ -50,7 +50,7 @@ async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() 
     put_back();
     drop(seed);
     let attic = place.serve("attic", &attic_settings);
-    assert!(serves(&attic), "nobody says anything else");
+    assert!(serves(&attic), "no other node reports a newer volume");
     let seed_settings = other("seed", &[], "names");
     let listen = |address: &str| format!("listen = [\"{address}\"]\nseeds");
     let seed = seed_settings.replace(&listen("127.0.0.1:0"), &listen(&seeds[0].to_string()));
@@ -81,7 +81,7 @@ fn change(file: &Path, change: impl FnOnce(&mut Value)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of() {
+async fn a_complete_copy_that_the_other_node_does_not_know_is_kept_and_reported() {
     let (place, _seed, seeds) = place();
     let attic_settings = attic(0, &seeds, "");
     let attic = place.serve("attic", &attic_settings);
@@ -102,7 +102,7 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
     });
     let cellar = place.serve("cellar", &cellar_settings);
     let attic = place.serve("attic", &attic_settings);
-    eventually("it is told of", || !json(&cellar, &["volume", "list"])[0]["why"].is_null()).await;
+    eventually("the report", || !json(&cellar, &["volume", "list"])[0]["why"].is_null()).await;
     let listed = json(&cellar, &["volume", "list"])[0].clone();
     let why = listed["why"].as_str().expect("text");
     assert!(listed["how"] == "waiting" && why.contains("has no record of this move"), "{listed}");
@@ -125,12 +125,12 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
     });
     let attic = place.serve("attic", &attic_settings);
     let is_empty = || json(&cellar, &["volume", "list"]) == value!([]);
-    eventually("it is put away", is_empty).await;
+    eventually("the removal of the copy", is_empty).await;
     assert!(serves(&attic) && !place.path("cellar.moved/payroll.img").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_wait_for_the_last_of_the_copy_no_longer_than_is_said() {
+async fn hosts_wait_for_the_end_of_the_copy_no_longer_than_the_given_pause() {
     let (place, _seed, seeds) = place();
     let slow = attic(0, &seeds, "")
         .replace("size = \"64MiB\" } }", "size = \"64MiB\" } }, { delay = { flush = \"2s\" } }");
@@ -174,7 +174,7 @@ async fn hosts_wait_for_the_last_of_the_copy_no_longer_than_is_said() {
 
 /// Hosts need not wait until the old node has closed the unit, which takes another flush.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_other_node_serves_before_anything_is_put_away() {
+async fn the_destination_serves_before_the_source_has_closed_the_unit() {
     let (place, _seed, seeds) = place();
     let slow = attic(0, &seeds, "").replace(
         "size = \"64MiB\" } }",

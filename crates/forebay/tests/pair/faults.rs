@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(5);
 
 /// A process that was stopped, or a machine that was paused, believes that no time has passed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
+async fn a_gateway_that_resumes_after_sigstop_acknowledges_nothing() {
     let scene = Scene::new(Place::new(), "").await;
     let before = scene.host(0).await;
     scene.write(&before, 0..20, 1).await;
@@ -66,7 +66,7 @@ async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
 
 /// Otherwise a write that the partner sent earlier could arrive after the leg is served to it again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_with_a_half_ends_when_the_half_is_opened() {
+async fn a_session_with_a_mirror_leg_ends_when_its_gateway_opens_the_leg() {
     let mut scene = Scene::new(Place::new(), "").await;
     let half = connect(scene.members[1].address, "iqn.2026-11.test:half-b").await;
     let extent = Extent { lba: Lba(0), blocks: 1 };
@@ -83,7 +83,7 @@ async fn a_session_with_a_half_ends_when_the_half_is_opened() {
 
 /// Writes that were in flight to the stopped partner's leg must not arrive after the leg was filled.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partner_that_goes_on_after_it_was_stopped_has_everything_again() {
+async fn a_partner_that_resumes_after_sigstop_is_filled_with_all_data() {
     let mut scene = Scene::new(Place::new(), "").await;
     let host = scene.host(0).await;
     scene.write(&host, 0..20, 1).await;
@@ -126,13 +126,13 @@ async fn a_pair_that_has_stopped_leaves_no_claim_at_the_node() {
     assert_eq!(claim["held"], false, "{claim}");
     let direct = connect(node.address, "iqn.2026-11.test:node").await;
     for block in 0..20 {
-        let found = read(&*direct, block).await.expect("nobody has claimed the volume");
+        let found = read(&*direct, block).await.expect("the volume is not claimed");
         assert_eq!(found, content(block, 1), "block {block}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stale_half_that_comes_back_by_itself_serves_nothing_and_is_filled_later() {
+async fn a_stale_mirror_leg_that_starts_alone_serves_nothing_and_is_filled_later() {
     let mut scene = Scene::new(Place::new(), "").await;
     let host = scene.host(0).await;
     scene.write(&host, 0..20, 1).await;
@@ -167,7 +167,7 @@ async fn a_stale_half_that_comes_back_by_itself_serves_nothing_and_is_filled_lat
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_node_a_pair_goes_on_and_does_not_change_hands() {
+async fn a_pair_without_its_node_keeps_serving_but_no_takeover_happens() {
     let mut scene = Scene::new(Place::new(), "").await;
     let host = scene.host(0).await;
     scene.write(&host, 0..20, 1).await;
@@ -187,7 +187,7 @@ async fn without_its_node_a_pair_goes_on_and_does_not_change_hands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_restored_from_an_older_backup_lets_no_half_in_while_both_are_there() {
+async fn with_a_node_restored_from_an_older_backup_neither_partner_serves_by_itself() {
     let mut scene = Scene::new(Place::new(), "").await;
     let host = scene.host(0).await;
     scene.write(&host, 0..20, 1).await;
@@ -221,7 +221,7 @@ async fn a_node_restored_from_an_older_backup_lets_no_half_in_while_both_are_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_encrypted_log_is_taken_over_with_its_key_and_not_with_another() {
+async fn a_takeover_of_an_encrypted_log_needs_its_own_key() {
     let place = Place::new();
     for name in ["log", "other"] {
         let path = |kind: &str| place.path(&format!("{name}.{kind}")).display().to_string();
@@ -264,7 +264,7 @@ async fn an_encrypted_log_is_taken_over_with_its_key_and_not_with_another() {
 
 /// Both mirror legs of the log are restored from a copy of the same run, so they agree with each other.
 #[tokio::test(flavor = "multi_thread")]
-async fn halves_that_were_both_put_back_from_a_copy_are_not_served() {
+async fn mirror_legs_both_restored_from_a_copy_are_not_served() {
     let mut scene = Scene::new(Place::new(), "dirty_age = '1h'").await;
     let host = scene.host(0).await;
     let logs = ["a", "b"].map(|name| scene.place.path(&format!("{name}.log")));

@@ -34,7 +34,7 @@ async fn a_gateway_whose_nvram_file_was_lost_serves_nothing_until_its_partner_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_that_was_killed_needs_its_nvram_and_one_that_was_stopped_does_not() {
+async fn a_partner_that_was_killed_needs_its_nvram_and_one_stopped_cleanly_does_not() {
     let mut scene = Scene::new(Place::new(), IMMEDIATE).await;
     let host = scene.host(0).await;
     scene.write(&host, 0..20, 1).await;
@@ -78,7 +78,7 @@ async fn after_an_nvram_file_is_removed_in_use_writes_wait_for_the_disk_and_are_
 
 /// The standby gateway is restarted before `dead_after` has passed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_back_at_once_has_its_half_filled_anew() {
+async fn a_gateway_restarted_at_once_has_its_mirror_leg_filled_again() {
     let mut scene = Scene::new(Place::new(), IMMEDIATE).await;
     let host = scene.host(0).await;
     scene.write(&host, 0..20, 1).await;

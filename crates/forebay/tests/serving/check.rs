@@ -52,7 +52,7 @@ const LOOPBACK: &str = "['127.0.0.1:0']";
 
 /// Regression: `check` reported that these files would be made, and `serve` failed to make them.
 #[test]
-fn what_serve_could_not_make_is_refused_before() {
+fn files_that_serve_could_not_make_are_refused_by_check() {
     let place = Place::new();
     let memory = "{ memory = { size = '16MiB' } }";
     // Larger than any disk of this machine.
@@ -157,7 +157,7 @@ fn records_that_serve_would_refuse_are_found() {
 }
 
 #[test]
-fn the_addresses_and_the_socket_of_a_process_are_taken_for_a_moment() {
+fn check_tries_the_addresses_and_the_control_socket_as_serve_does() {
     let place = Place::new();
     support::nodes::secret(&place, "secret");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -200,7 +200,7 @@ fn the_addresses_and_the_socket_of_a_process_are_taken_for_a_moment() {
 }
 
 #[test]
-fn a_list_is_asked_for_as_a_list_and_an_open_door_is_told() {
+fn a_missing_list_has_a_remedy_and_a_target_open_to_every_host_is_a_warning() {
     let place = Place::new();
     let stack = "{ memory = { size = '16MiB' } }";
     let (code, text) = check(&place, &unit("'127.0.0.1'", stack));
@@ -220,7 +220,7 @@ fn a_list_is_asked_for_as_a_list_and_an_open_door_is_told() {
 
 /// Regression: `check` and `serve` waited until a program wrote into the pipe.
 #[test]
-fn a_pipe_in_the_place_of_a_secret_holds_up_no_check() {
+fn a_pipe_in_place_of_a_secret_does_not_block_a_check() {
     let place = Place::new();
     rustix::fs::mkfifoat(rustix::fs::CWD, place.path("pipe"), 0o600.into()).expect("made");
     let (pipe, secret) = (place.path("pipe"), place.path("secret"));
@@ -241,7 +241,7 @@ fn a_pipe_in_the_place_of_a_secret_holds_up_no_check() {
 
 /// Regression: every user of the machine could read the data that hosts wrote.
 #[test]
-fn files_with_data_of_hosts_are_their_owners_alone() {
+fn files_with_data_of_hosts_are_private_to_their_owner() {
     let place = Place::new();
     let mode = |name: &str| {
         let found =
@@ -286,7 +286,7 @@ fn a_check_does_not_fill_an_nvram_file_that_is_too_short() {
 }
 
 #[test]
-fn a_far_side_that_is_away_is_no_fault_where_a_log_knows_it() {
+fn an_unreachable_far_volume_is_no_fault_if_a_log_records_it() {
     let stopped = Stopped::new();
     let (code, text) = stopped.check();
     assert_eq!(code, Some(0), "{text}");
@@ -301,7 +301,7 @@ fn a_far_side_that_is_away_is_no_fault_where_a_log_knows_it() {
 }
 
 #[test]
-fn another_volume_than_that_of_the_log_is_named_beside_it() {
+fn a_far_volume_that_is_not_the_one_of_the_log_is_refused_with_both_names() {
     let stopped = Stopped::new();
     let port = stopped.address.port();
     let text = node(stopped.place.folder.path(), port);
@@ -404,7 +404,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
 
 /// Regression: a pipe without a writer blocked `forebay forget` forever.
 #[test]
-fn what_is_no_file_in_the_place_of_a_log_is_told_to_who_forgets_it() {
+fn forget_reports_a_log_path_that_is_neither_a_file_nor_a_device() {
     let stopped = Stopped::new();
     let log = stopped.place.path("gateway.log");
     fs::remove_file(&log).expect("it was made");

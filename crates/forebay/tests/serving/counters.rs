@@ -69,7 +69,7 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
 
 /// Regression: the table of targets counted open sessions only.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ended_sessions_wrote_stays_in_the_table_of_targets() {
+async fn the_table_of_targets_includes_the_writes_of_ended_sessions() {
     let place = Place::new();
     let node = place.serve("node", &node(place.folder.path(), 0));
     let target = || node.status()["targets"][0].clone();
@@ -114,7 +114,7 @@ fn of_kind(figures: &Value, kind: &str) -> u64 {
 /// After a load on one gateway, checks Tables 3 and 4 (PDUs by size, bytes, share of full ones), 5 (requests by where
 /// they were answered), 6 (commands by kind) and 8 (operations and their times, by size).
 #[tokio::test(flavor = "multi_thread")]
-async fn every_figure_of_the_tables_is_told_and_they_add_up() {
+async fn all_figures_of_the_papers_tables_are_reported_and_add_up() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
     let near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));

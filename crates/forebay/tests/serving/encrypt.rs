@@ -59,7 +59,7 @@ fn text() -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_tells_nothing_without_its_key_and_nothing_at_all_once_that_is_erased() {
+async fn an_encrypted_disk_is_unreadable_without_its_key_and_lost_when_the_key_is_erased() {
     let place = Place::new();
     keys(&place, "volume.secret", "volume.key");
     let mut serving = serve(&place);
@@ -93,7 +93,7 @@ async fn a_disk_tells_nothing_without_its_key_and_nothing_at_all_once_that_is_er
 }
 
 #[test]
-fn what_does_not_open_a_volume_says_so() {
+fn a_key_or_secret_that_does_not_open_a_volume_is_named() {
     let place = Place::new();
     keys(&place, "volume.secret", "volume.key");
     keys(&place, "other.secret", "other.key");
@@ -131,7 +131,7 @@ fn log_settings(place: &Place, far: SocketAddr, key: &str, secret: &str) -> Stri
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_tells_nothing_without_its_key_and_gives_all_back_with_it() {
+async fn an_encrypted_log_is_unreadable_without_its_key_and_complete_with_it() {
     let place = Place::new();
     keys(&place, "volume.secret", "volume.key");
     keys(&place, "other.secret", "other.key");
@@ -140,7 +140,7 @@ async fn a_log_tells_nothing_without_its_key_and_gives_all_back_with_it() {
     let mut near = place.serve("near", &settings);
     let host = connect(near.address, GATEWAY).await;
     let first = Extent { lba: Lba(8), blocks: 8 };
-    host.read(first).await.expect("the far side answers");
+    host.read(first).await.expect("the node answers");
     // Data that is written from now on is only in the log.
     far.kill();
     host.write(first.lba, text().into(), Durability::Stable).await.expect("written");

@@ -81,7 +81,7 @@ async fn a_gateway_finds_its_volume_again_at_another_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_tell_each_other_and_who_falls_silent_is_stale() {
+async fn nodes_exchange_their_records_and_a_silent_node_becomes_stale() {
     let place = Place::new();
     secret(&place, "names");
     let a = place.serve("a", &other("a", &[], "names"));
@@ -111,7 +111,7 @@ async fn nodes_tell_each_other_and_who_falls_silent_is_stale() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_with_one_volume_are_both_named_and_nobody_is_sent_to_either() {
+async fn two_nodes_with_one_volume_are_both_named_and_neither_is_used() {
     let place = Place::new();
     secret(&place, "names");
     let seed = place.serve("seed", &other("seed", &[], "names"));
@@ -136,7 +136,7 @@ async fn two_nodes_with_one_volume_are_both_named_and_nobody_is_sent_to_either()
 
 /// A process that answers name queries decides where writes go, so it must prove that it has the secret.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_secret_nobody_is_told_or_believed() {
+async fn a_node_without_the_secret_gets_no_answers_and_is_not_believed() {
     let place = Place::new();
     secret(&place, "names");
     secret(&place, "others");
@@ -156,7 +156,7 @@ async fn without_the_secret_nobody_is_told_or_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
+async fn garbage_and_silence_at_the_naming_port_do_no_harm() {
     let place = Place::new();
     secret(&place, "names");
     let seed = place.serve("seed", &other("seed", &[], "names"));
@@ -196,7 +196,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
 
 /// Regression: silent callers from three addresses that reconnected all the time locked out members.
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_callers_at_the_naming_port_keep_no_member_out() {
+async fn silent_connections_to_the_naming_port_do_not_lock_members_out() {
     let place = Place::new();
     secret(&place, "names");
     let seed = place.serve("seed", &other("seed", &[], "names"));
@@ -210,7 +210,7 @@ async fn silent_callers_at_the_naming_port_keep_no_member_out() {
 }
 
 #[test]
-fn names_that_nobody_tells_or_asks_for_are_refused_with_their_place() {
+fn invalid_or_incomplete_naming_settings_are_refused() {
     let place = Place::new();
     secret(&place, "names");
     let check = |name: &str, text: &str| {

@@ -139,7 +139,7 @@ fn drain(gateway: &Serving) {
 /// The log has all acknowledged data, so it is served regardless of the opening that the restored folders record. Only
 /// a node with the folder of an earlier opening refuses it, until its newest folder is back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
+async fn an_older_copy_of_the_state_folder_loses_no_acknowledged_data() {
     let both = ["node-state", "a-state"];
     for clock in clocks() {
         // In the last case the gateway is opened once more after the folders were copied.
@@ -196,7 +196,7 @@ async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
 
 /// No decision about a volume file depends on the clock.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_file_that_was_replaced_is_refused_whatever_the_clock_says() {
+async fn a_replaced_volume_file_is_refused_regardless_of_the_clock() {
     let place = Place::new();
     let text = |name: &str| {
         let text = node(place.folder.path(), 0).replace("node.img", &format!("{name}.img"));
@@ -242,7 +242,7 @@ async fn a_volume_file_that_was_replaced_is_refused_whatever_the_clock_says() {
 
 /// The gateway's machine is cloned while it runs, and the clone is started.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_copies_of_one_gateway_at_once_one_serves_and_nothing_is_lost() {
+async fn only_one_of_two_running_copies_of_a_gateway_serves_and_nothing_is_lost() {
     for clock in clocks() {
         let what = format!("{clock:?}");
         let (site, far) = Site::new();

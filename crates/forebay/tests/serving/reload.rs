@@ -56,7 +56,7 @@ async fn is_served(address: SocketAddr, target: &str, lun: u16) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn targets_and_units_come_and_go_and_other_sessions_stay() {
+async fn targets_and_units_are_added_and_removed_and_other_sessions_stay() {
     let place = Place::new();
     let other = target("other", "", &memory(0));
     let settings = |units: &str, more: &str| format!("{}{other}{more}", node(units));
@@ -92,7 +92,7 @@ async fn targets_and_units_come_and_go_and_other_sessions_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_was_taken_away_is_free_and_can_come_back() {
+async fn the_file_of_a_removed_unit_is_closed_and_can_be_added_again() {
     let place = Place::new();
     let file = place.path("disk.img");
     let disk =
@@ -114,7 +114,7 @@ async fn a_file_that_was_taken_away_is_free_and_can_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn portals_come_and_go() {
+async fn portals_are_added_and_removed() {
     let place = Place::new();
     let serving = place.serve("node", &node(""));
     let volume = connect(serving.address, NODE).await;
@@ -138,7 +138,7 @@ async fn portals_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirected_target_is_found_where_it_went() {
+async fn a_redirected_target_is_found_at_its_new_address() {
     let place = Place::new();
     let far = place.serve("far", &node(""));
     let near_settings =
@@ -153,7 +153,7 @@ async fn a_redirected_target_is_found_where_it_went() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_done_is_refused_as_a_whole() {
+async fn a_reload_that_cannot_be_done_completely_changes_nothing() {
     let place = Place::new();
     let serving = place.serve("node", &node(""));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

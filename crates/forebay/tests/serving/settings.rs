@@ -36,7 +36,7 @@ fn a_wrong_value_is_named_with_line_and_column() {
 }
 
 #[test]
-fn what_is_not_toml_is_named_with_its_line() {
+fn text_that_is_not_toml_is_refused_with_its_line() {
     let (code, message) = refusal("threads = 1\n= 2\n");
     assert_eq!(code, Some(2));
     assert!(message.contains("wrong.toml:2:"), "{message}");

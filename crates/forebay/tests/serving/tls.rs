@@ -122,7 +122,7 @@ fn a_portal_with_tls_is_listed_with_a_certificate_only() {
 }
 
 #[test]
-fn a_far_side_that_does_not_take_our_certificate_ends_the_start_at_once() {
+fn a_node_that_rejects_our_certificate_ends_the_start_at_once() {
     let place = certificates();
     let far = place.serve("node", &node());
     let without = "tls = { ca = 'ca.pem' }, ";

@@ -109,7 +109,7 @@ fn reversing() -> SocketAddr {
 }
 
 #[test]
-fn an_end_that_has_closed_one_way_still_hears_the_other() {
+fn an_end_that_has_closed_its_sending_direction_still_receives() {
     let place = certificates();
     let folder = place.folder.path();
     let far = end(folder, "accept", reversing(), "node", "ours");
@@ -149,7 +149,7 @@ fn a_key_that_others_can_read_is_refused() {
 
 /// Regression: half-open handshakes made further connections impossible.
 #[test]
-fn half_open_handshakes_keep_no_tunnel_closed() {
+fn half_open_handshakes_do_not_block_a_tunnel() {
     let place = certificates();
     let folder = place.folder.path();
     let far = end(folder, "accept", reversing(), "node", "ours");
@@ -162,7 +162,7 @@ fn half_open_handshakes_keep_no_tunnel_closed() {
 
 /// Regression: each lost connection blocked a relay thread on stderr.
 #[test]
-fn a_reader_of_stderr_that_takes_nothing_stops_no_tunnel() {
+fn a_full_stderr_pipe_does_not_block_a_tunnel() {
     let place = certificates();
     let folder = place.folder.path();
     let (_reader, writer) = full_pipe();

@@ -99,7 +99,7 @@ fn is_conflict(result: Result<(), CommandError>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reservation_that_is_to_last_is_in_force_after_a_kill() {
+async fn a_persistent_reservation_is_in_force_after_a_kill() {
     let place = Place::new();
     let mut serving = node(&place, 0, "");
     let address = serving.address;
@@ -128,7 +128,7 @@ async fn a_reservation_that_is_to_last_is_in_force_after_a_kill() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sanitize_goes_on_after_a_kill() {
+async fn a_sanitize_continues_after_a_kill() {
     let place = Place::new();
     let slow = ", { delay = { write = '200ms' } }";
     let mut serving = node(&place, 0, slow);
@@ -157,7 +157,7 @@ async fn a_sanitize_goes_on_after_a_kill() {
         }
         // Our initiator retries while the unit is not ready. If the command succeeds, the sanitize has ended meanwhile.
         Err(CommandError::Busy) => {}
-        Ok(()) => assert!(is_done(), "nobody reads what is half overwritten"),
+        Ok(()) => assert!(is_done(), "a read during the sanitize must fail"),
         Err(other) => panic!("{other}"),
     }
     eventually("the end", is_done).await;
@@ -204,7 +204,7 @@ fn refused(serving: &Serving) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_file_that_is_missing_is_not_made_anew_and_the_others_are_served() {
+async fn a_missing_volume_file_is_not_created_again_and_the_others_are_served() {
     for state in ["", "state = 'kept'\n"] {
         let place = Place::new();
         written(&place, state).await;
@@ -235,7 +235,7 @@ async fn a_volume_file_that_is_missing_is_not_made_anew_and_the_others_are_serve
 
 /// The far volume of the cache was replaced by a smaller one. The other units must still be served.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cache_over_a_volume_of_another_size_keeps_no_other_unit_from_being_served() {
+async fn a_cache_over_a_volume_of_another_size_does_not_stop_other_units() {
     let place = Place::new();
     let text = |size: &str| {
         let (log, other) = (place.path("a.log"), place.path("other.img"));
@@ -279,7 +279,7 @@ async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_ans
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_was_given_up_is_made_anew() {
+async fn a_forgotten_volume_is_created_again() {
     let place = Place::new();
     written(&place, "").await;
     let disk = place.path("disk.img").display().to_string();
@@ -298,7 +298,7 @@ async fn a_volume_that_was_given_up_is_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_file_in_the_place_of_another_is_not_served() {
+async fn a_volume_file_in_place_of_another_is_not_served() {
     let place = Place::new();
     written(&place, "").await;
     let [disk, other, kept] = ["disk.img", "other.img", "kept.img"].map(|name| place.path(name));
@@ -351,7 +351,7 @@ async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
 
 /// A write beyond the new end would restore the file's full size, with zeros in between.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_at_the_next_start() {
+async fn a_volume_file_truncated_in_use_takes_no_writes_and_is_refused_at_the_next_start() {
     let place = Place::new();
     let settings = two_volumes(&place, "").replace(", size = '8MiB'", "");
     written(&place, "").await;
@@ -383,8 +383,7 @@ async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_a
 
 /// The file was copied onto a larger one, or has grown, and the settings still have the former size.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit_from_being_served()
-{
+async fn a_volume_file_whose_size_differs_from_the_settings_does_not_stop_other_units() {
     let place = Place::new();
     written(&place, "").await;
     let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
@@ -408,7 +407,7 @@ async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit
 
 /// A folder of records that is lost, or on a disk that is not mounted, looks like a new one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_file_that_holds_data_and_has_no_record_is_told_of() {
+async fn a_volume_file_with_data_but_without_a_record_is_reported() {
     let place = Place::new();
     let told = |text: &str| {
         let events = std::fs::File::create(place.path("events")).expect("made");
@@ -429,7 +428,7 @@ async fn a_volume_file_that_holds_data_and_has_no_record_is_told_of() {
 /// A dangling link means that the disk with the volume is not mounted, and the path resolves to another name than the
 /// recorded one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_file_behind_a_link_that_leads_nowhere_is_missing_and_the_others_are_served() {
+async fn a_volume_file_behind_a_dangling_link_is_missing_and_the_others_are_served() {
     let place = Place::new();
     std::fs::create_dir(place.path("mounted")).expect("made");
     std::os::unix::fs::symlink(place.path("mounted"), place.path("link")).expect("linked");
@@ -449,13 +448,13 @@ async fn a_volume_file_behind_a_link_that_leads_nowhere_is_missing_and_the_other
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn records_that_are_lost_or_older_than_the_volumes_keep_nothing_from_being_served() {
+async fn lost_or_outdated_records_do_not_stop_any_volume() {
     let place = Place::new();
     written(&place, "").await;
     let records = place.path("forebay-state");
     std::fs::rename(&records, place.path("older")).expect("there are some");
     drop(place.serve("node", &two_volumes(&place, "")));
-    assert!(records.exists(), "recorded anew");
+    assert!(records.exists(), "recorded again");
     std::fs::remove_dir_all(&records).expect("removed");
     std::fs::rename(place.path("older"), &records).expect("put back");
     let serving = place.serve("node", &two_volumes(&place, ""));
@@ -464,7 +463,7 @@ async fn records_that_are_lost_or_older_than_the_volumes_keep_nothing_from_being
 }
 
 #[test]
-fn a_node_that_can_keep_no_records_does_not_start() {
+fn a_node_that_cannot_write_records_does_not_start() {
     let place = Place::new();
     std::fs::write(place.path("forebay-state"), "a file").expect("written");
     let told = place.try_serve("node", &two_volumes(&place, "")).err().expect("refused");

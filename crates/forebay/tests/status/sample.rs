@@ -142,7 +142,7 @@ fn names_and_types_are_compared_and_values_are_not() {
 
 /// The types of the control socket have every field of the samples.
 #[test]
-fn a_sample_that_is_read_and_written_is_the_same() {
+fn a_sample_is_unchanged_after_parsing_and_serializing() {
     let folder = path("any").parent().expect("a folder").to_owned();
     let mut layers = BTreeSet::new();
     for entry in std::fs::read_dir(folder).expect("samples") {

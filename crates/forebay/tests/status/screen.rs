@@ -39,7 +39,7 @@ fn site(place: &Place, more: &str) -> (Serving, Serving) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_screen_has_a_line_for_each_volume_and_totals_outlast_sessions() {
+async fn one_screen_has_a_line_for_each_volume_and_totals_include_ended_sessions() {
     let place = Place::new();
     let (_far, near) = site(&place, "");
     let host = connect(near.address, GATEWAY).await;
@@ -81,7 +81,7 @@ async fn the_long_form_has_every_figure_of_the_json() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_monitor_learns_that_all_is_well_and_that_the_far_side_is_away() {
+async fn a_monitor_learns_that_all_is_well_and_that_the_far_volume_is_unreachable() {
     let place = Place::new();
     let (mut far, near) = site(&place, "");
     let (line, code) = check(&near);
@@ -133,9 +133,9 @@ async fn the_standby_gateway_of_a_pair_is_fine_as_long_as_its_partner_serves() {
 }
 
 #[test]
-fn a_monitor_learns_that_nothing_runs_or_that_it_asks_in_vain() {
+fn a_monitor_gets_unknown_if_no_process_runs_or_the_settings_are_wrong() {
     let place = Place::new();
-    let control = place.path("nobody.sock").display().to_string();
+    let control = place.path("unused.sock").display().to_string();
     let wrong = place.write("wrong", "listen = 7\n").display().to_string();
     for (options, words) in [
         (["--control", &control], "UNKNOWN: forebay is not running"),

@@ -34,7 +34,7 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
+async fn a_serving_owner_is_fenced_only_by_a_deliberate_adoption() {
     let place = Place::new();
     let (far, near, volume) = pair_with(&place, KEEPS, 0..20).await;
     copy(place.path("a.log"), place.path("b.log"));
@@ -62,7 +62,7 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings_told() {
+async fn an_exported_log_is_complete_without_its_nvram_and_is_adopted_with_the_printed_settings() {
     let place = Place::new();
     let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
     let (far, near, volume) = pair_with(&place, &nvram, 0..100).await;
@@ -70,9 +70,9 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
     // Path checkers of hosts get the refusal as well.
-    let anew = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
-    let anew = RemoteVolume::connect(anew).await.err();
-    assert!(matches!(anew, Some(initiator::Error::NotServed(_))), "{anew:?}");
+    let settings = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
+    let login = RemoteVolume::connect(settings).await.err();
+    assert!(matches!(login, Some(initiator::Error::NotServed(_))), "{login:?}");
     let other = connect(far.address, NODE).await;
     write(&*other, 1, 7).await.expect_err("the volume stays claimed");
     // The command may be repeated, and a stop does not change the log.
@@ -95,7 +95,7 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
+async fn an_export_of_a_stopped_gateway_includes_the_data_in_its_nvram() {
     let place = Place::new();
     let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
     let (far, mut near, _volume) = pair_with(&place, &nvram, 0..100).await;
@@ -116,7 +116,7 @@ async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
+async fn a_log_that_does_not_match_or_is_incomplete_is_not_adopted() {
     let place = Place::new();
     let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..20).await;
     near.kill();
@@ -150,7 +150,7 @@ async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
 /// The settings of the new gateway decide how it continues. A setting that does not fit the log is refused. In both
 /// cases the log keeps its data.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_comes_to_other_settings_loses_nothing() {
+async fn a_log_adopted_under_other_settings_loses_nothing() {
     let place = Place::new();
     let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..50).await;
     near.kill();

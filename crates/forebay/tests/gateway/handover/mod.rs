@@ -125,7 +125,7 @@ fn refused(output: &Output) -> String {
 const KEEPS: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
+async fn other_initiators_cannot_write_the_far_volume_until_the_gateway_releases_its_claim() {
     let place = Place::new();
     let (mut far, near) = pair(&place, KEEPS);
     let volume = connect(near.address, GATEWAY).await;
@@ -155,7 +155,7 @@ async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
 
     drop(volume);
     assert!(near.terminate().0.success());
-    write(&*raw, 1, 7).await.expect("nobody has it any more");
+    write(&*raw, 1, 7).await.expect("the claim is released");
     assert_eq!(claim(&far)["held"], false);
     // The same log is accepted again.
     let near = place.serve("a", &other_gateway(&place, "a", far.address, ""));
@@ -183,7 +183,7 @@ async fn a_gateway_killed_with_dirty_data_keeps_its_claim_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out() {
+async fn a_copied_log_of_a_killed_gateway_is_adopted_and_the_former_gateway_is_fenced() {
     let place = Place::new();
     let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..200).await;
     near.kill();
@@ -208,7 +208,7 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_data() {
+async fn a_log_that_became_dirty_while_its_claim_waited_does_not_overwrite_newer_data() {
     let place = Place::new();
     let (mut far, mut near) = pair(&place, "");
     let address = far.address;
@@ -238,7 +238,7 @@ async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_d
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
+async fn a_node_restored_from_an_older_backup_is_reported_with_both_generations() {
     let place = Place::new();
     let (mut far, mut near) = pair(&place, KEEPS);
     let address = far.address;
@@ -273,7 +273,7 @@ async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
 
 /// The gateway keeps using the volume, and has recorded a later state of it than the restored node.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_restored_under_a_gateway_that_goes_on_is_told_with_both_generations() {
+async fn a_node_restored_while_its_gateway_runs_is_reported_with_both_generations() {
     let place = Place::new();
     let (mut far, mut near) = pair(&place, "");
     let address = far.address;
@@ -291,7 +291,7 @@ async fn a_node_restored_under_a_gateway_that_goes_on_is_told_with_both_generati
     far.kill();
     copy(place.path("backup"), record);
     let far = place.serve("node", &keeping(&place, address.port()));
-    eventually("it is told", || cache_figure(&near, "claim").starts_with("fenced")).await;
+    eventually("the fence", || cache_figure(&near, "claim").starts_with("fenced")).await;
     let told = cache_figure(&near, "claim");
     assert!(told.contains("as generation 2") && told.contains("was generation 3"), "{told}");
     assert!(write(&*volume, 2, 1).await.is_err() && read(&*volume, 1).await.is_err());
@@ -299,7 +299,7 @@ async fn a_node_restored_under_a_gateway_that_goes_on_is_told_with_both_generati
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_who_drops_a_claim_is_warned_and_the_gateway_told() {
+async fn dropping_a_claim_warns_the_operator_and_fences_the_gateway() {
     let place = Place::new();
     let (far, near) = pair(&place, KEEPS);
     let volume = connect(near.address, GATEWAY).await;

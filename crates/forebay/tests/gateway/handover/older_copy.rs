@@ -99,7 +99,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
 
 /// The other remedy of the refusal discards the old log, and newer data of the node stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_copy_that_is_given_up_writes_over_nothing() {
+async fn a_discarded_older_copy_of_a_log_overwrites_no_newer_data() {
     let place = Place::new();
     let far = place.serve("node", &keeping(&place, 0));
     let text = other_gateway(&place, "a", far.address, KEEPS);
@@ -128,7 +128,7 @@ async fn an_older_copy_that_is_given_up_writes_over_nothing() {
 /// The state folder of a host may have older numbers than a log that was used elsewhere meanwhile, and has none for a
 /// log that it has never seen.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_goes_to_another_host_and_back_is_no_older_copy() {
+async fn a_log_moved_to_another_host_and_back_is_not_refused_as_an_older_copy() {
     let place = Place::new();
     let far = place.serve("node", &keeping(&place, 0));
     let on = |name: &str| other_gateway(&place, name, far.address, KEEPS);
