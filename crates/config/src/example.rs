@@ -344,7 +344,7 @@ fn a_node_that_takes_moved_volumes_needs_no_target() {
 }
 
 #[test]
-fn groups_are_told_in_order_with_who_is_reached_through_them() {
+fn portal_groups_are_listed_in_order_with_the_targets_reached_through_them() {
     let text = "listen=['127.0.0.1:1']
         [[portal]]\naddress='127.0.0.1:2'\ngroup=7
         [[portal]]\naddress='127.0.0.1:3'
@@ -367,7 +367,7 @@ fn groups_are_told_in_order_with_who_is_reached_through_them() {
 }
 
 #[test]
-fn what_several_units_have_in_common_is_checked() {
+fn a_common_cache_is_checked_with_the_units_that_use_it() {
     let unit = |name: &str, more: &str| {
         let stack = format!("[{{memory={{size=4096}}}}, {more}{{common-cache={{name='{name}'}}}}]");
         format!("[[target]]\nname = 'iqn.2026-11.a:b'\n[[target.unit]]\nstack = {stack}\n")

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_far_side_is_an_address_or_a_name() {
+    fn a_far_volume_is_given_by_address_or_by_name() {
         assert_eq!(
             "gln:pay.roll-1".parse(),
             Ok(FarVolumeAddress::Named("pay.roll-1".parse().unwrap()))

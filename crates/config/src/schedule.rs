@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_may_go_over_midnight_or_to_its_end() {
+    fn hours_may_cross_midnight_or_end_at_24_00() {
         let schedule = |from, to| Schedule { hours: vec![hours(from, to, 0)], otherwise: Some(9) };
         for (now, night, evening) in
             [("21:59", 9, 9), ("22:00", 0, 0), ("23:59", 0, 0), ("00:00", 0, 9), ("06:00", 9, 9)]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn an_invalid_time_of_day_is_refused() {
         for wrong in ["", "8", "8:00", "24:01", "25:00", "08:60", "08-00", "+8:00", "08:000"] {
             assert!(TimeOfDay::parse(wrong).is_err(), "{wrong}");
         }
