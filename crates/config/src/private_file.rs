@@ -127,7 +127,7 @@ mod tests {
         make(&file, &[7; 100], 0o600);
         assert_eq!(why(&file, PrivateFileRule::Secret), None);
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert_eq!(why(&link, PrivateFileRule::Secret), None, "nobody else can replace the link");
+        assert_eq!(why(&link, PrivateFileRule::Secret), None, "no other user can replace the link");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         assert!(why(&link, PrivateFileRule::Secret).unwrap().contains("chmod go-w"));
         make(&file, &[7; 101], 0o600);
