@@ -192,8 +192,8 @@ fn link_problem(
     on: &str,
     cache: Option<&CacheFigures>,
 ) -> Option<HealthProblem> {
-    let is_told = cache.is_some_and(|cache| cache.lower.lower_away_since.is_some());
-    if remote.session.link == FarLinkState::Up || is_told {
+    let is_reported = cache.is_some_and(|cache| cache.lower.lower_away_since.is_some());
+    if remote.session.link == FarLinkState::Up || is_reported {
         return None;
     }
     let message = format!("there is no session with the far target {on}");
@@ -334,8 +334,8 @@ mod tests {
     fn check(unit: &UnitStatus, expected: HealthLevel, words: &str) {
         let problems = unit.problems();
         assert_eq!(HealthLevel::of(&problems), expected, "{problems:?}");
-        let is_told = problems.first().is_none_or(|problem| problem.message.contains(words));
-        assert!(is_told, "{words} in {problems:?}");
+        let is_found = problems.first().is_none_or(|problem| problem.message.contains(words));
+        assert!(is_found, "{words} in {problems:?}");
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_parts_are_as_urgent_as_what_hosts_notice() {
+    fn the_level_of_an_error_depends_on_what_hosts_notice() {
         let text = || Some("words".to_owned());
         let warning = HealthLevel::Warning;
         let critical = HealthLevel::Critical;
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_is_away_with_the_newest_data_is_a_warning() {
+    fn a_disconnected_gateway_with_the_newest_data_is_a_warning() {
         let claimed = |dirty, present| {
             let claim = ClaimStatus { held: true, dirty, present, ..ClaimStatus::default() };
             UnitStatus { claim: Some(claim), ..UnitStatus::default() }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_without_a_partner_is_told_of() {
+    fn a_pair_without_its_partner_is_a_problem() {
         let pair = |role: &str, partner_is_there, is_used| PairStatus {
             role: role.to_owned(),
             partner_is_there,
