@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_understand_each_other() {
+    fn both_ends_decode_the_frames_of_each_other() {
         let (mut a, mut b) = pair_with(SECRET);
         for text in [&b"one"[..], b"", b"three"] {
             let frame = a.seal(text);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_without_the_secret_is_heard() {
+    fn frames_of_a_peer_without_the_secret_are_refused() {
         let (mut a, mut b) = pair_with(b"another secret of x");
         let frame = a.seal(b"one");
         assert_eq!(receive(&mut b, &frame), Err(ChannelError::Tag));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_repeated_reordered_or_sent_back_is_found() {
+    fn changed_repeated_reordered_and_reflected_frames_are_refused() {
         let frames = |a: &mut Channel| [a.seal(b"one"), a.seal(b"two")];
         let (mut a, mut b) = pair_with(SECRET);
         let [one, two] = frames(&mut a);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_held_for_a_stranger() {
+    fn little_memory_is_held_for_an_unauthenticated_peer() {
         let (mut a, mut b) = pair_with(SECRET);
         let length = |bytes: usize| (bytes as u32).to_be_bytes();
         assert!(b.rest(length(FIRST_BYTES)).is_ok() && b.rest(length(FIRST_BYTES + 1)).is_err());

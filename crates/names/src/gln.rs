@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number() {
+    fn text_that_is_not_a_gln_is_refused() {
         for wrong in
             ["", "00", "+0000000000000000000000000000000", &"AB".repeat(16), &"0".repeat(33)]
         {

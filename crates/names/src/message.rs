@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn all_know_all_though_only_neighbours_talk() {
+    fn every_node_learns_all_records_through_its_neighbours() {
         let mut tables: Vec<NamesTable> =
             (1..=6).map(|number| table(number, &[&*format!("v{number}")])).collect();
         let now = Instant::now();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lost_its_count_is_believed_again_after_one_exchange() {
+    fn a_node_that_lost_its_version_number_is_believed_again_after_one_exchange() {
         let now = Instant::now();
         let (mut a, mut b) = (table(1, &["new"]), table(2, &[]));
         b.take(record(1, 40, &["old"]), Duration::ZERO, now).unwrap();
@@ -183,7 +183,7 @@ mod tests {
 
     /// Otherwise a gateway would find an older copy of the volume at another node, or no copy.
     #[test]
-    fn a_node_that_starts_takes_nothing_back_before_it_tells() {
+    fn a_starting_node_withdraws_no_volumes_before_it_publishes_its_record() {
         let now = Instant::now();
         let mut b = table(2, &[]);
         b.take(record(1, 7, &["v"]), Duration::ZERO, now).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_life_reach_those_who_are_not_called() {
+    fn signs_of_life_reach_nodes_that_are_not_connected_directly() {
         let start = Instant::now();
         let (mut a, mut b, mut c) = (table(1, &["v"]), table(2, &[]), table(3, &[]));
         for seconds in (0..120).step_by(10) {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_calls_himself_is_told_from_a_copy_of_him() {
+    fn a_node_that_calls_itself_is_distinguished_from_a_copy_of_it() {
         let now = Instant::now();
         let mut a = table(1, &[]);
         let request = begin(&a);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_node_is_found_and_nobody_is_sent_to_either() {
+    fn a_copy_of_a_node_is_found_and_neither_is_used() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let v = "v".parse().unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_passed_over() {
+    fn records_beyond_the_limit_are_ignored() {
         let now = Instant::now();
         let mut a = table(1, &[]);
         let told = |numbers: std::ops::Range<u128>, version| {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_changes_nothing() {
+    fn an_invalid_record_is_refused_and_changes_nothing() {
         let now = Instant::now();
         let mut a = table(1, &[]);
         let mut wrong = record(2, 1, &["a"]);

@@ -323,7 +323,7 @@ pub(crate) mod tests {
 
     /// The source node may have been restored from a copy, or its newer record may not have arrived yet.
     #[test]
-    fn a_volume_is_where_it_was_moved_to_last_also_when_that_node_is_silent() {
+    fn a_volume_is_at_its_last_destination_even_if_that_node_is_silent() {
         let (mut table, start) = (table(1, &[]), Instant::now());
         table.take(record(2, 1, &["a"]), Duration::ZERO, start).unwrap();
         let mut moved = record(3, 1, &["a"]);
@@ -344,7 +344,7 @@ pub(crate) mod tests {
 
     /// A node that was restored from a copy does not know that its volume has moved.
     #[test]
-    fn an_older_unit_learns_where_the_newer_one_is() {
+    fn a_node_with_an_older_copy_of_a_volume_learns_where_the_newer_one_is() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());
         let ours = table.own().volumes[0].clone();
         let told = |number, generation| {
@@ -370,7 +370,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_gives_no_sign_of_life_is_stale_and_later_forgotten() {
+    fn a_node_without_signs_of_life_becomes_stale_and_is_later_forgotten() {
         let (mut table, start) = (table(1, &[]), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         table.take(record(2, 1, &["a"]), Duration::ZERO, start).unwrap();
@@ -405,7 +405,7 @@ pub(crate) mod tests {
 
     /// A regression test: two nodes kept sending each other the record of a dead node.
     #[test]
-    fn what_is_told_again_does_not_become_younger() {
+    fn a_record_that_is_sent_again_keeps_its_age() {
         let (mut a, mut b, start) = (table(1, &[]), table(2, &[]), Instant::now());
         a.take(record(3, 1, &["dead"]), Duration::ZERO, start).unwrap();
         let later = start + Duration::from_secs(3000);
@@ -422,7 +422,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_restored_from_an_older_copy_is_outbid() {
+    fn a_node_restored_from_an_older_copy_continues_with_a_higher_version() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());
         let mut newer = record(1, 9, &["gone"]);
         newer.stamp.beat = 3;
@@ -458,7 +458,7 @@ pub(crate) mod tests {
     /// Such a version is refused: otherwise no numbers would be left for our own changes, or the file could
     /// not be read.
     #[test]
-    fn nobody_counts_for_us_until_no_number_is_left() {
+    fn a_forged_version_of_our_record_cannot_use_up_all_version_numbers() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());
         let own = table.own().stamp;
         let of_us = |table: &mut NamesTable, version| {
@@ -484,7 +484,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_known_is_bounded() {
+    fn the_number_of_known_records_and_volumes_is_bounded() {
         let (mut table, now) = (table(0, &[]), Instant::now());
         let node = |number: u16, volumes: usize| {
             let mut node = record(1, 1, &[]);
@@ -516,7 +516,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn news_come_in_portions() {
+    fn new_records_are_sent_in_portions() {
         let (mut a, mut b, now) = (table(1, &["x"]), table(2, &[]), Instant::now());
         for number in 3..40 {
             a.take(record(number, 1, &["a", "b"]), Duration::ZERO, now).unwrap();

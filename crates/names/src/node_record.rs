@@ -269,7 +269,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_is_refused() {
+    fn an_invalid_record_is_refused() {
         let refused = |change: &dyn Fn(&mut NodeRecord)| {
             let mut record = record(1, 7, &["a"]);
             change(&mut record);
