@@ -124,7 +124,7 @@ impl Node {
         free_of(&settings, &volume)?;
         free_of_file(&settings, &file)?;
         self.free_of_others(&settings, &volume)?;
-        self.lets_in_no_more(&volume)?;
+        self.check_access(&volume)?;
         self.has_room(accept.size, &accept.folder, &volume)?;
         self.redirect_for(&volume)?;
         // Another unit with this serial number would use its state files.
@@ -191,7 +191,7 @@ impl Node {
     }
 
     /// Fails if the access rules here admit an initiator that the source node refuses.
-    pub(super) fn lets_in_no_more(&self, volume: &Described) -> Result<(), Failure> {
+    pub(super) fn check_access(&self, volume: &Described) -> Result<(), Failure> {
         let base = Arc::clone(&self.inner.lock().base);
         // The settings may have a target with this name, whose access rules then apply.
         let is_its = |target: &&IscsiTargetSettings| target.name.0 == volume.target;

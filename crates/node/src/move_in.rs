@@ -185,7 +185,7 @@ impl Node {
         let Copy { file, writes, records, .. } = copy;
         drop(writes);
         // A reload may have changed the access rules meanwhile.
-        self.lets_in_no_more(&come.volume)?;
+        self.check_access(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
         // From here on this may be the only copy. With its record, no start creates an empty file in its place.
         let unit = format!("{}/{}", come.volume.target, come.volume.lun);
@@ -264,7 +264,7 @@ impl Node {
                     _ => {}
                 }
                 if told.replace(fate) != Some(fate) {
-                    node.tell_of_fate(&name, &come, fate);
+                    node.report_outcome(&name, &come, fate);
                 }
                 drop(node);
                 tokio::time::sleep(ASK_EVERY).await;

@@ -33,7 +33,7 @@ impl Node {
     }
 
     /// Reports why a complete copy is neither served nor removed.
-    pub(super) fn tell_of_fate(&self, name: &VolumeName, come: &Come, fate: MoveOutcome) {
+    pub(super) fn report_outcome(&self, name: &VolumeName, come: &Come, fate: MoveOutcome) {
         let Come { from_node, file, .. } = come;
         let mut waiting = self.moving.lock();
         if fate != MoveOutcome::Unknown {

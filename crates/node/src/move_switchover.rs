@@ -18,7 +18,7 @@ use super::{
     copy_out::{MoveOutChannel, broken},
     move_checks::not_sanitizing,
     outgoing_move::{Leaving, Move},
-    reload::put_away,
+    reload::close_units,
 };
 use crate::moves::{
     MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord,
@@ -98,7 +98,7 @@ impl Node {
                 .remedy("it will after asking this node for the decision: keep both running")
         });
         leaving.tell(|progress| progress.pause_seconds = Some(begun.elapsed().as_secs_f64()));
-        put_away(&removed).await;
+        close_units(&removed).await;
         match failure {
             None => self.remove_left(&moved.described.volume),
             Some(_) => self.remove_left_later(moved.described.volume.clone()),

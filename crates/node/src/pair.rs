@@ -102,7 +102,7 @@ impl Node {
 
     /// Ends all sessions with the leg of a target's log, and exports the leg as another unit. An old session of the
     /// partner that logs in again then finds another unit, and does not repeat the commands that it had sent.
-    async fn show_half_anew(&self, settings: &Settings, of: &str) -> Result<(), Failure> {
+    async fn export_half_again(&self, settings: &Settings, of: &str) -> Result<(), Failure> {
         let is_its =
             |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(half)) if half.of.0 == of);
         for target in settings.target.iter().filter(|target| target.unit.iter().any(is_its)) {
@@ -243,7 +243,7 @@ impl PairMemberHost for PairMemberContext {
     fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()> {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
-            let shown = node.show_half_anew(&self.settings, &self.target.name.0).await;
+            let shown = node.export_half_again(&self.settings, &self.target.name.0).await;
             shown.map_err(|failure| failure.to_string().into())
         })
     }

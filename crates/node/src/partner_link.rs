@@ -40,7 +40,7 @@ mod tests {
     /// A second session is started while the first one is in use. Calls on the first session must fail from then on,
     /// and it must not log in again and thereby disturb the second one.
     #[tokio::test]
-    async fn a_new_session_ends_the_one_before_for_good() {
+    async fn a_new_session_ends_the_previous_session_permanently() {
         const NAME: &str = "iqn.2026-11.test:half";
         let disk = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
         let unit = BlockUnit::new(disk, UnitIdentity::new("half"), unit::Settings::default());

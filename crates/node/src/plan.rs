@@ -272,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_changes_nothing() {
+    fn unchanged_settings_change_nothing() {
         check(&target("a", DISK), &target("a", DISK), "");
         // The same settings in another notation.
         check(&target("a", DISK), &(format!("listen = ['127.0.0.1']\n{}", target("a", DISK))), "");
     }
 
     #[test]
-    fn targets_units_and_portals_come_and_go() {
+    fn targets_units_and_portals_are_added_and_removed() {
         let (a, b) = (target("a", DISK), target("b", "{ memory = { size = 512 } }"));
         check(&a, &(a.clone() + &b), "added: target iqn.a:b, 1 units\n");
         check(&(a.clone() + &b), &a, "removed: target iqn.a:b and its sessions\n");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_target_changes() {
+    fn properties_of_a_target_and_the_log_level_change() {
         let a = target("a", DISK);
         for key in ["alias = 'x'", "redirect = 'h:1'"] {
             let changed = a.replacen("name", &format!("{key}\nname"), 1);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_is_refused_with_the_reason() {
+    fn settings_that_cannot_change_are_refused_with_the_reason() {
         let a = target("a", DISK);
         check(&a, &format!("threads = 1\n{a}"), "refused: threads: it is read at the start only");
         check(&a, &format!("{a}[iscsi]\nqueue_depth = 1\n"), "refused: [iscsi]: ");

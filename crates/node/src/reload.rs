@@ -69,7 +69,7 @@ impl Node {
         let mut changes = plan.changes.clone();
         let said = |refused: &RefusedUnit| format!("{}: {}", refused.unit, refused.failure.message);
         changes.not_served = still_refused.iter().map(said).collect();
-        put_away(&self.change_with(&plan, &new, &base, prepared).await?).await;
+        close_units(&self.change_with(&plan, &new, &base, prepared).await?).await;
         self.inner.lock().refused = still_refused;
         Ok(changes)
     }
@@ -320,13 +320,13 @@ impl Node {
     /// Serves the volumes that have moved here, and closes those that have moved away. The caller holds `changing`.
     pub(super) async fn put_moves_in_force(&self) -> Result<(), Failure> {
         let removed = self.exchange_moves().await?;
-        put_away(&removed).await;
+        close_units(&removed).await;
         Ok(())
     }
 }
 
 /// Closes units that are no longer served.
-pub(super) async fn put_away(removed: &[ServedUnit]) {
+pub(super) async fn close_units(removed: &[ServedUnit]) {
     flush(removed).await;
     if let Err(failure) = stop_units(removed).await {
         tracing::error!(%failure, "units that are no longer served cannot be closed");

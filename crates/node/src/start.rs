@@ -163,7 +163,7 @@ impl Node {
     /// writes are in the log by then.
     pub async fn stop(&self, signal: impl Future<Output = &'static str>) -> Result<(), Failure> {
         self.inner.lock().state = ServingPhase::Stopping;
-        let put_away = async {
+        let closed = async {
             self.server.shutdown(LOGOUT_WITHIN).await;
             let units: Vec<_> = {
                 let inner = self.inner.lock();
@@ -177,7 +177,7 @@ impl Node {
             stopped.and(others.into_iter().collect())
         };
         tokio::select! {
-            stopped = put_away => stopped,
+            stopped = closed => stopped,
             () = tokio::time::sleep(STOP_WITHIN - Duration::from_millis(300)) => {
                 tracing::warn!("not all units could be closed in time; the log has all acknowledged writes");
                 Ok(())

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_who_was_kept_out() {
+    fn a_move_to_rules_that_admit_more_initiators_is_refused() {
         let is_right = |from: &[&str], to: &[&str]| {
             access(&allow(from)).check("iqn.a:b", &access(&allow(to))).is_ok()
         };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reached_from_one_machine_alone_is_not_reached_from_others() {
+    fn a_target_on_loopback_only_does_not_move_to_a_public_portal() {
         let (local, wide) =
             (access("listen = ['127.0.0.1:0']|"), access("listen = ['0.0.0.0:0']|"));
         local.check("a", &local).unwrap();

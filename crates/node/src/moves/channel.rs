@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_ends_understand_each_other() {
+    async fn both_ends_decode_the_frames_of_each_other() {
         let (mut a, mut b) = pair(SECRET, |_, _| {}).await;
         for bytes in [1, 64 << 10, 1 << 20] {
             a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_without_the_secret_is_heard_and_nothing_that_was_changed() {
+    async fn frames_without_the_secret_or_with_changes_are_refused() {
         let (mut a, mut b) = pair(b"another secret of x", |_, _| {}).await;
         a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
         assert!(matches!(b.1.hear().await, Err(MoveChannelError::Seal)));

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gone_is_not_served_whatever_the_settings_say() {
+    fn a_volume_that_moved_away_is_not_served_whatever_the_settings_say() {
         let folder = tempfile::tempdir().unwrap();
         let before = settings(folder.path(), SETTINGS);
         let volume = "payroll".parse().unwrap();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_is_served_beside_the_settings_and_never_twice() {
+    fn a_received_volume_is_served_in_addition_to_the_settings_and_never_twice() {
         let folder = tempfile::tempdir().unwrap();
         let from = settings(folder.path(), SETTINGS);
         let other = SETTINGS.replace("iqn.a:b", "iqn.a:other").replace("volume = 'payroll'", "");
@@ -480,7 +480,7 @@ mod tests {
     /// While the node is down, another program or changed settings cause a conflict between two received volumes.
     /// Neither of the two may be served, but all other volumes must be.
     #[test]
-    fn of_two_that_have_come_with_one_target_none_is_served_and_all_else_is() {
+    fn two_received_volumes_with_one_target_are_both_refused_and_all_others_served() {
         let folder = tempfile::tempdir().unwrap();
         let from = settings(folder.path(), SETTINGS);
         let other = SETTINGS.replace("iqn.a:b", "iqn.a:other").replace("volume = 'payroll'", "");
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_that_his_copy_is_newer_serves_it() {
+    fn a_higher_generation_in_the_settings_serves_a_volume_that_moved_away() {
         let folder = tempfile::tempdir().unwrap();
         let before = settings(folder.path(), SETTINGS);
         let kept = VolumeMoveRecord { gone: Some(gone()), ..VolumeMoveRecord::default() };
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_never_none() {
+    fn a_damaged_record_is_an_error_and_never_treated_as_missing() {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(folder.path(), SETTINGS);
         let volume: VolumeName = "payroll".parse().unwrap();
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_described_is_looked_at() {
+    fn a_received_description_is_checked() {
         let folder = tempfile::tempdir().unwrap();
         let right = described(&settings(folder.path(), SETTINGS));
         right.check().unwrap();

@@ -346,10 +346,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_seed_has_learnt_meanwhile_is_known_without_waiting_for_the_next_beat() {
+    async fn a_volume_that_a_seed_knows_is_found_without_waiting_for_the_next_exchange() {
         let folder = tempfile::tempdir().unwrap();
-        let nobody = "127.0.0.1:9".parse().unwrap();
-        let seed = Naming::guest(&settings(folder.path(), nobody)).unwrap().unwrap();
+        let unused = "127.0.0.1:9".parse().unwrap();
+        let seed = Naming::guest(&settings(folder.path(), unused)).unwrap().unwrap();
         let seed = Arc::new(seed);
         let listen = ["127.0.0.1:0".parse().unwrap()];
         let (_serving, bound) = serve(&seed, &listen).await.unwrap();

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_missing_beside_records_of_moves_is_not_made_anew() {
+    fn a_missing_node_number_is_not_created_again_if_records_of_moves_exist() {
         let folder = tempfile::tempdir().unwrap();
         let path = path(folder.path());
         let moved = folder.path().join("moved");
