@@ -361,12 +361,12 @@ async fn look_at_far_volume(
                 remote.url
             ));
         }
-        Err(error) => return Err(stack::refused_far_side(remote, &error)),
+        Err(error) => return Err(stack::refused_far_volume(remote, &error)),
     };
     let unit = units.into_iter().find(|unit| unit.lun == lun);
     let facts = match unit.map(|unit| unit.facts) {
         Some(Ok(facts)) => facts,
-        Some(Err(error)) => return Err(stack::refused_far_side(remote, &error)),
+        Some(Err(error)) => return Err(stack::refused_far_volume(remote, &error)),
         None => {
             return Err(Failure::new(format!("{}: there is no such unit", remote.url))
                 .remedy("list the units: forebay ls iscsi://HOST"));

@@ -68,7 +68,7 @@ type LinkTrouble = Option<(Duration, Arc<str>)>;
 
 /// The conditions of the far volume that were reported.
 #[derive(Default)]
-struct FarSide {
+struct FarVolumeConditions {
     is_away: bool,
     refuses: bool,
     /// When calls were last seen to fail, and the number of complete rounds at that time.
@@ -84,7 +84,7 @@ enum FarVolumeTransition {
     Takes,
 }
 
-impl FarSide {
+impl FarVolumeConditions {
     fn look(
         &mut self,
         counted: &CacheStatistics,
@@ -137,7 +137,7 @@ pub async fn watch(
     log: PathBuf,
     links: Vec<Weak<RemoteVolume>>,
 ) {
-    let (mut fill, mut far) = (ReportedLogFill::default(), FarSide::default());
+    let (mut fill, mut far) = (ReportedLogFill::default(), FarVolumeConditions::default());
     let mut refused = 0;
     while let Some(cache) = cache.upgrade() {
         let counted = cache.statistics();
@@ -173,7 +173,7 @@ impl CacheEventFigures<'_> {
         let log = self.log.display();
         let percent = counted.log.fill_percent;
         let dirty = about(counted.destage.dirty_bytes);
-        let (lasts, far_side, remedy) = (self.lasts(), self.far_side(), self.remedy());
+        let (lasts, far_side, remedy) = (self.lasts(), self.far_volume_state(), self.remedy());
         match level {
             Level::Room => tracing::info!(
                 volume, %log, percent, dirty, far_side, "the log has room again"
@@ -181,7 +181,7 @@ impl CacheEventFigures<'_> {
             Level::Filling | Level::NearlyFull => tracing::warn!(
                 volume, %log, percent, dirty, lasts, far_side, remedy, "the log fills up"
             ),
-            Level::Full if self.goes_past() => tracing::error!(
+            Level::Full if self.bypasses() => tracing::error!(
                 volume, %log, dirty, far_side, remedy,
                 "the log is full: writes bypass it and are as slow as the far volume"
             ),
@@ -196,7 +196,7 @@ impl CacheEventFigures<'_> {
         let Self { volume, counted, .. } = *self;
         let log = self.log.display();
         let dirty = about(counted.destage.dirty_bytes);
-        let (lasts, far_side) = (self.lasts(), self.far_side());
+        let (lasts, far_side) = (self.lasts(), self.far_volume_state());
         match change {
             FarVolumeTransition::Away => tracing::warn!(
                 volume, %log, dirty, lasts, far_side,
@@ -228,7 +228,7 @@ impl CacheEventFigures<'_> {
     }
 
     /// Returns the state of the far volume, in words.
-    fn far_side(&self) -> String {
+    fn far_volume_state(&self) -> String {
         let counted = self.counted;
         let error = counted.lower.error.as_deref().unwrap_or("no answer");
         match (self.link, counted.lower.away_ms, counted.lower.refuses_ms) {
@@ -260,7 +260,7 @@ impl CacheEventFigures<'_> {
 
     /// Returns true if writes that find no room bypass the log: with `order = "relaxed"`, while the far volume
     /// answers.
-    fn goes_past(&self) -> bool {
+    fn bypasses(&self) -> bool {
         self.counted.order.order == cache::BYPASS_ALLOWED
             && self.link.is_none()
             && self.counted.lower.away_ms.is_none()
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_level_is_told_once_until_the_log_has_had_room_for_a_while() {
+    fn each_fill_level_is_reported_once_until_the_log_has_had_room_for_a_while() {
         let (mut fill, begun) = (ReportedLogFill::default(), Instant::now());
         let mut told = Vec::new();
         let mut seconds = 0;
@@ -333,7 +333,7 @@ mod tests {
 
     /// Returns the changes that are reported with one check a second, each with its second.
     fn told(looks: impl IntoIterator<Item = Look>) -> Vec<(u64, FarVolumeTransition)> {
-        let (mut far, begun) = (FarSide::default(), Instant::now());
+        let (mut far, begun) = (FarVolumeConditions::default(), Instant::now());
         let mut told = Vec::new();
         for (second, (away, is_silent, refuses, rounds, down)) in (0..).zip(looks) {
             let counted = CacheStatistics {
@@ -356,7 +356,7 @@ mod tests {
     const WELL: Look = (None, false, None, 0, None);
 
     #[test]
-    fn a_link_that_is_down_is_told_once_and_once_when_it_is_back() {
+    fn a_link_failure_is_reported_once_and_its_end_once() {
         let down = |seconds| (None, false, None, 0, Some(seconds));
         let looks = [WELL, down(0), WELL, down(0), down(1), down(2), down(3), WELL, WELL];
         assert_eq!(
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_of_some_seconds_is_no_silence_of_the_far_volume() {
+    fn a_slow_flush_is_not_reported_as_a_silent_far_volume() {
         let slow = |ms| (Some(ms), true, None, 0, None);
         let round = [slow(1500), slow(2500), slow(9500), WELL];
         assert_eq!(told(round.repeat(5)), []);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_succeed_between_rounds_that_fail_end_no_condition() {
+    fn a_successful_read_between_failed_destage_rounds_ends_no_condition() {
         let failing = |ms| (Some(ms), false, None, 7, None);
         let between = (None, false, None, 7, None);
         let tries = [failing(2500), failing(3500), between, between, failing(100)];
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_volume_without_space_refuses_and_is_not_away() {
+    fn a_far_volume_without_space_is_reported_as_refusing_and_not_as_unreachable() {
         let full = (None, false, Some(500), 0, None);
         let looks = [WELL, full, full, full, WELL];
         assert_eq!(
@@ -406,11 +406,11 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_the_far_side_and_the_remedy_are_told_in_words() {
+    fn events_show_the_time_left_the_far_volume_and_the_remedy_in_words() {
         let words = |counted: CacheStatistics, link: LinkTrouble| {
             let log = Path::new("g.log");
             let told = CacheEventFigures { volume: "v", log, counted: &counted, link: &link };
-            (told.lasts(), told.far_side(), told.remedy(), told.goes_past())
+            (told.lasts(), told.far_volume_state(), told.remedy(), told.bypasses())
         };
         let lasts = |lasts_s, fill_percent| {
             let log = LogStatistics { lasts_s, fill_percent, ..LogStatistics::default() };
@@ -423,31 +423,28 @@ mod tests {
         assert_eq!(lasts(None, 100), "it is full");
         let order =
             || OrderStatistics { order: cache::BYPASS_ALLOWED, ..OrderStatistics::default() };
-        let (_, far_side, remedy, goes_past) =
+        let (_, far_volume, remedy, bypasses) =
             words(CacheStatistics { order: order(), ..CacheStatistics::default() }, None);
-        assert_eq!(far_side, "it answers");
-        assert!(remedy.starts_with("let the hosts write less") && goes_past, "{remedy}");
+        assert_eq!(far_volume, "it answers");
+        assert!(remedy.starts_with("let the hosts write less") && bypasses, "{remedy}");
         let link = Some((Duration::from_secs(61), "no answer in time".into()));
-        let (_, far_side, remedy, goes_past) =
+        let (_, far_volume, remedy, bypasses) =
             words(CacheStatistics { order: order(), ..CacheStatistics::default() }, link);
-        assert_eq!(far_side, "no connection for 61 s: no answer in time");
-        assert!(
-            remedy.starts_with("make the far volume available again") && !goes_past,
-            "{remedy}"
-        );
+        assert_eq!(far_volume, "no connection for 61 s: no answer in time");
+        assert!(remedy.starts_with("make the far volume available again") && !bypasses, "{remedy}");
         let lower = LowerStatistics {
             refuses_ms: Some(61_500),
             error: Some("no space left".into()),
             ..LowerStatistics::default()
         };
         let refuses = CacheStatistics { lower, ..CacheStatistics::default() };
-        let (_, far_side, remedy, _) = words(refuses, None);
-        assert_eq!(far_side, "destage refused for 61 s: no space left");
+        let (_, far_volume, remedy, _) = words(refuses, None);
+        assert_eq!(far_volume, "destage refused for 61 s: no space left");
         assert!(remedy.starts_with("remove the cause"), "{remedy}");
         let destage = DestageStatistics { paused_ms: Some(1), ..DestageStatistics::default() };
         let paused = CacheStatistics { destage, ..CacheStatistics::default() };
-        let (_, far_side, remedy, _) = words(paused, None);
-        assert_eq!(far_side, "destage is paused");
+        let (_, far_volume, remedy, _) = words(paused, None);
+        assert_eq!(far_volume, "destage is paused");
         assert!(remedy.contains("`forebay gateway resume`"), "{remedy}");
     }
 }

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_note_is_recalled_and_each_log_has_its_own() {
+    fn the_last_confirmed_writes_of_each_log_are_recalled() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("deeper/state");
         let ConfirmedIn(first) = store(&folder);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_cell_leaves_the_one_before_and_damage_to_both_is_told() {
+    fn a_torn_cell_leaves_the_previous_one_and_damage_to_both_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let ConfirmedIn(notes) = store(folder.path());
         assert_eq!(notes.recall(LOG), Ok(None));

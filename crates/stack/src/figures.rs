@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_in_bits_and_time() {
+    fn a_path_model_is_shown_in_bits_per_second_and_microseconds() {
         let path = |bandwidth, least_rtt| PathModel { bandwidth, least_rtt, ..Default::default() };
         let ensemble = |path: Option<PathModel>| {
             let block = fairtcp::EnsembleControlBlock {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_key_is_gone_from_its_place_too() {
+    fn a_renewal_overwrites_the_former_key_in_place() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let file = locked(&path, &[7; 32]);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_a_crash_ended_is_ended_by_the_next_start() {
+    fn the_next_start_completes_a_key_renewal_that_a_crash_interrupted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let file = locked(&path, &[7; 32]);

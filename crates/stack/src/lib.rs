@@ -53,4 +53,4 @@ pub use opening::{StackContext, StackInput, open};
 pub use parts::SlicedFiles;
 pub use plan::{cache_over, known_as_unit, known_by};
 pub use read_tier::{options as tier_options, refusal as refused_tier};
-pub use remote::{FindFarVolume, Us, digest, may_pass, refusal as refused_far_side, session};
+pub use remote::{FindFarVolume, Us, digest, may_pass, refusal as refused_far_volume, session};

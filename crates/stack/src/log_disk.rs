@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_told_to_wipe_a_log_that_gets_a_mirror() {
+    async fn no_remedy_wipes_a_log_that_gets_a_mirror() {
         let folder = tempfile::tempdir().unwrap();
         let alone = settings(folder.path());
         let log = LogDisk::open(&alone).await.unwrap();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn zeros_are_proposed_only_where_the_other_half_is_whole() {
+    async fn a_remedy_zeroes_a_mirror_leg_only_if_the_other_leg_is_intact() {
         let folder = tempfile::tempdir().unwrap();
         let second = folder.path().join("second");
         let mirrored =

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_session_is_known_again_and_no_other_is_taken_for_it() {
+    fn each_session_with_a_far_volume_has_a_lasting_name_of_its_own() {
         let (a, b) = (IscsiName("iqn.a:a".into()), IscsiName("iqn.b:b".into()));
         let unit = |lun| Unit { lun, ..Unit::default() };
         let names = [

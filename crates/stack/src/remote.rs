@@ -110,11 +110,11 @@ pub async fn open(
 ) -> Result<Arc<RemoteVolume>, Failure> {
     let session = session(remote, us, names)?;
     let begun = Instant::now();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         let error = match RemoteVolume::connect(session.clone()).await {
             Ok(volume) => {
-                if is_told {
+                if is_reported {
                     tracing::info!(url = remote.url, "the node answers");
                 }
                 return Ok(Arc::new(volume));
@@ -133,7 +133,7 @@ pub async fn open(
             }
             return Err(failure);
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_reported, true) {
             let at_most = remote.start_timeout;
             tracing::warn!(
                 url = remote.url, %error, %at_most, "the node cannot be reached; waiting for it"

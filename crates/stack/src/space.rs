@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_file_system_is_told_once_when_it_begins_and_once_when_it_ends() {
+    async fn a_full_file_system_is_reported_once_and_its_end_once() {
         let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
         let (free, tell) = (Arc::new(AtomicU64::new(0)), Arc::clone(&told));
         let room = Arc::clone(&free);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quota_that_refuses_each_try_of_destage_is_told_once() {
+    async fn a_quota_that_refuses_every_destage_round_is_reported_once() {
         let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
         let tell = Arc::clone(&told);
         // The file system has room, but the quota is used up.

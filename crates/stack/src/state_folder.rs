@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_others_may_write_to_is_refused_and_one_that_is_made_is_ours_alone() {
+    fn a_folder_that_others_may_write_to_is_refused_and_a_new_one_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("deeper/state");
         check(&state).unwrap();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_told_until_it_was_sent_again() {
+    fn lost_blocks_are_reported_until_they_were_sent_again() {
         let mut unflushed = Unflushed::new(1);
         unflushed.keep(run(0, 4), UnflushedContent::Data(vec![1; 4].into()), 1, false);
         unflushed.keep(run(6, 8), UnflushedContent::Zeros, 2, false);

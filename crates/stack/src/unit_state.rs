@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_is_there_after_a_restart() {
+    async fn a_record_survives_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("deeper/state");
         let files = StateFiles::open(&folder, &identity("a")).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     /// Regression: a target or unit with `../` in its name must not lead to files outside of the folder (path
     /// traversal).
     #[test]
-    fn names_that_somebody_chose_do_not_get_into_paths() {
+    fn names_of_targets_and_units_are_not_used_in_paths() {
         let folder = tempfile::tempdir().unwrap();
         let files = StateFiles::open(folder.path(), &identity("../../../etc/x\0\n")).unwrap();
         let path = files.shared.path(UnitRecordKind::Reservations);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_later_of_two_saves_counts_though_nobody_waits_for_the_first() {
+    async fn the_later_of_two_saves_wins_even_if_no_caller_waits_for_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let files = StateFiles::open(folder.path(), &identity("a")).unwrap();
         for round in 0..50u8 {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn two_units_that_call_themselves_the_same_do_not_share_files() {
+    fn a_second_unit_with_the_same_serial_number_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let _first = StateFiles::open(folder.path(), &identity("a")).unwrap();
         let second = StateFiles::open(folder.path(), &identity("a"));

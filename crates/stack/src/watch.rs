@@ -62,7 +62,7 @@ pub fn fence(file: &Arc<FileVolume>) {
             match seen.turn(change) {
                 Some(FileWatchTransition::Lost(change)) => {
                     file.fence(&format!("{path}: {change}"));
-                    tell_of_fence(&file, change);
+                    report_fence(&file, change);
                 }
                 Some(FileWatchTransition::Back) => {
                     file.unfence();
@@ -74,7 +74,7 @@ pub fn fence(file: &Arc<FileVolume>) {
     });
 }
 
-fn tell_of_fence(file: &FileVolume, change: OpenFileChange) {
+fn report_fence(file: &FileVolume, change: OpenFileChange) {
     let path = file.path().display();
     match change {
         OpenFileChange::CutShort { .. } => tracing::error!(
@@ -166,7 +166,7 @@ pub fn nvram<T: Send + Sync + 'static>(
             watch = again;
             if let Some(why) = why {
                 if user.upgrade().is_some_and(|user| !is_closed(&user)) {
-                    tell_of_nvram(&path, &why);
+                    report_lost_nvram(&path, &why);
                 }
                 return;
             }
@@ -174,7 +174,7 @@ pub fn nvram<T: Send + Sync + 'static>(
     });
 }
 
-fn tell_of_nvram(path: &Path, why: &str) {
+fn report_lost_nvram(path: &Path, why: &str) {
     tracing::error!(
         nvram = %path.display(),
         what = why,

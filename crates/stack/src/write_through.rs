@@ -87,7 +87,7 @@ mod tests {
     const EXTENT: Extent = Extent { lba: Lba(8), blocks: 8 };
 
     #[tokio::test]
-    async fn what_was_answered_outlasts_a_power_cut_without_any_flush() {
+    async fn acknowledged_writes_survive_a_power_cut_without_a_flush() {
         for seed in 0..20 {
             let disk = Arc::new(CrashVolume::new(Geometry::with_blocks(64), seed));
             let volume = WriteThrough::new(disk.clone());
@@ -104,9 +104,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_discard_that_was_lost_is_sent_again_and_no_other_flush_takes_the_news() {
+    async fn a_lost_discard_is_sent_again_and_a_flush_of_the_host_consumes_no_error() {
         let lower = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
-        let lost = Symptom::Fails(Error::Device("started anew".into()));
+        let lost = Symptom::Fails(Error::Device("restarted".into()));
         lower.faults().add(FaultRule::always(FaultCallKind::Flush, lost.clone()).times(1));
         let faults = lower.faults().clone();
         let observed = ObserveVolume::new(Arc::new(lower));
@@ -122,8 +122,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_error_of_a_discard_that_was_done_never_says_that_nothing_was() {
-        let lost = Symptom::Fails(Error::Device("started anew".into()));
+    async fn a_performed_discard_never_fails_with_an_error_that_means_not_performed() {
+        let lost = Symptom::Fails(Error::Device("restarted".into()));
         for error in [Error::Away("the link is down".into()), Error::Busy("the log is full")] {
             for is_done in [false, true] {
                 let lower = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
@@ -148,7 +148,7 @@ mod tests {
         }
     }
     #[tokio::test]
-    async fn what_hosts_ask_of_space_and_size_reaches_the_lower_volume() {
+    async fn calls_about_space_and_size_reach_the_lower_volume() {
         let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
         let volume = WriteThrough::new(lower.clone());
         let expected = ["allocation", "usage", "admit", "examine -> read", "refresh"];

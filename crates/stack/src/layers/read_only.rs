@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(volume.read(extent).await.unwrap(), block);
     }
     #[tokio::test]
-    async fn what_changes_nothing_reaches_the_lower_volume() {
+    async fn calls_that_change_nothing_reach_the_lower_volume() {
         let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
         let volume = ReadOnly::new(lower.clone());
         let expected = [

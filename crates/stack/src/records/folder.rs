@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_lies_in_a_private_folder_beside_the_settings_until_it_is_forgotten() {
+    fn a_record_is_in_a_private_folder_next_to_the_settings_until_it_is_forgotten() {
         let folder = tempfile::tempdir().unwrap();
         let records = records(folder.path());
         let path = absolute(&folder.path().join("v.img")).unwrap();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_that_fail_are_told_once_when_they_begin_and_once_when_they_end() {
+    fn failed_renewals_of_a_record_are_reported_once_and_their_end_once() {
         let mut renewal = Renewal::default();
         let turns = [false, true, true, true, false, false, true].map(|fails| renewal.turn(fails));
         let (fails, succeeds) =

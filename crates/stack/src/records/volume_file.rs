@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn another_volume_is_known_by_its_id_or_where_there_is_none_by_its_inode() {
+    fn another_volume_is_recognized_by_its_id_or_without_an_id_by_its_inode() {
         is_wrong(&was(Some("aa")), &found(Some("bb"), 2, MIB, true), "recorded as /b.img");
         is_wrong(&was(Some("aa")), &found(Some("cc"), 2, MIB, true), "another volume, id cc");
         is_wrong(&was(None), &found(Some("bb"), 2, MIB, true), "recorded as /b.img");
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_an_id_is_taken_for_a_restored_copy_only_if_it_could_be_one() {
+    fn a_file_without_an_id_is_accepted_only_if_it_can_be_a_restored_copy() {
         for was in [was(Some("aa")), was(None)] {
             assert_eq!(verdict(&was, &found(None, 9, MIB, true)), VolumeFileVerdict::Unmarked);
             is_wrong(&was, &found(None, 9, MIB, false), "blank");

@@ -114,7 +114,7 @@ fn far(seed: u64) -> Arc<Restarting> {
 }
 
 #[tokio::test]
-async fn what_was_flushed_is_there_however_often_the_far_side_begins_anew() {
+async fn flushed_data_survives_any_number_of_restarts_of_the_far_volume() {
     let mut losses = 0;
     for seed in 0..400 {
         let far = far(seed);
@@ -123,11 +123,11 @@ async fn what_was_flushed_is_there_however_often_the_far_side_begins_anew() {
         assert_eq!(outcome, Ok(()), "seed {seed}");
         losses += volume.state.lock().losses;
     }
-    assert!(losses > 400, "the far side has lost something {losses} times");
+    assert!(losses > 400, "the far volume lost data {losses} times");
 }
 
 #[tokio::test]
-async fn without_it_a_loss_is_seen() {
+async fn without_this_layer_the_test_notices_losses() {
     let mut seen = 0;
     for seed in 0..20 {
         let far = far(seed);
@@ -145,8 +145,8 @@ fn observed(limit: u64) -> (Resend, Arc<Faults>, Arc<volume::VolumeCallCounters>
     (Resend::with_limit(Arc::new(observe), limit), faults, counters)
 }
 
-fn anew(times: u64) -> FaultRule {
-    FaultRule::always(FaultCallKind::Flush, Symptom::Fails(Error::Device("it began anew".into())))
+fn restarts(times: u64) -> FaultRule {
+    FaultRule::always(FaultCallKind::Flush, Symptom::Fails(Error::Device("it restarted".into())))
         .times(times)
 }
 
@@ -186,11 +186,11 @@ async fn no_more_is_kept_than_the_limit_and_one_write() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_sent_again_is_sent_by_the_next_flush() {
+async fn writes_that_could_not_be_resent_are_sent_by_the_next_flush() {
     let (volume, faults, counters) = observed(1 << 20);
     write(&volume, 0).await.unwrap();
     write(&volume, 8).await.unwrap();
-    faults.add(anew(1));
+    faults.add(restarts(1));
     let busy = Symptom::Fails(Error::Busy("the log is full"));
     faults.add(FaultRule::always(FaultCallKind::Write, busy).times(1));
     assert!(matches!(volume.flush().await, Err(Error::Busy(_))));
@@ -198,7 +198,7 @@ async fn what_could_not_be_sent_again_is_sent_by_the_next_flush() {
     assert_eq!(counters.counts().writes, 4);
     // The node restarts with each attempt, or has another failure of that kind.
     write(&volume, 0).await.unwrap();
-    faults.add(anew(u64::from(ATTEMPTS)));
+    faults.add(restarts(u64::from(ATTEMPTS)));
     assert!(matches!(volume.flush().await, Err(Error::Device(_))));
     let sent = counters.counts().writes;
     volume.flush().await.unwrap();
@@ -219,7 +219,7 @@ async fn a_write_that_failed_is_undone_by_the_next_flush() {
 }
 
 #[tokio::test]
-async fn a_flush_of_nothing_new_does_not_go_down() {
+async fn a_flush_without_new_writes_does_not_reach_the_lower_volume() {
     let (volume, _, counters) = observed(1 << 20);
     // The first flush must reach the volume: earlier writes of another process may not be stable.
     volume.flush().await.unwrap();
@@ -232,7 +232,7 @@ async fn a_flush_of_nothing_new_does_not_go_down() {
 }
 
 #[tokio::test]
-async fn what_hosts_ask_of_space_and_size_reaches_the_lower_volume() {
+async fn calls_about_space_and_size_reach_the_lower_volume() {
     let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
     let volume = Resend::new(lower.clone());
     let expected =
