@@ -171,8 +171,8 @@ async fn connections_use_the_configured_congestion_control_or_that_of_the_kernel
     ] {
         let place = Place::new();
         let folder = place.folder.path();
-        let far_side = format!("[iscsi]\ncongestion = '{wanted}'\n[[target]]");
-        let far = place.serve("node", &node(folder, 0).replacen("[[target]]", &far_side, 1));
+        let node_settings = format!("[iscsi]\ncongestion = '{wanted}'\n[[target]]");
+        let far = place.serve("node", &node(folder, 0).replacen("[[target]]", &node_settings, 1));
         let wants = format!("congestion = '{wanted}', connections = 2, give_up_after");
         let near = gateway(folder, far.address, "").replacen("give_up_after", &wants, 1);
         let near = place.serve("gateway", &near);

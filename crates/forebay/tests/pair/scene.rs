@@ -152,12 +152,12 @@ impl Scene {
 
     /// Waits until a standby gateway reports this reason for its state.
     pub async fn until_refused(&self, index: usize, words: &[&str]) {
-        let is_told = || {
+        let is_reported = || {
             let pair = pair(&self.serving[index]);
             let reason = pair["reason"].as_str().unwrap_or_default().to_owned();
             pair["role"] == "standby" && words.iter().all(|word| reason.contains(word))
         };
-        eventually(&format!("{}: {words:?}", self.members[index].name), is_told).await;
+        eventually(&format!("{}: {words:?}", self.members[index].name), is_reported).await;
     }
 
     pub fn role(&self, index: usize) -> String {
