@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_choice_looks_again_soon() {
+    fn with_several_portals_the_pauses_stay_short() {
         let mut settings = Settings::new("node", "iqn.x:y", 0);
         settings.other_portals.push("other".into());
         let mut backoff = Backoff::new(&settings);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn no_target_makes_us_wait_for_hours() {
+    fn a_pause_requested_by_a_target_is_bounded() {
         let mut backoff = Backoff::new(&Settings::new("node", "iqn.x:y", 0));
         assert_eq!(backoff.next_after(Duration::from_secs(3)), Duration::from_secs(3));
         assert_eq!(backoff.next_after(Duration::from_secs(65_535)), MOST_PATIENCE);

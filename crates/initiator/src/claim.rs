@@ -300,9 +300,9 @@ pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error>
     let (cdb, transfer) = r#in();
     let told = ask(&mut io, settings, cdb, transfer).await?;
     io.log_out().await;
-    let is_told = told.status == ScsiStatus::Good;
+    let is_good = told.status == ScsiStatus::Good;
     let told: Data = told.data_in.into_iter().collect();
-    Ok(ClaimReport::from_bytes(&told.into_bytes()).filter(|_| is_told))
+    Ok(ClaimReport::from_bytes(&told.into_bytes()).filter(|_| is_good))
 }
 
 /// Builds a CLAIM IN command.
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_advance_is_tried_again_unless_the_node_never_knew_it() {
+    fn a_refused_advance_is_tried_again_unless_the_node_never_supported_it() {
         let refused_by = |sense, has_advanced: bool| {
             let claimed = Claimed::default();
             claimed.set(claim(1, 9));

@@ -118,7 +118,7 @@ impl RemoteSession {
     /// Presents a claim that still waits although the session is up: the unit was busy, or the claim was
     /// requested after the session had passed the step in which claims are presented.
     async fn watch_claim(self, reserves: bool) {
-        let mut is_told = false;
+        let mut is_reported = false;
         loop {
             sleep(LOOK_EVERY).await;
             let Some(claim) = self.claimed().get() else { return };
@@ -133,11 +133,11 @@ impl RemoteSession {
             }
             if is_waiting {
                 match self.present(claim, reserves).await {
-                    Ok(_) if std::mem::take(&mut is_told) => {
+                    Ok(_) if std::mem::take(&mut is_reported) => {
                         tracing::info!("the claim is answered again");
                     }
                     Ok(_) => {}
-                    Err(error) if std::mem::replace(&mut is_told, true) => {
+                    Err(error) if std::mem::replace(&mut is_reported, true) => {
                         tracing::debug!(%error, "the claim is still not answered");
                     }
                     Err(error) => tracing::warn!(

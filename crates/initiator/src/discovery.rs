@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_units_that_lies_about_its_length() {
+    fn a_list_of_units_with_a_wrong_length_is_read_to_its_end() {
         let mut data = vec![0, 0, 0xff, 0xff, 0, 0, 0, 0];
         data.extend_from_slice(&Lun::from_number(5).unwrap().0.to_be_bytes());
         data.extend_from_slice(&[0x01, 2, 0x03]);

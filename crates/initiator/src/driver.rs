@@ -25,7 +25,7 @@ use crate::{
     session_io::SessionIo,
     session_state::RemoteSessionState,
     statistics_baseline::StatisticsBaseline,
-    unit_description::{tells_of_change, tells_of_reset, tells_of_size},
+    unit_description::{reports_change, reports_reset, reports_size},
     verified_session::{ExpectedUnit, VerifiedSession, attempt},
 };
 
@@ -421,14 +421,14 @@ impl InitiatorDriver {
     fn attend(&mut self, sense: Sense) -> Option<Sense> {
         debug!(%sense, "unit attention");
         // A deferred error concerns a write that was answered: the next flush must not confirm it.
-        if tells_of_reset(&sense) || sense.deferred {
+        if reports_reset(&sense) || sense.deferred {
             self.shared.next_generation();
         }
-        if tells_of_size(&sense) {
+        if reports_size(&sense) {
             self.shared.size_changed.store(true, Ordering::Release);
             self.shared.look_at_size.notify_one();
         }
-        tells_of_change(&sense).then_some(sense)
+        reports_change(&sense).then_some(sense)
     }
 
     /// Connects repeatedly until it succeeds. Returns `None` when the session is closed.
@@ -443,7 +443,7 @@ impl InitiatorDriver {
         }
         // The error with which calls fail instead of waiting.
         let mut verdict: Option<CommandError> = None;
-        let mut is_told = false;
+        let mut is_reported = false;
         loop {
             let shared = self.shared.clone();
             let expected = (self.expected.clone(), self.group);
@@ -470,7 +470,7 @@ impl InitiatorDriver {
             match result {
                 Ok(live) => return Some(live),
                 Err(error) => {
-                    if self.judge(&error, &mut verdict, &mut is_told, backoff) {
+                    if self.judge(&error, &mut verdict, &mut is_reported, backoff) {
                         wait = IDLE;
                         continue;
                     }
@@ -481,12 +481,12 @@ impl InitiatorDriver {
     }
 
     /// Handles the failure of an attempt to connect. `verdict` is the error with which calls fail instead of waiting;
-    /// `is_told` says whether a refusal was reported. Returns true if the failure is final.
+    /// `is_reported` says whether a refusal was reported. Returns true if the failure is final.
     fn judge(
         &mut self,
         error: &Error,
         verdict: &mut Option<CommandError>,
-        is_told: &mut bool,
+        is_reported: &mut bool,
         backoff: &mut Backoff,
     ) -> bool {
         match error {
@@ -505,7 +505,7 @@ impl InitiatorDriver {
                 // Calls must not wait until an operator changes a certificate, a secret or a permission.
                 self.note_reason(error);
                 let reason = self.give_up();
-                self.tell_of_refusal(is_told, &reason);
+                self.report_refusal(is_reported, &reason);
                 *verdict = Some(CommandError::Unreachable(reason));
                 backoff.longest();
             }
@@ -514,7 +514,7 @@ impl InitiatorDriver {
                 self.note_reason(error);
                 // After a move of the volume or a takeover, the unit may be at another portal by now.
                 if is_refused(error) && (!self.settings.has_choice() || verdict.is_some()) {
-                    self.tell_of_refusal(is_told, &error.to_string());
+                    self.report_refusal(is_reported, &error.to_string());
                 }
                 // If another unit was found before, calls still fail, now with this error.
                 if let Some(CommandError::Unreachable(reason)) = verdict {
@@ -533,8 +533,8 @@ impl InitiatorDriver {
         }
     }
 
-    fn tell_of_refusal(&self, is_told: &mut bool, reason: &str) {
-        if !std::mem::replace(is_told, true) {
+    fn report_refusal(&self, is_reported: &mut bool, reason: &str) {
+        if !std::mem::replace(is_reported, true) {
             warn!(
                 target = self.settings.target, %reason,
                 "the target refuses the login of this initiator: retrying until it accepts one"

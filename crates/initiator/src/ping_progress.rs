@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_from_the_look_before() {
+    fn progress_counts_from_the_previous_check() {
         let mut scene = Scene::new();
         assert_eq!(scene.look(20, 0, 0), None);
         assert_eq!(scene.look(20, 0, 1), Some(20));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_after_the_ping_is_no_sign_of_life() {
+    fn progress_of_data_sent_after_the_ping_is_no_sign_of_life() {
         let mut scene = Scene::new();
         assert_eq!(scene.look(20, 0, 300), Some(20));
         scene.give();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_ping_waits_behind_all_that_was_sent_before_it() {
+    fn the_next_ping_waits_for_all_data_that_was_sent_before_it() {
         let mut scene = Scene::new();
         scene.give();
         assert_eq!(scene.look(20, 0, 2500), Some(20));

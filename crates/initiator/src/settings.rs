@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_portal_has_its_turn() {
+    async fn every_portal_is_tried_in_turn() {
         let url = "iscsi://a,b,c/iqn.x:y/3".parse().unwrap();
         let settings = Settings::from_url(&url).unwrap();
         let order = |places: Vec<Settings>| {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_isid_lasts_if_its_seed_does() {
+    fn equal_seeds_give_equal_isids() {
         assert_eq!(Settings::lasting_isid("a"), Settings::lasting_isid("a"));
         assert_ne!(Settings::lasting_isid("a"), Settings::lasting_isid("b"));
         assert_ne!(random_isid(), random_isid());

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trips_fall_into_their_classes() {
+    fn round_trips_are_counted_in_their_classes() {
         let mut trips = RoundTrips::default();
         assert_eq!((trips.mean_us(), trips.quantile_us(0.5)), (0, 0));
         for us in [0, 1, 100, 100, 5000] {

@@ -199,18 +199,18 @@ impl CachingPageFlags {
 
 /// Returns true for a unit attention about a reset: writes that were not flushed may be lost. 29h/07h (nexus lost) is
 /// not one of them, because it reports the end of a connection.
-pub(crate) fn tells_of_reset(sense: &Sense) -> bool {
+pub(crate) fn reports_reset(sense: &Sense) -> bool {
     sense.asc == 0x29 && sense.ascq != 0x07
 }
 
 /// Returns true for a unit attention after which the description has to be read again: mode parameters, INQUIRY data
 /// or identity have changed.
-pub(crate) fn tells_of_change(sense: &Sense) -> bool {
+pub(crate) fn reports_change(sense: &Sense) -> bool {
     matches!((sense.asc, sense.ascq), (0x2a, 0x01) | (0x3f, 0x03 | 0x05))
 }
 
 /// Returns true for CAPACITY DATA HAS CHANGED.
-pub(crate) fn tells_of_size(sense: &Sense) -> bool {
+pub(crate) fn reports_size(sense: &Sense) -> bool {
     (sense.asc, sense.ascq) == (0x2a, 0x09)
 }
 
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn designators_that_lie_about_their_length_end_the_list() {
+    fn a_designator_with_a_wrong_length_ends_the_list() {
         assert_eq!(designator(&[1, 3, 0, 200, 1, 2]), None);
         assert_eq!(designator(&[1, 3, 0]), None);
         assert_eq!(vpd_body(0x83, &[0, 0x83, 0xff, 0xff, 1, 2]), Some(&[1, 2][..]));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_that_cannot_be_is_refused() {
+    fn an_impossible_capacity_is_refused() {
         let capacity = |last: u64, size: u32, exponent: u8| {
             let mut data = [0; 32];
             data[..8].copy_from_slice(&last.to_be_bytes());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_strangers_is_harmless() {
+    fn text_from_a_target_is_made_printable() {
         assert_eq!(text(b" a\nb\x1b[0m \0\0"), "a.b.[0m");
     }
 }

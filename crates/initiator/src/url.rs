@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_gets_its_default() {
+    fn omitted_parts_of_a_url_get_their_defaults() {
         let full =
             "iscsi://node.example:3261/iqn.2026-11.io.forebay:vol0/3".parse::<Url>().unwrap();
         assert_eq!(
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_stands_in_brackets() {
+    fn an_ipv6_address_is_in_brackets() {
         let url = "iscsi://[fd00::0:2]:3261/iqn.x:y/0".parse::<Url>().unwrap();
         assert_eq!(url.portals, ["[fd00::2]:3261"]);
         assert_eq!("iscsi://[::1]".parse::<Url>().unwrap().portals, ["[::1]:3260"]);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_says_why() {
+    fn an_invalid_url_is_refused_with_the_reason() {
         let wrong = [
             ("http://a", "begin"),
             ("iscsi://", "no host"),

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_unit_is_told_by_its_name_and_size() {
+    fn another_unit_is_recognized_by_its_name_or_size() {
         let facts = UnitDescription {
             identity: "naa.1".into(),
             vendor: String::new(),

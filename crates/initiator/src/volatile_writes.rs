@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_answered_after_the_flush_began_is_the_next_ones() {
+    fn a_write_acknowledged_after_a_flush_began_belongs_to_the_next_flush() {
         let mut stability = VolatileWrites::default();
         stability.note_write(1);
         let begun = stability.begin_flush();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_failed_tells_of_each_loss_once() {
+    fn failed_flushes_report_each_loss_once() {
         let mut stability = VolatileWrites::default();
         stability.note_write(1);
         let first = stability.begin_flush();

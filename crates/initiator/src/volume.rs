@@ -271,7 +271,7 @@ impl RemoteVolume {
         F: Future<Output = Result<PerformedCommand, CommandError>>,
     {
         // After this error the caller must send its writes again, and not only the flush.
-        let started_anew = || {
+        let restarted = || {
             volume::Error::Device(
                 "the remote unit was restarted: writes that were not flushed may be lost".into(),
             )
@@ -284,7 +284,7 @@ impl RemoteVolume {
             }
             let begun = stability.begin_flush();
             if stability.take_lost(begun) {
-                return Err(started_anew());
+                return Err(restarted());
             }
             begun
         };
@@ -296,7 +296,7 @@ impl RemoteVolume {
         if self.stability.lock().end_flush(begun, answer.generation) {
             return Ok(());
         }
-        Err(started_anew())
+        Err(restarted())
     }
 
     fn block_size(&self) -> u32 {

@@ -31,7 +31,7 @@ fn ended(
 }
 
 #[test]
-fn what_was_lost_is_sent_again_first_and_in_order() {
+fn lost_commands_are_sent_again_first_and_in_order() {
     let (mut table, now) = (table(), Instant::now());
     let _answers: Vec<_> = (0..4).map(|opcode| add(&mut table, opcode, now)).collect();
     let sent: Vec<_> = std::iter::from_fn(|| table.next(now, &mut InitiatorStatistics::default()))
@@ -47,7 +47,7 @@ fn what_was_lost_is_sent_again_first_and_in_order() {
 }
 
 #[test]
-fn a_command_that_kills_its_target_is_given_up() {
+fn a_command_whose_session_is_lost_too_often_fails() {
     let (mut table, now) = (table(), Instant::now());
     let mut answer = add(&mut table, 0, now);
     let mut statistics = InitiatorStatistics::default();
@@ -61,7 +61,7 @@ fn a_command_that_kills_its_target_is_given_up() {
 }
 
 #[test]
-fn only_what_was_never_sent_is_known_not_to_have_been_performed() {
+fn only_a_command_that_was_never_sent_fails_as_not_performed() {
     let (mut table, now) = (table(), Instant::now());
     let mut sent = add(&mut table, 0, now);
     assert!(table.next(now, &mut InitiatorStatistics::default()).is_some());
@@ -111,7 +111,7 @@ fn a_busy_target_is_asked_again_for_a_bounded_time() {
 }
 
 #[test]
-fn unit_attentions_are_news_and_no_errors() {
+fn a_unit_attention_is_reported_and_its_command_repeated_a_bounded_number_of_times() {
     let (mut table, now) = (table(), Instant::now());
     let mut answer = add(&mut table, 0, now);
     let mut statistics = InitiatorStatistics::default();
@@ -158,7 +158,7 @@ fn a_recovered_error_is_no_error() {
 }
 
 #[test]
-fn no_write_overtakes_one_whose_caller_has_gone() {
+fn no_write_overtakes_an_abandoned_write() {
     let (mut table, now) = (table(), Instant::now());
     let add_write = |table: &mut PendingTable| {
         let (reply, answer) = oneshot::channel();
@@ -186,7 +186,7 @@ fn write(table: &mut PendingTable, lba: u8, blocks: u8, now: Instant) -> Answere
 }
 
 #[test]
-fn a_write_waits_for_others_to_its_blocks_and_nobody_else_for_it() {
+fn only_a_write_to_the_same_blocks_waits_for_an_earlier_write() {
     let (mut table, now) = (table(), Instant::now());
     let _answers: Vec<_> = [(0, 8), (7, 2), (8, 1), (20, 1)]
         .map(|(lba, blocks)| write(&mut table, lba, blocks, now))
@@ -212,7 +212,7 @@ fn a_write_waits_for_others_to_its_blocks_and_nobody_else_for_it() {
 }
 
 #[test]
-fn a_write_that_is_sent_again_undoes_nothing_that_came_after_it() {
+fn a_write_that_is_sent_again_overwrites_no_later_write() {
     let (mut table, now) = (table(), Instant::now());
     let _answers = [write(&mut table, 5, 1, now), write(&mut table, 5, 1, now)];
     let mut statistics = InitiatorStatistics::default();
@@ -298,7 +298,7 @@ fn a_command_that_may_be_sent_once_does_not_outlive_its_session() {
 }
 
 #[test]
-fn a_caller_that_has_gone_sends_nothing() {
+fn an_abandoned_command_is_not_sent() {
     let (mut table, now) = (table(), Instant::now());
     drop(add(&mut table, 0, now));
     assert!(table.next(now, &mut InitiatorStatistics::default()).is_none());

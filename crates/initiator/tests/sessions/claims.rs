@@ -314,7 +314,7 @@ async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
 }
 
 #[tokio::test]
-async fn one_who_was_refused_does_not_ask_again() {
+async fn a_refused_initiator_does_not_claim_again() {
     let (_server, settings) = serve(Arc::new(block_unit())).await;
     let owner = RemoteVolume::connect(settings("owner")).await.expect("a session");
     assert_eq!(owner.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
@@ -333,7 +333,7 @@ async fn one_who_was_refused_does_not_ask_again() {
 }
 
 #[tokio::test]
-async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
+async fn a_waiting_claim_is_presented_again_in_the_same_session() {
     let unit = Arc::new(Occupied { unit: block_unit(), is_busy: true.into() });
     let (_server, settings) = serve(unit.clone()).await;
     let settings_a = Settings { busy_time_out: Duration::from_millis(20), ..settings("a") };
@@ -355,7 +355,7 @@ async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
 /// An answer of the unit belongs to one certain claim: a gateway that continues without its partner
 /// acknowledges writes when its current claim is granted, not when a late answer to an earlier claim arrives.
 #[tokio::test]
-async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
+async fn a_late_answer_to_a_claim_does_not_count_for_the_next_claim() {
     let unit = Slow::new();
     let (_server, settings) = serve(unit.clone()).await;
     let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
@@ -401,7 +401,7 @@ async fn a_claim_that_is_made_while_its_predecessor_is_presented_is_presented_to
 }
 
 #[tokio::test]
-async fn a_target_without_claims_is_written_to_as_it_is_unless_it_had_them() {
+async fn a_target_without_claims_is_written_unless_it_granted_claims_before() {
     let (_server, settings) = serve(Arc::new(Foreign(block_unit()))).await;
     let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
     assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Unsupported);
@@ -460,7 +460,7 @@ async fn until_confirmed(unit: &BlockUnit, number: u64) {
 
 /// K3: the number is sent to the unit without a host's command, and the unit then refuses an older copy of the log.
 #[tokio::test]
-async fn the_unit_hears_how_far_a_log_is_confirmed_and_refuses_a_copy_that_ends_before() {
+async fn the_unit_receives_the_confirmed_number_and_refuses_an_older_copy_of_the_log() {
     let unit = Arc::new(block_unit());
     let (_server, settings) = serve(unit.clone()).await;
     let owner = RemoteVolume::connect(settings("a")).await.expect("a session");
@@ -499,7 +499,7 @@ async fn an_older_node_is_claimed_without_a_confirmed_number() {
 }
 
 #[tokio::test]
-async fn writes_that_follow_a_flush_are_done_after_it() {
+async fn writes_queued_behind_a_flush_are_performed_after_it() {
     let (disk, _server, _, volume) = claimed_epochs().await;
     write_volatile(&volume, 1).await.expect("written");
     disk.came.lock().clear();
@@ -554,7 +554,7 @@ async fn a_flush_that_writes_follow_is_not_sent_again_in_another_session() {
 }
 
 #[tokio::test]
-async fn nothing_follows_a_flush_without_a_claim_or_without_epochs() {
+async fn no_write_is_queued_behind_a_flush_without_a_claim_or_without_epochs() {
     let is_followed = async |volume: &RemoteVolume| {
         write_volatile(volume, 1).await.expect("written");
         let (begun, is_begun) = tokio::sync::oneshot::channel();

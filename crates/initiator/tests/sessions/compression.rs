@@ -120,7 +120,7 @@ async fn moved(
 }
 
 #[tokio::test]
-async fn less_crosses_the_link_and_what_does_not_shrink_costs_next_to_nothing() {
+async fn fewer_bytes_cross_the_link_and_incompressible_data_costs_little() {
     const BYTES: u64 = 8 << 18;
     let node = node(false, &BOTH).await;
     let (plain, there, back) = moved(&node, &[], &blocks(0, 512, 1)).await;
@@ -154,7 +154,7 @@ async fn less_crosses_the_link_and_what_does_not_shrink_costs_next_to_nothing() 
 }
 
 #[tokio::test]
-async fn who_is_not_allowed_to_compress_goes_on_without() {
+async fn a_session_without_permission_to_compress_continues_uncompressed() {
     for (allowed, wanted, found) in [
         (&BOTH[..0], &BOTH[..], None),
         (&BOTH[..1], &BOTH[1..], None),
@@ -203,7 +203,7 @@ async fn cut_connections_under_load_lose_nothing() {
 
 /// One connection ends, and the others are not affected.
 #[tokio::test]
-async fn a_peer_that_sends_what_cannot_be_unpacked_is_dropped() {
+async fn a_connection_with_a_corrupt_compressed_frame_is_dropped() {
     let node = node(false, &BOTH).await;
     let relay = Relay::start(node.address).await;
     let mut settings = node.settings();

@@ -77,7 +77,7 @@ async fn a_write_that_ended_with_a_deferred_error_is_performed_before_it_is_answ
 }
 
 #[tokio::test]
-async fn the_flush_after_a_deferred_error_fails_though_the_far_side_says_good() {
+async fn the_flush_after_a_deferred_error_fails_although_the_target_returns_good() {
     let (_server, unit, volume) = start().await;
     assert!(volume.geometry().volatile_cache);
     volume.write(Lba(8), blocks(8, 8, 1), Durability::Volatile).await.unwrap();

@@ -26,7 +26,7 @@ async fn home() -> (Arc<MemVolume>, Arc<Cache>) {
 }
 
 #[tokio::test]
-async fn what_was_not_flushed_is_rolled_back_over_the_wire() {
+async fn unflushed_writes_are_rolled_back_through_a_session() {
     let (disk, cache) = home().await;
     let address = "127.0.0.1:0".parse().expect("an address");
     let node = Node::serve(disk, cache.clone(), "disk-1", address).await;
@@ -45,7 +45,7 @@ async fn what_was_not_flushed_is_rolled_back_over_the_wire() {
 
 /// A flush after the loss of some writes would end an epoch without them.
 #[tokio::test]
-async fn a_flush_is_not_sent_when_half_of_what_it_is_for_is_lost() {
+async fn a_flush_is_not_sent_if_some_of_its_writes_are_lost() {
     let (disk, cache) = home().await;
     let address = "127.0.0.1:0".parse().expect("an address");
     let mut node = Node::serve(disk, cache.clone(), "disk-1", address).await;

@@ -213,7 +213,7 @@ async fn read_login(stream: &mut TcpStream) -> LoginRequest {
 }
 
 #[tokio::test]
-async fn a_redirected_login_goes_where_it_is_sent() {
+async fn a_redirected_login_uses_the_new_address() {
     let node = Node::start(Geometry::with_blocks(1024)).await;
     let portal = redirect_to(|_| node.address).await;
     let volume = RemoteVolume::connect(Settings::new(portal.to_string(), NAME, 0)).await.unwrap();

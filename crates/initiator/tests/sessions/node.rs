@@ -37,7 +37,7 @@ async fn a_remote_volume_has_the_same_abilities_as_ever() {
 }
 
 #[tokio::test]
-async fn a_volume_says_what_the_unit_is() {
+async fn a_volume_has_the_geometry_and_identity_of_its_unit() {
     for block_size in [512, 4096] {
         let served = Geometry { block_size, ..geometry() };
         let expected = Geometry { in_place: false, ..served };
@@ -49,7 +49,7 @@ async fn a_volume_says_what_the_unit_is() {
 }
 
 #[tokio::test]
-async fn holes_of_the_unit_are_told() {
+async fn unmapped_blocks_of_the_unit_are_reported() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     volume.write(Lba(64), blocks(64, 64, 1), Durability::Volatile).await.unwrap();
@@ -59,7 +59,7 @@ async fn holes_of_the_unit_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read() {
+async fn written_data_is_read_back() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     for (version, (lba, count)) in [(0, 1), (8, 1024), (3000, 40_000)].into_iter().enumerate() {
@@ -73,7 +73,7 @@ async fn what_is_written_is_read() {
 }
 
 #[tokio::test]
-async fn data_in_pieces_arrives_as_one() {
+async fn data_in_several_buffers_arrives_as_one_write() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     let whole = blocks(0, 64, 1).into_bytes();
@@ -98,7 +98,7 @@ async fn a_discard_reads_as_zeros_and_gives_space_back() {
 }
 
 #[tokio::test]
-async fn a_stable_write_needs_no_flush_where_there_is_fua() {
+async fn a_stable_write_needs_no_flush_if_the_unit_supports_fua() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     volume.write(Lba(0), blocks(0, 8, 1), Durability::Stable).await.unwrap();
@@ -178,7 +178,7 @@ async fn a_command_that_hangs_is_aborted_and_harms_no_other() {
 }
 
 #[tokio::test]
-async fn a_write_whose_caller_has_gone_is_not_overtaken() {
+async fn an_abandoned_write_is_not_overtaken() {
     let node = Node::start(geometry()).await;
     let volume = Arc::new(connect(&node).await);
     // The first write hangs below the target. The caller times out and writes again.
@@ -263,7 +263,7 @@ async fn a_flush_fails_once_after_unflushed_writes_met_a_restart() {
 }
 
 #[tokio::test]
-async fn a_unit_that_came_back_larger_is_used_as_it_is() {
+async fn a_unit_that_returns_larger_is_used_with_its_new_size() {
     let mut node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     node.drop_dead().await;
@@ -355,7 +355,7 @@ async fn digests_and_small_segments() {
 
 /// Peers that are not targets: the attempt to connect ends in time, with an error.
 #[tokio::test]
-async fn peers_that_are_no_targets_are_left() {
+async fn peers_that_are_not_iscsi_targets_are_left() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     for peer in 0..4 {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -381,7 +381,7 @@ async fn peers_that_are_no_targets_are_left() {
 }
 
 #[tokio::test]
-async fn a_portal_where_nobody_listens_is_named() {
+async fn a_portal_that_refuses_connections_is_named() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -391,7 +391,7 @@ async fn a_portal_where_nobody_listens_is_named() {
 }
 
 #[tokio::test]
-async fn a_node_that_refuses_the_login_is_not_waited_for_and_taken_back_when_it_lets_in() {
+async fn calls_fail_while_a_node_refuses_the_login_and_succeed_when_it_accepts_again() {
     let mut node = Node::start(geometry()).await;
     node.drop_dead().await;
     node.secret = Some("the right secret");

@@ -69,7 +69,7 @@ async fn more(counted: &AtomicU64, by: u64) {
 }
 
 #[tokio::test]
-async fn the_first_portal_that_lets_us_in_is_used() {
+async fn the_first_portal_that_accepts_the_login_is_used() {
     let node = Node::start(geometry()).await;
     // One portal refuses connections, one accepts them and is silent, one redirects to a closed address.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
@@ -103,7 +103,7 @@ async fn a_redirection_is_followed_from_each_portal() {
 }
 
 #[tokio::test]
-async fn a_portal_that_goes_away_under_load_is_left_for_another_and_nothing_is_lost() {
+async fn a_portal_lost_under_load_is_replaced_by_another_and_nothing_is_lost() {
     for level in [0, 2] {
         let node = Node::start(geometry()).await;
         let (mut first, second) =
@@ -128,7 +128,7 @@ async fn a_portal_that_goes_away_under_load_is_left_for_another_and_nothing_is_l
 }
 
 #[tokio::test]
-async fn what_was_on_its_way_by_the_former_portal_does_not_come_after_newer_writes() {
+async fn writes_in_flight_through_the_former_portal_do_not_overwrite_newer_writes() {
     let node = Node::start(geometry()).await;
     let (first, second) = (Relay::start(node.address).await, Relay::start(node.address).await);
     let mut settings = settings(&[first.address, second.address]);
@@ -264,7 +264,7 @@ impl ExclusiveWriter for Served {
 }
 
 #[tokio::test]
-async fn a_unit_that_changes_hands_is_followed_there_and_back() {
+async fn a_unit_that_moves_to_another_target_is_followed_there_and_back() {
     let disk = Arc::new(MemVolume::new(geometry()));
     let mut nodes = Vec::new();
     let elsewhere = [false, true].map(|elsewhere| Arc::new(AtomicBool::new(elsewhere)));
@@ -294,9 +294,9 @@ async fn a_unit_that_changes_hands_is_followed_there_and_back() {
     volume.close().await;
 
     // A new initiator finds the unit as well. With only the first portal it gets the error.
-    let anew = RemoteVolume::connect(settings).await.expect("at the second");
-    used(&anew, nodes[1].address).await;
-    anew.close().await;
+    let second = RemoteVolume::connect(settings).await.expect("at the second");
+    used(&second, nodes[1].address).await;
+    second.close().await;
     let refused = RemoteVolume::connect(Settings::new(nodes[0].address.to_string(), NAME, 0)).await;
     assert!(matches!(refused.as_ref().err(), Some(Error::NotServed(_))), "{:?}", refused.err());
 }

@@ -20,7 +20,7 @@ fn settings(tgt: &Tgt) -> Settings {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read() {
+async fn written_data_is_read_back() {
     let Some(tgt) = Tgt::start() else { return };
     // tgt does not know this key of ours, which must have no effect.
     let mut settings = settings(&tgt);
@@ -99,7 +99,7 @@ async fn digests_are_used_where_required() {
 }
 
 #[tokio::test]
-async fn a_killed_target_loses_nothing_that_was_answered() {
+async fn a_killed_target_loses_no_acknowledged_write() {
     let Some(mut tgt) = Tgt::start() else { return };
     let volume = Arc::new(RemoteVolume::connect(settings(&tgt)).await.unwrap());
     // Writers continue while the target is killed and started again; each compares what it reads with what it
@@ -133,7 +133,7 @@ async fn a_killed_target_loses_nothing_that_was_answered() {
 }
 
 #[tokio::test]
-async fn a_flush_does_not_speak_for_writes_before_a_restart() {
+async fn a_flush_reports_writes_lost_by_an_earlier_restart() {
     let Some(mut tgt) = Tgt::start() else { return };
     let volume = RemoteVolume::connect(settings(&tgt)).await.unwrap();
     volume.write(Lba(0), blocks(0, 8, 1), Durability::Volatile).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_flush_does_not_speak_for_writes_before_a_restart() {
 }
 
 #[tokio::test]
-async fn calls_give_up_on_a_target_that_stays_away() {
+async fn calls_fail_if_a_target_stays_unreachable() {
     let Some(mut tgt) = Tgt::start() else { return };
     let mut settings = settings(&tgt);
     settings.give_up_after = Duration::from_secs(2);
@@ -169,7 +169,7 @@ async fn calls_give_up_on_a_target_that_stays_away() {
 }
 
 #[tokio::test]
-async fn a_volume_opened_while_the_target_is_away() {
+async fn a_volume_can_be_opened_while_the_target_is_unreachable() {
     let Some(mut tgt) = Tgt::start() else { return };
     let known = RemoteVolume::connect(settings(&tgt)).await.unwrap();
     let (geometry, identity) = (known.geometry(), known.identity().to_owned());

@@ -108,7 +108,7 @@ async fn cut_connections_under_load_lose_nothing() {
 }
 
 #[tokio::test]
-async fn certificates_that_do_not_fit_are_named_and_nothing_is_said_without_tls() {
+async fn wrong_certificates_are_named_and_a_login_without_tls_gets_no_answer() {
     let ours = Authority::new();
     let node = Node::start_secured(Geometry::with_blocks(2048), ends(&ours)).await;
     let trusted = ours.certificate.as_bytes();
@@ -116,7 +116,7 @@ async fn certificates_that_do_not_fit_are_named_and_nothing_is_said_without_tls(
         let mut settings = node.settings();
         settings.tls = tls;
         match timeout(PATIENCE, RemoteVolume::connect(settings)).await.expect("it ends") {
-            Ok(_) => panic!("let in"),
+            Ok(_) => panic!("the login is accepted"),
             Err(error) => error,
         }
     };
@@ -148,7 +148,7 @@ async fn certificates_that_do_not_fit_are_named_and_nothing_is_said_without_tls(
 }
 
 #[tokio::test]
-async fn where_a_target_sends_us_is_reached_through_tls_or_not_at_all() {
+async fn a_redirection_is_followed_with_tls_only() {
     let tls = ends(&Authority::new());
     let node = Node::start_secured(Geometry::with_blocks(2048), tls.clone()).await;
     let plain = Node::start(Geometry::with_blocks(2048)).await;
@@ -171,7 +171,7 @@ async fn where_a_target_sends_us_is_reached_through_tls_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_node_with_another_certificate_is_not_waited_for_and_taken_back_when_it_is_right() {
+async fn calls_fail_while_a_node_has_a_wrong_certificate_and_succeed_when_it_is_right() {
     let mut node = secured().await;
     let right = node.tls.clone();
     let mut settings = node.settings();

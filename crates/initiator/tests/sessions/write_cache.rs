@@ -63,7 +63,7 @@ async fn come_back(node: &mut Node, switched: &Switched, volatile: bool) {
 }
 
 #[tokio::test]
-async fn a_unit_that_has_no_cache_any_more_may_have_lost_what_was_in_it() {
+async fn a_flush_fails_if_the_unit_lost_its_write_cache_meanwhile() {
     let (mut node, switched, volume) = start(true).await;
     volume.write(EXTENT.lba, blocks(8, 8, 1), Durability::Volatile).await.unwrap();
     node.drop_dead().await;
@@ -74,7 +74,7 @@ async fn a_unit_that_has_no_cache_any_more_may_have_lost_what_was_in_it() {
 }
 
 #[tokio::test]
-async fn a_write_that_met_a_cache_on_its_way_is_flushed_or_its_loss_is_told() {
+async fn a_write_that_entered_a_new_write_cache_is_flushed_or_its_loss_reported() {
     for durability in [Durability::Stable, Durability::Volatile] {
         let (mut node, switched, volume) = start(false).await;
         volume.flush().await.unwrap();
