@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_however_it_comes() {
+    fn packed_data_is_unpacked_however_it_is_divided() {
         let mixed = [text(70_000), noise(70_000), text(70_000), vec![0; 200_000]].concat();
         for method in METHODS {
             for length in [1, 255, 256, 4144, RAW_MAX] {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_tried_ever_more_seldom_and_what_does_is_found_again() {
+    fn incompressible_data_is_tried_less_often_and_compressible_data_is_noticed_again() {
         for method in METHODS {
             let mut packer = Packer::new(method);
             let noise = noise(4096);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_unpacks_to_no_more_than_a_frame_may_hold() {
+    fn a_compression_bomb_is_limited_to_the_size_of_a_frame() {
         let zeros = vec![0; 8 << 20];
         let bomb = lz4_flex::block::compress(&zeros);
         for packed in [&bomb[..], &bomb[..300]] {
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_lies_is_refused() {
+    fn a_frame_with_a_wrong_length_is_refused() {
         let bytes = text(5000);
         for method in METHODS {
             let mut frame = Vec::new();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rests_holds_little_and_goes_on_afterwards() {
+    fn an_idle_connection_holds_little_memory_and_continues_afterwards() {
         for method in METHODS {
             let (mut packer, mut unpacker) = (Packer::new(method), Unpacker::new(method));
             for _ in 0..2 {

@@ -22,7 +22,7 @@ pub struct CongestionControl(Option<Arc<WantedCongestion>>);
 struct WantedCongestion {
     how: CongestionMethod,
     /// True if a warning was returned that this congestion control is unavailable.
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 enum CongestionMethod {
@@ -56,7 +56,7 @@ impl CongestionControl {
     }
 
     fn wanted(how: CongestionMethod) -> Self {
-        Self(Some(Arc::new(WantedCongestion { how, is_told: AtomicBool::new(false) })))
+        Self(Some(Arc::new(WantedCongestion { how, is_reported: AtomicBool::new(false) })))
     }
 
     /// Selects the congestion control of a socket before it connects or listens; accepted
@@ -123,7 +123,7 @@ impl SessionCongestion {
             segment_bytes: socket.tcp_mss().unwrap_or_default(),
         };
         let wanted = self.wanted.as_ref()?;
-        failed.filter(|_| !wanted.is_told.swap(true, Ordering::Relaxed))
+        failed.filter(|_| !wanted.is_reported.swap(true, Ordering::Relaxed))
     }
 
     fn select(&self, stream: &ConnectionStream) -> Result<(), String> {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_to_be_had_is_told_once_and_changes_nothing() {
+    async fn an_unavailable_congestion_control_is_reported_once_and_changes_nothing() {
         let (stream, _far) = connection().await;
         let default = CongestionControl::default().session();
         assert_eq!(default.take_in(&stream), None);

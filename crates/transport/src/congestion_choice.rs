@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_none() {
+    fn unknown_words_are_refused() {
         for text in [
             "",
             "two words",

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_longest_waiting_of_the_busiest_address_gives_way() {
+    async fn the_oldest_connection_of_the_busiest_address_is_dropped() {
         let places = Arc::new(ConnectionQuota::default());
         let enter = |last| places.enter(address(last), 6, 4).unwrap();
         let quiet = enter(1);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_beyond_its_share_displaces_itself() {
+    async fn an_address_above_its_share_displaces_its_own_connection() {
         let places = Arc::new(ConnectionQuota::default());
         let enter = |last| places.enter(address(last), 100, 2);
         let (first, second) = (enter(1).unwrap(), enter(1).unwrap());
@@ -220,12 +220,12 @@ mod tests {
         assert!(is_lost(&first).await && !is_lost(&second).await && !is_lost(&other).await);
         assert!(!first.keep(), "it is lost already");
         assert!(second.keep() && third.keep());
-        assert!(enter(1).is_none(), "nobody gives way who has proved enough");
+        assert!(enter(1).is_none(), "no authenticated connection is dropped");
         assert!(enter(2).is_some());
     }
 
     #[tokio::test]
-    async fn who_has_failed_gives_way_first() {
+    async fn a_connection_with_a_failed_login_is_dropped_first() {
         let places = Arc::new(ConnectionQuota::default());
         let enter = |last, own| places.enter(address(last), 3, own).unwrap();
         let (first, second, third) = (enter(1, 2), enter(1, 2), enter(2, 2));

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_up_with_losses_has_the_gains_of_the_phase_behind_it_until_it_ends() {
+    fn a_start_up_with_losses_is_bounded_to_the_gain_of_the_following_phase() {
         let mut bound = PacingBound::new(0);
         assert_eq!(looked(&mut bound, start_up(RATE), 0), None);
         let lost = IN_ROUND_TRIP / 10;

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_accepted_has_the_options_of_who_listens() {
+    async fn accepted_connections_have_the_options_of_the_listener() {
         let [near, far] =
             pair(&SocketOptions::default(), &SocketOptions::buffers(Some(65_536))).await;
         for stream in [&near, &far] {
@@ -280,7 +280,7 @@ mod tests {
     /// Some kernels lack BBR, and some users may not select it. The test then prints the reason and
     /// passes.
     #[tokio::test]
-    async fn what_bbr_knows_is_read_and_other_congestion_controls_have_nothing_like_it() {
+    async fn the_state_of_bbr_is_read_and_other_congestion_controls_have_none() {
         let [near, far] = pair(&SocketOptions::default(), &SocketOptions::default()).await;
         SockRef::from(&near).set_tcp_congestion(b"reno").unwrap();
         assert_eq!(bbr_info(&near).unwrap(), None);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_address_that_lets_us_in_is_found() {
+    async fn an_address_that_accepts_the_connection_is_found() {
         let options = SocketOptions::default();
         // Bind the port without listening, so that no other process can use it.
         let bound = TcpSocket::new_v4().unwrap();

@@ -195,7 +195,7 @@ mod tests {
     /// and bytes that had arrived did not count. A connection over a slow link seemed to be
     /// stalled.
     #[tokio::test]
-    async fn what_the_peers_host_has_is_counted_to_the_byte_whatever_lies_above() {
+    async fn bytes_received_by_the_peers_host_are_counted_exactly_below_tls_and_compression() {
         let [lz4, zstd] = [Some(Compression::Lz4), Some(Compression::Zstd)];
         for (secured, compression) in
             [(false, None), (true, None), (false, lz4), (false, zstd), (true, lz4)]

@@ -62,7 +62,7 @@ mod tests {
     use crate::{Received, SocketOptions, receive};
 
     #[tokio::test]
-    async fn what_one_end_sends_the_other_receives() {
+    async fn bytes_sent_at_one_end_arrive_at_the_other() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
         let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());

@@ -115,7 +115,7 @@ fn decoder() -> Decoder {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
+async fn pdus_arrive_complete_although_the_socket_accepts_little_at_once() {
     let lengths = [0, 100, 5000, 131_072, 200_000];
     for (form, length) in lengths.map(|l| FORMS.map(|form| (form, l))).concat() {
         let (near, mut far) = pair(form).await;
@@ -135,7 +135,7 @@ async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
 /// A regression test: a reader that reads once per wake-up must be woken again for input that TLS
 /// has read ahead.
 #[tokio::test]
-async fn what_was_read_ahead_is_waited_for_in_vain_by_nobody() {
+async fn a_reader_is_woken_for_data_that_tls_has_read_ahead() {
     for form in FORMS {
         let (near, mut far) = pair(form).await;
         let writer = tokio::spawn(write_all(near, 200, 5000));
@@ -151,7 +151,7 @@ async fn what_was_read_ahead_is_waited_for_in_vain_by_nobody() {
 }
 
 #[tokio::test]
-async fn both_ends_speak_at_once() {
+async fn both_ends_send_concurrently() {
     for form in FORMS {
         let (near, far) = pair(form).await;
         let ends = [near, far].map(|mut stream| {
@@ -214,7 +214,7 @@ async fn reading_now_needs_no_readiness() {
 /// The last bytes of the login are not compressed, although bytes that follow in the same packet
 /// are.
 #[tokio::test]
-async fn compression_begins_behind_the_login() {
+async fn compression_begins_after_the_login() {
     let (near, mut far) = connect(false).await;
     let mut output = PduOutput::default();
     output.push(nop(0, 100), DIGESTS);
@@ -250,7 +250,7 @@ async fn compression_begins_behind_the_login() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_packed_ends_the_connection() {
+async fn a_corrupt_compressed_frame_ends_the_connection() {
     let bombs: [&[u8]; 3] =
         [&[0, 9, 0, 9, 1], &[0, 0, 0, 0], &[0xff, 0xff, 0, 4, 0x0f, 9, 9, 0xff]];
     for bytes in bombs {
@@ -295,7 +295,7 @@ async fn taken(limit: Option<u32>) -> usize {
 }
 
 #[tokio::test]
-async fn a_limit_of_what_is_not_sent_yet_holds_for_a_large_buffer() {
+async fn the_limit_of_unsent_bytes_holds_for_a_large_buffer() {
     let (without, with) = (taken(None).await, taken(Some(64 << 10)).await);
     if without <= 1 << 20 {
         println!("not run: without CAP_NET_ADMIN the send buffer is small ({without})");

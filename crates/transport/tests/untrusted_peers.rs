@@ -64,7 +64,7 @@ async fn meet(client: TlsClient, server: TlsServer) -> (Option<String>, Option<S
 }
 
 #[tokio::test]
-async fn both_ends_say_why_they_do_not_trust_each_other() {
+async fn both_ends_report_why_they_reject_a_certificate() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (node, host, stranger) =
         (ours.issue("127.0.0.1"), ours.issue("host"), theirs.issue("127.0.0.1"));
@@ -123,7 +123,7 @@ async fn both_ends_say_why_they_do_not_trust_each_other() {
 }
 
 #[tokio::test]
-async fn who_has_no_tls_is_told_from_who_is_away() {
+async fn a_peer_without_tls_is_distinguished_from_a_lost_connection() {
     let ours = Authority::new();
     let node = ours.issue("127.0.0.1");
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
@@ -153,7 +153,7 @@ async fn who_has_no_tls_is_told_from_who_is_away() {
 }
 
 #[tokio::test]
-async fn a_handshake_without_end_is_not_held() {
+async fn an_endless_handshake_is_ended() {
     let ours = Authority::new();
     let node = ours.issue("127.0.0.1");
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
@@ -171,7 +171,7 @@ async fn a_handshake_without_end_is_not_held() {
 }
 
 #[test]
-fn texts_that_are_no_certificates_are_named() {
+fn invalid_certificate_files_are_named() {
     let ours = Authority::new();
     let (one, other) = (ours.issue("a"), ours.issue("b"));
     let (certificate, key) = (one.certificate.as_bytes(), one.key.as_bytes());
