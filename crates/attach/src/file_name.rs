@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_as_the_kernel_shows_it() {
+    fn a_name_is_parsed_as_the_kernel_shows_it() {
         let process = HostProcess { id: 12, started: 345 };
         let name = FileName::new("abc1", process, "10.0.0.1:3260/iqn.2026-11.x:y/0 ä");
         assert_eq!(name.to_string(), "forebay-abc1-12.345-10.0.0.1:3260_iqn.2026-11.x:y_0__");

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once_while_other_calls_succeed_and_once_when_it_is_over() {
+    fn repeated_failures_of_one_kind_of_call_are_reported_once_and_their_end_once() {
         let (mut failing, begun) = (Failing::default(), Instant::now());
         let mut turn = |what, is_done, seconds| {
             failing.turn(what, is_done, begun + Duration::from_secs(seconds))
@@ -352,14 +352,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn discards_that_are_not_taken_lose_nothing() {
+    async fn refused_discards_lose_nothing() {
         let requests = requests(Geometry { thin: false, ..Geometry::with_blocks(8) });
         assert_eq!(requests.discard(0, 512).await, Err(libc::EOPNOTSUPP));
         assert_eq!(requests.lost(), None);
     }
 
     #[tokio::test]
-    async fn nothing_is_served_after_the_end() {
+    async fn requests_fail_after_the_end() {
         let requests = requests(Geometry::with_blocks(8));
         requests.close().await;
         assert_eq!(requests.write(0, Data::from(vec![1; 512])).await, Err(libc::EIO));

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_killed_does_not_run_though_nobody_asks_how_it_ended() {
+    fn a_killed_process_counts_as_ended_before_its_parent_collects_it() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let process = HostProcess { id: child.id(), started: Stat::parse(&text).unwrap().started };
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_anything_in_it_is_no_field() {
+    fn a_process_name_with_spaces_and_parentheses_is_parsed() {
         let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         let stat = Stat::parse(&format!("7 (a) Z 9 (b) {fields}")).unwrap();
         assert!(stat.started == 4711 && !stat.has_ended);

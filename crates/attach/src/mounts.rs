@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_receives_unmounts_goes_with_the_mount_here_also_over_several_namespaces() {
+    fn copies_that_receive_our_unmounts_are_followed_over_several_namespaces() {
         let here = [line("shared:1 ")];
         let copies = [line("shared:2 master:1 "), line("master:2 "), line(""), line("shared:9 ")];
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn work_has_no_open_file_but_what_it_keeps() {
+    fn a_separate_thread_has_only_the_file_that_it_keeps() {
         let (first, second) = (File::open("/dev/null").unwrap(), File::open("/dev/zero").unwrap());
         let (first, second) = (first.as_raw_fd(), second.as_raw_fd());
         for keep in [first, second] {

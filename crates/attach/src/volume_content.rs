@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_zeros_at_both_ends_are_nothing() {
+    fn a_volume_is_empty_only_if_both_ends_are_zeros() {
         let zeros = vec![0; 1 << 20];
         assert_eq!(content(&zeros, &zeros), VolumeContent::Nothing);
         assert_eq!(content(&zeros, &with(7, b"x")), VolumeContent::Unknown);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_named() {
+    fn known_contents_are_named() {
         for (at, magic, expected) in MAGIC {
             assert_eq!(content(&with(*at, magic), &[]), *expected);
         }

@@ -84,7 +84,7 @@ impl Aligned {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_to_the_device_is_in_the_volume() {
+async fn data_written_to_the_device_is_in_the_volume() {
     if !is_possible() {
         return;
     }
@@ -137,7 +137,7 @@ async fn what_is_written_to_the_device_is_in_the_volume() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
+async fn a_process_that_has_the_device_open_is_named_and_a_refused_request_is_an_error() {
     if !is_possible() {
         return;
     }
@@ -171,7 +171,7 @@ async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn discards_are_taken_where_they_give_space_back() {
+async fn discards_are_accepted_if_the_volume_is_thin() {
     if !is_possible() {
         return;
     }
