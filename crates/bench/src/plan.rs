@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_of_a_load_stand_together() {
+    fn the_servers_of_a_load_are_measured_one_after_the_other() {
         let groups: Vec<&BenchGroup> = GROUPS.iter().collect();
         let mut names: Vec<&str> = points(&groups).iter().map(|(name, _, _)| *name).collect();
         names.dedup();

@@ -354,7 +354,7 @@ fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>,
         }
         let (local, far) = (find(LOCAL, disk, 0, pool), find(STABLE, disk, 8, pool));
         if let (Some(local), Some(far)) = (local, far) {
-            let what = format!("{about}: 8 ms against a local far side");
+            let what = format!("{about}: 8 ms against a local far volume");
             bar(what, times(local, far), Bound::Least(0.8));
         }
     }
@@ -390,7 +390,7 @@ fn describe(run: BenchPostmarkRun) -> String {
     let way = match run.way {
         BenchPostmarkPath::Uncached => "uncached".to_owned(),
         BenchPostmarkPath::Gateway(report) => format!("gateway, {}", report.name()),
-        BenchPostmarkPath::Local(report) => format!("gateway, {}, local far side", report.name()),
+        BenchPostmarkPath::Local(report) => format!("gateway, {}, local far volume", report.name()),
     };
     format!("{way}, {}, {} ms, {} pool", run.disk.name(), run.delay_ms, run.pool.name)
 }

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_what_was_written_last() {
+    fn a_block_must_hold_the_last_write() {
         let mut data = vec![0; TraceEvents::BLOCK_BYTES as usize];
         assert!(is_right(7, None, &data).is_ok() && is_right(7, Some(&1), &data).is_err());
         stamp::fill(&mut data, 7, 2);
