@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_tells_of_dirty_data() {
+    fn dirty_and_destaged_bytes_are_read_from_a_status() {
         let status = serde_json::json!({"targets": [{"units": [{"layers": [
             {"layer": "remote", "figures": {}},
             {"layer": "cache", "figures": {"dirty_bytes": 8192, "destaged_bytes": 4096}}]}]}]});

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_work_is_not_that_of_others() {
+    fn our_own_work_is_not_counted_as_that_of_other_processes() {
         let time = std::time::Duration::from_secs(1);
         let at = |all_ns, ours_ns| Others { all_ns, ours_ns };
         assert_eq!(at(1_500_000_000, 700_000_000).cpus_since(at(0, 200_000_000), time), 1.0);

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_to_the_right() {
+    fn numbers_are_aligned_right() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["read", "7", "9 b"]), row(["w", "12", "c"])];
         assert_eq!(table(&["what", "n", ""], rows), "what  n\nread   7  9 b\nw     12  c\n");
