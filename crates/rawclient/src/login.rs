@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_change_what_holds() {
+    fn answers_change_the_negotiated_values() {
         let mut negotiated = Negotiated::default();
         negotiated
             .take(b"InitialR2T=No\0HeaderDigest=CRC32C\0FirstBurstLength=512\0X=y\0")

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_knows_its_place_and_version() {
+    fn a_block_contains_its_number_and_version() {
         let mut block = vec![0; 4096];
         assert_eq!(read(&block, 7), BlockStampState::Empty);
         fill(&mut block, 7, 3);

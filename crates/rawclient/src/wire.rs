@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_moves_to_the_front() {
+    fn remaining_bytes_move_to_the_front() {
         let (near, mut far) = pair();
         far.write_all(b"abcdef").unwrap();
         let mut input = ClientReceiveBuffer::new(8);
