@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_past_its_time_is_killed() {
+    fn a_program_that_exceeds_its_time_limit_is_killed() {
         let finished = run(Command::new("sleep").arg("60"), Duration::from_millis(20)).unwrap();
         assert!(finished.status.is_none() && !finished.success());
         assert_eq!(finished.ending(), "did not end within its time limit");

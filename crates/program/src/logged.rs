@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_gets_ready_and_is_ended_as_asked() {
+    fn a_program_becomes_ready_and_ends_on_request() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let wait = WaitLimit { limit: LONG, stop: &stop };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_told_with_the_last_words() {
+    fn a_failure_is_reported_with_the_last_output() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let wait = WaitLimit { limit: LONG, stop: &stop };
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_longer_than_allowed_or_after_being_told_to_stop() {
+    fn a_wait_ends_at_its_limit_or_when_a_stop_is_requested() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let short = WaitLimit { limit: Duration::from_millis(50), stop: &stop };

@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn how_a_program_ended_is_told() {
+    fn the_way_in_which_a_program_ended_is_reported() {
         let ended = |script: &str| ending(shell(script).0.ended(LONG).unwrap().unwrap());
         assert_eq!(ended("exit 3"), "ended with 3");
         assert_eq!(ended("kill -9 $$"), "was ended by signal 9");
     }
 
     #[test]
-    fn one_that_has_ended_is_told_again_and_gets_no_signal() {
+    fn an_ended_program_keeps_its_exit_status_and_gets_no_signal() {
         let (mut running, _said) = shell("exit 3");
         assert_eq!(running.ended(LONG).unwrap().unwrap().code(), Some(3));
         assert_eq!(running.ended(Duration::ZERO).unwrap().unwrap().code(), Some(3));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_longer_than_wanted() {
+    fn a_wait_for_the_end_has_a_limit() {
         let (mut running, _said) = shell("exec sleep 1000");
         assert!(running.ended(Duration::from_millis(20)).unwrap().is_none());
         running.signal(Signal::TERM).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_to_stop_does_not_wait_for_it() {
+    fn a_requested_stop_ends_the_wait_for_a_program() {
         let (mut running, _said) = shell("exec sleep 1000");
         let (stop, begun) = (AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
@@ -246,14 +246,14 @@ mod tests {
         let again = r#"trap "" HUP INT QUIT TERM; exec "$0" "$@""#;
         let mut command = Command::new("sh");
         command.args(["-c", again]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "running::tests::who_wants_to_stop_does_not_wait_for_it"]);
+        command.args(["--exact", "running::tests::a_requested_stop_ends_the_wait_for_a_program"]);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 
     #[test]
-    fn one_that_does_not_heed_its_end_is_killed() {
+    fn a_program_that_ignores_its_signal_is_killed() {
         let (mut running, said) = shell("trap '' INT; echo ready; while :; do sleep 1000; done");
         line(&said);
         running.end(Signal::INT, Duration::from_millis(20));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_program_is_gone_with_its_group() {
+    fn a_dropped_program_is_killed_with_its_process_group() {
         let (running, said) = shell("sleep 1000 & echo $!; wait");
         let other: i32 = line(&said).parse().unwrap();
         let pid = running.pid();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_the_thread_that_started_it() {
+    fn a_program_ends_with_the_thread_that_started_it() {
         let starting = std::thread::spawn(|| {
             let (running, said) = shell("echo ready; exec sleep 1000");
             line(&said);

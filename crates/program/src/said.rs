@@ -68,7 +68,7 @@ mod tests {
 
     /// A reader that moved the offset of the file would make the program overwrite its own output.
     #[test]
-    fn who_reads_what_a_program_says_is_not_in_its_way() {
+    fn reading_the_output_does_not_disturb_the_program() {
         let said = Said::new().unwrap();
         // The program has a duplicate of this descriptor, with the same file offset.
         let mut output = said.0.try_clone().unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_those_that_say_something() {
+    fn blank_lines_do_not_count_as_last_lines() {
         assert_eq!(last_lines("one\n\ntwo\n  \nthree\n", 2), "two; three");
         assert_eq!(last_lines("one\n", 8), "one");
         assert_eq!(last_lines("", 8), "");
