@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_is_empty() {
+    fn values_that_are_not_numbers_are_empty_cells() {
         let table = ReportTable::new("t", "r")
             .column("c", "")
             .row("r", [Cell::ours(f64::NAN).beside(f64::INFINITY)]);

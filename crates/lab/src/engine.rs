@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn points_run_in_order_and_a_site_that_stays_is_set_once() {
+    fn points_run_in_order_and_an_unchanged_site_is_set_up_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut results = Results::open(folder.path()).unwrap();
         let (mut scene, mut seen) = (Fake::default(), Seen::default());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_a_run_loses_the_point_under_way_and_no_other() {
+    fn a_stopped_run_loses_only_the_point_that_is_being_measured() {
         let folder = tempfile::tempdir().unwrap();
         let mut results = Results::open(folder.path()).unwrap();
         let stop = AtomicBool::new(false);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_runs_the_one_in_the_middle_counts() {
+    fn the_median_of_several_runs_of_a_point_counts() {
         let folder = tempfile::tempdir().unwrap();
         let mut results = Results::open(folder.path()).unwrap();
         let points = [ExperimentPoint { runs: 3, ..point("a") }];
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_follows_what_was_taken() {
+    fn an_estimate_is_corrected_by_the_time_that_points_took() {
         let points = all();
         assert_eq!(estimate(&points), 3.0 + 2.0 * SETTING_UP);
         let mut pace = EstimateCorrection::default();

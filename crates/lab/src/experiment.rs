@@ -57,7 +57,7 @@ mod tests {
     const ALL: [Experiment; 3] = [Experiment::Outsourcing, Experiment::Stics, Experiment::FairTcp];
 
     #[test]
-    fn every_point_has_a_name_of_its_own_and_goes_together() {
+    fn every_point_has_a_unique_name_and_consistent_settings() {
         for (experiment, scale) in
             ALL.iter().flat_map(|it| [(it, ExperimentScale::Quick), (it, ExperimentScale::Full)])
         {

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_elsewhere_stands_in_tables_by_what_was_done() {
+    fn external_figures_are_shown_in_one_table_for_each_workload() {
         let text = r#"[{"what":"PostMark","with":"LIO","unit":"1/s","value":3.4},
             {"what":"PostMark","with":"dm-writecache","unit":"1/s","value":14.3},
             {"what":"fio","with":"LIO","unit":"MB/s","value":1.0}]"#;

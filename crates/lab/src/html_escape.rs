@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_text_is_markup() {
+    fn text_is_escaped_so_that_it_contains_no_markup() {
         let text = "<script>alert('\"&\0')</script>";
         assert_eq!(
             escaped(text),

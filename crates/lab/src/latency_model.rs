@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_of_nothing_has_no_share() {
+    fn a_fit_without_values_has_no_share() {
         assert_eq!(Fit::of([]).share(), None);
         assert_eq!(Fit::of([(f64::NAN, 1.0)]), Fit::default());
         let fit = Fit::of([(1.0, 1.3), (10.0, 10.9), (10.0, 12.0)]);

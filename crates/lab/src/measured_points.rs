@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_comes_in_the_unit_that_is_asked_for_or_not_at_all() {
+    fn a_figure_is_returned_only_in_the_requested_unit() {
         let records = [record("table-1/null/0ms", "response", "us", 1500.0)];
         let measured = MeasuredPoints::new(&records);
         assert_eq!(measured.value("table-1/null/0ms", "response", "ms"), Some(1.5));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_without_a_name_is_the_first_of_its_kind() {
+    fn a_figure_without_a_name_is_the_first_with_its_unit() {
         let mut mixed = record("a", "throughput", "MB/s", 7.0);
         mixed.outcome = mixed.outcome.figure("mean", "us", 1500.0).figure("p99", "us", 9000.0);
         let records = [mixed];
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_far_disks_are_told_once_each() {
+    fn each_disk_model_of_the_nodes_is_named_once() {
         let with = |point: &str, model: Option<&str>| {
             let mut site = LabSite::default();
             site.disk.model = model.map(str::to_owned);
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_carries_the_taints_of_its_point() {
+    fn a_cell_has_the_taints_of_its_point() {
         let records = [record("a", "time", "s", 2.0)];
         assert_eq!(MeasuredPoints::new(&records).cell("a", "time", "s").taints, ["stolen time"]);
     }
 
     #[test]
-    fn what_is_not_there_says_why() {
+    fn a_missing_value_shows_its_reason() {
         let left_out = [("table-2/surge", "nginx is not installed")];
         let measured = MeasuredPoints::new(&[]).left_out(left_out);
         let note = |point| measured.cell(point, "", "1/s").note;

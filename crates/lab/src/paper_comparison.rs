@@ -74,7 +74,7 @@ mod tests {
         PaperFigure { place: "Figure 5", what: "a share", least: 1.5, most: 2.0 };
 
     #[test]
-    fn what_is_near_enough_or_was_not_measured_is_no_deviation() {
+    fn a_close_or_missing_value_is_no_deviation() {
         for value in [1.36, 1.5, 1.9, 2.0, 2.19] {
             assert_eq!(deviation("x", &Cell::ours(value), &CLAIM, []), None, "{value}");
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_elsewhere_is_told_with_its_reasons_or_that_there_is_none() {
+    fn a_deviation_is_reported_with_its_reasons_or_as_unexplained() {
         let far = Cell::ours(4.0);
         assert_eq!(
             deviation("gain", &far, &CLAIM, [None]).unwrap(),

@@ -344,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_all_runs_all() {
+    fn a_machine_that_meets_all_needs_runs_all_points() {
         let plan = rich().plan(vec![mounted(), point("other")]);
         assert_eq!((plan.run.len(), plan.left_out.len(), plan.missing.len()), (2, 0, 0));
         assert_eq!(plan.seconds, 2.0 + 2.0 * engine::SETTING_UP);
     }
 
     #[test]
-    fn what_a_poor_machine_lacks_is_said_of_the_points_that_need_it() {
+    fn a_missing_requirement_is_the_reason_at_the_points_that_need_it() {
         let no = |why: &str| Err(Lack { why: why.to_owned(), remedy: None });
         let no_tun = Means { link: no("cannot open /dev/net/tun"), ..rich() };
         assert_eq!(reason(&no_tun, mounted()).unwrap(), "cannot open /dev/net/tun");
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_helps_is_told_once_of_all_that_is_lacking() {
+    fn each_remedy_for_missing_requirements_is_listed_once() {
         let lack = |why: &str, remedy: &str| {
             Err(Lack { why: why.to_owned(), remedy: Some(remedy.to_owned()) })
         };
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_built_is_asked_for_before() {
+    fn the_source_of_a_build_is_checked_before_the_run() {
         let lack = Lack { why: "no source".to_owned(), remedy: None };
         let means = Means { source: Err(lack), ..rich() };
         let mut build = mounted();
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn points_that_do_not_fit_on_the_disk_are_left_out() {
         let mut large = point("large");
         large.site.nodes = 4;
         large.site.gateway = Some(SiteGateway { log: 1 << 30, ..SiteGateway::default() });

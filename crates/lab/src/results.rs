@@ -298,7 +298,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_found_again_with_the_same_settings_only() {
+    fn a_result_is_found_again_only_with_the_same_settings() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (point("one"), point("two"));
         let mut results = Results::open(folder.path()).unwrap();
@@ -318,7 +318,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn results_are_not_put_among_other_things() {
+    fn results_are_not_written_into_a_folder_with_other_files() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("report.html"), "mine").unwrap();
         let error = Results::open(folder.path()).unwrap_err().to_string();
@@ -330,7 +330,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_of_somebody_else_is_not_mended() {
+    fn a_foreign_results_file_is_not_repaired() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.jsonl");
         let ours = serde_json::to_string(&ResultsFileLine::LeftOut(LeftOut {
@@ -359,7 +359,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_found_nothing_leaves_nothing() {
+    fn a_run_without_results_leaves_no_files() {
         let place = tempfile::tempdir().unwrap();
         let out = place.path().join("out");
         let results = Results::open(&out).unwrap();
@@ -386,7 +386,7 @@ pub(crate) mod tests {
 
     /// The run has written its report before it was stopped.
     #[test]
-    fn who_was_stopped_before_the_first_result_can_go_on() {
+    fn a_run_stopped_before_its_first_result_can_continue() {
         let place = tempfile::tempdir().unwrap();
         let out = place.path().join("out");
         let results = Results::open(&out).unwrap();
@@ -397,7 +397,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_last_that_happened_to_a_point_decides() {
+    fn the_last_record_of_a_point_decides() {
         let folder = tempfile::tempdir().unwrap();
         let one = point("one");
         let mut results = Results::open(folder.path()).unwrap();
@@ -412,7 +412,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_another_program_has_measured_is_not_ours() {
+    fn results_of_another_program_are_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let one = point("one");
         let by = |program: &str| {
@@ -431,7 +431,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn half_a_line_of_a_killed_run_is_taken_away_and_damage_is_told() {
+    fn a_partial_last_line_is_removed_and_other_damage_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.jsonl");
         let mut results = Results::open(folder.path()).unwrap();

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_that_stands_takes_another_distance_and_other_memory_and_nothing_else() {
+    fn a_running_site_can_change_only_its_distance_and_memory() {
         let site = LabSite { link: Some(SiteLink::of_delay(Duration::ZERO)), ..LabSite::default() };
         let far = SiteLink::of_delay(Duration::from_millis(8));
         let other = LabSite { link: Some(far.clone()), memory: Some(1 << 20), ..site.clone() };

@@ -311,7 +311,7 @@ mod tests {
     const SETTLED_AND_MORE: Duration = Duration::from_millis(1600);
 
     #[test]
-    fn a_namespace_that_is_not_there_is_told() {
+    fn a_missing_namespace_is_an_error() {
         let namespace = Some("/run/netns/forebay-none".into());
         assert!(Sampler::start(SamplerScope { namespace, port: 1, at_target: false }).is_err());
     }

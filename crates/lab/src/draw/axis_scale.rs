@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_in_the_middle_of_their_parts() {
+    fn names_are_in_the_middle_of_their_parts_of_the_axis() {
         let scale = AxisScale::named(&["512".to_owned(), "1024".to_owned()]);
         assert_eq!(scale.ticks, [(0.25, "512".to_owned()), (0.75, "1024".to_owned())]);
         assert_eq!(scale.place(1.0), Some(0.75));

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dots_are_bounded_and_every_one_counts() {
+    fn the_number_of_dots_is_bounded_and_every_point_is_counted() {
         let cloud = (0..100_000).map(|n| [f64::from(n % 601), f64::from(n % 389)]);
         let Dots::Squares(side, squares) = dots(cloud.chain([[599.0, 5000.0]]).collect()) else {
             panic!("too many for single dots");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_turns_back_is_bounded_too() {
+    fn a_line_that_turns_back_is_bounded_as_well() {
         let points = (0..50_000).map(|n| [f64::from(n % 7), f64::from(n)]).collect();
         assert!(line(points).len() <= MOST_ON_LINE);
     }

@@ -11,7 +11,7 @@ fn checked(plot: &Plot) -> String {
 }
 
 #[test]
-fn odd_data_is_drawn_without_what_is_not_a_number() {
+fn odd_data_is_drawn_without_values_that_are_not_numbers() {
     let odd: [&[[f64; 2]]; 8] = [
         &[],
         &[[0.0, 0.0]],
@@ -38,7 +38,7 @@ fn odd_data_is_drawn_without_what_is_not_a_number() {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_counted() {
+fn points_that_cannot_be_drawn_are_counted() {
     let plot =
         Plot::new("t", "x", "y").curve(Curve::ours("a", [[1.0, 1.0], [2.0, f64::NAN], [3.0, 3.0]]));
     assert!(checked(&plot).contains("a: 1 of 3 points are no numbers and are not drawn."));
@@ -60,7 +60,7 @@ fn a_curve_without_points_is_in_words_and_not_in_the_legend() {
 }
 
 #[test]
-fn paper_and_ours_of_one_name_share_a_colour_and_others_do_not() {
+fn curves_of_one_name_share_a_colour_and_others_do_not() {
     let points = [[0.0, 1.0], [1.0, 2.0]];
     let plot = Plot::new("t", "x", "y")
         .curve(Curve::ours("DNES", points))
@@ -98,7 +98,7 @@ fn names_are_text_and_not_markup() {
 }
 
 #[test]
-fn bars_of_two_curves_stand_beside_each_other() {
+fn bars_of_two_curves_are_next_to_each_other() {
     let plot = Plot::new("t", "x", "y")
         .labels(["512", "1024"])
         .curve(Curve::ours("a", [[0.0, 1.0], [1.0, 2.0]]).bars())

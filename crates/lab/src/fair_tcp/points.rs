@@ -279,7 +279,7 @@ mod tests {
     /// The kernel's default may be any algorithm. A point that used it would be measured under a
     /// wrong name.
     #[test]
-    fn every_point_says_which_congestion_control() {
+    fn every_point_names_its_congestion_control() {
         for point in points(ExperimentScale::Full) {
             assert_ne!(point.site.session.congestion, "kernel default", "{}", point.name);
             if let WorkloadTask::Commands(commands) = &point.task {

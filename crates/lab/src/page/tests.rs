@@ -33,7 +33,7 @@ fn sample() -> LabReport {
 }
 
 #[test]
-fn a_page_has_ours_the_papers_and_their_ratio() {
+fn a_page_shows_our_value_the_papers_value_and_their_ratio() {
     let page = page(&sample());
     for part in [
         "<title>Fair-TCP</title>",
@@ -56,7 +56,7 @@ fn a_page_has_ours_the_papers_and_their_ratio() {
 }
 
 #[test]
-fn a_range_of_the_paper_is_shown_as_one() {
+fn a_range_of_the_paper_is_shown_as_a_range() {
     let printed = Printed { least: 0.91, most: 0.99 };
     let cells = [0.93, 0.455, 1.98].map(|ours| Cell::ours(ours).beside_printed(printed));
     let heads = ReportTable::new("MTU", "delay").column("a", "").column("b", "").column("c", "");
@@ -70,7 +70,7 @@ fn a_range_of_the_paper_is_shown_as_one() {
 }
 
 #[test]
-fn taints_stand_at_the_figure_and_below_its_table() {
+fn taints_are_shown_at_the_figure_and_below_its_table() {
     let page = page(&sample());
     assert!(page.contains("<sup class=\"taint\">†<a href=\"#s1t0n0\">1</a></sup>"), "{page}");
     assert!(page.contains("<li id=\"s1t0n0\">4 % of the time was stolen</li>"));
@@ -78,7 +78,7 @@ fn taints_stand_at_the_figure_and_below_its_table() {
 }
 
 #[test]
-fn no_page_has_what_is_not_a_number_or_is_somewhere_else() {
+fn a_page_has_no_invalid_numbers_and_no_external_resources() {
     let page = page(&sample());
     for wrong in ["NaN", "inf<", "http:", "https:", "<script", "src=", "url("] {
         assert!(!page.contains(wrong), "{wrong} in {page}");
@@ -86,7 +86,7 @@ fn no_page_has_what_is_not_a_number_or_is_somewhere_else() {
 }
 
 #[test]
-fn a_table_of_nothing_is_a_line_with_its_reasons() {
+fn a_table_without_values_is_one_line_with_the_reasons() {
     let absent = || Cell::words("not measured: tgt is not installed");
     let table = ReportTable::new("Peers", "delay")
         .column("tgt", "ms")
@@ -107,7 +107,7 @@ fn an_empty_report_is_a_page() {
 
 /// Checks that every opened tag is closed, in order, so that no text opens one.
 #[test]
-fn any_text_leaves_the_markup_as_it_is() {
+fn hostile_text_does_not_change_the_markup() {
     let evil = "</td></table><script>alert(1)</script>\"'&<!--\0";
     let taints = [evil.to_owned()];
     let table = ReportTable::new(evil, evil)

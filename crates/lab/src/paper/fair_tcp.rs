@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn gains_of_table_5_are_those_named_as_misprints() {
+    fn gains_of_table_5_match_the_listed_misprints() {
         let gains = |rows: [RenoFairPair<f64>; 6]| {
             rows.map(|row| ((row.fair / row.reno - 1.0) * 100.0).round())
         };

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_2_adds_up_to_what_equation_1_takes() {
+    fn the_parts_of_figure_2_add_up_to_the_constant_of_equation_1() {
         let [gateway, scsi, ip, switch] = COMPONENTS_US.map(|(_, us)| us);
         let data = 2.0 * (scsi[2] + gateway[2] + ip[2]) + switch[2];
         let answer = 2.0 * (scsi[0] + gateway[0] + ip[0]) + switch[0];

@@ -158,7 +158,7 @@ pub const MISPRINTS: &[Misprint] = &[
     },
     Misprint {
         place: "Section 5.3.4",
-        printed: "Figures 8b and 9c where it tells of response times",
+        printed: "Figures 8b and 9c where it reports response times",
         taken: "Figures 11b and 12c are meant",
     },
 ];
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mended_sum_is_the_one_that_fits_the_other_numbers() {
+    fn the_corrected_sum_fits_the_other_numbers() {
         assert_eq!(sum(|of| of.iscsi), TOTAL_PACKETS.iscsi);
         assert_eq!(sum(|of| of.stics), TOTAL_PACKETS.stics);
         let mean = |bytes: f64, packets: f64| (bytes / packets).round();

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_word() {
+    fn values_that_are_not_numbers_are_shown_as_none() {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(number(value), "none");
             assert_eq!(factor(value), "none");

@@ -64,7 +64,7 @@ mod tests {
     const RANGE: Printed = Printed { least: 0.91, most: 0.99 };
 
     #[test]
-    fn a_range_is_shown_as_one_and_a_number_as_a_number() {
+    fn a_range_is_shown_as_a_range_and_a_number_as_a_number() {
         assert_eq!((RANGE.text(), RANGE.digits()), ("0.91–0.99".into(), "0.91-0.99".into()));
         let one = Printed::from(12_345.678);
         assert_eq!((one.text(), one.digits()), (number(12_345.678), "12345.678".into()));

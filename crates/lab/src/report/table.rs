@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_go_and_reasons_stay() {
+    fn empty_rows_and_columns_are_removed_and_reasons_stay() {
         let blank = || Cell::words(NOT_MEASURED);
         let table = ReportTable::new("t", "delay")
             .column("a", "")

@@ -92,7 +92,7 @@ mod tests {
 
     /// Needs the privilege to make groups. Without it the test prints a message and ends.
     #[test]
-    fn a_program_that_takes_more_is_ended_and_nothing_is_left() {
+    fn a_program_that_exceeds_its_memory_is_killed_and_nothing_is_left() {
         let name = format!("test-{}", std::process::id());
         let group = match LabMemoryCgroup::limited(&name, 16 << 20) {
             Ok(group) => group,

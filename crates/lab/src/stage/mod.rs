@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_several_nodes_did_is_one_outcome() {
+    fn results_of_several_nodes_become_one_result() {
         let of = |rate: f64, time: f64| {
             WorkloadResult::default().figure("transactions", "1/s", rate).figure("time", "s", time)
         };
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_does_not_add_up_and_nothing_that_was_compared_is_lost() {
+    fn only_amounts_are_added_and_all_verification_texts_are_kept() {
         let of = |direct: f64, share: f64, verified: &str| {
             let series = WorkloadSeries {
                 name: "rate".to_owned(),

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_of_an_attachment_is_known_by_its_process() {
+    fn the_device_of_an_attachment_is_recognized_by_its_process() {
         let backing = "/forebay-6e2624be60b8d041-29212.244663-iqn.2026-11.io.forebay.lab:disk_0";
         let is = |process, began| is_shown_by(Path::new(backing), Killed { process, began });
         assert!(is(29212, 244_663));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_peer_has_shown_goes_with_its_device() {
+    fn unmounting_a_file_shown_by_a_peer_detaches_its_loop_device() {
         let folder = tempfile::tempdir().unwrap();
         let (backing, shown) = (folder.path().join("backing"), shown(folder.path(), 1));
         fs::write(&backing, vec![0; 1 << 20]).unwrap();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_run_that_was_killed_is_ended() {
+    fn leftover_processes_of_a_killed_run_are_ended() {
         let folder = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         let sleeps = |mark: bool, at: &Path| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_workloads_have_left_is_ended() {
+    fn only_leftover_processes_of_workloads_are_ended() {
         // Run in another process, since other tests have child processes, too.
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", "stage::orphans::tests::in_a_process_of_its_own", "--ignored"]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "run by only_what_workloads_have_left_is_ended"]
+    #[ignore = "run by only_leftover_processes_of_workloads_are_ended"]
     fn in_a_process_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let job = || Command::new("sleep").arg("100").spawn().unwrap();

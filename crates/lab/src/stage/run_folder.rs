@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_a_run_is_for_one_at_a_time_and_emptied_by_the_next() {
+    fn a_run_folder_has_one_user_at_a_time_and_is_emptied_by_the_next_run() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("work");
         let first = LabRunFolder::take(&path).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_run_has_made_is_left_alone() {
+    fn folders_that_no_run_has_made_are_left_alone() {
         let place = tempfile::tempdir().unwrap();
         let own = place.path().join("own");
         fs::create_dir(&own).unwrap();

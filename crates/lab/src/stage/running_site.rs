@@ -447,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_in_memory_is_written_out_or_it_is_told() {
+    fn data_in_the_page_cache_is_written_out_or_the_failure_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let written = |name: &str| {

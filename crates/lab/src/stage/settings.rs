@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_disk_and_the_session_that_the_site_says() {
+    fn a_node_has_the_disk_and_the_session_of_its_site() {
         let (disk, memory) = folders();
         let folders = Folders { disk: &disk, memory: &memory };
         let mut site = LabSite { bytes: 4096, ..LabSite::default() };
@@ -209,7 +209,7 @@ mod tests {
 
     /// A host refuses to attach a volume twice, which it recognises by the serial number.
     #[test]
-    fn volumes_of_two_runs_and_of_two_nodes_are_not_taken_for_each_other() {
+    fn volumes_of_two_runs_and_of_two_nodes_have_different_serial_numbers() {
         let disk = std::path::PathBuf::from("/disk");
         let [one, other] = ["/dev/shm/forebay-lab-one", "/dev/shm/forebay-lab-other"]
             .map(std::path::PathBuf::from);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_stands_where_the_site_says() {
+    fn a_gateway_is_placed_as_the_site_specifies() {
         let (disk, memory) = folders();
         let folders = Folders { disk: &disk, memory: &memory };
         let has_cache = |text: &str| text.contains("{ cache = ");

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_since_is_told_with_means_of_the_interval() {
+    fn counters_are_differences_and_times_are_means_of_the_interval() {
         let before = StageCounters::of_status("node 1", &status(5, 10, 100.0));
         let after = StageCounters::of_status("node 1", &status(7, 20, 200.0));
         let figures = after.since(&before);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_works_for_others_taints() {
+    fn work_of_other_processes_taints_a_point() {
         let before = MachineCpuTime::parse("cpu  0 0 0 0 0 0 0 0\n").unwrap();
         let after = MachineCpuTime::parse("cpu  50 0 50 100 0 0 0 0 7 7\n").unwrap();
         assert_eq!(after.taints(before, 0.9), [""; 0]);

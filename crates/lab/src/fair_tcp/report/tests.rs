@@ -50,7 +50,7 @@ fn deviations(ensemble: PointRecord) -> Vec<String> {
 }
 
 #[test]
-fn what_is_promised_and_not_there_is_a_deviation_with_its_reason() {
+fn a_missed_promise_is_a_deviation_with_its_reason() {
     assert_eq!(deviations(record("writes/ensemble/4ms", 50.0, 650.0, 19.0)), Vec::<String>::new());
     let missed = deviations(record("writes/ensemble/4ms", 48.0, 850.0, 22.0));
     // The gain, mean and deviation of the turnaround, and the spread, which is less than Reno's
@@ -85,7 +85,7 @@ fn every_point_is_in_the_report() {
 }
 
 #[test]
-fn it_is_drawn_with_and_without_records() {
+fn the_report_is_drawn_with_and_without_records() {
     let records = [
         record("writes/reno/4ms", 40.0, 800.0, 23.0),
         record("writes/ensemble/4ms", 50.0, 700.0, 19.0),

@@ -3,7 +3,7 @@
 use super::{
     delays,
     explanations::{self, NearFarRates},
-    far_side, noted, share, way,
+    noted, share, storage_sentence, way,
 };
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, because, contradiction, number,
@@ -48,7 +48,7 @@ pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
              distance. At the model's own pace, the users' reading time would limit the requests, whatever the storage is. Requests a second are \
              therefore not those of the paper's 400 users; compare the shares.",
         )
-        .text(&far_side(measured, "table-2/"))
+        .text(&storage_sentence(measured, "table-2/"))
         .table(local(measured));
     for (how, title) in [("plain", "Without a gateway"), ("gateway", "With a gateway")] {
         if how == "gateway"
@@ -269,7 +269,7 @@ pub fn figure_4(measured: &MeasuredPoints<'_>) -> Section {
             "SDET on one disk and on an array of eight. If the disk is slow, the network's delay is a smaller part of the time. The paper's figure \
              is a drawing without numbers; its text says that the array suffers more from distance.",
         )
-        .text(&far_side(measured, "figure-4/"))
+        .text(&storage_sentence(measured, "figure-4/"))
         .table(words)
         .table(table.without_blanks())
         .plot(plot);

@@ -1,7 +1,8 @@
 //! Figures 5 to 7: caches that hide the network's delay.
 
 use super::{
-    congestion::BACKBONE_MBIT_S, delays, explanations, far_side, farthest, noted, share, way,
+    congestion::BACKBONE_MBIT_S, delays, explanations, farthest, noted, share, storage_sentence,
+    way,
 };
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, TOLERANCE, contradiction, deviation,
@@ -44,7 +45,7 @@ pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
              hides nearly all of the delay, and that the other two curves coincide. The paper's caption says Soft Updates; ours is on ext4 with \
              sync and dirsync, where PostMark waits for its writes.",
         )
-        .text(&far_side(measured, "figure-5/"))
+        .text(&storage_sentence(measured, "figure-5/"))
         .table(words)
         .table(by_delay(measured, TRANSACTIONS, &places, point))
         .plot(delay_plot(measured, TRANSACTIONS, "PostMark with a small cache", &places, point));
@@ -153,7 +154,7 @@ pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
             figure_6_bounds(),
             FIGURE_6_FILTERED.printed().text()
         ))
-        .text(&far_side(measured, "figure-6/"))
+        .text(&storage_sentence(measured, "figure-6/"))
         .table(words)
         .table(kept)
         .table(by_load(measured, TRANSACTIONS, &caches, figure_6_point))
@@ -217,7 +218,7 @@ pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
              The paper's figure is a drawing; the first table has the numbers of its text: {FIGURE_7_PLAIN} transactions a second without a cache \
              and without background, and which cache keeps about as many."
         ))
-        .text(&far_side(measured, "figure-7/"))
+        .text(&storage_sentence(measured, "figure-7/"))
         .table(words)
         .table(by_load(measured, TRANSACTIONS, &caches, under_load))
         .plot(load_plot(measured, TRANSACTIONS, "PostMark under load", &caches, under_load))

@@ -1,6 +1,6 @@
 //! Table 3: background traffic on a backbone of 155 Mbit/s.
 
-use super::{explanations, far_side, farthest, share};
+use super::{explanations, farthest, share, storage_sentence};
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section,
     paper::outsourcing::{CONGESTION, PaperCongestion},
@@ -58,7 +58,7 @@ pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
              NTFS on Windows NT. Our figures of PostMark are for the whole run, with creation and deletion of the files; without sync it has little \
              memory, so that it waits for its writes and reads.",
         )
-        .text(&far_side(measured, "table-3/"))
+        .text(&storage_sentence(measured, "table-3/"))
         .table(rates)
         .table(shares)
         .plot(plot)

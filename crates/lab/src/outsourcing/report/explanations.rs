@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_taken_apart_into_its_own_time_and_round_trips() {
+    fn a_share_is_divided_into_local_time_and_round_trips() {
         // TPC-C here: about as many round trips as in the paper, and a sixtieth of its time without
         // distance.
         let ours = NearFarRates { near: 700.0, far: 69.4 };

@@ -1,6 +1,6 @@
 //! Figure 2: the parts of the time of a single 8 KiB request.
 
-use super::far_side;
+use super::storage_sentence;
 use crate::{
     Cell, MeasuredPoints, ReportTable, Section, deviation, number,
     paper::{
@@ -17,7 +17,7 @@ pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
              and once the switch, each for 8 KB of data and for the answer of 64 bytes. Our parts are different: times that the node counts while \
              the requests run, and the time that each part adds to a request that passes through it.",
         )
-        .text(&far_side(measured, "figure-2/"))
+        .text(&storage_sentence(measured, "figure-2/"))
         .table(whole(measured));
     for way in WAYS {
         let cell = measured.cell(&format!("figure-2/device/{way}"), "", "ms");

@@ -1,6 +1,6 @@
 //! Table 1: single requests of one thread, and its sweep of sizes.
 
-use super::{delays, equation, far_side, table_1_point as point, way};
+use super::{delays, equation, storage_sentence, table_1_point as point, way};
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, deviation, number,
     paper::{
@@ -20,7 +20,7 @@ pub fn table_1(measured: &MeasuredPoints<'_>) -> Section {
              1024 bytes. \"Local\" is a disk of the host's own, \"target\" one of the gateway's without the network. The paper also describes \
              identical requests, which hit the disk's cache, but without numbers.",
         )
-        .text(&far_side(measured, "table-1/"))
+        .text(&storage_sentence(measured, "table-1/"))
         .text(
             "The paper's array has a cache of 128 MB; `cache` is the size of ours if it differs from the model's, so that a short run fills it. \
              With `cache_protected` the content of the cache is safe, and a flush costs nothing.",
@@ -152,7 +152,7 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
             "The same requests of other sizes on the null device, so that only network and protocol remain. The paper measured these sizes but \
              prints only two numbers: about 18 MB/s with 8 KiB and about 30 MB/s with 64 KiB, both at 0 ms.",
         )
-        .text(&far_side(measured, "sweep/"));
+        .text(&storage_sentence(measured, "sweep/"));
     for access in ["random-read", "random-write", "sequential-read", "sequential-write"] {
         // A quick run has only some accesses. Sequential reads have a table in any case, because
         // the paper prints a number for them.

@@ -61,7 +61,7 @@ fn delays() -> impl Iterator<Item = (f64, &'static str)> {
 }
 
 /// Returns a sentence that describes the remote storage.
-fn far_side(measured: &MeasuredPoints<'_>, start: &str) -> String {
+fn storage_sentence(measured: &MeasuredPoints<'_>, start: &str) -> String {
     match measured.disks(start).as_str() {
         "" => "Nothing of this section was measured.".to_owned(),
         disks => format!("Our node's storage: {disks}."),

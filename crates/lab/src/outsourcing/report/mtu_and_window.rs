@@ -1,6 +1,6 @@
 //! The effect of packet length and window size (section 4.3.1).
 
-use super::{delays, far_side, farthest, noted, share, way};
+use super::{delays, farthest, noted, share, storage_sentence, way};
 use crate::{
     Cell, MeasuredPoints, Printed, ReportTable, Section, contradiction,
     paper::{
@@ -89,7 +89,7 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
              smaller one that the short packets or the small window cost performance.",
             MTU_APPLICATIONS.least, MTU_APPLICATIONS.most
         ))
-        .text(&far_side(measured, "mtu/"))
+        .text(&storage_sentence(measured, "mtu/"))
         .table(frames)
         .table(windows);
     section.deviations = deviations;

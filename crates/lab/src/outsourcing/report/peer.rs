@@ -1,6 +1,6 @@
 //! Other programs, measured at the same points as ours.
 
-use super::{delays, far_side, way};
+use super::{delays, storage_sentence, way};
 use crate::{Cell, Curve, MeasuredPoints, Plot, ReportTable, Section};
 
 /// The peers: the word in the points' names, and the name in the report.
@@ -28,7 +28,7 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
              of our node and of nbdkit, which speaks NBD instead of iSCSI. The last two columns show the effect of another node and protocol with \
              the same initiator. The paper has no such column.",
         )
-        .text(&far_side(measured, "peers/"));
+        .text(&storage_sentence(measured, "peers/"));
     let point = |who: &str, access: &str, at: &str| format!("peers/{who}/{access}/{at}");
     let is_there = |access: &&str| {
         PEERS

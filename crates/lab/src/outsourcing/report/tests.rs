@@ -47,7 +47,7 @@ fn section<'a>(report: &'a LabReport, start: &str) -> &'a Section {
 }
 
 #[test]
-fn the_papers_own_numbers_are_the_papers() {
+fn the_papers_own_numbers_match_the_paper() {
     let report = report(&papers(), &[]);
     let table_1 = section(&report, "Table 1");
     let ratios: Vec<f64> = table_1.cells().filter_map(|(_, _, _, cell)| cell.ratio()).collect();
@@ -90,7 +90,7 @@ fn the_rules_are_set_against_both_tables() {
 }
 
 #[test]
-fn nothing_measured_is_a_report_that_says_so() {
+fn a_report_without_measurements_says_so() {
     let left_out = [("table-2/surge".to_owned(), "nginx-light is not installed".to_owned())];
     let report = report(&[], &left_out);
     assert_eq!(report.sections.len(), 12);
@@ -104,7 +104,7 @@ fn nothing_measured_is_a_report_that_says_so() {
 }
 
 #[test]
-fn a_delay_that_costs_something_else_is_told_with_the_disks_own_time() {
+fn a_deviating_cost_of_a_delay_is_explained_with_the_disks_own_time() {
     let mut records = papers();
     for record in &mut records {
         let ms = match record.point.as_str() {
@@ -131,7 +131,7 @@ fn a_delay_that_costs_something_else_is_told_with_the_disks_own_time() {
 }
 
 #[test]
-fn load_that_costs_something_else_is_told_at_its_worst() {
+fn a_deviating_cost_of_load_is_reported_at_the_worst_load() {
     let records = [
         record("table-3/postmark/soft/0", "1/s", 200.0),
         record("table-3/postmark/soft/60", "1/s", 100.0),
@@ -145,7 +145,7 @@ fn load_that_costs_something_else_is_told_at_its_worst() {
 }
 
 #[test]
-fn a_gateway_is_held_to_what_it_promises() {
+fn a_gateway_is_compared_with_its_promised_gain() {
     let records = [
         record("table-2/surge/soft/plain/local", "1/s", 100.0),
         record("table-2/surge/soft/plain/8ms", "1/s", 86.0),
@@ -197,7 +197,7 @@ fn counting(record: PointRecord, counts: &[(&str, &str, f64)]) -> PointRecord {
 }
 
 #[test]
-fn a_drawing_is_held_against_what_the_paper_says_of_it_with_reasons_that_were_measured() {
+fn a_plot_is_compared_with_the_papers_text_and_explained_by_measured_reasons() {
     let node = |ms: f64| [("node 1 time_write", "us", ms * 1000.0)];
     let records = [
         record("figure-4/ddys/soft/0ms", "1/h", 1000.0),
@@ -253,7 +253,7 @@ fn a_drawing_is_held_against_what_the_paper_says_of_it_with_reasons_that_were_me
 }
 
 #[test]
-fn what_a_share_of_local_is_made_of_is_told() {
+fn a_deviating_share_of_local_throughput_is_explained_by_its_parts() {
     // A transaction takes 1.4 ms here, and waits as often as the paper's.
     let records = [
         record("table-2/tpcc/soft/plain/local", "1/min", 42_000.0),
@@ -269,7 +269,7 @@ fn what_a_share_of_local_is_made_of_is_told() {
 }
 
 #[test]
-fn what_was_sent_says_whether_a_line_is_full() {
+fn the_bytes_sent_show_whether_a_link_is_full() {
     // Dropped packets are counted, too, and are sent again.
     let told = |passed: f64| {
         let bytes = [
@@ -291,7 +291,7 @@ fn what_was_sent_says_whether_a_line_is_full() {
 }
 
 #[test]
-fn what_our_own_stack_takes_is_no_wait_for_the_distance() {
+fn time_in_our_own_stack_does_not_count_as_waiting_for_the_distance() {
     let records = [
         record("table-2/surge/soft/plain/local", "1/s", 5000.0),
         record("table-2/surge/soft/plain/0ms", "1/s", 2000.0),
@@ -308,7 +308,7 @@ fn what_our_own_stack_takes_is_no_wait_for_the_distance() {
 }
 
 #[test]
-fn words_of_the_paper_are_no_numbers_of_it() {
+fn statements_of_the_paper_without_a_number_are_shown_as_notes() {
     let records = [
         record("figure-4/ddys/soft/0ms", "1/h", 1000.0),
         record("figure-4/ddys/soft/8ms", "1/h", 1000.0),

@@ -83,7 +83,7 @@ fn cell<'a>(report: &'a LabReport, row: &str, column: &str) -> &'a Cell {
 }
 
 #[test]
-fn a_report_of_nothing_says_why() {
+fn a_report_without_measurements_shows_the_reason() {
     let report = report(&[], &[("figure-6".to_owned(), "postmark is not installed".to_owned())]);
     assert_eq!(report.sections.len(), 9);
     let text = format!("{report:?}");
@@ -121,7 +121,7 @@ fn every_point_is_in_the_report() {
 }
 
 #[test]
-fn what_the_paper_errs_in_is_told() {
+fn errors_of_the_paper_are_listed() {
     let report = report(&all(), &[]);
     let misprints: Vec<&String> = report.sections.iter().flat_map(|it| &it.misprints).collect();
     assert!(misprints.iter().any(|text| text.contains("839,100") && text.contains("1,039,100")));
@@ -156,7 +156,7 @@ fn processors_are_busy_for_a_share_of_the_time_in_which_that_was_counted() {
 }
 
 #[test]
-fn what_is_not_where_the_paper_has_it_is_told_with_what_was_measured() {
+fn deviations_from_the_paper_are_reported_with_the_measured_reasons() {
     let mut records = all();
     for record in &mut records {
         let mut add = |name: &str, unit: &str, value: f64| {
