@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn one_and_several_run_and_leave_nothing() {
+    fn one_or_several_processes_run_and_leave_nothing() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         for processes in [1, 2] {
             // Small enough for a test. On most machines it is too short to give values.

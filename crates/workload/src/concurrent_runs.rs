@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_go_on_at_the_same_time_and_the_first_that_fails_is_told() {
+    fn all_runs_are_concurrent_and_the_first_failure_is_returned() {
         // No thread passes the barrier before all have arrived.
         let all = Barrier::new(3);
         let one = |number: u32| {

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_runs_and_leaves_nothing() {
+    fn every_shape_of_fio_runs_and_leaves_nothing() {
         for task in [
             small(FioShape::Iometer),
             small(FioShape::Iozone),

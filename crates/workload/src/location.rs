@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_said_to_be_missing() {
+    fn a_missing_location_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let at =
             |name: &str| folder.path().join(name).display().to_string().parse::<WorkloadLocation>();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_was_there_stays() {
+    fn a_folder_that_existed_before_is_not_removed() {
         let parent = tempfile::tempdir().unwrap();
         let own = OwnedFolder::make(parent.path(), "own", 1).unwrap();
         fs::write(own.path().join("file"), "x").unwrap();

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn it_runs_and_leaves_nothing() {
+    fn postmark_runs_and_leaves_nothing() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         let task = Postmark { files: 20, transactions: 50, processes: 2, ..Postmark::default() };
         let outcome = trial.run(&task).unwrap();

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_that_names_no_unit_is_refused_before_anybody_is_asked() {
+    fn a_url_without_a_unit_is_refused_before_a_connection_is_made() {
         for wrong in ["iscsi://", "iscsi://host", "http://host/iqn.2026-11.test:a/0"] {
             let error = settings(wrong).unwrap_err();
             assert!(matches!(error, Error::Settings(_)), "{error}");

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_says_and_how_it_fails_is_told() {
+    fn the_output_and_the_failure_of_a_program_are_returned() {
         let shell =
             |script: &str| run(Command::new("sh").args(["-c", script]), Duration::from_secs(20));
         assert_eq!(shell("echo one; echo two >&2").unwrap().0, "one\ntwo\n");
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_program_that_is_to_stop() {
+    fn a_requested_stop_ends_the_wait_for_a_program() {
         let stop = AtomicBool::new(false);
         let begun = Instant::now();
         let ended = std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_end_is_ended_with_what_it_started() {
+    fn a_program_that_exceeds_its_time_is_killed_with_its_children() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & wait"]);
         let error = run(&mut command, Duration::from_millis(100)).unwrap_err();

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_it_is_asked_and_when_nobody_holds_it() {
+    fn a_service_ends_on_request_and_when_it_is_dropped() {
         let mut service = shell("exec sleep 1000");
         service.check().unwrap();
         let process = Pid::from_raw(service.running.id().cast_signed()).unwrap();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn how_it_ended_by_itself_is_told() {
+    fn an_unexpected_end_of_a_service_is_reported() {
         let mut service = shell("echo no room >&2; exit 3");
         let error = loop {
             if let Err(error) = service.check() {

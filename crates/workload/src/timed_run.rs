@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_fails_ends_the_others() {
+    fn a_failed_worker_ends_the_others() {
         let watch = RunWatch::start(0, 1000);
         let begun = Instant::now();
         let worker = |number: u32| {

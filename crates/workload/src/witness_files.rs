@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_byte_and_a_lost_one_are_found() {
+    fn a_changed_byte_and_a_truncated_file_are_found() {
         let folder = tempfile::tempdir().unwrap();
         let witness = WitnessFiles::write(folder.path(), 7).unwrap();
         witness.compare().unwrap();

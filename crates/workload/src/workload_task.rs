@@ -77,7 +77,7 @@ mod tests {
     use crate::test_folders::{TrialFolders, left};
 
     #[test]
-    fn settings_without_measure_are_refused_before_anything_is_reckoned_with_them() {
+    fn excessive_settings_are_refused_before_sizes_are_computed() {
         let trial = TrialFolders::new();
         let (most, log) = (u32::MAX, 32);
         for task in [
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_more_room_than_there_is_does_not_begin() {
+    fn a_workload_that_needs_more_space_than_is_free_does_not_start() {
         let (files, most) = (u32::MAX, u32::MAX);
         let task = WorkloadTask::Postmark(Postmark { files, most, ..Postmark::default() });
         let Some(trial) = TrialFolders::with(&task.workload().needs()) else { return };

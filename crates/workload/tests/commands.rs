@@ -72,7 +72,7 @@ fn reads_are_compared() {
 }
 
 #[test]
-fn a_disk_that_forgets_a_write_is_found_out() {
+fn a_disk_that_loses_a_write_is_detected() {
     let disk = Forgetful { disk: disk(), writes: AtomicU64::new(0) };
     let commands = CommandsWorkload { check: u32::MAX, ..short() };
     let error = run(Arc::new(disk), &commands).unwrap_err();

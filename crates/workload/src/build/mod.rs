@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn it_builds_compares_and_leaves_nothing() {
+    fn a_build_is_compared_and_leaves_nothing() {
         let Some(trial) = TrialFolders::with(&TOOLS) else { return };
         let given = tempfile::tempdir().unwrap();
         let task = Build {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_or_object_that_is_not_what_it_was_is_wrong() {
+    fn a_changed_source_or_object_file_is_an_error() {
         let Some(trial) = TrialFolders::with(&TOOLS) else { return };
         let (folder, given) = (trial.folder(), tempfile::tempdir().unwrap());
         let task = Build { proof: "./tiny".to_owned(), ..Build::default() };

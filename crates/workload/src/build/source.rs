@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_fetched_again() {
+    fn an_existing_source_is_not_fetched_again() {
         let folder = tempfile::tempdir().unwrap();
         let name = |name: &str| folder.path().join(name);
         fs::write(name("dropbear_2022.83.orig.tar.bz2.asc"), "").unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fetch_that_was_killed_has_left_is_taken_away() {
+    fn leftovers_of_a_killed_fetch_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let left = folder.path().join(FETCHING);
         fs::create_dir_all(left.join("lists/partial")).unwrap();

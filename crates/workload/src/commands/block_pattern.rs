@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_tells_where_and_when_it_was_written() {
+    fn the_content_of_a_block_identifies_its_number_and_version() {
         let content = CommandBlockPattern::new(7, 8192);
         let block = Data::from(content.make(3, 2));
         assert!(content.is(3, 2, &block));

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_answered_in_time_counts() {
+    fn only_commands_answered_within_the_interval_count() {
         let zero = Instant::now();
         let at = |ms: u64| zero + Duration::from_millis(ms);
         let mut measured = CommandMeasurement::new(at(1000), at(2000));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_of_nothing_is_no_success() {
+    fn a_measurement_without_commands_is_an_error() {
         let zero = Instant::now();
         let at = |ms: u64| zero + Duration::from_millis(ms);
         let mut measured = CommandMeasurement::new(at(1000), at(2000));

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_held_up_meets_no_other_for_its_block() {
+    fn no_two_commands_for_one_block_are_in_flight() {
         let held = HoldingUp {
             memory: MemVolume::new(Geometry::with_blocks(32)),
             writes: AtomicU32::new(0),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_are_refused() {
+    fn invalid_settings_are_refused() {
         let wrong = |change: fn(&mut CommandsWorkload)| {
             let mut commands = CommandsWorkload::default();
             change(&mut commands);

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_by_time_takes_it() {
+    fn a_measurement_by_time_lasts_that_long() {
         let folder = tempfile::tempdir().unwrap();
         let task = Micro {
             count: None,
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_run_uses_is_left_alone() {
+    fn a_file_that_another_run_uses_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
         let other = MicroStore::file(path.clone(), false).unwrap();
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_data_is_no_figure() {
+    fn wrong_data_is_an_error_and_gives_no_figure() {
         let folder = tempfile::tempdir().unwrap();
         let task = Micro { keep: true, ..small(MicroAccess::Read, MicroAccessPattern::Sequential) };
         run(folder.path(), &task, 1).unwrap();

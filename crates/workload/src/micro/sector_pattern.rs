@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_found_and_named() {
+    fn wrong_sectors_are_found_and_described() {
         let mut bytes = vec![0; 4 * SECTOR];
         fill(&mut bytes, 8, 7, 3);
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::Exactly(3)), Ok(()));

@@ -157,14 +157,14 @@ mod tests {
     use crate::test_folders::TrialFolders;
 
     #[test]
-    fn it_runs_compares_and_leaves_nothing() {
+    fn sdet_runs_compares_its_output_and_leaves_nothing() {
         let Some(trial) = TrialFolders::with(&TOOLS) else { return };
         let outcome = trial.run(&Sdet { scripts: 2, rounds: 1 }).unwrap();
         assert!(outcome.get("scripts").unwrap() > 0.0, "{outcome:?}");
     }
 
     #[test]
-    fn a_script_that_says_something_else_is_told() {
+    fn a_script_with_different_output_is_an_error() {
         let said = |text: &str| vec!["same\n".to_owned(), text.to_owned()];
         compare(&said("one\ntwo\n"), &said("one\ntwo\n")).unwrap();
         let error = compare(&said("one\ntwo\n"), &said("one\n")).unwrap_err().to_string();

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_has_the_quartiles_of_its_distribution() {
+    fn random_values_have_the_quartiles_of_their_distribution() {
         // The quartiles of the normal distribution are 0.67449 deviations from its mean.
         let lognormal = |mean: f64, deviation: f64| {
             [-0.674_49, 0.0, 0.674_49].map(|z: f64| (mean + deviation * z).exp())
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn means_are_those_of_the_distributions_that_have_one_to_be_seen() {
+    fn random_values_have_the_mean_of_their_distribution() {
         let mut rng = Rng::new(6);
         let mut mean =
             |of: Distribution| (0..200_000).map(|_| of.draw(&mut rng)).sum::<f64>() / 2e5;

@@ -306,7 +306,7 @@ mod tests {
     use crate::test_folders::{TrialFolders, left};
 
     #[test]
-    fn it_runs_compares_and_leaves_nothing() {
+    fn surge_runs_compares_its_files_and_leaves_nothing() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         let task = Surge { files: 40, users: 3, seconds: 1, warm_up: 0, pace: 1000.0 };
         let outcome = trial.run(&task).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_the_log_lost_is_told() {
+    fn a_missing_line_in_the_log_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let line =

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_holds_always_the_same_and_no_two_do() {
+    fn a_file_has_constant_content_that_differs_from_all_others() {
         let site = SurgeSite::new(10, 1);
         let first = |file: u32| site.content(file).next_piece().unwrap()[..1].to_vec();
         assert_eq!(first(3), first(3));

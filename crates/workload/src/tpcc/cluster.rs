@@ -171,7 +171,7 @@ mod tests {
     use crate::test_folders::{TrialFolders, left};
 
     #[test]
-    fn a_page_that_changed_is_wrong() {
+    fn a_changed_page_is_an_error() {
         let Some(trial) = TrialFolders::with(&[INITDB]) else { return };
         let folder = trial.folder();
         let mut cluster = Cluster::make(folder, folder, &Tpcc::default(), 1).unwrap();

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_order_and_a_payment_that_is_there_twice_are_wrong() {
+    fn a_lost_order_and_a_duplicate_payment_are_errors() {
         let count = |orders, payments| Count { orders, payments };
         let done = TerminalResult { orders: 5, payments: 7, ..TerminalResult::default() };
         compare(count(30, 30), count(35, 37), &done).unwrap();

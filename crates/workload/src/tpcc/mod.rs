@@ -205,7 +205,7 @@ mod tests {
     use crate::test_folders::{TrialFolders, left};
 
     #[test]
-    fn it_runs_compares_and_leaves_nothing() {
+    fn tpcc_runs_compares_its_data_and_leaves_nothing() {
         let Some(trial) = TrialFolders::with(&[cluster::INITDB]) else { return };
         let task = Tpcc {
             warehouses: 2,

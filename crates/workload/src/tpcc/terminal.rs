@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_counted_and_what_was_committed_always() {
+    fn only_measured_transactions_are_timed_but_all_committed_ones_are_counted() {
         let mut done = TerminalResult::default();
         let second = Duration::from_secs(1);
         done.count(TransactionKind::NewOrder, &TransactionEnding::Committed, second, false);

@@ -341,7 +341,7 @@ fn payment(
     let row = act.query_one(&st.pay_district, &[&warehouse, &district, &amount])?;
     let data = format!("{name}    {}", row.get::<_, String>(0));
     let Some(customer) = find(act, st, of)? else {
-        return Ok(nobody(of));
+        return Ok(no_such_customer(of));
     };
     let cents = format!("{}.{:02}", amount / 100, amount % 100);
     let told =
@@ -360,7 +360,7 @@ fn order_status(
     of: &CustomerSelector,
 ) -> Result<TransactionEnding, postgres::Error> {
     let Some(customer) = find(act, st, of)? else {
-        return Ok(nobody(of));
+        return Ok(no_such_customer(of));
     };
     let CustomerSelector { warehouse, district, .. } = of;
     act.query_one(&st.status_customer, &[warehouse, district, &customer])?;
@@ -425,7 +425,7 @@ fn find(
 
 /// Returns the result for a missing customer. The database is wrong then: every name that is asked
 /// for was assigned when the tables were filled.
-fn nobody(of: &CustomerSelector) -> TransactionEnding {
+fn no_such_customer(of: &CustomerSelector) -> TransactionEnding {
     TransactionEnding::Wrong(format!("there is no such customer: {of:?}"))
 }
 

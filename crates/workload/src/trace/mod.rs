@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_lies_is_found() {
+    fn a_disk_that_returns_wrong_data_is_detected() {
         let disk = FaultVolume::new(memory());
         disk.faults()
             .add(FaultRule::always(FaultCallKind::Write, Symptom::Lies).after(300).times(40));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_too_small_or_a_trace_that_is_none_is_said_first() {
+    fn a_volume_that_is_too_small_or_an_invalid_trace_is_refused_before_the_start() {
         let small: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1000)));
         assert!(matches!(replay(&small, &TraceWorkload::default()), Err(Error::Space { .. })));
         let trace = TraceWorkload { requests: 0, ..TraceWorkload::default() };
