@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_without_load() {
+    fn without_load_there_is_no_background_traffic() {
         let settings =
             DirectionSettings { rate: Some(155_000_000), ..DirectionSettings::default() };
         assert_eq!(run(&settings, 1).0, BackgroundCounters::default());
     }
 
     #[test]
-    fn a_long_pause_is_not_made_up_for() {
+    fn background_traffic_of_a_long_pause_is_not_sent_later() {
         let settings = DirectionSettings {
             rate: Some(1_000_000),
             background: 0.5,

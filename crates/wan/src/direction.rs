@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_drops_what_comes_last() {
+    fn the_queue_drops_the_newest_packets() {
         let settings = DirectionSettings { rate: Some(12_000_000), queue_bytes: 15_000, ..usual() };
         let (mut direction, now) = direction(settings);
         // Twice the rate of the wire: half of the packets are dropped, and the queue never exceeds its limit.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_even_and_keeps_the_order_unless_told_otherwise() {
+    fn jitter_is_evenly_distributed_and_keeps_the_order_by_default() {
         for reorders in [false, true] {
             let settings = DirectionSettings {
                 delay: MS,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn some_arrive_twice_and_some_changed() {
+    fn duplicated_and_corrupted_packets_have_the_configured_shares() {
         let (mut direction, now) =
             direction(DirectionSettings { duplicate: 0.1, corrupt: 0.05, ..usual() });
         let all = fates(&mut direction, now, MS, 10_000);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_in_an_outage_but_what_is_on_its_way() {
+    fn only_packets_in_flight_pass_during_an_outage() {
         let (mut direction, now) = direction(DirectionSettings { delay: 4 * MS, ..usual() });
         assert_eq!(passage(direction.admit(now, 40)).at, now + 4 * MS);
         direction.change(DirectionSettings { is_up: false, ..usual() }, now + MS).unwrap();
@@ -324,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_the_mtu_does_not_pass() {
+    fn packets_longer_than_the_mtu_are_dropped() {
         let (mut direction, now) = direction(DirectionSettings { mtu: 1400, ..usual() });
         assert_eq!(direction.admit(now, 1401), PacketFate::Lost(PacketDropCause::Mtu));
         passage(direction.admit(now, 1400));
     }
 
     #[test]
-    fn a_wrong_change_changes_nothing() {
+    fn invalid_settings_change_nothing() {
         let (mut direction, now) = direction(DirectionSettings { delay: 4 * MS, ..usual() });
         let before = direction.settings().clone();
         assert!(direction.change(DirectionSettings { mtu: 1, ..usual() }, now).is_err());
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_with_one_seed_treat_each_packet_alike() {
+    fn two_runs_with_one_seed_treat_all_packets_identically() {
         let burst = BurstLossModel { begin: 0.01, end: 0.2, loss_bad: 0.9, loss_good: 0.001 };
         let settings = DirectionSettings {
             delay: 4 * MS,
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_does_not_depend_on_other_settings() {
+    fn the_lost_packets_do_not_depend_on_other_settings() {
         let lost = |settings: DirectionSettings| -> Vec<bool> {
             let (mut direction, now) = direction(settings);
             let all = fates(&mut direction, now, MS, 50_000);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn background_traffic_takes_its_part_of_the_wire() {
+    fn background_traffic_uses_its_share_of_the_rate() {
         let settings = DirectionSettings { rate: Some(155_000_000), background: 0.75, ..usual() };
         let (mut direction, now) = direction(settings);
         // Our traffic fills the wire. With the background traffic the load is 1.75 times the rate, and both

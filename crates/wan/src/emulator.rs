@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_arrive_together_are_given_as_one() {
+    fn segments_that_arrive_together_are_delivered_as_one_packet() {
         let now = Instant::now();
         let whole = crate::packet::tests::many(false);
         let runs = |settings: DirectionSettings| {

@@ -142,7 +142,7 @@ pub(crate) fn vacant(options: &LinkOptions) -> Result<(), Error> {
     for end in ENDS {
         let namespace = end.namespace(&options.name);
         match namespace::owner(&namespace)? {
-            namespace::NamespaceOwner::Nobody | namespace::NamespaceOwner::Left => {}
+            namespace::NamespaceOwner::Absent | namespace::NamespaceOwner::Left => {}
             namespace::NamespaceOwner::Running(process) => {
                 return Err(Error::InUse { namespace, process });
             }

@@ -30,7 +30,7 @@ const MARK: &str = "forebay-wan";
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NamespaceOwner {
     /// There is no namespace with this name.
-    Nobody,
+    Absent,
     /// A running link, made by the process with this number.
     Running(u32),
     /// A link that has ended without removing the namespace.
@@ -91,7 +91,7 @@ impl Drop for LinkNamespace {
 pub(crate) fn clear(name: &str) -> Result<bool, Error> {
     let namespace = name.to_owned();
     match owner(name)? {
-        NamespaceOwner::Nobody => Ok(false),
+        NamespaceOwner::Absent => Ok(false),
         NamespaceOwner::Left => ip(&["netns", "delete", name]).map(|_| true),
         NamespaceOwner::Running(process) => Err(Error::InUse { namespace, process }),
         NamespaceOwner::Other => Err(Error::Foreign { namespace }),
@@ -101,7 +101,7 @@ pub(crate) fn clear(name: &str) -> Result<bool, Error> {
 /// Returns the owner of the namespace with this name.
 pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     if fs::symlink_metadata(path(name)).is_err() {
-        return Ok(NamespaceOwner::Nobody);
+        return Ok(NamespaceOwner::Absent);
     }
     // A name without a namespace counts as foreign, because its maker cannot be determined.
     let shown = match ip(&["-n", name, "link", "show", "dev", "lo"]) {
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_when_it_began() {
+    fn a_process_is_recognized_by_its_start_time() {
         let own = std::process::id();
         assert!(began(own).is_some());
         assert_eq!(began(own), began(own));

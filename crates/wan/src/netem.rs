@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_netem_does_otherwise_is_refused() {
+    fn settings_that_netem_treats_differently_are_refused() {
         let background = DirectionSettings {
             rate: Some(155_000_000),
             background: 0.2,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_what_may_be_on_its_way() {
+    fn the_limit_of_netem_covers_the_queue_and_the_packets_in_flight() {
         let at = |rate, delay, queue_bytes| {
             limit(&DirectionSettings {
                 rate: Some(rate),

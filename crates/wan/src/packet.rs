@@ -307,7 +307,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn neighbours_stay_together() {
+    fn consecutive_segments_stay_in_one_packet() {
         for is_v4 in [true, false] {
             let whole = many(is_v4);
             let packet = Packet::parse(&whole).unwrap();
@@ -339,7 +339,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_plain_packet_goes_as_it_came() {
+    fn a_packet_without_offload_is_not_changed() {
         let mut bytes = vec![0; OFFLOAD_HEADER + 28];
         bytes[OFFLOAD_HEADER] = 0x45;
         let packet = Packet::parse(&bytes).unwrap();
@@ -351,7 +351,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_or_harmless() {
+    fn malformed_packets_are_refused_or_harmless() {
         let mut rng = sim::Rng::new(1);
         for is_v4 in [true, false] {
             let whole = many(is_v4);

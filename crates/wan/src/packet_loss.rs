@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_is_what_was_set_within_five_percent_of_itself() {
+    fn the_loss_is_within_five_percent_of_the_configured_loss() {
         for set in [0.01, 0.027, 0.3] {
             for seed in 1..4 {
                 let found = share(&lost(PacketLossModel::Random(set), seed));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_have_their_length_and_their_distance() {
+    fn bursts_have_the_configured_length_and_distance() {
         let burst = BurstLossModel { begin: 0.005, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
         let lost = lost(PacketLossModel::Bursts(burst), 1);
         let mean = PacketLossModel::Bursts(burst).mean();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_time_may_let_some_pass_and_a_good_one_lose_some() {
+    fn bad_and_good_phases_have_their_own_loss_rates() {
         let burst = BurstLossModel { begin: 0.01, end: 0.1, loss_bad: 0.5, loss_good: 0.01 };
         let found = share(&lost(PacketLossModel::Bursts(burst), 2));
         let mean = (0.01 * 0.5 + 0.1 * 0.01) / 0.11;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_loses_the_same_packets_again() {
+    fn one_seed_loses_the_same_packets_each_time() {
         let loss = PacketLossModel::Random(0.027);
         assert_eq!(lost(loss, 7), lost(loss, 7));
         assert_ne!(lost(loss, 7), lost(loss, 8));

@@ -72,7 +72,7 @@ mod tests {
     const RATE: u64 = 8_000_000;
 
     #[test]
-    fn packets_leave_one_after_the_other() {
+    fn packets_leave_one_after_another() {
         let now = Instant::now();
         let mut queue = PacketQueue::default();
         let mut offer = |at, bytes| queue.offer(at, bytes, RATE, LIMITS);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_until_something_has_left() {
+    fn packets_that_do_not_fit_are_refused_until_others_have_left() {
         let now = Instant::now();
         let mut queue = PacketQueue::default();
         (0..5).for_each(|_| assert!(queue.offer(now, 1000, RATE, LIMITS).is_some()));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn another_rate_counts_for_what_comes() {
+    fn a_new_rate_applies_to_later_packets() {
         let now = Instant::now();
         let mut queue = PacketQueue::default();
         assert_eq!(queue.offer(now, 4000, RATE, LIMITS), Some(now + 4 * MS));

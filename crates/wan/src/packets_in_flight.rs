@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_arrive_by_time_and_then_as_they_came() {
+    fn packets_arrive_in_order_of_time_and_then_of_entry() {
         let now = Instant::now();
         let later = now + Duration::from_millis(1);
         let mut flight = PacketsInFlight::default();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_bounded() {
+    fn the_bytes_in_flight_are_bounded() {
         let now = Instant::now();
         let packet = packet(60_000);
         let mut flight = PacketsInFlight::default();

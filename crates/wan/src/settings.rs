@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_is_right() {
+    fn default_settings_and_extreme_settings_are_valid() {
         assert_eq!(check(|_| {}), Ok(()));
         assert_eq!(
             check(|s| {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_need_another_say_so() {
+    fn settings_that_need_another_setting_name_it() {
         let background = |rate| check(|s| (s.background, s.rate) = (0.2, rate));
         for rate in [None, Some(BACKGROUND_RATE + 1)] {
             assert!(background(rate).unwrap_err().to_string().contains("needs a rate"));

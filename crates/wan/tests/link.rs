@@ -109,7 +109,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
 }
 
 #[test]
-fn the_delay_is_what_was_set_within_100_us() {
+fn the_delay_is_within_100_us_of_the_configured_delay() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
     // Other processes may disturb one measurement, but not three in a row.
@@ -268,7 +268,7 @@ fn transfer(link: &str, address: &str, bytes: usize) {
 }
 
 #[test]
-fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
+fn tcp_transfers_its_data_correctly_in_spite_of_all_packet_faults() {
     let bad = DirectionSettings {
         loss: PacketLossModel::Random(0.002),
         corrupt: 0.002,
@@ -353,7 +353,7 @@ fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
 }
 
 #[test]
-fn tcp_goes_at_the_rate_that_was_set() {
+fn tcp_reaches_the_configured_rate() {
     let settings =
         DirectionSettings { rate: Some(50_000_000), delay: 2 * MS, ..DirectionSettings::default() };
     let Some(options) = options(settings) else { return };
@@ -383,7 +383,7 @@ fn four_connections_fill_a_gigabit() {
 }
 
 #[test]
-fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
+fn a_closed_link_leaves_nothing_and_foreign_namespaces_are_not_touched() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let paths = [WanLinkEnd::Near, WanLinkEnd::Far].map(|end| end.path(&options.name));
     let link = Link::open(&options).unwrap();
@@ -406,7 +406,7 @@ fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
 }
 
 #[test]
-fn the_machine_is_judged_from_when_it_is_asked_on() {
+fn timeliness_is_judged_from_the_moment_of_the_request() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let link = Link::open(&options).unwrap();
     round_trips(&options.name, Duration::ZERO, 50);
@@ -421,7 +421,7 @@ fn the_machine_is_judged_from_when_it_is_asked_on() {
 }
 
 #[test]
-fn a_link_whose_device_is_taken_away_says_so() {
+fn a_link_whose_device_was_deleted_reports_it() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let link = Link::open(&options).unwrap();
     let near = WanLinkEnd::Near.namespace(&options.name);
