@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_off_or_changed_is_an_error_or_another_answer_never_a_panic() {
+    fn truncated_or_changed_bytes_never_cause_a_panic() {
         let whole = example();
         let ask = |bytes: Vec<u8>| {
             let Ok(btf) = Btf::parse(bytes) else { return };
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contains_itself_ends() {
+    fn a_type_that_contains_itself_does_not_loop_forever() {
         let mut w = Writer::new();
         w.structure(STRUCT, "loop", 4, &[("", 1, 0), ("", 1, 0), ("", 1, 0), ("", 1, 0)]);
         w.write("name", TYPEDEF, 0, 2, &[]);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_versions_and_orders_are_refused() {
+    fn unknown_kinds_versions_and_byte_orders_are_refused() {
         let with = |at: usize, byte: u8| {
             let mut bytes = example();
             bytes[at] = byte;

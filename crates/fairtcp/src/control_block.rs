@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_was_overdrawn_reads_as_none() {
+    fn a_negative_window_reads_as_zero() {
         let mut bytes = [0; BLOCK_BYTES];
         bytes[..8].copy_from_slice(&(-5i64).to_le_bytes());
         assert_eq!(EnsembleControlBlock::from_bytes(&bytes).cwnd, 0.0);

@@ -259,7 +259,7 @@ mod tests {
 
     /// Regression: a socket that had the name from a sysctl was left with Reno.
     #[test]
-    fn who_cannot_join_is_as_before() {
+    fn a_socket_that_cannot_join_keeps_its_congestion_control() {
         let Some(mut fair) = load("fairtest_u", WindowSharing::Session) else { return };
         let [usual, _usual] = connection();
         let [by_sysctl, _by_sysctl] = connection();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_is_as_before() {
+    fn a_socket_that_finds_no_free_ensemble_keeps_its_congestion_control() {
         let Some(fair) = load("fairtest_v", WindowSharing::Connection) else { return };
         let [socket, _far] = connection();
         sockopt::set_tcp_congestion(&socket, fair.name()).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_be_selected_leaves_nothing_behind() {
+    fn a_congestion_control_that_cannot_be_selected_changes_nothing() {
         let Some(mut fair) = load("fairtest_w", WindowSharing::Connection) else { return };
         let [socket, _far] = connection();
         let before = name(&socket);

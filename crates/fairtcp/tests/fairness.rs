@@ -75,7 +75,7 @@ fn an_ensemble_is_steadier_and_faster_than_its_connections_on_their_own() {
 }
 
 #[test]
-fn a_full_line_is_shared_as_before() {
+fn a_full_link_is_shared_as_with_separate_connections() {
     let path = Path {
         one_way_us: 2000,
         lost_per_million: 0,
@@ -94,7 +94,7 @@ fn a_full_line_is_shared_as_before() {
 }
 
 #[test]
-fn after_a_cut_growth_goes_by_what_is_in_flight() {
+fn growth_after_a_reduction_depends_on_the_data_in_flight() {
     for state in [OPEN, RECOVERY] {
         let mut twin = Twin::new(1, false);
         let mut sock = Sock {
@@ -171,7 +171,7 @@ fn a_call_that_the_kernel_leaves_out_changes_no_window() {
 }
 
 #[test]
-fn an_undo_gives_back_what_the_cut_took_and_no_threshold_of_before() {
+fn an_undo_restores_the_reduced_window_but_not_the_former_threshold() {
     let mut twin = Twin::new(1, false);
     let mut sock = Sock {
         snd_cwnd: 40,
@@ -198,7 +198,7 @@ fn an_undo_gives_back_what_the_cut_took_and_no_threshold_of_before() {
 /// send do not make the window grow, but each loss of such a member cost the members with much to send half a
 /// share.
 #[test]
-fn who_has_little_on_its_way_takes_little_from_the_others() {
+fn a_loss_of_a_member_with_little_in_flight_costs_the_others_little() {
     let mut twin = Twin::new(1, false);
     let busy = Sock { snd_cwnd: 40, snd_ssthresh: 100, assigned: Some(0), ..Sock::default() };
     let mut socks = [Sock { packets_out: 20, ..busy }, Sock { packets_out: 4, ..busy }];
@@ -267,7 +267,7 @@ impl Control for Sides {
 /// Growth during recoveries must not be unfair to others. The test measures the throughput of a session with
 /// Reno and as many connections that competes with the ensemble for a full link.
 #[test]
-fn beside_reno_an_ensemble_gets_about_half_of_a_full_line() {
+fn an_ensemble_gets_about_half_of_a_full_link_in_competition_with_reno() {
     for (one_way_ms, round_trips) in [(2, 1.0), (2, 4.0), (10, 0.5), (10, 1.0), (10, 4.0)] {
         let path = Path {
             one_way_us: one_way_ms * 1000,

@@ -145,7 +145,7 @@ fn each_connection_is_alone_when_that_is_asked_for() {
 }
 
 #[test]
-fn ensembles_do_not_share_and_a_block_is_not_given_away_while_somebody_is_in_it() {
+fn ensembles_do_not_share_and_a_block_with_members_is_not_assigned_again() {
     let Some(fair) = load("fairtest_c", EnsembleOptions::default()) else { return };
     let (near, _far) = connections(2);
     let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
@@ -160,7 +160,7 @@ fn ensembles_do_not_share_and_a_block_is_not_given_away_while_somebody_is_in_it(
 }
 
 #[test]
-fn a_socket_that_only_selects_it_is_on_its_own() {
+fn a_socket_that_only_selects_the_congestion_control_shares_no_window() {
     let Some(fair) = load("fairtest_d", EnsembleOptions::default()) else { return };
     let (near, far) = connections(1);
     sockopt::set_tcp_congestion(&near[0], fair.name()).unwrap();
@@ -186,7 +186,7 @@ fn a_socket_that_has_the_name_already_becomes_a_member() {
 }
 
 #[test]
-fn what_is_no_connected_tcp_socket_does_not_join() {
+fn only_a_connected_tcp_socket_can_join() {
     let Some(fair) = load("fairtest_e", EnsembleOptions::default()) else { return };
     let session = Ensemble::new(&fair).unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -199,7 +199,7 @@ fn what_is_no_connected_tcp_socket_does_not_join() {
 }
 
 #[test]
-fn names_that_are_none_are_refused() {
+fn invalid_names_are_refused() {
     let options = EnsembleOptions { name: "two words".to_owned(), ..EnsembleOptions::default() };
     if load("fairtest_f", EnsembleOptions::default()).is_some() {
         assert!(matches!(Fair::load(&options), Err(Error::Name(_))));
@@ -243,7 +243,7 @@ fn another_process() {
 }
 
 #[test]
-fn two_processes_have_one_each_and_nothing_is_left_of_one_that_is_killed() {
+fn two_processes_have_separate_congestion_controls_and_a_killed_one_leaves_nothing() {
     if load("fairtest_g", EnsembleOptions::default()).is_none() {
         return;
     }
@@ -305,7 +305,7 @@ fn members_share_a_model_of_the_path() {
 }
 
 #[test]
-fn a_socket_that_only_selects_a_model_is_on_its_own() {
+fn a_socket_that_only_selects_a_model_shares_no_model() {
     let options = EnsembleOptions { growth: Growth::ByModel, ..EnsembleOptions::default() };
     let Some(fair) = load("fairtest_k", options) else { return };
     let (near, far) = connections(1);

@@ -149,7 +149,7 @@ fn tell(what: &str, of: impl Fn(Way) -> Vec<Shown>) {
 }
 
 #[test]
-fn one_model_for_a_session_fills_a_lossy_line_with_less_of_a_queue() {
+fn one_model_for_a_session_fills_a_lossy_link_with_a_shorter_queue() {
     let trial = |way| Trial::new(line(10, 27_000, 1000), way).runs(2);
     tell("10 ms, 2.7 % lost", trial);
     let [alone, together] = [Way::Alone, Way::Together].map(trial);
@@ -168,7 +168,7 @@ fn one_model_for_a_session_loses_less_in_a_short_queue() {
 }
 
 #[test]
-fn commands_of_a_session_with_one_model_take_more_nearly_the_same_time() {
+fn turnaround_times_vary_less_in_a_session_with_one_model() {
     let trial = |way| Trial::new(line(10, 0, 1000), way).commands().runs(2);
     tell("10 ms, commands", trial);
     let [alone, together] = [Way::Alone, Way::Together].map(trial);
@@ -179,7 +179,7 @@ fn commands_of_a_session_with_one_model_take_more_nearly_the_same_time() {
 /// A session with one model competes with a session of the same kind, and with connections that have a model
 /// each, at a long queue. With a short queue it gets less than its part, as the long table shows.
 #[test]
-fn a_session_with_one_model_gets_its_part_beside_others() {
+fn a_session_with_one_model_gets_its_share_in_competition_with_others() {
     let path = line(4, 0, queue(4, 4.0));
     for other in [Way::Together, Way::Alone] {
         let runs = Trial::beside(path, [(Way::Together, 4), (other, 4)]).runs(1);

@@ -269,7 +269,7 @@ fn any_operation_on_any_socket_and_block_gives_the_same() {
 }
 
 #[test]
-fn also_on_kernels_that_tell_less() {
+fn any_operation_gives_the_same_on_kernels_that_pass_fewer_arguments() {
     (0..20_000).for_each(|seed| agree(false, seed));
 }
 

@@ -62,7 +62,7 @@ pub struct Fields {
 pub struct Kernel {
     pub fields: Fields,
     /// True if `cong_control` gets the acknowledgment and its flags (since Linux 6.10).
-    pub control_is_told_flags: bool,
+    pub control_gets_flags: bool,
     /// The BTF number of the kernel's `tcp_reno_ssthresh`.
     pub reno_ssthresh: u32,
     /// The BTF number of the kernel's `tcp_reno_cong_avoid`.
@@ -80,7 +80,7 @@ impl Kernel {
         let arguments = btf.arguments(operations, "cong_control");
         Ok(Self {
             fields: Fields::read(btf)?,
-            control_is_told_flags: match arguments {
+            control_gets_flags: match arguments {
                 Some(4) => true,
                 Some(2) => false,
                 _ => return Err(other("tcp_congestion_ops.cong_control")),
@@ -168,7 +168,7 @@ mod tests {
 
     /// Needs no privileges, only a kernel with BTF. Without BTF the test prints a message.
     #[test]
-    fn the_running_kernel_has_all_that_is_needed() {
+    fn the_running_kernel_has_all_required_fields() {
         match Btf::of_this_kernel() {
             Ok(btf) => {
                 let kernel = Kernel::read(&btf).unwrap();

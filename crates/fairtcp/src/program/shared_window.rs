@@ -93,7 +93,7 @@ impl Code<'_> {
     /// Saves the arguments that are needed later, while R1 still points to them.
     pub(super) fn arguments(&mut self) {
         let fields = self.kernel.fields;
-        let told = self.kernel.control_is_told_flags;
+        let told = self.kernel.control_gets_flags;
         let a = &mut self.a;
         a.load(R2, R1.double(if told { 24 } else { 8 }));
         a.load(R8, R2.word(fields.acked_sacked));

@@ -21,7 +21,7 @@ const RENO_SSTHRESH: u32 = 1001;
 const RENO_CONG_AVOID: u32 = 1002;
 
 /// Returns a layout whose offsets differ from those of every real kernel.
-pub fn kernel(control_is_told_flags: bool) -> Kernel {
+pub fn kernel(control_gets_flags: bool) -> Kernel {
     let fields = Fields {
         snd_cwnd: 8,
         snd_ssthresh: 20,
@@ -56,7 +56,7 @@ pub fn kernel(control_is_told_flags: bool) -> Kernel {
     };
     Kernel {
         fields,
-        control_is_told_flags,
+        control_gets_flags,
         reno_ssthresh: RENO_SSTHRESH,
         reno_cong_avoid: RENO_CONG_AVOID,
     }
@@ -276,7 +276,7 @@ impl Control for Machine {
 
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
         let all = [sample.ack.into(), sample.flags.into(), SAMPLE];
-        let arguments = if self.kernel.control_is_told_flags { &all[..] } else { &all[2..] };
+        let arguments = if self.kernel.control_gets_flags { &all[..] } else { &all[2..] };
         self.run(CongestionOperation::CongControl, sock, arguments, sample);
     }
 

@@ -20,7 +20,7 @@ impl Code<'_> {
     /// Saves the arguments that the model needs, while R1 still points to them.
     pub(super) fn rate_sample(&mut self) {
         let fields = self.kernel.fields;
-        let told = self.kernel.control_is_told_flags;
+        let told = self.kernel.control_gets_flags;
         let a = &mut self.a;
         a.load(R2, R1.double(if told { 24 } else { 8 }));
         for (from, to) in [
