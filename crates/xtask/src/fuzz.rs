@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_libfuzzer_prints_is_read() {
+    fn the_output_of_libfuzzer_is_parsed() {
         let output = "#2\tINITED cov: 71 ft: 72 corp: 1/1b exec/s: 0 rss: 30Mb\n\
             #4096\tpulse  cov: 312 ft: 812 corp: 55/3212b lim: 43 exec/s: 2048 rss: 31Mb\n\
             Done 5000 runs in 2 second(s)\n\
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_is_not_there_is_named() {
+    fn a_missing_fuzz_target_is_named() {
         let error = targets(&["nothing".to_owned()]).expect_err("there is none");
         assert!(error.to_string().contains("no target nothing"), "{error}");
         assert!(targets(&[]).expect("the folder is there").contains("session_target"));

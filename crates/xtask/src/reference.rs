@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_and_the_tables_of_keys_are_what_the_settings_say() {
+    fn the_example_and_the_tables_of_keys_match_the_settings() {
         for (path, expected) in made().unwrap() {
             let found = fs::read_to_string(check::root().join(path)).unwrap();
             assert!(found == expected, "{path} differs: run `cargo xtask reference`");

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_disturb_each_other_take_turns_and_others_run_beside_them() {
+    fn steps_that_disturb_each_other_take_turns_and_others_run_concurrently() {
         let several = StepNeed::PLACE.changing(KernelChange::Several);
         let mut needs = vec![several; 3];
         needs.extend([StepNeed::PLACE; 3]);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_out_of_reach_is_told_from_an_advisory() {
+    fn an_unreachable_database_is_distinguished_from_an_advisory() {
         let output = "x [ERROR] failed to fetch advisory database https://h/db with cli: [\"clone\"]\n\
             Cloning into 'x'...\nfatal: unable to access 'https://h/db/': Could not resolve host: h\n";
         assert!(unreachable_database(output).unwrap().contains("Could not resolve host"));

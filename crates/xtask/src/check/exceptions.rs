@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_lets_the_list_grow_is_named() {
+    fn a_commit_that_makes_the_list_longer_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         fs::create_dir_all(root.join("crates/xtask")).unwrap();

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_the_same() {
+    fn the_architecture_page_has_the_same_table() {
         let page = std::fs::read_to_string(crate::check::root().join("ARCHITECTURE.md")).unwrap();
         for place in PLACES.iter().filter(|place| place.name != "xtask") {
             let start = format!("| `{}` | ", place.name);

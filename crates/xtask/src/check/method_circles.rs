@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_one_name_are_told_apart_by_the_file_that_defines_or_imports_them() {
+    fn types_of_one_name_are_distinguished_by_the_file_that_defines_or_imports_them() {
         let root = "mod a; mod b; mod c; struct Pool { queue: crate::a::Queue }";
         let a = "pub struct Queue; impl Queue { fn one(&self) { self.two() } }";
         let b = "use crate::a::Queue; impl Queue { fn two(&self) { self.one() } }";

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_uses_what_stands_before_it() {
+    fn a_module_may_use_modules_declared_before_it() {
         assert_eq!(above("codec", "use crate::{Itt, pdu::{A, codec}, serial};", 1), [""; 0]);
         assert_eq!(above("pdu", "use super::Pdu; // crate::codec", 2), [""; 0]);
     }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_tests_compile_is_left_out() {
+    fn code_for_tests_only_is_left_out() {
         let text =
             "use a;\n#[cfg(test)]\nmod tests { fn b() { c } }\nuse d;\n#[cfg(test)] mod e;\nuse f;";
         let rest = without_tests(text);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_rust_is_refused_with_its_line() {
+    fn a_file_that_is_not_rust_is_refused_with_its_line() {
         assert_eq!(code("a;\n}").unwrap_err().to_string().split(':').next(), Some("line 2"));
     }
 }

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_has_a_number_of_its_own() {
+    fn every_sync_call_has_a_unique_number() {
         let mut numbers: Vec<usize> = PLACES.iter().map(|place| place.number).collect();
         numbers.sort_unstable();
         numbers.dedup();

@@ -127,7 +127,7 @@ fn two_unsynced_writes_may_reach_the_disk_in_either_order() {
 }
 
 #[test]
-fn what_was_written_before_fsync_or_fdatasync_is_stable() {
+fn data_written_before_fsync_or_fdatasync_is_stable() {
     let Some(bench) = Bench::new() else { return };
     for (name, only_data) in [("f", false), ("g", true)] {
         let file = bench.file(name, 1);
@@ -173,7 +173,7 @@ fn a_sync_after_a_stable_write_of_the_same_thread_is_a_sync_of_everything() {
 }
 
 #[test]
-fn writes_past_the_page_cache_are_writes_like_others() {
+fn direct_writes_are_recorded_like_buffered_writes() {
     let Some(bench) = Bench::new() else { return };
     drop(bench.file("f", 8));
     let mut options = File::options();
@@ -285,7 +285,7 @@ fn an_ignored_sync_makes_nothing_stable() {
 }
 
 #[test]
-fn the_power_fails_at_the_chosen_operation_and_what_it_writes_is_not_confirmed() {
+fn the_power_fails_at_the_chosen_operation_and_its_write_is_not_confirmed() {
     let Some(bench) = Bench::new() else { return };
     drop(bench.file("f", 1));
     let machines = vec![0];
@@ -319,7 +319,7 @@ fn a_process_that_is_named_after_the_power_failed_is_killed() {
 }
 
 #[test]
-fn a_kill_leaves_all_that_was_written_and_the_disk_goes_on() {
+fn a_kill_leaves_all_written_data_and_the_disk_stays_usable() {
     let Some(bench) = Bench::new() else { return };
     drop(bench.file("f", 0));
     bench.supply.arm(Cut { operation: 20, machines: vec![0], ending: MachineEnding::Kill });
@@ -349,7 +349,7 @@ fn the_same_operations_and_the_same_seed_leave_the_same() {
 }
 
 #[test]
-fn what_a_cut_has_left_is_mounted_again() {
+fn the_files_left_by_a_power_cut_can_be_mounted_again() {
     let Some(bench) = Bench::new() else { return };
     drop(bench.file("f", 1));
     fs::create_dir(bench.path("d")).expect("made");

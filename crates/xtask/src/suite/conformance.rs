@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_pass_must_not_pass() {
+    fn a_test_in_the_list_of_impossible_tests_must_not_pass() {
         let (name, _) = CANNOT_PASS[0];
         for setup in [Setup::Removable, Setup::Default] {
             assert!(is_as_it_should_be(setup, name, LibiscsiTestOutcome::Failed));

@@ -167,7 +167,7 @@ fn commands(page: &str) -> Vec<DocumentedCommand> {
     shown
 }
 
-/// What `forebay` or `cargo run --release --` is told to do in a piece of code.
+/// Returns the command of `forebay` or `cargo run --release --` in a piece of code.
 fn command(code: &str) -> Option<DocumentedCommand> {
     let code = code.split('#').next().unwrap_or(code);
     let mut words = code
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_found_without_the_place_on_the_page() {
+    fn links_are_found_without_their_anchor() {
         let page = "[a](b.md), [c](../d/e.rs#L3)\n[f](https://g) [h](#i) and f(x)[0](";
         assert_eq!(links(page), ["b.md", "../d/e.rs"]);
     }

@@ -142,11 +142,11 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
     }
     // Without a proof, discovery must not list the target.
     let finished = program::run(&mut list(""), LIMIT)?;
-    let is_told = finished.output.contains(target);
-    if is_told {
+    let is_named = finished.output.contains(target);
+    if is_named {
         println!("iscsi-ls without a secret: the target is listed\n{}", finished.tail(8));
     }
-    tally.count(!is_told);
+    tally.count(!is_named);
     Ok(tally)
 }
 
@@ -293,7 +293,7 @@ mod tests {
     use std::process::ExitStatus;
 
     #[test]
-    fn a_tool_must_say_its_word_and_nothing_bad() {
+    fn a_tool_must_print_its_success_and_no_error() {
         let finished = |output: &str| ProgramResult {
             status: Some(ExitStatus::from_raw(0)),
             output: output.to_owned(),

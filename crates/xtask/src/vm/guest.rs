@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_commands_are_told_apart() {
+    fn the_ways_in_which_commands_end_are_distinguished() {
         let output = "a\n@@@ ended with 0\n\n@@@ ended with 139\nc\n@@@ ended with 124\n";
         let ended = endings(output);
         let texts: Vec<&str> = ended.iter().map(|finished| &*finished.output).collect();

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_another_recipe_is_not_taken() {
+    fn an_image_made_by_another_recipe_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         for file in ["vmlinuz", "initrd", "disk.img"] {
             fs::write(folder.path().join(file), "").unwrap();

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told() {
+    fn a_refused_monitor_command_is_an_error() {
         let refused =
             monitor("{\"QMP\":{}}\n{\"return\":{}}\n{\"error\":{\"desc\":\"no card\"}}\n");
         assert!(format!("{:#}", refused.err().unwrap()).contains("no card"));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_its_version() {
+    fn the_version_of_the_kernel_is_read_from_its_package_name() {
         let files = ["a/linux-image-cloud-amd64_6.1.192-2_amd64.deb".into()];
         assert_eq!(kernel(&files).unwrap(), "6.1.192-2");
         assert!(kernel(&[]).is_err());

@@ -48,7 +48,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_page_tells_what_held_what_did_not_and_what_was_not_run() {
+    fn a_page_shows_the_passed_failed_and_skipped_scenarios() {
         let image = VmImage {
             kernel: "".into(),
             initrd: "".into(),

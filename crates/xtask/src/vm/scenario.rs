@@ -115,7 +115,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn every_scenario_has_a_name_of_its_own_and_says_what_it_shows() {
+    fn every_scenario_has_a_unique_name_and_a_description() {
         let names: HashSet<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
         assert_eq!(names.len(), SCENARIOS.len());
         for scenario in SCENARIOS {

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_acknowledged_write_is_found_and_one_under_way_may_be_there_or_not() {
+    fn a_lost_acknowledged_write_is_found_and_an_unacknowledged_one_may_be_lost() {
         for upto in [20, 19] {
             let mut model = written(20, DurabilityPromise::Acknowledged);
             let found = volume(&model, upto);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_must_be_there_and_the_rest_must_be_a_prefix() {
+    fn flushed_writes_must_exist_and_the_rest_must_be_a_prefix() {
         let (mut model, mut chance) = (Model::new(), Chance::new(2));
         let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];
         let promise = DurabilityPromise::FlushedPrefix;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cut_took_back_must_not_come_again() {
+    fn a_write_that_a_power_cut_lost_must_not_reappear() {
         let mut model = written(20, DurabilityPromise::FlushedPrefix);
         let (early, late) = (volume(&model, 15), volume(&model, 20));
         model.lost_contact();

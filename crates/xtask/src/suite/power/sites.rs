@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_of_the_source_is_tried_or_has_a_reason() {
+    fn every_sync_call_of_the_source_is_tried_or_has_a_reason() {
         let mut numbers: Vec<usize> = SITES.iter().map(|about| about.number).collect();
         let mut known: Vec<usize> = PLACES.iter().map(|place| place.number).collect();
         numbers.sort_unstable();

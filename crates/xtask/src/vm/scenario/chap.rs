@@ -51,7 +51,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     }
     // The refusals come last: wrong guesses make the target slow to answer.
     let mut refused = |what: &str, keys: &str| -> Result<()> {
-        // An exit status of 8 would mean that nobody answered in time (`iscsiadm(8)`, EXIT STATUS).
+        // An exit status of 8 would mean that no target answered in time (`iscsiadm(8)`, EXIT STATUS).
         let script = format!(
             "record {unit} {keys}\ncode=0\nlogin {unit} || code=$?\n\
              [ $code -ne 0 ] && [ $code -ne 8 ]"
