@@ -102,7 +102,8 @@ fn portal_line(portal: &PortalStatus) -> String {
     if portal.tls {
         text += ", TLS";
     }
-    for (what, value) in [("told as", &portal.advertise), ("redirects to", &portal.redirect)] {
+    for (what, value) in [("advertised as", &portal.advertise), ("redirects to", &portal.redirect)]
+    {
         if let Some(value) = value {
             let _ = write!(text, ", {what} {value}");
         }
@@ -421,7 +422,7 @@ mod tests {
             "iqn.x LUN 3: 1.0 GiB",
             "iqn.x LUN 4 is not served: its volume is missing\n  remedy: mount its disk\n",
             "iqn.x (redirects to h:1)",
-            "listening on 10.0.0.1:3260 (group 7, TLS, told as s.example) for iqn.x",
+            "listening on 10.0.0.1:3260 (group 7, TLS, advertised as s.example) for iqn.x",
             "dirty bytes",
             "1.5 KiB",
             "rounds",
