@@ -370,7 +370,7 @@ fn send_behind_holes(
 /// Regression: the data that 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed after their
 /// end. FOREBAY_TEST_HOLES=1024 uses that many sessions, which takes minutes on a slow machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_behind_gaps_in_cmdsn_is_bounded_over_all_sessions() {
+async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
     let holes = std::env::var("FOREBAY_TEST_HOLES");
     let sessions: usize = holes.map_or(32, |number| number.parse().expect("a number"));
     // All sessions together send at least 512 MiB.

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_acknowledged_or_later_is_right() {
+    fn only_the_acknowledged_or_a_later_version_is_right() {
         let ledger = QuickstartLedger::new(4);
         assert_eq!(ledger.judge(1, &[0; BLOCK]), LedgerBlockVerdict::Right);
         let first = ledger.submit(1, 1);

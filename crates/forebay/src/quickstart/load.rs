@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_mix_leaves_a_volume_that_verifies() {
+    async fn every_kind_of_load_leaves_a_volume_that_verifies() {
         let subject = subject();
         subject.fill().await.unwrap();
         for part in QuickstartLoadKind::ALL {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_touches_its_area_once() {
+    async fn a_stream_writes_its_area_once() {
         let subject = subject();
         let measured = subject.run(QuickstartLoadKind::StreamWrite, Duration::ZERO).await.unwrap();
         assert_eq!(measured.operations, 512 / PIECE);

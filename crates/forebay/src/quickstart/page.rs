@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scale_keeps_values_inside() {
+    fn a_scale_clamps_values_to_its_range() {
         let scale = LogarithmicScale::around([3.0, 4500.0].into_iter(), 100.0, 500.0);
         assert_eq!(scale.decades().count(), 5);
         assert!((scale.at(1.0) - 100.0).abs() < 1e-9);

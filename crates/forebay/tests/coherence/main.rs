@@ -155,7 +155,7 @@ async fn writes_without_a_token_and_gateways_without_share_are_refused() {
 
 /// The others wait for data that a dead gateway had acknowledged, but not for ranges that it only read.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_gateway_keeps_what_it_wrote_until_it_comes_back() {
+async fn ranges_written_by_a_dead_gateway_stay_locked_until_it_returns() {
     let mut scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;

@@ -498,7 +498,7 @@ fn check_reports_the_volume_that_a_log_belongs_to() {
 /// The node's file grows while a host writes through the gateway. No write fails, and the gateway reports and serves
 /// the new size, also after it was killed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
+async fn a_gateway_and_its_hosts_follow_the_growth_of_the_nodes_volume() {
     let place = Place::new();
     let small = node(place.folder.path(), 0);
     let (far, mut near) = pair(&place, "");

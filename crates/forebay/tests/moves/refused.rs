@@ -138,7 +138,7 @@ fn keys(place: &Place) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn volumes_that_are_more_than_their_blocks_stay() {
+async fn volumes_of_unsuitable_kinds_are_refused_with_a_remedy() {
     let (place, seed, seeds) = place();
     keys(&place);
     let file = |name: &str| format!("{{ file = {{ path = \"{name}.img\", size = \"4MiB\" }} }}");
