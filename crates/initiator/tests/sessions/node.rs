@@ -29,7 +29,7 @@ async fn connect(node: &Node) -> RemoteVolume {
 /// The unit refuses commands that it does not support, so the remote volume has its own result for these
 /// calls. The unit has no store, hence no claims; claims are tested with a unit that has one.
 #[tokio::test]
-async fn a_remote_volume_has_the_same_abilities_as_ever() {
+async fn a_remote_volume_has_the_listed_abilities() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     let expected = ["roll_back", "allocation", "most_calls", "send_requests", "receive_answers"];
