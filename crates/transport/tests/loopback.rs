@@ -185,7 +185,7 @@ async fn both_ends_send_concurrently() {
 }
 
 #[tokio::test]
-async fn reading_now_needs_no_readiness() {
+async fn an_immediate_read_needs_no_readiness() {
     for form in FORMS {
         let (near, mut far) = pair(form).await;
         let mut decoder = decoder();
