@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_nearest_rank() {
+    fn percentiles_use_the_nearest_rank() {
         let ten: Vec<f64> = (1..=10).map(f64::from).collect();
         assert_eq!(
             [0.0, 0.5, 0.9, 0.91, 1.0].map(|s| within(&ten, s)),

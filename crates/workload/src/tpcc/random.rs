@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn data_has_original_in_a_tenth() {
+    fn a_tenth_of_the_data_contains_original() {
         let mut random = TpccRandom::new(1);
         let all: Vec<String> = (0..10_000).map(|_| random.data()).collect();
         let original = all.iter().filter(|data| data.contains("ORIGINAL")).count();
