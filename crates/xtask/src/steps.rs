@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_run_is_no_success() {
+    fn a_run_without_steps_fails() {
         assert!(!Steps::new(Some("nowhere".to_owned())).finish());
     }
 }

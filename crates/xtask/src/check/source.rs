@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stay_lines() {
+    fn blanking_keeps_the_line_numbers() {
         let text = "let a = \"one\ntwo\";\n/* three\nfour */\nlet b = 5;";
         let code = code(text).unwrap();
         assert_eq!(code.lines().count(), text.lines().count());

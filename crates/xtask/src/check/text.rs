@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn words_in_strings_are_no_work() {
+    fn words_in_strings_do_not_count_as_unfinished_work() {
         let wrong = violations("a.rs", "let a = \"todo!() dbg!\"; my_dbg!(a);").unwrap();
         assert_eq!(wrong, [""; 0]);
     }

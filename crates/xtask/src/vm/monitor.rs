@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_no_answers() {
+    fn events_do_not_count_as_answers() {
         assert!(
             monitor("{\"QMP\":{}}\n{\"return\":{}}\n{\"event\":\"X\"}\n{\"return\":{}}\n").is_ok()
         );
