@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_that_failed_is_not_forgotten() {
+    async fn a_failed_write_zero_or_discard_is_remembered_as_lost() {
         let volume = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(4096))));
         let faults = volume.faults().clone();
         let requests = Requests::new(Arc::new(volume), Duration::ZERO);
