@@ -55,7 +55,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
             "{CONFLICTS}\n\
              sg_persist --out --preempt --param-rk=b2 --param-sark=a1 --prout-type=5 /run/b\n\
              sg_persist --in --read-reservation /run/b | grep -q 'registrants only'\n\
-             # The one shut out is told so by a unit attention first.\n\
+             # The preempted initiator first gets a unit attention.\n\
              sg_turs /run/a || true\n\
              writes /run/b\nreads /run/a\nrefused /run/a\n\
              sg_persist --out --clear --param-rk=b2 /run/b\nsg_turs /run/a || true\nwrites /run/a"
