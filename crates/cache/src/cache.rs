@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fenced_pair_lets_nobody_wait_for_its_log() {
+    async fn a_write_at_a_fenced_pair_fails_and_does_not_wait_for_the_log() {
         let (mirror, cache) = open(true).await;
         let cache = cache.expect("opened");
         mirror.release(1).await.expect("lost");

@@ -68,7 +68,7 @@ impl PairWitness {
         let alone = self.mirror.alone().filter(|_| is_out);
         match alone {
             Some(alone) if self.is_witnessed(alone) => Ok(()),
-            _ => Err(Error::Busy(UNHEARD)),
+            _ => Err(Error::Busy(PARTNER_SILENT)),
         }
     }
 
@@ -109,4 +109,4 @@ impl PairWitness {
     }
 }
 
-const UNHEARD: &str = "the partner does not answer, and may have taken over";
+const PARTNER_SILENT: &str = "the partner does not answer, and may have taken over";

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_keeps_what_was_overwritten_after_it() {
+    fn an_epoch_keeps_versions_that_were_overwritten_after_its_end() {
         let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
         let a = table.find_or_insert(70);
         epochs.supersede(&mut table, a, place(1));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn flushes_join_epochs_but_not_the_one_that_goes_down() {
+    fn flushes_join_epochs_except_the_one_that_is_being_destaged() {
         let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
         let a = table.find_or_insert(70);
         epochs.supersede(&mut table, a, place(1));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_epoch_is_joined_with_what_is_behind_it() {
+    fn the_oldest_epoch_is_joined_with_the_epoch_after_it() {
         let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
         let a = table.find_or_insert(70);
         for segment in 1..=4 {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_is_joined_keeps_what_the_next_one_does_not_write() {
+    fn a_joined_epoch_keeps_slots_that_the_next_epoch_does_not_write() {
         let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
         let [twice, late, once] = [70, 71, 72].map(|slot| table.find_or_insert(slot));
         for index in [twice, late, once] {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_is_a_larger_part_of_the_log_over_a_link_that_holds_much() {
+    fn a_larger_bandwidth_delay_product_allows_larger_epochs() {
         assert_eq!(limit(8000, 0, 0), 1000);
         assert_eq!(limit(8000, 0, 15), 1200);
         assert_eq!(limit(8000, 0, 500), 2000);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_are_joined_as_long_as_they_weigh_little() {
+    fn epochs_are_joined_up_to_a_limit_on_their_size() {
         let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
         for segment in 1..=5 {
             for slot in 0..10 {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_weigh_too_much_is_sealed_before() {
+    fn an_epoch_is_sealed_before_a_write_would_exceed_its_limit() {
         let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
         epochs.set_limit(12);
         assert_eq!(epochs.limit(), 3);

@@ -35,7 +35,7 @@ impl CacheCore {
     }
 
     async fn follow_growth_of(&self, place: usize) {
-        let Some(found) = self.found(place) else { return self.tell_of_outgrown(place) };
+        let Some(found) = self.found(place) else { return self.report_outgrown(place) };
         if found.block_size != self.lower.opened.block_size || !self.has_grown(place) {
             return;
         }
@@ -74,7 +74,7 @@ impl CacheCore {
     }
 
     /// Warns the operator, once, that a volume is larger than its region. The cache uses the former size.
-    fn tell_of_outgrown(&self, place: usize) {
+    fn report_outgrown(&self, place: usize) {
         let member = self.lower.joined.as_ref().and_then(|joined| joined.member(place));
         let Some(member) = member else { return };
         if self.lower.extents.outgrow(place) {

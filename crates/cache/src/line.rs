@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_call_does_not_take_the_room_that_a_large_one_before_it_waits_for() {
+    fn a_small_call_does_not_overtake_a_large_call_that_waits_for_room() {
         let mut line = WaitLine::default();
         let large = line.join(10);
         let small = line.join(1);

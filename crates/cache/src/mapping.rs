@@ -195,7 +195,7 @@ mod tests {
         let untouched = Mapping::new(&other).expect("mapped");
         mapping.fill(7);
         file.set_len(BYTES as u64 / 2).expect("cut");
-        assert!(!mapping.has_failed(), "nobody has used it since");
+        assert!(!mapping.has_failed(), "the mapping has not been used since");
         mapping[BYTES - 1] = 8;
         assert!(mapping.has_failed() && !untouched.has_failed());
         assert_eq!((mapping[BYTES - 1], mapping[BYTES - 2]), (8, 0));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_opens_in_its_own_place_with_its_own_key_alone() {
+    fn a_block_opens_only_at_its_own_position_with_its_own_key() {
         let seals = Seals::new(LogKey::new(&[5; 64]), InstanceId([1; 16]), 16);
         let content = [3; PAGE_BYTES];
         let mut blocks = Vec::new();

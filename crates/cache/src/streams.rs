@@ -293,7 +293,7 @@ mod tests {
     const FETCH: Duration = Duration::from_millis(8);
 
     #[tokio::test(start_paused = true)]
-    async fn as_much_is_read_ahead_at_once_as_is_allowed() {
+    async fn one_read_ahead_request_uses_the_full_allowed_size() {
         for (most_piece, expected) in [(MOST_PIECE, LEAST_WINDOW / 2), (6, 6)] {
             let mut streams = Streams::default();
             streams.fetched_in(FETCH, most_piece);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_leaves_something_out_stays_a_stream() {
+    async fn a_reader_that_skips_a_block_is_still_a_stream() {
         let mut streams = Streams::default();
         let mut note =
             |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, Ahead::default).ahead;
@@ -394,14 +394,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn random_reads_are_not_run_ahead_of() {
+    async fn random_reads_cause_no_read_ahead() {
         let mut streams = Streams::default();
         let mut note = |at: u64| streams.note(at * 8..at * 8 + 8, true, 256, Ahead::default);
         assert!((0..1000).all(|i| note(i * 7919) == Noted::default()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_reading_ahead_was_in_vain_only_long_streams_are_run_ahead_of() {
+    async fn after_wasted_read_ahead_only_long_streams_are_read_ahead() {
         let mut streams = Streams::default();
         let in_vain = || Ahead { unused: 0, used: 10, wasted: 1000 };
         let mut note = |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, in_vain).ahead;

@@ -46,7 +46,7 @@ impl CacheCore {
             Ok(()) => pair.unwitnessed().is_none().then_some(Ok(())),
             Err(error) => Some(Err(error)),
         });
-        timeout(LONGEST_QUESTION, known).await.unwrap_or(Err(Error::Busy(NOBODY_THERE)))
+        timeout(LONGEST_QUESTION, known).await.unwrap_or(Err(Error::Busy(NO_ANSWER)))
     }
 
     /// Releases the claim at a clean stop. If the log was used with one leg, first obtains a claim for that
@@ -162,7 +162,7 @@ impl CacheCore {
 /// Repeats the request to continue alone until the lower volume has answered it, or both legs have everything
 /// again.
 async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
-    let (mut is_asked, mut is_told) = (false, false);
+    let (mut is_asked, mut is_reported) = (false, false);
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let pair = shared.pair.as_ref().expect("it asks for one");
@@ -197,7 +197,7 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
                 shared.lower.volume.fence(&Error::Fenced(reason));
                 break shared.signals.changed.notify_waiters();
             }
-            Err(error) if std::mem::replace(&mut is_told, true) => {
+            Err(error) if std::mem::replace(&mut is_reported, true) => {
                 tracing::debug!(%error, "the request to continue alone is still not answered");
             }
             Err(error) => tracing::warn!(
@@ -228,5 +228,5 @@ const LONGEST_QUESTION: Duration = Duration::from_secs(2);
 /// The pause between two looks at the state of the claim.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const STOPPED: &str = "the cache has stopped and requests no claim any more";
-const NOBODY_THERE: &str = "the partner does not answer, and the node that must grant to continue \
+const NO_ANSWER: &str = "the partner does not answer, and the node that must grant to continue \
                             alone does not answer either";

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use volume::{Geometry, Holding, JoinedVolume, Lba};
 
 use crate::{
-    lower::{extent::MemberExtents, flow::Flow, silence::Heard, window::Window},
+    lower::{extent::MemberExtents, flow::Flow, silence::SilenceWatch, window::Window},
     slots::sectors::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
 };
 
@@ -40,7 +40,7 @@ impl FarLink {
 pub(crate) struct LowerVolume {
     /// The volume itself. The wrapper also records the time of the last answer, and whether the volume has
     /// fenced this cache.
-    pub volume: Heard,
+    pub volume: SilenceWatch,
     /// The parts of `volume`, if it is several volumes.
     pub joined: Option<Arc<JoinedVolume>>,
     /// The geometry when the cache was opened. The size may have grown since, see `extents`.
@@ -72,7 +72,7 @@ impl LowerVolume {
     /// `is_stable`: all data that may be read from the lower volume is known to be stable there, since it was
     /// destaged from the log.
     pub fn new(
-        volume: Heard,
+        volume: SilenceWatch,
         joined: Option<Arc<JoinedVolume>>,
         (opened, extents): (Geometry, MemberExtents),
         is_stable: bool,

@@ -129,11 +129,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_that_lasts_is_told_once_and_one_reset_is_none() {
+    fn a_lasting_failure_is_reported_once_and_a_single_reset_is_not_reported() {
         let mut trouble = FailedRounds::default();
         let away = RoundFailure::from(Error::Unreachable("the link is down".into()));
         let reset = RoundFailure {
-            error: Error::Device("it started anew".into()),
+            error: Error::Device("it has restarted".into()),
             at_flush: true,
             is_sent: false,
         };
@@ -153,7 +153,7 @@ mod tests {
             (RoundFailureEvent::SentAgain, FIRST_DELAY),
             "and it costs no 5 s"
         );
-        assert!(trouble.end(), "its end is told");
+        assert!(trouble.end(), "the end of the failure is reported");
         assert_eq!(trouble.note(&reset), (RoundFailureEvent::SentAgain, FIRST_DELAY));
         assert_eq!(
             trouble.note(&reset).0,

@@ -71,18 +71,18 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
                 // Do this before abandoning the round: export() reads "no round" as "log is idle".
                 refresh_superblock(&shared).await;
                 let last = shared.state.lock().destage.round.as_ref().map(|round| round.cut);
-                let rotten = give_up_round(&shared);
+                let corrupt = give_up_round(&shared);
                 if let Some(cut) = last.filter(|_| is_sent)
                     && has_sent_rest(&shared, cut)
                 {
-                    shared.rest_without(cut, &rotten).await;
+                    shared.rest_without(cut, &corrupt).await;
                     continue;
                 }
-                let unnamed = trouble.unnamed(&rotten);
+                let unnamed = trouble.unnamed(&corrupt);
                 if !unnamed.is_empty() && shared.state.lock().log.lost.is_none() {
                     shared.name_unreadable(&unnamed).await;
                 }
-                end_lower_epoch(&shared, !rotten.is_empty()).await;
+                end_lower_epoch(&shared, !corrupt.is_empty()).await;
                 pause(&shared, delay).await;
             }
         }
@@ -310,8 +310,9 @@ async fn complete(
         // A round with unreadable slots has no next round: see `follow`. If the next round was begun,
         // `destage.round` is that one, and its unreadable slots do not concern this round.
         let is_followed = state.destage.flushing.is_some();
-        let is_rotten = state.destage.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
-        if is_rotten && !is_followed {
+        let is_corrupt =
+            state.destage.round.as_ref().is_some_and(|round| !round.corrupt.is_empty());
+        if is_corrupt && !is_followed {
             let error = Error::Device("a part of the epoch cannot be read from the log".into());
             return Err(RoundFailure { error, at_flush: false, is_sent: true });
         }
@@ -376,9 +377,9 @@ fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
 /// failure stable, and frees room for the next attempt. If some slots of the log are corrupt, the flush makes
 /// the rest stable, unless the lower volume has atomic epochs and the order is strict: then it would end an
 /// incomplete epoch.
-async fn end_lower_epoch(shared: &CacheCore, is_rotten: bool) {
+async fn end_lower_epoch(shared: &CacheCore, is_corrupt: bool) {
     let has_epochs = shared.lower.epoch_slots.load(Ordering::Relaxed) > 0;
-    let is_wanted = if has_epochs { !shared.is_strict() } else { is_rotten };
+    let is_wanted = if has_epochs { !shared.is_strict() } else { is_corrupt };
     if is_wanted {
         let flushed = shared.flush_lower(shared.lower.known_losses()).await;
         shared.note_lower(&flushed);
@@ -456,7 +457,7 @@ fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
     // While the log disk fails, calls of hosts bypass the log, and wait until no round is running.
     let goes_past =
         !state.slot_locks.is_empty() || shared.lower.waits_for_turn.load(Ordering::SeqCst) > 0;
-    let is_whole = state.destage.round.as_ref().is_some_and(|round| round.rotten.is_empty());
+    let is_whole = state.destage.round.as_ref().is_some_and(|round| round.corrupt.is_empty());
     if most == 0 || is_held || goes_past || !is_whole || state.log_error().is_some() {
         return None;
     }
@@ -479,26 +480,26 @@ fn has_sent_rest(shared: &CacheCore, cut: u64) -> bool {
 /// Abandons a round that was not completed. The epoch remains the oldest one. Returns the slots of it that
 /// could not be read from the log.
 fn give_up_round(shared: &CacheCore) -> Vec<(u64, LogAddress)> {
-    let rotten =
-        shared.state.lock().destage.round.take().map_or_else(Vec::new, |round| round.rotten);
+    let corrupt =
+        shared.state.lock().destage.round.take().map_or_else(Vec::new, |round| round.corrupt);
     shared.signals.changed.notify_waiters();
-    if !rotten.is_empty() {
-        join_rotten(shared, &rotten);
+    if !corrupt.is_empty() {
+        join_corrupt(shared, &corrupt);
     }
-    rotten
+    corrupt
 }
 
 /// Joins an epoch that cannot be destaged with later epochs, which may hold newer content of the corrupt
 /// slots. If the lower volume has atomic epochs, joins no more of them than necessary. Otherwise, and when
 /// the log is lost, joins all, so that as much as possible is destaged.
-fn join_rotten(shared: &CacheCore, rotten: &[(u64, LogAddress)]) {
+fn join_corrupt(shared: &CacheCore, corrupt: &[(u64, LogAddress)]) {
     let has_epochs = shared.is_strict() && shared.lower.epoch_slots.load(Ordering::Relaxed) > 0;
     let mut state = shared.state.lock();
     let state = &mut *state;
     let has_epochs = has_epochs && state.log.lost.is_none();
     let newest = (!shared.rules.epochs_end_by_flush).then(|| state.log.ring.next() - 1);
-    let rotten: HashMap<u64, LogAddress> = rotten.iter().copied().collect();
-    let is_replaced = |item: &Item| rotten.get(&item.slot) == Some(&item.place);
+    let corrupt: HashMap<u64, LogAddress> = corrupt.iter().copied().collect();
+    let is_replaced = |item: &Item| corrupt.get(&item.slot) == Some(&item.place);
     while (!has_epochs || state.epochs.older(0).iter().any(is_replaced))
         && state.epochs.join_oldest(&state.table, newest)
     {}

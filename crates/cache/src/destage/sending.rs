@@ -314,7 +314,7 @@ async fn send_parts(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop
             Ok(data) => write_down(shared, shared.lower.lba(sector), data).await?,
             Err(error) => {
                 if let Some(round) = &mut shared.state.lock().destage.round {
-                    round.rotten.push((part.slot, part.place));
+                    round.corrupt.push((part.slot, part.place));
                 }
                 unreadable = unreadable.and(Err(SendStop::Log(error)));
             }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[test]
-fn with_the_last_that_is_clean_nothing_is_left_to_roll_back_to() {
+fn once_every_slot_is_clean_no_older_version_is_kept_for_a_roll_back() {
     let (mut table, mut epochs) = (SlotTable::new(64), Epochs::by_flush(0));
     let mut ring = SegmentRing::new(2, 100, 9, 1, 2);
     let index = table.find_or_insert(70);

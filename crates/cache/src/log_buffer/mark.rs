@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_describes_the_mark_as_it_is() {
+    fn the_format_page_matches_the_layout_of_the_mark() {
         use crate::format_page::{rows, tables};
         let fields = [
             ("magic", 0, 8),

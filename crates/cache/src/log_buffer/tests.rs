@@ -109,7 +109,7 @@ async fn a_write_is_answered_before_the_disk_has_it_and_read_back_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_process_loses_nothing_that_was_answered() {
+async fn a_killed_process_loses_no_acknowledged_write() {
     let (disk, memory) = (disk(), Memory::new(16));
     let mut rng = Rng::new(7);
     let mut model = [0; 64];
@@ -132,7 +132,7 @@ async fn a_killed_process_loses_nothing_that_was_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
+async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_detected() {
     let other_boot = Some(BootId([2; 16]));
     for (clears, boot, is_declared) in
         [(true, BOOT, false), (false, other_boot, true), (false, None, true)]
@@ -231,7 +231,7 @@ async fn an_nvram_with_writes_of_another_log_is_never_cleared() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_to_a_half_that_was_made_without_an_nvram_or_to_another_file() {
+async fn a_buffer_writes_to_no_mirror_leg_made_without_an_nvram_and_to_no_foreign_file() {
     let half = disk();
     let halves = [Some(Arc::clone(&half)), Some(disk())];
     drop(Mirror::open(halves, [1; 16], false).await.expect("made"));

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_volume_reaches_as_far_as_it_says() {
+    fn the_extent_of_a_single_volume_ends_at_its_size() {
         let reach = MemberExtents::of_one(100);
         assert_eq!([0, 99, 100, u64::MAX].map(|block| reach.end(block)), [100; 4]);
         reach.grow(0, 120);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn random_reads_cannot_hold_up_a_stream() {
+    async fn random_reads_do_not_delay_a_sequential_stream() {
         let flow = Flow::new(Instant::now());
         let random: Vec<_> =
             (0..1000).map(|fetch| flow.begin(ReadPurpose::Random, fetch, PIECE).ok()).collect();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_host_waits_for_goes_before_what_is_read_ahead() {
+    async fn reads_that_a_host_waits_for_are_sent_before_read_ahead() {
         let flow = Flow::new(Instant::now());
         let mut passages = full(&flow);
         let mut ahead = pin!(flow.admit(ReadPurpose::Ahead, 1, PIECE));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_is_given_up_leaves_its_place_to_the_next() {
+    async fn a_cancelled_read_leaves_its_slot_in_flight_to_the_next_read() {
         let flow = Flow::new(Instant::now());
         let mut passages = full(&flow);
         let mut first = Box::pin(flow.admit(ReadPurpose::Stream, 1, PIECE));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_reads_make_room_for_others() {
+    async fn unanswered_reads_stop_blocking_others_after_a_while() {
         let flow = Flow::new(Instant::now());
         let _lost = full(&flow);
         let waiting = timeout(Duration::from_secs(120), flow.admit(ReadPurpose::Ahead, 1, PIECE));

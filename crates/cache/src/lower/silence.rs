@@ -19,7 +19,7 @@ use volume::{
 use crate::statistics::AllTimes;
 
 /// Passes every call to the lower volume, and records the time of the last answer.
-pub(crate) struct Heard {
+pub(crate) struct SilenceWatch {
     lower: Stack,
     times: Arc<AllTimes>,
     silence: Mutex<Silence>,
@@ -34,7 +34,7 @@ struct Silence {
     since: Instant,
 }
 
-impl Heard {
+impl SilenceWatch {
     pub fn new(lower: Stack, times: Arc<AllTimes>) -> Self {
         let silence = Mutex::new(Silence { asked: 0, since: Instant::now() });
         Self { lower, times, silence, fenced: OnceLock::new() }
@@ -85,7 +85,7 @@ impl Heard {
         let answer = call.await;
         let now = Instant::now();
         times.add(now - begun, 1);
-        asked.heard.silence.lock().since = now;
+        asked.watch.silence.lock().since = now;
         if let Err(error @ Error::Fenced(_)) = &answer {
             self.fence(error);
         }
@@ -95,27 +95,27 @@ impl Heard {
 
 /// A call in progress. If it is dropped early, it does not count as answered.
 struct WatchedCall<'a> {
-    heard: &'a Heard,
+    watch: &'a SilenceWatch,
 }
 
 impl<'a> WatchedCall<'a> {
-    fn begin(heard: &'a Heard) -> Self {
-        let mut silence = heard.silence.lock();
+    fn begin(watch: &'a SilenceWatch) -> Self {
+        let mut silence = watch.silence.lock();
         if silence.asked == 0 {
             silence.since = Instant::now();
         }
         silence.asked += 1;
-        Self { heard }
+        Self { watch }
     }
 }
 
 impl Drop for WatchedCall<'_> {
     fn drop(&mut self) {
-        self.heard.silence.lock().asked -= 1;
+        self.watch.silence.lock().asked -= 1;
     }
 }
 
-impl Volume for Heard {
+impl Volume for SilenceWatch {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
     }
@@ -151,7 +151,7 @@ impl Volume for Heard {
     }
 }
 
-impl Provisioning for Heard {
+impl Provisioning for SilenceWatch {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         Io::new(self.ask(self.lower.extensions().allocation(extent), &self.times.lower_others))
     }
@@ -161,13 +161,13 @@ impl Provisioning for Heard {
     }
 }
 
-impl EpochRollback for Heard {
+impl EpochRollback for SilenceWatch {
     fn roll_back(&self) -> Io<'_, ()> {
         Io::new(self.ask(self.lower.extensions().roll_back(), &self.times.lower_others))
     }
 }
 
-impl OrderedFlush for Heard {
+impl OrderedFlush for SilenceWatch {
     fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         Io::new(self.ask(volume::flush_ahead(&*self.lower, begun), &self.times.lower_flushes))
     }
@@ -184,10 +184,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_optional_call_reaches_the_lower_volume() {
+    async fn every_optional_call_is_passed_to_the_lower_volume() {
         let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
-        let heard = Heard::new(lower.clone(), Arc::default());
-        let arrived = lower.calls_through(&heard).await;
+        let watch = SilenceWatch::new(lower.clone(), Arc::default());
+        let arrived = lower.calls_through(&watch).await;
         let all = [
             "flush_ahead",
             "roll_back",

@@ -322,7 +322,7 @@ mod tests {
 
     /// A full disk or a power failure has interrupted the creation of the file.
     #[test]
-    fn a_file_whose_making_was_not_finished_is_made_anew_and_no_other() {
+    fn only_a_file_whose_creation_was_interrupted_is_created_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("nvram");
         std::fs::write(&path, vec![0; 100_000]).expect("written");

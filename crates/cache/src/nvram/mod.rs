@@ -416,7 +416,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_put_is_held_in_serial_order() {
+    fn writes_are_held_in_the_order_of_their_serial_numbers() {
         let mut buffer = sample();
         assert_eq!((buffer.slots(), buffer.free()), (4, 1));
         buffer.release(1);
@@ -433,7 +433,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_with_its_key_in_its_place_alone() {
+    fn encrypted_data_opens_only_with_its_own_key_at_its_own_position() {
         let key = LogKey::new(&[3; 64]);
         let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
         let (mut buffer, _) = NvramBuffer::open(memory, INSTANCE, Some((key.clone(), [1; 12])));
@@ -463,7 +463,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_torn_watermark_leaves_the_one_before() {
+    fn after_a_torn_watermark_write_the_previous_watermark_is_used() {
         let mut bytes = dump(&sample());
         bytes[CELLS_AT[WATERMARK][1]] ^= 1;
         let NvramContents::Ours { watermark, .. } = reopen(bytes).1 else { panic!() };
@@ -471,7 +471,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_torn_header_is_a_crash_two_are_damage() {
+    fn one_torn_header_counts_as_a_crash_and_two_count_as_damage() {
         let mut bytes = dump(&sample());
         bytes[entry_at(0)..][..4].fill(0x55);
         assert!(
@@ -483,7 +483,7 @@ pub(crate) mod tests {
 
     /// Regression: flipped bits counted as torn headers, and with two such headers the memory was refused.
     #[test]
-    fn flipped_bits_in_headers_that_hold_nothing_refuse_nothing() {
+    fn flipped_bits_in_headers_of_free_slots_do_not_refuse_the_nvram() {
         let mut buffer = sample();
         buffer.release(1);
         buffer.release(2);
@@ -522,14 +522,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn damaged_data_is_never_taken() {
+    fn damaged_data_is_never_used() {
         let mut bytes = dump(&sample());
         bytes[data_at(4) + 5000] ^= 1;
         assert!(matches!(reopen(bytes).1, NvramContents::DamagedSlots(_)));
     }
 
     #[test]
-    fn another_log_and_another_version_are_told() {
+    fn the_nvram_of_another_log_and_another_version_are_recognized() {
         let bytes = dump(&sample());
         let other = NvramBuffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16]), None).1;
         assert_eq!(other, NvramContents::Other { instance: INSTANCE, held: 3 });

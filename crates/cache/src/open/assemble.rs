@@ -16,7 +16,7 @@ use crate::{
     inspect::pool,
     lower::{
         extent::{JoinedMembers, MemberExtents},
-        silence::Heard,
+        silence::SilenceWatch,
     },
     mutant::Mutation,
     nvram::NvramBuffer,
@@ -89,7 +89,7 @@ impl OpenedParts {
         let times = Arc::<AllTimes>::default();
         Ok(Arc::new(CacheCore {
             lower: LowerVolume::new(
-                Heard::new(self.lower, Arc::clone(&times)),
+                SilenceWatch::new(self.lower, Arc::clone(&times)),
                 self.joining.map(|joining| joining.joined),
                 (opened, extents),
                 is_stable,

@@ -162,7 +162,7 @@ async fn read_and_check(
     let newest = refuse_or_accept_loss(&settings, &superblock, &mut found, &nvram, confirmed)?;
     if is_void {
         let slots = nvram.buffer.as_ref().map_or(0, NvramBuffer::slots);
-        older::tell_of_void_nvram(&settings, &superblock, &found.scan, slots);
+        older::report_void_nvram(&settings, &superblock, &found.scan, slots);
     }
 
     // Matches the recorded volumes of a common log with those that it was opened with. Writes nothing: the

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_half_of_a_log_needs_no_optional_call() {
+    async fn a_bounded_leg_passes_no_optional_call() {
         let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
         let half = Bounded { lower: lower.clone(), within: Duration::from_secs(1) };
         let arrived = lower.calls_through(&half).await;

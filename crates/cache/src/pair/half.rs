@@ -22,12 +22,12 @@ pub struct LogLeg {
     user: Arc<RwLock<LogLegUser>>,
     turns: AtomicU64,
     /// The time of the partner's last call.
-    heard: Mutex<Option<Instant>>,
+    last_call: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum LogLegUser {
-    Nobody,
+    None,
     /// The local cache, in the opening with this number.
     Here(u64),
     Partner,
@@ -39,9 +39,9 @@ impl LogLeg {
     pub fn new(disk: Stack) -> Arc<Self> {
         Arc::new(Self {
             disk,
-            user: Arc::new(RwLock::new(LogLegUser::Nobody)),
+            user: Arc::new(RwLock::new(LogLegUser::None)),
             turns: AtomicU64::new(0),
-            heard: Mutex::default(),
+            last_call: Mutex::default(),
         })
     }
 
@@ -65,8 +65,8 @@ impl LogLeg {
     }
 
     /// Returns the time of the partner's last call.
-    pub(super) fn heard(&self) -> Option<Instant> {
-        *self.heard.lock()
+    pub(super) fn last_call(&self) -> Option<Instant> {
+        *self.last_call.lock()
     }
 
     async fn enter(
@@ -93,7 +93,7 @@ struct LogLegAccess {
 impl LogLegAccess {
     fn note(&self) {
         if self.user == LogLegUser::Partner {
-            *self.half.heard.lock() = Some(Instant::now());
+            *self.half.last_call.lock() = Some(Instant::now());
         }
     }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_of_a_log_passes_no_optional_call() {
+    async fn a_leg_of_a_log_passes_no_optional_call() {
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(16) };
         let disk = Arc::new(AbilityProbe::new(geometry));
         let half = LogLeg::new(disk.clone());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_at_a_time_uses_it() {
+    async fn only_the_latest_borrower_can_use_the_leg() {
         let half = half();
         let partner = half.for_partner();
         assert!(partner.read(EXTENT).await.is_err());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_was_given_up_is_over_when_the_next_user_has_it() {
+    async fn a_cancelled_write_changes_nothing_after_the_next_user_has_the_leg() {
         let half = half();
         half.lend().await;
         let partner = half.for_partner();

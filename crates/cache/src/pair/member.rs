@@ -96,7 +96,7 @@ impl Active {
 struct PartnerWatch {
     session: Option<Stack>,
     /// The time of the partner's last answer.
-    heard: Instant,
+    last_answer: Instant,
     /// The start of this member. Earlier calls of the partner to the local leg are unknown.
     begun: Instant,
     /// The time since which both members stand by.
@@ -135,7 +135,7 @@ impl PairMember {
         let now = Instant::now();
         let mut watch = PartnerWatch {
             session: None,
-            heard: now,
+            last_answer: now,
             begun: now,
             idle: now,
             before: PartnerObservation::Silent,
@@ -213,12 +213,12 @@ impl PairMember {
         }
         let Ok(seen) = answer else {
             // The session may never be answered again, so the next look begins a new one.
-            if watch.heard.elapsed() >= self.timing.dead_after {
+            if watch.last_answer.elapsed() >= self.timing.dead_after {
                 watch.session = None;
             }
             return PartnerObservation::Silent;
         };
-        watch.heard = Instant::now();
+        watch.last_answer = Instant::now();
         seen
     }
 
@@ -276,8 +276,9 @@ impl PairMember {
             // If only one direction of the link is broken, the partner still uses the local leg: do not take
             // over.
             PartnerObservation::Silent => {
-                let heard = self.half.heard().is_some_and(|heard| heard + dead_after > now);
-                is_asked || (!heard && watch.heard + dead_after <= now)
+                let has_called =
+                    self.half.last_call().is_some_and(|called| called + dead_after > now);
+                is_asked || (!has_called && watch.last_answer + dead_after <= now)
             }
             // Either the partner has handed the unit over, or it has just started; or both have just started.
             PartnerObservation::Standby => {
@@ -319,7 +320,7 @@ impl PairMember {
         // leg for `dead_after`.
         let sent = Instant::now();
         let theirs = if with_partner { self.fresh(watch).await.ok() } else { None };
-        if theirs.is_none() && !self.is_unheard(watch) {
+        if theirs.is_none() && !self.is_partner_silent(watch) {
             return Err("the partner has just used this leg of the log".into());
         }
         let label = Mirror::label_of(&here).await.map_err(told)?;
@@ -354,8 +355,8 @@ impl PairMember {
     }
 
     /// Returns true if the partner has not used the local leg for `dead_after`.
-    fn is_unheard(&self, watch: &PartnerWatch) -> bool {
-        let since = self.half.heard().map_or(watch.begun, |heard| heard.max(watch.begun));
+    fn is_partner_silent(&self, watch: &PartnerWatch) -> bool {
+        let since = self.half.last_call().map_or(watch.begun, |called| called.max(watch.begun));
         since.elapsed() >= self.timing.dead_after
     }
 
@@ -381,8 +382,8 @@ impl PairMember {
             }
         }
         // From here on reads are not answered, until the node has granted that this gateway continues alone.
-        let is_gone =
-            seen == PartnerObservation::Silent && watch.heard.elapsed() >= self.timing.dead_after;
+        let is_gone = seen == PartnerObservation::Silent
+            && watch.last_answer.elapsed() >= self.timing.dead_after;
         if is_gone && active.mirror.alone().is_none() {
             let alone = active.mirror.release(1).await;
             let vouched = match alone {
@@ -552,7 +553,7 @@ mod tests {
     /// Otherwise a gateway whose disk is broken would be mistaken for the active one for ever, and its
     /// partner would never take over.
     #[tokio::test(start_paused = true)]
-    async fn only_who_says_so_serves_the_unit() {
+    async fn a_partner_counts_as_active_only_if_its_own_answer_says_so() {
         let half = LogLeg::new(disk());
         assert_eq!(seen(half.for_partner()).await, PartnerObservation::Active);
         half.lend().await;
@@ -574,7 +575,7 @@ mod tests {
     /// If the leg were marked as used alone, and the partner has everything, the partner would refuse to fill
     /// this leg.
     #[tokio::test(start_paused = true)]
-    async fn a_half_does_not_say_that_it_is_alone_while_the_node_is_away() {
+    async fn a_leg_is_not_marked_as_used_alone_while_the_node_is_unreachable() {
         let (ours, theirs) = (disk(), disk());
         let halves = [Some(Arc::clone(&ours)), Some(theirs)];
         drop(Mirror::open(halves, [1; 16], false).await.expect("a mirror"));

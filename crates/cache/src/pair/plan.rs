@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pair_needs_both() {
+    fn a_new_pair_needs_both_legs() {
         assert_eq!(plan(None, Some(None)), Ok(PairOpeningPlan::Both));
         assert!(plan(None, None).is_err());
         assert!(plan(None, Some(label(3, false))).is_err());
@@ -74,12 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn halves_that_agree_are_used_both() {
+    fn legs_that_agree_are_both_used() {
         assert_eq!(plan(label(3, false), Some(label(3, false))), Ok(PairOpeningPlan::Both));
     }
 
     #[test]
-    fn a_half_that_may_have_everything_asks_the_node() {
+    fn a_leg_that_may_have_every_write_is_opened_alone_if_the_node_agrees() {
         for theirs in [None, Some(None), Some(label(0, false)), Some(label(2, false))] {
             for alone in [false, true] {
                 assert_eq!(plan(label(3, alone), theirs), Ok(PairOpeningPlan::Here), "{theirs:?}");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_half_is_refused_with_both_numbers() {
+    fn a_stale_leg_is_refused_and_both_epochs_are_named() {
         let refused = plan(label(3, false), Some(label(4, true))).unwrap_err();
         assert!(refused.contains("epoch 3") && refused.contains("epoch 4"), "{refused}");
         let other = label(3, false).map(|label| HalfLabel { mirror: [2; 16], ..label });
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_that_lacks_writes_is_opened_only_together_with_the_other_one() {
+    fn a_leg_that_lacks_writes_is_opened_only_together_with_the_other_leg() {
         let lacking =
             |epoch, alone| label(epoch, alone).map(|label| HalfLabel { has_lost: true, ..label });
         assert_eq!(plan(lacking(3, false), Some(label(3, false))), Ok(PairOpeningPlan::Both));

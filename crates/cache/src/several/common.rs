@@ -329,7 +329,7 @@ mod tests {
     /// `LowerVolume::whole` returns 0 for a slot behind the end of a volume. Destage sends no sector of such
     /// a slot and counts it as sent, so dirty data there would be lost silently.
     #[tokio::test]
-    async fn a_slot_between_two_volumes_is_never_whole_and_nothing_comes_there() {
+    async fn a_slot_between_two_volumes_is_never_whole_and_refuses_every_call() {
         let (cache, _above) = open(&log(), &[803, 24]).await.expect("opened");
         let shared = cache.shared();
         let second = JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64;
@@ -355,7 +355,7 @@ mod tests {
 
     /// Such a log was damaged, or written by another program.
     #[tokio::test]
-    async fn a_log_with_something_between_two_volumes_is_refused() {
+    async fn a_log_with_data_between_two_volumes_is_refused() {
         let log = log();
         let (cache, above) = open(&log, &[803, 24]).await.expect("opened");
         let written = above[0].write(Lba(800), Data::zeros(3 * 512), Durability::Volatile).await;

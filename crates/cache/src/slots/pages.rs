@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_returns_when_its_last_reference_goes() {
+    fn a_page_returns_to_the_pool_when_its_last_reference_is_dropped() {
         let pool = SlotPagePool::new(1).unwrap();
         let mut page = pool.take().unwrap();
         page.fill(7);
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_others_is_not_taken() {
+    fn take_beyond_leaves_the_given_number_of_pages_free() {
         let pool = SlotPagePool::new(3).unwrap();
         let first = pool.take_beyond(2);
         assert!(first.is_some() && pool.take_beyond(2).is_none() && pool.take_beyond(1).is_some());
     }
 
     #[test]
-    fn pages_are_aligned_and_apart() {
+    fn pages_are_aligned_and_do_not_overlap() {
         let pool = SlotPagePool::new(3).unwrap();
         let mut pages: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(pages.len(), 3);

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_goes_by_without_touching_what_is_hot() {
+    fn a_scan_does_not_evict_hot_pages() {
         let mut cache = Cache::new(100);
         for _ in 0..4 {
             (0..60).for_each(|key| _ = cache.read(key));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_soon_after_it_went_is_not_new() {
+    fn a_page_that_returns_soon_after_eviction_enters_the_main_queue() {
         let mut cache = Cache::new(100);
         // A hot set fills the main queue, so that the small queue gets its tenth and no more.
         for _ in 0..4 {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_close_to_each_other_are_one() {
+    fn uses_within_a_short_time_count_as_one() {
         let mut cache = Cache::new(12_800);
         (0..12_800).for_each(|key| _ = cache.read(key));
         for _ in 0..8 {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_ahead_is_counted_and_is_new_at_its_first_use() {
+    fn read_ahead_pages_are_counted_and_their_first_use_makes_them_new() {
         let mut cache = Cache::new(10);
         (0..10).for_each(|key| cache.come(key, true));
         assert_eq!(cache.pages.ahead(), Ahead { unused: 10, used: 0, wasted: 0 });
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_is_never_taken() {
+    fn pinned_pages_are_never_evicted() {
         let mut pages = Replacement::new(10);
         for key in 0..10 {
             let number = pages.insert(key, key, false);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_ahead_only_passes_until_it_is_used_again() {
+    fn a_read_ahead_page_counts_as_passing_until_its_second_use() {
         let mut pages = Replacement::new(1000);
         let numbers: Vec<u32> = (0..4).map(|key| pages.insert(key, key, key > 0)).collect();
         pages.touch(numbers[1]);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_costs_64_bytes_at_most_here() {
+    fn replacement_takes_at_most_64_bytes_per_page() {
         assert!(size_of::<ReplacementNode<(bytes::Bytes, u32)>>() <= 56);
         assert_eq!(size_of::<[(u32, u32); 4]>() / 4, 8, "and 8 to remember one that has gone");
     }

@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_stays() {
+    fn pinned_entries_are_not_evicted() {
         let mut table = SlotTable::new(64);
         for slot in 0..4 {
             let index = table.find_or_insert(slot);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dirty_page_may_go_but_its_place_stays() {
+    fn a_dirty_page_may_be_evicted_but_its_log_address_stays() {
         let mut table = SlotTable::new(64);
         let index = table.find_or_insert(5);
         table.set_page(index, page(1), WHOLE, Came::Wanted);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dirty_are_ordered_by_their_newest_place() {
+    fn dirty_slots_are_ordered_by_their_newest_log_address() {
         let mut table = SlotTable::new(64);
         for slot in 0..4 {
             let index = table.find_or_insert(slot);
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rolled_back_takes_its_old_place_in_the_order() {
+    fn a_rolled_back_slot_returns_to_its_old_position_in_the_dirty_order() {
         let mut table = SlotTable::new(64);
         for slot in 0..5 {
             let index = table.find_or_insert(slot);

@@ -13,7 +13,7 @@ pub(crate) struct DestageRound {
     /// Bytes that the round has sent.
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
-    pub rotten: Vec<(u64, LogAddress)>,
+    pub corrupt: Vec<(u64, LogAddress)>,
     /// The flush of the previous round has failed. This round sends no more writes, and those that it has
     /// sent are rolled back.
     pub is_void: bool,
@@ -22,7 +22,7 @@ pub(crate) struct DestageRound {
 impl DestageRound {
     /// Makes the round of the epoch that ends with segment `cut`.
     pub fn new(cut: u64) -> Self {
-        Self { cut, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new(), is_void: false }
+        Self { cut, in_flight: Vec::new(), sent_bytes: 0, corrupt: Vec::new(), is_void: false }
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_map_of_slots_to_cells() {
+    fn the_index_maps_slots_to_cells() {
         let mut rng = Rng::new(7);
         let (mut index, mut map) = (TierIndex::new(100), HashMap::new());
         for _ in 0..20_000 {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_have_short_chains() {
+    fn adjacent_slots_give_short_hash_chains() {
         let mut index = TierIndex::new(1 << 16);
         (0..1 << 16).for_each(|slot| index.insert(slot + (1 << 30), slot as u32));
         let longest = (0..1 << 16).map(|place: usize| {

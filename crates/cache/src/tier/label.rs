@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn a_label_is_decoded_as_it_was_encoded() {
         let label = TierLabel { instance: InstanceId([7; 16]), is_sealed: true };
         let mut blocks = vec![0; 2 * SLOT_BYTES];
         assert_eq!(TierLabel::decode(&blocks), Err(NoLabel::Blank));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn something_else_on_the_disk_is_not_blank() {
+    fn a_disk_with_other_data_is_not_blank() {
         let mut blocks = vec![0; 32 * SLOT_BYTES];
         blocks[31 * SLOT_BYTES] = 1;
         assert_eq!(TierLabel::decode(&blocks), Err(NoLabel::Other));

@@ -56,7 +56,7 @@ struct TierCounts {
     admitted: u64,
     /// Slots that were not admitted because the disk was too slow.
     dropped: u64,
-    rotten: u64,
+    corrupt: u64,
 }
 
 /// A tier in use.
@@ -127,7 +127,7 @@ impl Tiered {
             bytes: tier.map_or(0, |tier| u64::from(tier.index.cells()) * SLOT_BYTES as u64),
             admitted_slots: self.counts.admitted,
             dropped_slots: self.counts.dropped,
-            rotten_slots: self.counts.rotten,
+            rotten_slots: self.counts.corrupt,
             error: match &self.standing {
                 TierStatus::Failed(error) => Some(error.to_string()),
                 _ => None,
@@ -240,9 +240,9 @@ impl Tiered {
                 // overwritten.
                 _ if !is_current => is_whole = false,
                 _ => {
-                    self.counts.rotten += 1;
+                    self.counts.corrupt += 1;
                     is_whole = false;
-                    if self.counts.rotten == 1 {
+                    if self.counts.corrupt == 1 {
                         tracing::warn!(
                             slot = find.slot,
                             "read tier: checksum mismatch, read from the far volume instead; \
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_taken_in_with_its_page_as_long_as_there_is_room() {
+    fn an_evicted_slot_is_admitted_with_its_page_while_the_buffer_has_room() {
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(FIRST_BLOCK + 640) };
         let disk = TierDisk::new(Arc::new(MemVolume::new(geometry)), None).expect("memory");
         let mut tiered = Tiered::default();

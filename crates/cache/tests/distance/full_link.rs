@@ -29,7 +29,7 @@ async fn the_default_settings_fill_a_gigabit_over_a_round_trip_of_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn destage_leaves_a_quarter_of_the_calls_of_the_far_side_to_hosts() {
+async fn destage_leaves_a_quarter_of_the_calls_of_the_far_volume_to_hosts() {
     let (most, _) = drained(|wire| wire.with_most_calls(16)).await;
     let longest = 256 << 10;
     assert!(most > 0 && most <= 12 * longest, "{most} bytes in twelve calls");

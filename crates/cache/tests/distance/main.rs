@@ -134,7 +134,7 @@ async fn a_small_cache_hides_delay_at_the_host_and_not_at_the_disks() {
 /// Figure 6: with the larger cache the host keeps its speed on a busy link. With the small cache the
 /// link limits it, as without a cache.
 #[tokio::test(start_paused = true)]
-async fn a_larger_cache_hides_a_busier_line() {
+async fn a_larger_cache_hides_a_busier_link() {
     let host = Host::with_large_buffers();
     let at = async |place, load| measure(host, place, ROUTERS, left(load)).await;
     for (place, least, most) in [

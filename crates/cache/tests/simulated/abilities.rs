@@ -32,7 +32,7 @@ async fn open(settings: Settings, lower: &Arc<AbilityProbe>) -> Arc<Cache> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_passes_questions_of_space_size_and_claim() {
+async fn a_cache_passes_queries_of_space_size_and_claim() {
     let lower = probe();
     let cache = open(settings(), &lower).await;
     let expected = [
@@ -47,7 +47,7 @@ async fn a_cache_passes_questions_of_space_size_and_claim() {
 /// Other gateways may have written blocks that the node reports as unmapped, so the cache must not use the
 /// node's answer.
 #[tokio::test(start_paused = true)]
-async fn a_shared_cache_answers_questions_of_space_itself() {
+async fn a_shared_cache_answers_queries_of_space_itself() {
     let lower = probe();
     let cache = open(Settings { shares: true, ..settings() }, &lower).await;
     let shared = Coherent::new(cache, lower.clone());
@@ -58,7 +58,7 @@ async fn a_shared_cache_answers_questions_of_space_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_of_a_common_cache_passes_questions_of_space_and_size() {
+async fn a_volume_of_a_common_cache_passes_queries_of_space_and_size() {
     let lower = probe();
     let member = CommonMember { name: "probe".into(), key: 1, lower: lower.clone() };
     let opened = Cache::open_common(settings(), vec![member], log(), None).await;

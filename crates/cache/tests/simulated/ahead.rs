@@ -171,7 +171,7 @@ async fn no_roll_back_is_sent_before_every_write_that_followed_was_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_follows_a_flush_while_destage_is_paused() {
+async fn no_round_follows_a_flush_while_destage_is_paused() {
     let (gateway, cache) = with_backlog(true).await;
     cache.resume();
     until(&gateway, |calls| count(calls, "write") > 0).await;
@@ -225,7 +225,7 @@ fn check_bypassed(calls: &[Call]) {
 /// the log and the new round is abandoned. The far volume must roll it back before any write bypasses the log;
 /// otherwise the stable write would make a part of the round stable.
 #[tokio::test(start_paused = true)]
-async fn a_call_past_the_log_counts_no_part_of_a_round_that_had_to_be_given_up() {
+async fn a_bypassing_write_makes_no_part_of_an_abandoned_round_stable() {
     let (gateway, cache, faults) = with_failing_log(|_| ()).await;
     cache.resume();
     until(&gateway, |calls| followed(calls) >= 2).await;
@@ -242,7 +242,7 @@ async fn a_call_past_the_log_counts_no_part_of_a_round_that_had_to_be_given_up()
 
 /// If a flush fails, the round that was begun during it stops in the middle.
 #[tokio::test(start_paused = true)]
-async fn after_a_failed_flush_the_round_that_followed_sends_nothing_more() {
+async fn after_a_failed_flush_the_round_begun_during_it_sends_nothing_more() {
     let (gateway, cache) = with_backlog(true).await;
     gateway.far.fail_next_flush();
     gateway.far.set_delay(ROUND_TRIP * 20);
@@ -266,7 +266,7 @@ async fn after_a_failed_flush_the_round_that_followed_sends_nothing_more() {
 /// A piece of a round must not be flushed after the flush of the previous round has failed: it would be stable without
 /// that round.
 #[tokio::test(start_paused = true)]
-async fn a_piece_of_a_round_is_not_flushed_after_the_flush_before_has_failed() {
+async fn a_piece_of_a_round_is_not_flushed_after_the_previous_flush_has_failed() {
     let (gateway, cache) = with_backlog(true).await;
     gateway.far.set_epoch_blocks(16 * 8);
     // The writes of the piece are answered before the flush is.
@@ -288,7 +288,7 @@ async fn a_piece_of_a_round_is_not_flushed_after_the_flush_before_has_failed() {
 /// A write that bypasses the log must not make a part of a round stable, and it must not wait until destage has sent
 /// everything.
 #[tokio::test(start_paused = true)]
-async fn a_call_past_the_log_comes_between_two_rounds() {
+async fn a_bypassing_write_is_sent_between_two_rounds() {
     let (gateway, cache, faults) = with_failing_log(|gateway| {
         // With short runs, a round takes several round trips.
         gateway.settings.destage_in_flight = 16;
@@ -337,7 +337,7 @@ async fn a_round_in_pieces_waits_for_the_flush_that_it_follows() {
 
 /// The log keeps the versions that a round needs until its flush is answered, also while the next round is being sent.
 #[tokio::test(start_paused = true)]
-async fn what_was_overwritten_since_is_sent_again_as_it_was() {
+async fn a_failed_round_is_sent_again_with_versions_that_are_overwritten_since() {
     let (gateway, cache) = with_backlog(true).await;
     // These writes belong to later epochs, so no round may send them yet.
     for slot in 0..SLOTS {

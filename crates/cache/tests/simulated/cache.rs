@@ -14,7 +14,7 @@ use volume::{Durability, Error, Extent, Geometry, Lba, Volume};
 const LOG: u64 = 4096;
 
 #[tokio::test(start_paused = true)]
-async fn what_was_written_is_read() {
+async fn a_read_returns_written_data() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.open().await;
     write(&cache, 3, 1, 20).await.unwrap();
@@ -25,7 +25,7 @@ async fn what_was_written_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_only_in_the_log_is_mapped() {
+async fn data_that_is_only_in_the_log_is_reported_as_mapped() {
     let gateway = Gateway::new(LOG);
     gateway.far.poke(160, vec![9; 4096]).await;
     let cache = gateway.open().await;
@@ -35,10 +35,10 @@ async fn what_is_only_in_the_log_is_mapped() {
     assert_eq!(runs, [(3, false), (8, true), (72, false), (8, true), (9, false)]);
 }
 
-/// A host that is told "unmapped" would not read blocks that the new owner of the claim has
+/// A host that receives "unmapped" would not read blocks that the new owner of the claim has
 /// written. A fenced cache must therefore refuse the query as it refuses reads.
 #[tokio::test(start_paused = true)]
-async fn who_is_shut_out_says_nothing_of_what_is_mapped() {
+async fn a_fenced_cache_refuses_allocation_queries() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.open().await;
     let extent = Extent { lba: Lba(0), blocks: 8 };
@@ -64,7 +64,7 @@ async fn part_of_a_slot_is_written_without_reading_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_written_sectors_go_down() {
+async fn only_written_sectors_are_destaged() {
     let gateway = Gateway::new(LOG);
     gateway.far.poke(0, vec![9; 4096]).await;
     let cache = gateway.start().await;
@@ -102,7 +102,7 @@ async fn an_aborted_write_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_log_disk_is_told_to_writers_and_tried_again() {
+async fn a_failing_log_disk_fails_writes_and_is_tried_again() {
     let mut gateway = Gateway::new(LOG);
     let disk = Far::new(Geometry { block_size: 4096, ..Geometry::with_blocks(LOG) });
     gateway.log = disk.clone();
@@ -122,7 +122,7 @@ async fn a_failing_log_disk_is_told_to_writers_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_the_far_side_away_writes_go_on_until_the_log_is_full_and_none_is_lost() {
+async fn with_the_far_volume_unreachable_writes_continue_until_the_log_is_full_and_none_is_lost() {
     let mut gateway = Gateway::new(1200);
     gateway.settings.busy_after_ms = 0;
     let cache = gateway.start().await;
@@ -150,7 +150,7 @@ async fn with_the_far_side_away_writes_go_on_until_the_log_is_full_and_none_is_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_gives_up() {
+async fn with_a_full_log_writes_are_refused_before_calls_on_a_lost_link_time_out() {
     let mut gateway = Gateway::new(1200).relaxed();
     gateway.settings.busy_after_ms = 0;
     let cache = gateway.open().await;
@@ -165,7 +165,7 @@ async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_g
     gateway.far.set_delay(Duration::from_secs(15));
     let lost = Instant::now();
     let mut held = Box::pin(write(&cache, 0, 2, 8));
-    assert!(futures_util::poll!(&mut held).is_pending(), "nobody knows yet");
+    assert!(futures_util::poll!(&mut held).is_pending(), "the lost link is not noticed yet");
     let overlapping = write(&cache, 0, 3, 8).await;
     assert!(matches!(overlapping, Err(Error::Busy(_))), "{overlapping:?}");
     let waited = lost.elapsed();
@@ -183,7 +183,7 @@ async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_g
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_lower_volume_that_answers_is_not_away() {
+async fn a_slow_lower_volume_that_answers_is_not_unreachable() {
     let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.open().await;
     let mut slot = 0;
@@ -283,7 +283,7 @@ async fn memory_is_never_exceeded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn small_discards_go_through_the_log_and_large_ones_past_it() {
+async fn small_discards_go_through_the_log_and_large_ones_bypass_it() {
     let gateway = Gateway::new(LOG).relaxed();
     gateway.far.poke(0, vec![9; 16 << 20]).await;
     let cache = gateway.start().await;
@@ -306,7 +306,7 @@ async fn small_discards_go_through_the_log_and_large_ones_past_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_discard_that_meets_a_restarted_far_side_is_done_again() {
+async fn a_discard_is_repeated_if_the_far_volume_restarts_during_it() {
     let gateway = Gateway::new(LOG).relaxed();
     gateway.far.poke(0, vec![9; 16 << 20]).await;
     let cache = gateway.open().await;
@@ -359,7 +359,7 @@ async fn destage_goes_on_after_a_discard_of_all_that_was_dirty() {
 /// A far volume reports lost writes once, to the next flush. The test lets the flush of a discard
 /// receive the report. The round whose writes were lost must send them again all the same.
 #[tokio::test(start_paused = true)]
-async fn a_loss_told_to_a_discard_is_not_kept_from_the_round() {
+async fn a_loss_reported_to_the_flush_of_a_discard_makes_the_round_send_again() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.destage_in_flight = 1;
     gateway.far.set_delay(Duration::from_millis(10));
@@ -409,7 +409,7 @@ async fn write_around_is_stable_below_and_only_forgotten_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn immediate_report_waits_for_the_log_only_when_told() {
+async fn immediate_report_waits_for_the_log_only_for_stable_writes_and_flushes() {
     let mut gateway = Gateway::new(LOG).with_nvram();
     gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
@@ -454,7 +454,7 @@ async fn a_clean_stop_leaves_dirty_data_safe_in_the_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_in_time_though_the_far_side_hangs() {
+async fn a_stop_ends_in_time_though_the_far_volume_hangs() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();

@@ -99,7 +99,7 @@ async fn fill(cache: &Cache, slots: u64) -> Option<Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_between_two_flushes_is_refused_until_one_comes() {
+async fn an_epoch_that_is_too_large_is_refused_until_the_next_flush() {
     let mut gateway = Gateway::new(1200);
     gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
@@ -113,7 +113,7 @@ async fn what_does_not_fit_between_two_flushes_is_refused_until_one_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_between_two_flushes_is_split_if_settings_say_so() {
+async fn an_epoch_that_is_too_large_is_split_if_settings_say_so() {
     let mut gateway = Gateway::new(1200);
     gateway.settings.report = WriteMode::AtFlush;
     gateway.settings.too_large = OversizedEpoch::Split;

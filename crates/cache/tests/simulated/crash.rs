@@ -148,7 +148,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
 /// Regression: the write of the second superblock failed in the middle, and the next write began with the first copy.
 /// A crash during that write left both copies damaged.
 #[test]
-fn a_superblock_whose_write_failed_is_written_before_the_whole_one() {
+fn a_superblock_copy_whose_write_failed_is_rewritten_before_the_intact_copy() {
     crash_everywhere(&Script::new(167)).unwrap();
 }
 
@@ -201,7 +201,7 @@ fn noticed(mutation: Mutation, first: u64) -> Option<u64> {
 /// Leaves out each sync on which the cache relies, one at a time, and injects other faults. The simulator must notice
 /// each of them; otherwise it would not notice such a bug.
 #[test]
-fn every_sync_that_is_left_out_is_noticed() {
+fn every_omitted_sync_is_detected() {
     // Start with a seed that is known to notice the fault, to save time.
     let all = [
         (Mutation::LogNotStable, 2),

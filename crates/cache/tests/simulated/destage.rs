@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 const LOG: u64 = 4096;
 
 #[tokio::test(start_paused = true)]
-async fn adjacent_slots_go_down_as_one_run_and_overwritten_ones_once() {
+async fn adjacent_slots_are_destaged_as_one_run_and_overwritten_slots_once() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     for version in 1..=5 {
@@ -26,7 +26,7 @@ async fn adjacent_slots_go_down_as_one_run_and_overwritten_ones_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_round_the_far_volume_is_what_the_near_one_was_at_its_cut() {
+async fn after_a_round_the_far_volume_has_the_versions_from_the_start_of_the_round() {
     let gateway = Gateway::new(LOG);
     gateway.far.set_delay(Duration::from_millis(50));
     let cache = gateway.open().await;

@@ -29,7 +29,7 @@ async fn has(cache: &Cache, blocks: u64) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_new_is_used_while_the_rest_is() {
+async fn new_blocks_are_usable_while_the_volume_is_in_use() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     write(&cache, BLOCKS - 8, 1, 8).await.unwrap();
@@ -54,7 +54,7 @@ async fn what_is_new_is_used_while_the_rest_is() {
 /// The former end of the volume is inside of a slot. After the growth, all sectors of the slot must be
 /// usable.
 #[tokio::test(start_paused = true)]
-async fn a_slot_that_was_cut_short_becomes_whole() {
+async fn a_partial_last_slot_becomes_whole_when_the_volume_grows() {
     for (known, zeros) in [(false, false), (true, false), (true, true)] {
         let mut gateway = Gateway::new(LOG);
         gateway.far = Far::new(Geometry::with_blocks(BLOCKS + 3));
@@ -83,7 +83,7 @@ async fn a_slot_that_was_cut_short_becomes_whole() {
 /// treat its copy as the content of the whole slot: the sectors behind the former end are unknown to the
 /// log, to memory and to the tier, and must be read from the far volume.
 #[tokio::test(start_paused = true)]
-async fn what_is_dirty_of_a_slot_that_was_cut_short_is_not_taken_for_the_rest() {
+async fn dirty_data_of_a_partial_last_slot_does_not_hide_its_new_sectors() {
     for (is_read, is_discarded) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut gateway = Gateway::new(LOG);
         gateway.settings.dram_bytes = 256 << 10;
@@ -116,7 +116,7 @@ async fn what_is_dirty_of_a_slot_that_was_cut_short_is_not_taken_for_the_rest() 
         assert_eq!(
             crate::support::gateway::first_bytes(&there),
             expected,
-            "{how}, at the far side"
+            "{how}, at the far volume"
         );
         // In the second round the slot has left memory and is read from the tier.
         for round in 0..2 {

@@ -53,7 +53,7 @@ const fn segment(number: u64) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_index_tells_of_is_not_read() {
+async fn recovery_does_not_read_segments_that_the_index_describes() {
     let gateway = killed().await;
     // Overwrite the headers of all indexed segments: recovery must not need them.
     for number in 1..=16 {
@@ -66,7 +66,7 @@ async fn what_the_index_tells_of_is_not_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frame_goes_with_the_segments_it_tells_of() {
+async fn an_index_frame_is_freed_with_the_segments_that_it_describes() {
     let gateway = killed().await;
     let cache = gateway.start().await;
     // Write many times the capacity of the index, with a tail that follows.
@@ -86,7 +86,7 @@ async fn a_frame_goes_with_the_segments_it_tells_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_segments_than_the_index_has_places_for_are_recovered_all_the_same() {
+async fn more_segments_than_the_index_can_describe_are_recovered() {
     let gateway = killed().await;
     let cache = gateway.open().await;
     for round in 0..10u8 {
@@ -101,7 +101,7 @@ async fn more_segments_than_the_index_has_places_for_are_recovered_all_the_same(
 }
 
 #[tokio::test(start_paused = true)]
-async fn rotten_data_under_the_index_is_found_when_it_is_read() {
+async fn corrupt_data_of_an_indexed_segment_is_detected_when_it_is_read() {
     let gateway = killed().await;
     // Damage the data of segment 13, which holds the newest version of slot 2.
     change(&gateway.log, segment(13) + 1, |block| block[100] ^= 1).await;
@@ -130,7 +130,7 @@ async fn rotten_data_under_the_index_is_found_when_it_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scrub_looks_at_what_was_overwritten_and_has_yet_to_go_down() {
+async fn a_scrub_checks_overwritten_slots_that_are_not_destaged_yet() {
     let gateway = killed().await;
     let cache = gateway.open().await;
     gateway.far.set_failing(true);
@@ -170,7 +170,7 @@ async fn a_frame_that_was_not_found_is_never_believed_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_index_knows_of_and_the_log_lacks_is_missed() {
+async fn a_segment_that_the_index_implies_and_the_log_lacks_is_reported_missing() {
     let gateway = Gateway { memory: None, ..killed().await };
     // Forge the index so that no frame describes the first four segments, and erase one of these.
     change(&gateway.log, segment(1), |block| block.fill(0)).await;
@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn damage_to_the_index_costs_time_alone(
+    fn damage_to_the_index_costs_only_time(
         damage in prop::collection::vec((INDEX, any::<[u8; 8]>(), 0..4088usize), 1..8),
     ) {
         block_on(async {

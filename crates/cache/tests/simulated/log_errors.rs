@@ -44,11 +44,11 @@ async fn writes_fail_as_long_as_the_log_disk_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
+async fn with_write_through_slots_that_are_not_in_the_log_are_written_to_the_far_volume() {
     let (gateway, cache, faults) = failing(LogErrorPolicy::WriteThrough).await;
     cache.admit(4096).unwrap();
     write(&cache, 80, 3, 8).await.unwrap();
-    assert_eq!(far(&gateway, 80).await, 3, "stable at the far side when it is answered");
+    assert_eq!(far(&gateway, 80).await, 3, "stable at the far volume when it is answered");
     assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
     cache.discard(Extent { lba: Lba(88), blocks: 16 }).await.unwrap();
     // These slots are in the log or queued for it. If a write bypassed the log, recovery could bring the older
@@ -73,7 +73,7 @@ async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
 /// sent before it. During a round these are a part of the round. Such a write must therefore not be sent during a
 /// round.
 #[tokio::test(start_paused = true)]
-async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
+async fn a_bypassing_write_does_not_make_a_part_of_a_round_stable() {
     let (gateway, cache, _faults) = failing(LogErrorPolicy::WriteThrough).await;
     gateway.far.set_epoch_blocks(8000);
     gateway.far.set_delay(Duration::from_millis(10));
@@ -107,7 +107,7 @@ async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
 /// A write that bypasses the log waits for the end of a round. While destage is paused, the round does not end, so
 /// the round must be abandoned.
 #[tokio::test(start_paused = true)]
-async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
+async fn a_paused_round_is_abandoned_for_a_bypassing_write() {
     let mut gateway = Gateway::new(1000);
     let fault = FaultVolume::new(Arc::clone(&gateway.log));
     let faults = Arc::clone(fault.faults());
@@ -140,7 +140,7 @@ async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
 /// Destage continues although the log disk fails writes. The destaged data stays dirty, because the tail of the log
 /// cannot be moved.
 #[tokio::test(start_paused = true)]
-async fn destage_goes_on_and_what_it_sent_stays_dirty() {
+async fn destage_continues_with_a_failed_log_and_sent_data_stays_dirty() {
     let (gateway, cache, _faults) = failing(LogErrorPolicy::WriteThrough).await;
     tokio::spawn(cache.run());
     sleep(Duration::from_secs(60)).await;
@@ -168,7 +168,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_log_acknowledges_nothing_and_goes_down_at_once() {
+async fn a_lost_log_acknowledges_nothing_and_is_destaged_at_once() {
     let gateway = lazy();
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
@@ -194,7 +194,7 @@ async fn a_lost_log_acknowledges_nothing_and_goes_down_at_once() {
 /// Writes that wait for the log when it is lost fail, although the open file may still get them. Writes that were
 /// acknowledged from the NVRAM are destaged.
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
+async fn writes_that_wait_for_a_log_fail_when_it_is_lost() {
     for report in [WriteMode::AfterComplete, WriteMode::Immediate] {
         let mut gateway = lazy().with_nvram();
         let fault = FaultVolume::new(Arc::clone(&gateway.log));
@@ -222,7 +222,7 @@ async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
 
 /// Regression: each flush failed before it ended the epoch, so later writes stayed in the lost log for ever.
 #[tokio::test(start_paused = true)]
-async fn what_was_not_flushed_when_the_log_was_lost_goes_down_with_the_next_flush() {
+async fn unflushed_writes_of_a_lost_log_are_destaged_with_the_next_flush() {
     let mut gateway = lazy();
     gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
@@ -270,7 +270,7 @@ async fn sent(gateway: &Gateway) -> (Vec<u64>, Vec<u64>) {
 
 /// Regression: the newest slots were destaged from memory, and reads of them failed once memory had evicted them.
 #[tokio::test(start_paused = true)]
-async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_dirty() {
+async fn slots_sent_from_a_truncated_log_are_read_from_the_far_volume_and_only_the_rest_is_dirty() {
     for (policy, epoch_blocks) in [
         (LogErrorPolicy::StopWrites, 0),
         (LogErrorPolicy::StopWrites, 512),
@@ -318,7 +318,7 @@ async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_
 
 /// A slot is not clean before it is stable at the far volume, which may lose it until then.
 #[tokio::test(start_paused = true)]
-async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable() {
+async fn slots_sent_from_a_truncated_log_are_dirty_until_the_far_volume_has_flushed() {
     let mut gateway = lazy();
     gateway.far.fail_flushes(u32::MAX);
     let cache = cut_short(&mut gateway, 100).await;
@@ -338,22 +338,22 @@ async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable(
 /// If a slot of an epoch is corrupt in the log and the next epoch writes it again, both epochs are destaged as one.
 /// Regression: slots that only the first epoch writes were missing, and the log freed them.
 #[tokio::test(start_paused = true)]
-async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
+async fn flushed_writes_are_destaged_when_another_write_of_their_epoch_is_corrupt() {
     let mut gateway = Gateway::new(1000);
     gateway.settings.report = WriteMode::AtFlush;
     gateway.settings.destage_in_flight = 1;
     gateway.settings.destage_run_bytes = 4096;
     let cache = gateway.start().await;
     gateway.far.set_delay(Duration::from_secs(2));
-    let (first, rotten, kept) = (0, 80, 160);
-    for (lba, byte) in [(first, 1), (rotten, 2), (kept, 3)] {
+    let (first, corrupt, kept) = (0, 80, 160);
+    for (lba, byte) in [(first, 1), (corrupt, 2), (kept, 3)] {
         write(&cache, lba, byte, 8).await.unwrap();
     }
     cache.flush().await.unwrap();
     gateway.far.take_calls();
     until("a round", || gateway.far.take_calls().contains(&("write", first, 8))).await;
     // While the first epoch is destaged, write the next one and an open one after it.
-    write(&cache, rotten, 4, 8).await.unwrap();
+    write(&cache, corrupt, 4, 8).await.unwrap();
     cache.flush().await.unwrap();
     write(&cache, kept, 5, 8).await.unwrap();
     sleep(Duration::from_millis(100)).await;
@@ -371,7 +371,7 @@ async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
     gateway.far.set_delay(Duration::ZERO);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(cache.statistics().destage.dirty_slots, 1, "the open epoch");
-    assert_eq!(far(&gateway, rotten).await, 4);
+    assert_eq!(far(&gateway, corrupt).await, 4);
     assert_eq!(far(&gateway, kept).await, 3);
     let beside =
         cache.extensions().read_flushed(Extent { lba: Lba(kept), blocks: 8 }).await.unwrap();

@@ -66,7 +66,7 @@ async fn rot(half: &Stack, number: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
+async fn hosts_see_no_error_when_a_mirror_leg_is_lost_and_replaced() {
     let halves = halves().await;
     let (mut gateway, cache) = gateway(&halves).await;
     halves.faults[0]
@@ -96,7 +96,7 @@ async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rotten_block_is_mended_when_it_is_read() {
+async fn a_corrupt_block_is_repaired_when_it_is_read() {
     let halves = halves().await;
     let (gateway, cache) = gateway(&halves).await;
     // Open the cache again, so that its memory is empty. With the index, an opening does not read the data of
@@ -121,7 +121,7 @@ async fn a_rotten_block_is_mended_when_it_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn segments_that_have_rotted_in_one_half_are_mended_by_recovery() {
+async fn segments_that_are_corrupt_on_one_leg_are_repaired_by_recovery() {
     let halves = halves().await;
     let (gateway, cache) = gateway(&halves).await;
     drop(cache);
@@ -133,7 +133,7 @@ async fn segments_that_have_rotted_in_one_half_are_mended_by_recovery() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
+async fn a_scrub_repairs_blocks_that_are_not_read_and_reports_lost_ones() {
     let halves = halves().await;
     let (gateway, cache) = gateway(&halves).await;
     rot(&halves.memory[1], 3).await;
@@ -167,12 +167,12 @@ async fn rot_block(half: &Stack, block: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
+async fn after_a_crash_the_intact_copy_is_kept_on_whichever_leg_it_is() {
     for index_segments in [0, 1] {
-        for rotten in [0, 1] {
+        for corrupt in [0, 1] {
             // A superblock; header and data of a segment in the middle; header and data of the last one.
             for block in [0, 6, 7, 20, 21] {
-                let case = format!("index {index_segments}, half {rotten}, block {block}");
+                let case = format!("index {index_segments}, leg {corrupt}, block {block}");
                 let halves = halves().await;
                 let mut gateway = Gateway::new(LOG);
                 gateway.log = Arc::clone(&halves.mirror) as Stack;
@@ -184,9 +184,9 @@ async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
                     write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
                 }
                 drop(cache);
-                rot_block(&halves.memory[rotten], block).await;
+                rot_block(&halves.memory[corrupt], block).await;
                 if block == 0 {
-                    rot_block(&halves.memory[rotten], 1).await;
+                    rot_block(&halves.memory[corrupt], 1).await;
                 }
                 // The labels of the mirror mark the region as dirty.
                 let again = Mirror::open(halves.memory.clone().map(Some), [7; 16], false).await;
@@ -308,7 +308,7 @@ async fn a_crash_at_any_moment_of_another_size_loses_nothing_and_leaves_a_mirror
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_that_is_lost_while_the_log_gets_another_size_is_replaced_after_that() {
+async fn a_leg_that_is_lost_during_a_resize_can_be_replaced_afterwards() {
     for (lost, operations) in (0..2).flat_map(|lost| (0..25).map(move |n| (lost, n))) {
         let halves = halves_of(LARGE).await;
         halves.mirror.resize(SMALL).await.unwrap();
@@ -354,7 +354,7 @@ async fn copy_of(half: &Stack) -> Vec<u8> {
 /// If one mirror leg is restored from an older copy, the other leg repairs it. If both are restored, the log
 /// must be refused.
 #[tokio::test(start_paused = true)]
-async fn halves_that_are_put_back_from_a_copy_lose_nothing_or_are_refused() {
+async fn legs_restored_from_an_older_copy_lose_nothing_or_are_refused() {
     for put_back in [&[0][..], &[1], &[0, 1]] {
         let halves = halves().await;
         let confirmed = Confirmed::default();

@@ -91,7 +91,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_lost_gateway_leaves_a_past_and_a_lost_node_nothing_lost() {
+fn a_lost_gateway_leaves_a_consistent_prefix_and_a_lost_node_loses_nothing() {
     if let Some(seed) = number("FOREBAY_CRASH_SEED") {
         let trial = Trial::new(seed);
         println!("{trial:#?}");
@@ -152,7 +152,7 @@ fn is_noticed(wrong: Wrong, first: u64) -> bool {
 }
 
 #[test]
-fn every_sync_and_every_rule_that_is_left_out_is_noticed() {
+fn every_omitted_sync_and_rule_is_detected() {
     // Start with a seed that is known to notice the fault, to save time.
     let all = [
         (Wrong::Gateway(Mutation::LogNotStable), 1),

@@ -16,7 +16,7 @@ use sim::Rng;
 use volume::{Durability, Extent, FaultCallKind, FaultRule, Lba, Stack, Symptom, Volume};
 
 #[tokio::test(start_paused = true)]
-async fn with_it_a_write_is_stable_at_once_and_there_after_a_power_cut() {
+async fn with_nvram_that_survives_a_power_cut_a_write_is_stable_at_once() {
     for seed in 0..10 {
         let mut site = Site::new(NvramSurvival::PowerLoss);
         let cache = site.gateway.open().await;
@@ -42,7 +42,7 @@ async fn with_it_a_write_is_stable_at_once_and_there_after_a_power_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_it_a_flush_waits_for_the_log_disk() {
+async fn with_nvram_that_does_not_survive_a_power_cut_a_flush_waits_for_the_log_disk() {
     let site = Site::new(NvramSurvival::Restart);
     let cache = site.gateway.open().await;
     assert!(cache.geometry().volatile_cache);
@@ -94,7 +94,7 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
 /// The NVRAM is put back from an older copy and the loss is accepted. The older data in it must not replace the
 /// newer data at the far volume.
 #[tokio::test(start_paused = true)]
-async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_since() {
+async fn an_older_nvram_with_accepted_loss_replaces_no_newer_destaged_data() {
     let mut gateway = Gateway::new(1024).with_nvram();
     gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.start().await;
@@ -114,7 +114,7 @@ async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_s
 /// The log disk hangs, so no segment in it shows that the older NVRAM lacks writes. The stored numbers of
 /// confirmed writes must show it.
 #[tokio::test(start_paused = true)]
-async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_written_since() {
+async fn an_older_nvram_is_refused_by_confirmed_numbers_though_no_segment_was_written_since() {
     for (survives, how) in [
         (NvramSurvival::Restart, "a second later"),
         (NvramSurvival::PowerLoss, "a second later"),
@@ -208,7 +208,7 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
 /// After a power failure, an NVRAM that was not declared to survive one has pages of any age. A start must not be
 /// refused for that, and must leave a consistent prefix. Regression: 38 of 50 starts were refused.
 #[tokio::test(start_paused = true)]
-async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_prefix() {
+async fn an_nvram_that_need_not_survive_a_reboot_does_not_block_a_start_and_leaves_a_prefix() {
     for seed in 0..40 {
         let mut random = Rng::new(seed);
         let mut site = Site::new(NvramSurvival::Restart);
@@ -345,7 +345,7 @@ async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
 }
 
 #[test]
-fn with_it_a_synced_file_has_every_byte_that_was_written() {
+fn a_synced_nvram_file_has_every_written_byte() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nvram");
     let mut file = MappedFile::open(&path, 65536).unwrap().synced().unwrap();
@@ -362,7 +362,7 @@ fn with_it_a_synced_file_has_every_byte_that_was_written() {
 /// The kernel marks a page as clean even if it could not write it to the disk for an earlier process. An opening
 /// must therefore write every page again. The test detects this by the modification time of the file.
 #[test]
-fn what_is_found_in_a_synced_file_is_written_anew() {
+fn an_opening_writes_every_page_of_a_synced_file_again() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("nvram");
     let mut file = MappedFile::open(&path, 65536).unwrap().synced().unwrap();

@@ -105,7 +105,7 @@ async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_it_fails_every_write_waits_for_the_log_disk() {
+async fn when_the_nvram_fails_every_write_waits_for_the_log_disk() {
     let site = Site::new(NvramSurvival::PowerLoss);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
@@ -135,7 +135,7 @@ async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_fails_at_the_opening_is_not_used() {
+async fn the_start_is_refused_if_the_nvram_fails_at_the_opening() {
     let site = Site::new(NvramSurvival::PowerLoss);
     let left = Arc::new(AtomicUsize::new(100));
     let refused = open_with(&site.gateway, Failing::new(&left)).await.err();
@@ -145,7 +145,7 @@ async fn one_that_fails_at_the_opening_is_not_used() {
 /// If a write to the NVRAM fails, the NVRAM keeps the older version until the log has the newer one. Regression:
 /// the older version's slot was freed although the newer one was not stable.
 #[tokio::test(start_paused = true)]
-async fn what_was_acknowledged_before_it_failed_outlasts_a_power_cut() {
+async fn writes_acknowledged_before_the_nvram_failed_survive_a_power_cut() {
     // A write to the cache makes three writes to the memory: data, slot header, and the older version's release.
     for (writes, seed) in (0..8).flat_map(|writes| (0..20).map(move |seed| (writes, seed))) {
         let mut random = Rng::new(seed);

@@ -41,7 +41,7 @@ async fn put_back(gateway: &mut Gateway) -> Confirmed {
     write(&cache, 0, 2, 8).await.unwrap();
     cache.flush().await.unwrap();
     drop(cache);
-    assert_eq!(contents(gateway).await[0], 2, "the log itself is let in");
+    assert_eq!(contents(gateway).await[0], 2, "the log itself is accepted");
     set_block(&gateway.log, 0, copy).await;
     confirmed
 }
@@ -96,7 +96,7 @@ async fn a_copy_of_a_log_is_refused_after_a_reboot_that_its_nvram_does_not_survi
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_confirmed_is_stable_a_second_later_and_an_idle_log_needs_no_disk() {
+async fn confirmed_numbers_are_stable_within_a_second_and_an_idle_log_writes_none() {
     let store = Arc::new(Synced(Confirmed::default(), AtomicUsize::new(0)));
     let mut gateway = Gateway::new(LOG);
     gateway.settings.confirmed_in = Some(ConfirmedIn(store.clone()));
@@ -109,7 +109,7 @@ async fn what_was_confirmed_is_stable_a_second_later_and_an_idle_log_needs_no_di
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_copy_whose_loss_is_accepted_counts_from_there() {
+async fn an_older_copy_with_accepted_loss_lowers_the_confirmed_number() {
     let mut gateway = Gateway::new(LOG);
     let confirmed = put_back(&mut gateway).await;
     let newest = confirmed.last().logged;
@@ -121,7 +121,7 @@ async fn an_older_copy_whose_loss_is_accepted_counts_from_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_that_goes_on_is_never_behind_what_it_has_confirmed() {
+async fn a_log_in_use_never_lacks_a_write_that_it_has_confirmed() {
     for report in [WriteMode::AfterComplete, WriteMode::AtFlush, WriteMode::Immediate] {
         let confirmed = Confirmed::default();
         let mut gateway = Gateway::new(LOG).with_nvram();
@@ -148,7 +148,7 @@ async fn a_log_that_goes_on_is_never_behind_what_it_has_confirmed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_of_confirmed_writes_that_cannot_be_used_is_not_taken_for_none() {
+async fn an_unreadable_record_of_confirmed_writes_is_not_treated_as_an_empty_one() {
     struct Damaged;
     impl ConfirmedStore for Damaged {
         fn recall(&self, _: InstanceId) -> Result<Option<ConfirmedWrites>, String> {

@@ -36,7 +36,7 @@ async fn a_pause_keeps_the_link_free_and_writes_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_in_the_middle_of_a_round_lets_arrive_what_is_on_its_way() {
+async fn a_pause_in_the_middle_of_a_round_lets_writes_in_flight_finish() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.destage_in_flight = 2;
     gateway.settings.destage_run_bytes = 4096;
@@ -64,7 +64,7 @@ async fn a_pause_in_the_middle_of_a_round_lets_arrive_what_is_on_its_way() {
 /// Scattered writes are destaged in short runs. Many of them must be in flight at once; a few would leave most
 /// of a long link empty.
 #[tokio::test(start_paused = true)]
-async fn short_runs_are_under_way_in_greater_numbers() {
+async fn short_runs_are_sent_with_more_calls_in_flight() {
     let gateway = Gateway::new(LOG);
     gateway.far.set_delay(Duration::from_millis(10));
     let cache = gateway.start().await;
@@ -81,7 +81,7 @@ async fn short_runs_are_under_way_in_greater_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_destage_is_paused_a_full_log_is_gone_past_as_ever() {
+async fn writes_bypass_a_full_log_also_while_destage_is_paused() {
     let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.start().await;
     cache.pause();
@@ -94,7 +94,7 @@ async fn while_destage_is_paused_a_full_log_is_gone_past_as_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_says_at_once_that_destage_is_held() {
+async fn a_drain_fails_at_once_while_destage_is_paused_or_its_rate_is_0() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_drain_under_way_ends_with_a_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn destage_keeps_to_its_rate_urgent_or_not() {
+async fn destage_keeps_its_rate_limit_whether_urgent_or_not() {
     for urgent in [false, true] {
         let gateway = Gateway::new(LOG);
         let cache = gateway.start().await;
@@ -146,7 +146,7 @@ async fn destage_keeps_to_its_rate_urgent_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rate_is_told_and_can_be_changed_while_it_is_waited_for() {
+async fn the_destage_rate_is_reported_and_can_be_changed_while_a_round_waits_for_it() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     cache.set_destage_rate(Some(64 << 10));
@@ -211,7 +211,7 @@ async fn log(gateway: &Gateway) -> Vec<u8> {
 /// With report at flush, a flush by the drain would end an epoch of the host in the middle. The drain must
 /// therefore destage only data that the host has flushed.
 #[tokio::test(start_paused = true)]
-async fn a_drain_is_no_flush_where_writes_count_with_one() {
+async fn with_report_at_flush_a_drain_does_not_act_as_a_flush() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
@@ -330,7 +330,7 @@ async fn a_round_does_not_begin_during_a_read_as_of_the_last_flush() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_each_write_counts_there_is_no_read_as_of_a_flush() {
+async fn without_report_at_flush_a_read_of_flushed_data_is_refused() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     let read = cache.extensions().read_flushed(Extent { lba: Lba(0), blocks: 8 }).await;
@@ -340,7 +340,7 @@ async fn where_each_write_counts_there_is_no_read_as_of_a_flush() {
 /// A discard takes one block in the log but stands for thousands of slots, and an epoch keeps an entry for each.
 /// Discards must be refused before these entries exceed the memory.
 #[tokio::test(start_paused = true)]
-async fn discards_again_and_again_are_kept_in_so_much_memory_only() {
+async fn the_memory_for_repeated_discards_is_bounded() {
     let blocks = 1 << 18;
     let mut gateway = Gateway::new(LOG);
     gateway.far = Far::new(Geometry::with_blocks(blocks));
@@ -372,7 +372,7 @@ async fn discards_again_and_again_are_kept_in_so_much_memory_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writing_through_promises_nothing_before_the_log_is_empty() {
+async fn write_through_promises_no_order_before_the_log_is_empty() {
     let mut gateway = Gateway::new(LOG);
     let cache = gateway.open().await;
     write(&cache, 0, 1, 8).await.unwrap();

@@ -41,7 +41,7 @@ async fn a_log_that_fills_up_does_not_wait_for_an_idle_host() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_the_lower_volume_all_the_time_does_not_stop_destage_when_the_log_is_full() {
+async fn continuous_reads_of_the_lower_volume_do_not_stop_destage_of_a_full_log() {
     let mut gateway = Gateway::new(4096);
     (gateway.settings.idle_ms, gateway.settings.max_dirty_age_ms) = (60_000, 3_600_000);
     gateway.settings.destage_threshold = 0.1;

@@ -173,7 +173,7 @@ async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
     let data = loop {
         let found = match (0..2).find_map(|index| world.served(index)) {
             Some((_, cache)) => read(&cache, 0, (SLOTS * 8) as u32).await,
-            None => Err(Error::Busy("nobody serves")),
+            None => Err(Error::Busy("no gateway serves")),
         };
         match found {
             Ok(data) => break data,
@@ -252,7 +252,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_and_never_do_two_acknowledge() {
+fn no_acknowledged_write_is_lost_and_two_gateways_never_acknowledge_concurrently() {
     histories(Nvram::None, SEEDS);
 }
 
@@ -288,7 +288,7 @@ fn histories(nvram: Nvram, seeds: u64) {
 /// The active gateway is cut off from the node and from its partner, but hosts still reach it. Its partner takes over
 /// and may acknowledge writes. Reads at the first gateway must fail from then on, because they would return old data.
 #[test]
-fn a_gateway_that_is_cut_off_gives_nothing_that_is_older() {
+fn a_gateway_that_is_cut_off_returns_no_stale_data() {
     runtime().block_on(async {
         let world = World::new(1, Wrong::Nothing);
         mend(&world);
@@ -319,7 +319,7 @@ fn a_gateway_that_is_cut_off_gives_nothing_that_is_older() {
 /// the log again. The gateway that was cut off must not accept this leg and serve: the write is only on the leg of the
 /// partner.
 #[test]
-fn a_gateway_that_was_cut_off_gives_nothing_older_when_its_partner_is_there_again() {
+fn a_gateway_that_was_cut_off_returns_no_stale_data_when_its_partner_is_back() {
     runtime().block_on(async {
         let world = World::new(1, Wrong::Nothing);
         mend(&world);
@@ -413,7 +413,7 @@ async fn expect_slots(world: &World, value: u8, slots: u64) {
 /// One leg is restored from a backup of the same run. The labels of both legs have the same epoch, and neither says
 /// that it was used alone. The restored leg must be filled from the other one all the same.
 #[test]
-fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
+fn a_leg_restored_from_a_backup_of_this_run_is_filled_again() {
     for (index, is_paused) in [(0, false), (0, true), (1, false), (1, true)] {
         runtime().block_on(async {
             let world = World::calm(1);
@@ -450,7 +450,7 @@ fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
 /// A leg is restored from a backup while its partner is off, and serves: no one can detect that it is old. When the
 /// partner returns, neither leg may be written over, because both have writes that the other lacks.
 #[test]
-fn a_half_that_was_put_back_while_its_partner_was_away_fills_nothing_with_what_is_old() {
+fn a_leg_restored_while_its_partner_was_off_does_not_overwrite_the_partner() {
     for is_paused in [false, true] {
         runtime().block_on(async {
             let world = World::calm(1);
@@ -486,7 +486,7 @@ async fn go_on_alone(world: &World, dead: usize, value: u8) {
 /// A leg is restored to a state in which it was used alone, and the last claim that the node granted is its own. It
 /// must not overrule the leg that was filled from it and has newer writes.
 #[test]
-fn a_half_that_was_put_back_to_when_it_was_alone_is_no_more_than_the_one_that_was_filled_from_it() {
+fn a_leg_restored_to_when_it_was_alone_does_not_overrule_the_leg_filled_from_it() {
     for is_seen in [false, true] {
         runtime().block_on(async {
             let world = World::calm(1);
@@ -518,7 +518,7 @@ fn a_half_that_was_put_back_to_when_it_was_alone_is_no_more_than_the_one_that_wa
 
 /// Both labels say "used alone". The node knows which of them was used last: the older leg must not serve.
 #[test]
-fn a_half_that_says_alone_is_not_overruled_by_an_older_one_that_says_so_too() {
+fn of_two_legs_marked_as_used_alone_the_older_one_does_not_serve() {
     runtime().block_on(async {
         let world = World::calm(1);
         mend(&world);
@@ -561,13 +561,13 @@ fn a_unit_that_cannot_be_handed_over_is_served_again_at_once() {
             }
         };
         let served = timeout(DEAD_AFTER * 5, again).await;
-        assert!(served.is_ok(), "nobody else can serve it: {}", world.describe());
+        assert!(served.is_ok(), "no other gateway can serve it: {}", world.describe());
         expect_slots(&world, 1, 20).await;
     });
 }
 
 #[test]
-fn what_is_left_out_is_noticed() {
+fn every_omitted_rule_is_detected() {
     for wrong in
         [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites, Wrong::StrayAnswers]
     {

@@ -50,7 +50,7 @@ async fn slots(world: &World) -> Result<Vec<u8>, String> {
         {
             found.push(slot[0]);
         } else if begun.elapsed() > Duration::from_secs(120) {
-            return Err(format!("nobody answers: {}", world.describe()));
+            return Err(format!("no gateway answers: {}", world.describe()));
         } else {
             sleep(Duration::from_millis(20)).await;
         }
@@ -108,7 +108,7 @@ async fn one_reboots_quickly(wrong: Wrong) -> Result<(), String> {
 }
 
 #[test]
-fn a_half_whose_nvram_was_lost_is_filled_anew_however_soon_it_is_back() {
+fn a_leg_whose_nvram_was_lost_is_filled_again_however_soon_it_is_back() {
     runtime().block_on(one_reboots_quickly(Wrong::Nothing)).expect("nothing is lost");
     runtime().block_on(one_reboots_quickly(Wrong::SessionGoesOn)).expect_err("it is noticed");
 }
@@ -171,7 +171,7 @@ fn a_write_costs_one_round_trip_to_the_partner_and_the_disks_are_written_side_by
 /// Both NVRAMs are lost while destage has sent data that is only in them. The far volume must not hold newer writes
 /// than the log disks.
 #[test]
-fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {
+fn the_loss_of_both_nvrams_leaves_a_prefix_however_far_destage_was() {
     runtime().block_on(async {
         let (world, _, cache) = pair(Wrong::Nothing).await;
         cache.pause();
@@ -211,7 +211,7 @@ fn an_opening_that_the_node_has_granted_is_on_the_disks() {
 }
 
 #[test]
-fn a_gateway_that_has_just_gone_on_alone_knows_that_after_a_power_failure() {
+fn a_gateway_that_has_just_continued_alone_has_recorded_that_after_a_power_failure() {
     runtime().block_on(async {
         let (world, active, cache) = pair(Wrong::Nothing).await;
         cache.pause();
@@ -229,7 +229,7 @@ fn a_gateway_that_has_just_gone_on_alone_knows_that_after_a_power_failure() {
 }
 
 #[test]
-fn a_gateway_that_was_alone_goes_on_after_a_power_failure_that_its_nvram_does_not_survive() {
+fn a_gateway_used_alone_serves_again_after_a_power_failure_that_its_nvram_does_not_survive() {
     runtime().block_on(async {
         let (world, active, cache) = pair(Wrong::Nothing).await;
         world.kill(1 - active);

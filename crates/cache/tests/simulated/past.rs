@@ -45,7 +45,7 @@ fn far_past(script: &Script) -> Option<String> {
 }
 
 #[test]
-fn after_each_round_the_lower_volume_is_a_consistent_past() {
+fn after_each_round_the_lower_volume_holds_a_consistent_prefix() {
     for seed in 1..=SCRIPTS {
         let fault = far_past(&through_the_log(seed));
         assert_eq!(fault, None, "seed {seed}");
@@ -53,7 +53,7 @@ fn after_each_round_the_lower_volume_is_a_consistent_past() {
 }
 
 #[test]
-fn what_overtakes_the_log_is_noticed() {
+fn writes_that_overtake_the_log_are_detected() {
     for mutant in [Mutant::DestageUnlogged, Mutant::DiscardOvertakes] {
         let mutation = Mutation::Cache(mutant);
         let noticed = (1..=SCRIPTS)
@@ -103,7 +103,7 @@ fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
 }
 
 #[test]
-fn with_immediate_report_and_its_nvram_lost_the_log_is_a_consistent_past() {
+fn with_immediate_report_and_its_nvram_lost_the_log_holds_a_consistent_prefix() {
     for seed in 1..=NVRAM_SCRIPTS {
         let script = immediate(seed);
         let hardware = script.hardware();

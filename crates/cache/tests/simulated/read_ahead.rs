@@ -93,7 +93,7 @@ async fn a_sequential_reader_that_waits_for_each_read_gets_what_the_link_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sequential_reader_with_many_requests_under_way_is_read_ahead_of_to_the_end() {
+async fn read_ahead_serves_a_sequential_reader_with_many_requests_in_flight_to_the_end() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.dram_bytes = 8 << 20;
     gateway.settings.read_ahead_bytes = 1 << 20;
@@ -127,7 +127,7 @@ async fn a_slow_reader_fills_no_memory_with_what_it_reads_much_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_hot_stays_though_a_volume_is_read_from_end_to_end() {
+async fn hot_pages_stay_in_memory_while_a_whole_volume_is_read() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.read_ahead_bytes = 8 << 20;
     let cache = gateway.open().await;
@@ -154,7 +154,7 @@ async fn what_is_hot_stays_though_a_volume_is_read_from_end_to_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reading_ahead_ends_where_it_is_in_vain() {
+async fn read_ahead_ends_where_it_is_wasted() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.read_ahead_bytes = 8 << 20;
     let cache = gateway.open().await;
@@ -170,7 +170,7 @@ async fn reading_ahead_ends_where_it_is_in_vain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_of_a_long_read_is_there_before_the_whole() {
+async fn a_slot_of_a_long_read_is_available_before_the_whole_read() {
     let gateway = Gateway::new(4096);
     gateway.far.poke(0, vec![5; VOLUME as usize]).await;
     let cache = over_a_line(&gateway).await;
@@ -190,7 +190,7 @@ async fn a_slot_of_a_long_read_is_there_before_the_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn random_reads_beside_a_stream_find_a_short_queue() {
+async fn random_reads_concurrent_with_a_stream_find_a_short_queue() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.dram_bytes = 64 << 20;
     gateway.settings.read_ahead_bytes = 8 << 20;

@@ -64,7 +64,7 @@ async fn a_fetch_does_not_bring_back_what_was_overwritten_meanwhile() {
 /// A host relies on data that it has read. With these modes a read must therefore not return a
 /// write that a crash could still lose.
 #[tokio::test(start_paused = true)]
-async fn no_reader_is_told_what_its_writer_could_still_lose() {
+async fn no_read_returns_a_write_that_a_crash_could_still_lose() {
     for report in [WriteMode::AfterComplete, WriteMode::Immediate] {
         let mut gateway = Gateway::new(LOG).with_nvram();
         gateway.settings.report = report;
@@ -73,10 +73,10 @@ async fn no_reader_is_told_what_its_writer_could_still_lose() {
         let cache = gateway.open().await;
         let begun = Instant::now();
         let mut writing = Box::pin(write(&cache, 0, 2, 8));
-        let is_told = futures_util::poll!(&mut writing).is_ready();
-        assert_eq!(is_told, report == WriteMode::Immediate);
+        let is_acknowledged = futures_util::poll!(&mut writing).is_ready();
+        assert_eq!(is_acknowledged, report == WriteMode::Immediate);
         assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
-        assert_eq!(begun.elapsed() >= delay, !is_told, "{:?}", begun.elapsed());
+        assert_eq!(begun.elapsed() >= delay, !is_acknowledged, "{:?}", begun.elapsed());
     }
 }
 

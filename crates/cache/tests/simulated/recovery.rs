@@ -20,7 +20,7 @@ const LOG: u64 = 1000;
 const RING: u64 = 2;
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_cache_has_everything() {
+async fn recovery_after_a_kill_finds_every_write() {
     let gateway = killed(Gateway::new(LOG)).await;
     assert_eq!(contents(&gateway).await, [5, 2, 3, 4]);
     assert_eq!(contents(&gateway).await, [5, 2, 3, 4], "and again");
@@ -83,7 +83,7 @@ async fn a_log_disk_that_is_too_small_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn something_that_is_no_log_is_refused() {
+async fn a_disk_that_is_no_log_is_refused() {
     for number in [0, 1, 2] {
         let gateway = Gateway::new(LOG);
         set_block(&gateway.log, number, vec![7; 4096]).await;
@@ -117,7 +117,7 @@ async fn a_log_with_dirty_data_is_formatted_only_with_force() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blank_log_disk_is_told_from_a_used_one() {
+async fn a_blank_log_disk_is_distinguished_from_a_used_one() {
     let gateway = Gateway::new(LOG);
     assert!(matches!(inspect(&gateway.log).await, Err(InspectError::Blank)));
     gateway.open().await;
@@ -125,7 +125,7 @@ async fn a_blank_log_disk_is_told_from_a_used_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_damaged_superblock_is_mended_by_the_other() {
+async fn a_damaged_superblock_is_replaced_by_its_other_copy() {
     for number in [0, 1] {
         let gateway = killed(Gateway::new(LOG)).await;
         flip(&gateway.log, number, 500).await;
@@ -158,7 +158,7 @@ async fn damage_in_the_middle_is_refused_unless_loss_is_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_last_segment_is_known_to_the_nvram_or_to_a_clean_stop() {
+async fn a_damaged_last_segment_is_detected_by_the_nvram_or_after_a_clean_stop() {
     let gateway = killed(Gateway::new(LOG).with_nvram()).await;
     flip(&gateway.log, RING + 9, 1000).await;
     let CacheOpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
@@ -207,7 +207,7 @@ async fn immediate_report_recovers_from_the_nvram_and_not_without_it() {
 /// writes. Its data is older than these writes, although its serial numbers are higher, and must
 /// never be used.
 #[tokio::test(start_paused = true)]
-async fn an_nvram_that_was_given_up_is_never_believed_again() {
+async fn an_nvram_that_was_abandoned_is_never_used_again() {
     let mut gateway = Gateway::new(LOG).with_nvram();
     gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
@@ -287,7 +287,7 @@ async fn the_nvram_of_another_log_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blank_log_beside_an_nvram_in_use_is_refused_unless_the_log_was_drained_and_stopped() {
+async fn a_blank_log_with_an_nvram_in_use_is_refused_unless_the_log_was_drained_and_stopped() {
     let mut gateway = Gateway::new(LOG).with_nvram();
     gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
@@ -369,7 +369,7 @@ proptest! {
 /// The first read flushes, so that the data that it finds cannot be lost any more. It must not fail
 /// when the flushes of concurrent discards fail.
 #[tokio::test(start_paused = true)]
-async fn the_first_read_does_not_fail_for_what_others_have_lost() {
+async fn the_first_read_does_not_fail_with_flushes_of_concurrent_discards() {
     let mut gateway = Gateway::new(LOG).relaxed();
     gateway.settings.discard_log_bytes = 0;
     gateway.far.set_delay(Duration::from_millis(10));
@@ -401,7 +401,7 @@ async fn the_first_read_does_not_fail_for_what_others_have_lost() {
 /// A far volume that restarts several times reports lost writes each time. The first read must
 /// survive some such reports in a row.
 #[tokio::test(start_paused = true)]
-async fn the_first_read_does_not_fail_for_some_losses_in_a_row() {
+async fn the_first_read_survives_a_few_lost_write_reports_in_a_row() {
     let gateway = Gateway::new(LOG).relaxed();
     let cache = gateway.open().await;
     gateway.far.fail_flushes(3);

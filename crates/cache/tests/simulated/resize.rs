@@ -31,7 +31,7 @@ async fn fill(cache: &cache::Cache, byte: u8) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_log_has_room_again_at_once_when_it_grows_though_the_far_side_is_away() {
+async fn a_full_log_has_room_at_once_when_it_grows_though_the_far_volume_is_unreachable() {
     for key in [None, Some(LogKey::new(&[1; 64]))] {
         let mut gateway = small().await;
         gateway.settings.log_key = key;
@@ -66,7 +66,7 @@ async fn a_full_log_has_room_again_at_once_when_it_grows_though_the_far_side_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
+async fn a_log_shrinks_when_data_behind_its_new_end_has_been_destaged() {
     let gateway = Gateway::new(LARGE);
     let cache = gateway.start().await;
     gateway.far.set_away(true);
@@ -78,7 +78,7 @@ async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
         async move { cache.resize(SMALL).await }
     });
     sleep(Duration::from_secs(60)).await;
-    assert!(!resizing.is_finished(), "it waits for the far side");
+    assert!(!resizing.is_finished(), "it waits for the far volume");
     assert_eq!(cache.log_blocks().await, LARGE);
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [3; 8]);
     gateway.far.set_away(false);
@@ -94,7 +94,7 @@ async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shrinking_that_was_given_up_is_undone_by_growing_or_by_the_next_opening() {
+async fn a_cancelled_shrink_is_undone_by_growing_or_by_the_next_opening() {
     let gateway = Gateway::new(LARGE);
     let cache = gateway.start().await;
     let whole = cache.statistics().log.bytes;
@@ -114,7 +114,7 @@ async fn a_shrinking_that_was_given_up_is_undone_by_growing_or_by_the_next_openi
 }
 
 #[tokio::test(start_paused = true)]
-async fn sizes_that_cannot_be_are_refused_and_change_nothing() {
+async fn impossible_sizes_are_refused_and_change_nothing() {
     let mut gateway = small().await;
     let cache = gateway.start().await;
     for (blocks, why) in [(LARGE + 1, "its disk has 4000"), (100, "the minimum is"), (1010, "grow")]
@@ -134,7 +134,7 @@ async fn sizes_that_cannot_be_are_refused_and_change_nothing() {
 /// A superblock write fails, but may have reached the disk. The cache must overwrite it before it
 /// writes anything that relies on the old or the new size.
 #[tokio::test(start_paused = true)]
-async fn a_superblock_that_cannot_be_written_leaves_the_log_as_it_was() {
+async fn a_failed_superblock_write_leaves_the_log_with_its_old_size() {
     for passes in [0, 1] {
         let mut gateway = small().await;
         let plain = Arc::clone(&gateway.log);

@@ -39,7 +39,7 @@ async fn refused(gateway: &Gateway) -> KeyRefusal {
 }
 
 #[tokio::test]
-async fn nothing_is_in_clear_and_everything_comes_back() {
+async fn the_log_holds_no_clear_text_and_every_write_is_recovered() {
     for report in [WriteMode::AfterComplete, WriteMode::Immediate] {
         let mut gateway = sealed().with_nvram();
         gateway.settings.report = report;
@@ -92,7 +92,7 @@ async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_when_it_is_taken_into_u
 }
 
 #[tokio::test]
-async fn data_is_given_to_its_own_key_alone() {
+async fn data_is_returned_only_with_its_own_key() {
     let mut gateway = sealed();
     let cache = gateway.open().await;
     write(&cache, 0, 1, 8).await.unwrap();
@@ -109,7 +109,7 @@ async fn data_is_given_to_its_own_key_alone() {
 }
 
 #[tokio::test]
-async fn a_log_in_clear_is_encrypted_when_nothing_is_in_it() {
+async fn an_unencrypted_log_is_encrypted_only_when_it_is_empty() {
     let mut gateway = Gateway::new(LOG_BLOCKS);
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
@@ -163,7 +163,7 @@ fn put_checksum(header: &mut [u8]) {
 }
 
 #[tokio::test]
-async fn what_somebody_changes_is_not_served_though_its_checksums_are_right() {
+async fn forged_data_is_not_served_though_its_checksums_are_right() {
     let mut gateway = sealed();
     let cache = gateway.open().await;
     write(&cache, 0, 1, 8).await.unwrap();
@@ -202,7 +202,7 @@ async fn a_flipped_bit_is_found_as_without_a_key() {
 
 /// With AES-GCM, using a nonce twice with one key reveals both contents and allows forgeries.
 #[tokio::test]
-async fn no_nonce_comes_twice() {
+async fn no_nonce_is_used_twice() {
     let gateway = sealed();
     let mut images = Vec::new();
     for round in 0..4 {
@@ -242,7 +242,7 @@ async fn no_nonce_comes_twice() {
 }
 
 #[tokio::test]
-async fn a_whole_log_of_sealed_segments_goes_round() {
+async fn encrypted_segments_wrap_around_the_whole_log() {
     let mut gateway = Gateway::new(900);
     gateway.settings.log_key = Some(LogKey::new(&[7; 64]));
     let cache: Arc<Cache> = gateway.start().await;

@@ -122,7 +122,7 @@ fn refusal(opened: Opened) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_volume_gets_its_own() {
+async fn each_volume_gets_its_own_data() {
     let site = Site::new();
     let (cache, above) = site.start().await;
     assert_eq!([above[0].geometry().blocks, above[1].geometry().blocks], [8005, 4000]);
@@ -152,7 +152,7 @@ async fn each_volume_gets_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_are_known_by_name_in_whatever_order() {
+async fn volumes_are_recognized_by_name_in_any_order() {
     let site = Site::new();
     let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
     write(&above[0], 0, 1).await;
@@ -166,7 +166,7 @@ async fn volumes_are_known_by_name_in_whatever_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_comes_at_any_time_and_goes_when_the_log_has_nothing_of_it() {
+async fn a_volume_is_added_at_any_time_and_removed_when_the_log_has_none_of_its_data() {
     let site = Site::new();
     let c = Claimed::new(64);
     let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
@@ -193,7 +193,7 @@ async fn one_comes_at_any_time_and_goes_when_the_log_has_nothing_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn none_gets_the_place_of_one_that_the_log_has_something_of() {
+async fn a_region_is_not_reused_while_the_log_has_data_of_its_volume() {
     let site = Site::new();
     let names: Vec<_> = (0..=16).map(|number| format!("volume {number}")).collect();
     let volumes: Vec<_> = names.iter().map(|_| Claimed::new(64)).collect();
@@ -215,7 +215,7 @@ async fn none_gets_the_place_of_one_that_the_log_has_something_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_volumes_are_refused() {
+async fn a_volume_listed_twice_and_a_replaced_volume_are_refused() {
     let site = Site::new();
     let twice = refusal(site.open(&[("a", &site.a), ("a", &site.b)]).await);
     assert!(twice.contains("\"a\" is listed twice"), "{twice}");
@@ -237,7 +237,7 @@ async fn wrong_volumes_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_away_holds_up_what_comes_after_its_data_and_nothing_else() {
+async fn an_unreachable_volume_delays_only_rounds_from_its_dirty_data_on() {
     let site = Site::new();
     let (cache, above) = site.start().await;
     site.b.far.poke(800, vec![9; 512]).await;
@@ -267,7 +267,7 @@ async fn one_that_is_away_holds_up_what_comes_after_its_data_and_nothing_else() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_is_flushed_in_each_before_its_log_is_given_free() {
+async fn a_round_is_flushed_at_every_volume_before_its_log_space_is_freed() {
     let site = Site::new();
     let (cache, above) = site.start().await;
     drained(&cache).await;
@@ -283,7 +283,7 @@ async fn a_round_is_flushed_in_each_before_its_log_is_given_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_grows_where_it_is() {
+async fn each_volume_can_grow_within_its_region() {
     let site = Site::new();
     let (cache, above) = site.start().await;
     site.a.far.set_blocks(9000);
@@ -307,7 +307,7 @@ async fn each_grows_where_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn none_grows_beyond_its_place() {
+async fn no_volume_grows_beyond_its_region() {
     let site = Site::new();
     let (cache, above) = site.start().await;
     let place = (1 << 56) / 512;
@@ -326,7 +326,7 @@ async fn none_grows_beyond_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slice_that_grows_keeps_its_place_and_its_part() {
+async fn a_growing_slice_keeps_its_region_and_its_start() {
     let site = Site::new();
     let (far, place) = (Claimed::new(9000), (1 << 56) / 512);
     let slice = Arc::new(SliceVolume::new(Arc::clone(&far) as Stack, Lba(1003), 4000).unwrap());
@@ -387,7 +387,7 @@ async fn a_slice_that_grows_keeps_its_place_and_its_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_is_claimed_by_what_it_has_granted() {
+async fn each_volume_is_claimed_with_the_generation_that_it_granted() {
     let site = Site::new();
     let members = [("a", &site.a), ("b", &site.b)];
     let (cache, above) = site.open(&members).await.expect("opened");
@@ -424,7 +424,7 @@ async fn each_is_claimed_by_what_it_has_granted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clean_volume_is_given_back_when_another_refuses() {
+async fn the_claim_of_a_clean_volume_is_returned_when_another_volume_refuses() {
     let site = Site::new();
     site.b.refuses.store(true, Ordering::SeqCst);
     refusal(site.open(&[("a", &site.a), ("b", &site.b)]).await);
@@ -432,7 +432,7 @@ async fn a_clean_volume_is_given_back_when_another_refuses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_lost_to_another_stops_all() {
+async fn the_loss_of_one_claim_stops_all_volumes() {
     let site = Site::new();
     let (cache, above) = site.start().await;
     *site.b.holding.lock() = Holding::Refused("another log".into());
@@ -442,7 +442,7 @@ async fn one_that_is_lost_to_another_stops_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_gone_for_good_is_given_up_and_the_others_lose_nothing() {
+async fn a_lost_volume_can_be_removed_and_the_other_volumes_lose_nothing() {
     let site = Site::new();
     let (both, alone) = ([("a", &site.a), ("b", &site.b)], [("a", &site.a)]);
     let (cache, above) = site.start().await;
@@ -497,7 +497,7 @@ async fn one_that_is_gone_for_good_is_given_up_and_the_others_lose_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_of_what_was_given_up_comes_back_while_the_log_still_has_it() {
+async fn data_of_a_removed_volume_does_not_return_while_the_log_still_has_it() {
     let site = Site::new();
     let c = Claimed::new(64);
     let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
@@ -533,7 +533,7 @@ async fn nothing_of_what_was_given_up_comes_back_while_the_log_still_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_the_nvram_has_of_it_is_given_up_too() {
+async fn data_of_a_removed_volume_that_is_only_in_the_nvram_is_discarded_too() {
     let site = Site::immediate();
     let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
     // Write without waiting for the log: the data is only in the NVRAM.
@@ -559,7 +559,7 @@ async fn what_only_the_nvram_has_of_it_is_given_up_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_place_of_what_was_given_up_is_somebody_elses_when_the_log_has_nothing_of_it() {
+async fn the_region_of_a_removed_volume_is_reused_when_the_log_has_none_of_its_data() {
     let site = Site::new();
     let names: Vec<_> = (0..=16).map(|number| format!("volume {number}")).collect();
     let volumes: Vec<_> = names.iter().map(|_| Claimed::new(64)).collect();

@@ -279,7 +279,7 @@ impl Site {
                 let all: Vec<u8> = all.collect();
                 world.looks.fetch_add(1, Ordering::Relaxed);
                 if let Err(fault) = world.model.lock().check_past(&all, 0, &|_| false) {
-                    world.report(format!("together they are no past: {fault}"));
+                    world.report(format!("together they hold no consistent prefix: {fault}"));
                 }
             };
             *node.observer.lock() = Some(Arc::new(observer));
@@ -307,12 +307,12 @@ impl Site {
         if self.trial.atomic {
             for ((first, _), bytes) in self.trial.parts().into_iter().zip(&remains.nodes) {
                 let past = model.check_past_from(first, bytes, 0, &|_| false);
-                past.map_err(|fault| format!("a node alone has no past: {fault}"))?;
+                past.map_err(|fault| format!("a node alone holds no consistent prefix: {fault}"))?;
             }
         }
         if self.nodes.iter().all(|node| node.is_quiet()) {
             let past = model.check_past(&remains.nodes.concat(), 0, &|_| false);
-            past.map_err(|fault| format!("the nodes together have no past: {fault}"))?;
+            past.map_err(|fault| format!("the nodes together hold no consistent prefix: {fault}"))?;
         }
         Ok(())
     }
@@ -506,7 +506,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn with_the_log_nothing_is_lost_and_without_it_all_volumes_are_of_one_moment() {
+fn with_the_log_no_write_is_lost_and_without_it_all_volumes_hold_one_prefix() {
     if let Some(seed) = number("FOREBAY_CRASH_SEED") {
         let trial = Trial::new(seed);
         println!("{trial:#?}");
@@ -534,7 +534,7 @@ fn with_the_log_nothing_is_lost_and_without_it_all_volumes_are_of_one_moment() {
 }
 
 #[test]
-fn volumes_that_go_down_each_by_itself_are_noticed() {
+fn volumes_that_are_destaged_independently_are_detected() {
     let noticed = (1..=MUTANT_SCRIPTS).find_map(|seed| {
         let trial = Trial { apart: true, ..Trial::new(seed) };
         crash_everywhere(&trial, 1000).err()

@@ -71,7 +71,7 @@ async fn filled(gateway: &Gateway, disk: Stack) -> Arc<Cache> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_left_memory_is_read_from_the_disk_and_not_over_the_link() {
+async fn slots_evicted_from_memory_are_read_from_the_tier_and_not_over_the_link() {
     let gateway = gateway();
     let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
     let before = cache.statistics();
@@ -88,7 +88,7 @@ async fn what_left_memory_is_read_from_the_disk_and_not_over_the_link() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_read_takes_what_is_here_from_here() {
+async fn one_read_takes_cached_slots_from_the_tier_and_memory() {
     let gateway = gateway();
     let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
     // The read covers slots in the tier and in memory.
@@ -113,7 +113,7 @@ async fn one_read_takes_what_is_here_from_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_a_discard_and_what_others_write_void_it() {
+async fn writes_discards_and_foreign_writes_invalidate_slots_of_the_tier() {
     for report in [WriteMode::AfterComplete, WriteMode::Through] {
         let mut gateway = gateway();
         gateway.settings.report = report;
@@ -138,7 +138,7 @@ async fn a_write_a_discard_and_what_others_write_void_it() {
 /// A bypassing write first removes the slot from memory and then from the tier. A concurrent read must
 /// not bring the old content back from the tier.
 #[tokio::test]
-async fn who_reads_while_a_write_goes_past_the_log_brings_nothing_old_back() {
+async fn a_read_concurrent_with_a_bypassing_write_brings_no_old_content_back() {
     let mut gateway = gateway();
     gateway.settings.report = WriteMode::Around;
     let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
@@ -159,7 +159,7 @@ async fn who_reads_while_a_write_goes_past_the_log_brings_nothing_old_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_ahead_and_used_once_is_not_taken_in() {
+async fn slots_that_were_read_ahead_and_used_once_are_not_admitted() {
     let mut gateway = gateway();
     (gateway.settings.read_ahead_bytes, gateway.settings.dram_bytes) = (1 << 20, 4 << 20);
     far_bytes(&gateway, 4000, kind).await;
@@ -173,7 +173,7 @@ async fn what_is_read_ahead_and_used_once_is_not_taken_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rot_is_a_miss_and_is_counted() {
+async fn a_corrupt_slot_is_a_miss_and_is_counted() {
     let gateway = gateway();
     let cache = filled(&gateway, Rotting::new(640, 30, 3)).await;
     for _ in 0..3 {
@@ -222,7 +222,7 @@ async fn a_disk_that_fails_at_the_start_is_not_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_void_after_a_restart_and_of_no_use_to_another_log() {
+async fn the_tier_is_empty_after_a_restart_and_unusable_for_another_log() {
     let gateway = gateway();
     let disk = Rotting::new(640, 0, 1);
     let cache = filled(&gateway, disk.clone()).await;
@@ -248,7 +248,7 @@ async fn it_is_void_after_a_restart_and_of_no_use_to_another_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_an_encrypted_log_nothing_is_in_clear() {
+async fn with_an_encrypted_log_the_tier_holds_no_clear_text() {
     let mut gateway = gateway();
     gateway.settings.log_key = Some(LogKey::new(&[7; 64]));
     let disk = Rotting::new(640, 0, 1);
@@ -274,7 +274,7 @@ async fn with_an_encrypted_log_nothing_is_in_clear() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_used_outlives_what_is_not() {
+async fn slots_in_use_outlive_unused_slots() {
     // The tier has 256 slots. Each round reads 60 hot slots and 90 others.
     let gateway = gateway();
     far_bytes(&gateway, 1000, kind).await;

@@ -90,7 +90,7 @@ async fn run(tier: u64, backups: bool) -> Figures {
 #[test]
 #[ignore = "figures, a minute"]
 fn a_zipf_load_over_a_far_volume() {
-    println!("| load | read tier | memory | tier | far side | mean read | written to the tier |");
+    println!("| load | read tier | memory | tier | far volume | mean read | written to the tier |");
     println!("|---|---|---|---|---|---|---|");
     for (name, backups) in [("Zipf 0.9", false), ("Zipf 0.9 with four backups", true)] {
         for tier in [0, 20_000, 40_000, 100_000] {

@@ -28,7 +28,7 @@ fn blocks(byte: u8, count: usize) -> Data {
 }
 
 #[test]
-fn a_reopened_ring_has_every_record_that_was_put_and_not_released() {
+fn a_reopened_ring_has_every_record_that_was_added_and_not_released() {
     let mut rng = Rng::new(1);
     let mut ring = new(16);
     let mut expected: VecDeque<(u64, u64, u8, u32)> = VecDeque::new();
@@ -109,7 +109,7 @@ fn a_damaged_record_is_noticed_unless_the_crash_may_have_torn_it() {
 }
 
 #[test]
-fn a_torn_cell_leaves_the_one_before() {
+fn after_a_torn_cell_write_the_previous_cell_is_used() {
     let mut ring = new(8);
     let first = ring.put(1, &blocks(1, 1)).expect("room");
     let second = ring.put(2, &blocks(2, 1)).expect("room");
@@ -124,7 +124,7 @@ fn a_torn_cell_leaves_the_one_before() {
 }
 
 #[test]
-fn the_memory_of_another_buffer_is_not_taken_for_this_one() {
+fn the_memory_of_another_buffer_is_not_used() {
     let mut ring = new(8);
     ring.put(1, &blocks(1, 1)).expect("room");
     let (found, contents) = LogBufferRing::open(Box::new(Plain(bytes(&ring))), [8; 16]);
@@ -140,7 +140,7 @@ fn the_memory_of_another_buffer_is_not_taken_for_this_one() {
 }
 
 #[test]
-fn the_page_describes_the_memory_as_it_is() {
+fn the_format_page_matches_the_layout_of_the_memory() {
     use crate::format_page::{rows, tables};
     let top = [
         ("magic", 0, 8),

@@ -195,7 +195,7 @@ fn the_first_window_fits_a_link_and_a_queue_of_one_bandwidth_delay_product() {
 }
 
 #[test]
-fn probes_that_find_nothing_become_seldom() {
+fn probes_that_find_no_more_bandwidth_become_rare() {
     let link = link(200.0, 8.0);
     let mut simulation = Simulation::new(link, 1);
     simulation.run(8.0);
@@ -213,7 +213,7 @@ fn probes_that_find_nothing_become_seldom() {
 }
 
 #[test]
-fn while_somebody_waits_for_short_requests_the_queue_is_a_quarter_of_a_trip_and_the_link_full() {
+fn with_short_requests_waiting_the_queue_is_a_quarter_of_a_round_trip_and_the_link_stays_full() {
     for (megabits, trip) in [(200.0, 8.0), (200.0, 40.0), (200.0, 80.0), (1000.0, 8.0)] {
         let link = link(megabits, trip);
         let mut simulation = Simulation::new(link, 1);

@@ -186,7 +186,7 @@ async fn host(site: &Site, number: u64, seed: u64) -> [usize; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_hosts_at_a_full_log_find_done_what_was_done_and_old_what_was_refused() {
+async fn at_a_full_log_acknowledged_writes_are_done_and_refused_writes_changed_nothing() {
     for report in [WriteMode::AfterComplete, WriteMode::Immediate, WriteMode::AtFlush] {
         let mut all = [0; 3];
         for seed in 0..3 {
@@ -313,7 +313,7 @@ async fn a_write_that_waits_for_a_resize_does_not_make_the_log_full() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_the_log_lasts_is_known_in_the_first_seconds_of_an_outage() {
+async fn the_time_until_the_log_is_full_is_estimated_in_the_first_seconds_of_an_outage() {
     let site = Site::new(1500, Settings { busy_after_ms: 0, ..small() }).await;
     let mut second = 0;
     let mut turn = async || {
@@ -336,11 +336,11 @@ async fn how_long_the_log_lasts_is_known_in_the_first_seconds_of_an_outage() {
     while turn().await.is_ok() {}
     let lasted = begun.elapsed().as_secs_f64();
     // Regression: the estimate used the growth of a minute with destage, and was 30 minutes or more.
-    assert!((lasted - lasts).abs() < 0.2 * lasted, "{lasted} s, and {lasts} s were told");
+    assert!((lasted - lasts).abs() < 0.2 * lasted, "{lasted} s, estimated as {lasts} s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_fill_of_the_log_and_how_long_it_lasts_are_told() {
+async fn the_fill_of_the_log_and_the_time_until_it_is_full_are_reported() {
     let site = Site::new(1500, Settings { busy_after_ms: 0, ..small() }).await;
     site.set_away(true);
     let begun = Instant::now();
@@ -360,7 +360,7 @@ async fn the_fill_of_the_log_and_how_long_it_lasts_are_told() {
     }
     let full_at = full_at.expect("it fills") as f64;
     let error = (begun.elapsed().as_secs_f64() - full_at).abs();
-    assert!(error < 0.1 * full_at, "full at {full_at} s by what was told, {error} s off");
+    assert!(error < 0.1 * full_at, "estimated to be full at {full_at} s, {error} s off");
     while site.write(0, 2, 4096).await.is_ok() {}
     let told = site.cache.statistics();
     assert_eq!((told.log.fill_percent, told.log.lasts_s), (100, None));

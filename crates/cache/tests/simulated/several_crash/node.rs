@@ -150,7 +150,7 @@ impl Volume for Node {
             self.travel().await?;
             // Report the loss as an initiator does that knows of it (decision 0009).
             if self.lost.swap(false, Ordering::SeqCst) {
-                return Err(Error::Device("the node started anew".into()));
+                return Err(Error::Device("the node has restarted".into()));
             }
             let staged = std::mem::take(&mut *self.staged.lock());
             if !staged.is_empty() {

@@ -154,7 +154,7 @@ impl Far {
             return Err(Error::Device("broken".into()));
         }
         if call.0 == "flush" && self.loses() {
-            return Err(Error::Device("the far side was reset".into()));
+            return Err(Error::Device("the far volume was reset".into()));
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl OrderedFlush for Far {
             begun();
             let flushed = self.travel(("flush ahead", 0, 0)).await;
             let flushed = flushed.and_then(|()| match self.loses() {
-                true => Err(Error::Device("the far side was reset".into())),
+                true => Err(Error::Device("the far volume was reset".into())),
                 false => Ok(()),
             });
             self.calls.lock().push(("flushed", 0, 0));

@@ -161,7 +161,7 @@ impl Model {
                     Some(_) => {}
                     None => {
                         return Err(format!(
-                            "no past: sector {sector} holds {value}, which it did in {spans:?}, but \
+                            "no consistent prefix: sector {sector} holds {value} of {spans:?}, but \
                              sector {mover:?} is of {moment} or later"
                         ));
                     }

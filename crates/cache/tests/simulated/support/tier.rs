@@ -93,7 +93,7 @@ impl Volume for Rotting {
     }
 
     fn discard(&self, _extent: Extent) -> Io<'_, ()> {
-        Io::done(Err(Error::Device("nobody discards here".into())))
+        Io::done(Err(Error::Device("the tier must not discard".into())))
     }
 
     fn admit(&self, _: usize) -> Result<(), Error> {

@@ -164,7 +164,7 @@ impl Link {
 
     /// Flushes the node. Calls `begun` as soon as every later call is performed after the flush.
     async fn flush_node(&self, begun: Option<FlushBegunCallback<'_>>) -> Result<(), Error> {
-        let lost = || Error::Device("the node started anew".into());
+        let lost = || Error::Device("the node has restarted".into());
         let number = {
             let mut unflushed = self.unflushed.lock();
             let number = unflushed.answered;
