@@ -90,7 +90,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_page_says_what_the_code_does() {
+    fn the_format_page_matches_the_code() {
         let page = include_str!("../../../../docs/formats/nvram.md");
         assert_eq!(tables(page), [FIELDS, ENTRY_FIELDS].map(rows));
     }

@@ -79,7 +79,7 @@ mod tests {
     use crate::format_page::{rows, tables};
 
     #[test]
-    fn the_page_says_what_the_code_does() {
+    fn the_format_page_matches_the_code() {
         let page = include_str!("../../../../docs/formats/read-tier.md");
         let fields = [
             ("magic", MAGIC, 8),
