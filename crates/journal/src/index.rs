@@ -329,7 +329,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_tells_of_every_segment_that_it_took(
+        fn a_frame_describes_every_segment_that_was_added_to_it(
             headers in prop::collection::vec(header(), 1..12),
         ) {
             let (frame, taken) = filled(headers);
@@ -341,7 +341,7 @@ pub(crate) mod tests {
                 let entry = &decoded.entries[at..];
                 let (header, length) =
                     SegmentHeader::decode_brief(entry, INSTANCE, expected.number, SLOTS, 128)
-                        .expect("it was told of");
+                        .expect("the frame describes it");
                 prop_assert_eq!(header, expected);
                 at += length;
             }
@@ -353,7 +353,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn one_flipped_bit_is_never_a_frame(
+        fn a_frame_with_one_flipped_bit_is_never_accepted(
             headers in prop::collection::vec(header(), 1..3),
             bit in 0..FRAME_BYTES * 8,
         ) {
@@ -382,7 +382,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_frame_of_another_log_is_none() {
+    fn a_frame_of_another_log_is_not_accepted() {
         let bytes = IndexFrame { first: 1, start: 2, count: 1, entries: Vec::new() }
             .encode(STAMP, FRAME_BYTES);
         assert!(IndexFrame::decode(&bytes, INSTANCE).is_some());

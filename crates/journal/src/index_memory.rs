@@ -34,7 +34,7 @@ pub struct LogIndexFrames {
 impl LogIndexFrames {
     /// Returns the frames as recovery found them. `superblock` is that of this opening.
     pub fn new(superblock: &Superblock, most: u32, found: FoundIndex) -> Self {
-        let mut waiting = VecDeque::from(found.untold);
+        let mut waiting = VecDeque::from(found.unindexed);
         let filling = waiting.pop_back().unwrap_or_default();
         Self {
             tail: superblock.index_tail,

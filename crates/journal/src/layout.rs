@@ -132,7 +132,7 @@ pub(crate) mod tests {
     ];
 
     #[test]
-    fn zones_that_share_blocks_or_are_too_short_make_no_sense() {
+    fn zones_that_overlap_or_are_too_short_are_invalid() {
         let zone = |first, end| Zone { first, end };
         let layout = |zones| SegmentLayout { first: 1, start: 20, zones };
         let makes_sense = |zones| layout(zones).makes_sense(zone(2, 100), 8);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_the_code_does() {
+    fn the_format_page_matches_the_code() {
         let page = include_str!("../../../docs/formats/log-disk.md");
         let code = [
             superblock::tests::FIELDS,

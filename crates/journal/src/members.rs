@@ -162,7 +162,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_given_up_stays_so() {
+    fn a_record_of_a_removed_member_is_decoded_as_it_was_encoded() {
         let given_up = |slots, may_return| {
             let given_up = Some(GivenUp { slots, may_return });
             MemberRecord { granted: 0, given_up, ..sample(3, "a") }
@@ -175,7 +175,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn no_place_is_taken_twice() {
+    fn members_with_one_region_or_outside_of_the_regions_are_refused() {
         let mut bytes = [0; 400];
         assert!(encode(&[sample(3, "a"), sample(3, "b")], &mut bytes));
         assert_eq!(decode(2, 512, &bytes), None);

@@ -86,7 +86,7 @@ mod tests {
     use crate::superblock::tests::sample;
 
     #[test]
-    fn the_granted_opening_stays_known_however_often_the_next_ones_are_cut_off() {
+    fn the_granted_opening_is_kept_however_many_later_openings_are_interrupted() {
         let mut superblock = Superblock { granted: 2, ..sample() };
         superblock.set_openings(&[7]);
         for count in 2..20_u8 {

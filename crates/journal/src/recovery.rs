@@ -61,7 +61,7 @@ pub struct FoundIndex {
     /// The last segment of each frame. The first entry is of the frame at the superblock's index tail.
     pub frames: Vec<u64>,
     /// The segments at the end of the log that are in no frame.
-    pub(crate) untold: Vec<IndexFrame>,
+    pub(crate) unindexed: Vec<IndexFrame>,
 }
 
 /// The reason why a log has no usable superblock.
@@ -142,16 +142,16 @@ pub async fn scan(
     }
     let loss = scanner.loss(watermark).await?;
     let noted = scanner.noted().await?;
-    let LogScanner { mut ring, index, mut untold, .. } = scanner;
+    let LogScanner { mut ring, index, mut unindexed, .. } = scanner;
     let end = (ring.next(), ring.position());
     let unflushed = end.0 - ended;
     ring.truncate(ended);
     ring.end_recovery();
-    untold.retain(|frame| frame.first < ended);
-    if let Some(frame) = untold.last_mut() {
+    unindexed.retain(|frame| frame.first < ended);
+    if let Some(frame) = unindexed.last_mut() {
         frame.truncate(ended);
     }
-    let index = FoundIndex { frames: index.into_frames(ended), untold };
+    let index = FoundIndex { frames: index.into_frames(ended), unindexed };
     Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, end, index, noted })
 }
 
@@ -163,7 +163,7 @@ struct LogScanner<'a> {
     /// The ring with every whole segment so far.
     ring: SegmentRing,
     /// The segments after the last one that the index has.
-    untold: Vec<IndexFrame>,
+    unindexed: Vec<IndexFrame>,
     /// The generation of the newest whole segment so far.
     generation: u64,
     /// Number and first block of the newest whole segment so far.
@@ -180,7 +180,7 @@ impl<'a> LogScanner<'a> {
             window: LogReadWindow::new(log, superblock),
             index: IndexReader::new(log, superblock),
             ring: SegmentRing::with_layouts(layouts, longest, tail, block),
-            untold: Vec::new(),
+            unindexed: Vec::new(),
             generation: 0,
             newest: None,
         }
@@ -190,9 +190,9 @@ impl<'a> LogScanner<'a> {
     async fn next_segment(&mut self) -> Result<Option<(u32, SegmentHeader)>, Error> {
         loop {
             let (number, start) = (self.ring.next(), self.ring.position());
-            let told = self.index.segment(number, start).await;
-            let is_told = told.is_some();
-            let header = match told {
+            let indexed = self.index.segment(number, start).await;
+            let is_indexed = indexed.is_some();
+            let header = match indexed {
                 Some(header) => header,
                 None => match self.window.header(start).await? {
                     Some(header) => header,
@@ -202,14 +202,14 @@ impl<'a> LogScanner<'a> {
             let fits = header.number == number
                 && belongs(&header, self.superblock, self.generation)
                 && self.ring.fits(header.data_blocks() + 1);
-            if is_told {
+            if is_indexed {
                 if !fits {
                     self.index.distrust();
                     continue;
                 }
-                self.untold.clear();
+                self.unindexed.clear();
             } else if fits && self.window.data_is_whole(start, &header).await? {
-                tell(&mut self.untold, start, &header, self.superblock.frame_bytes());
+                add_segment(&mut self.unindexed, start, &header, self.superblock.frame_bytes());
             } else {
                 return Ok(None);
             }
@@ -224,9 +224,9 @@ impl<'a> LogScanner<'a> {
     /// `watermark`.
     async fn loss(&mut self, watermark: Option<u64>) -> Result<Option<AcknowledgedLoss>, Error> {
         let Self { window, superblock, ring, generation, .. } = self;
-        let told = self.index.newest().filter(|&told| told >= ring.next());
-        let evidence = match told {
-            Some(told) => Some(format!("the index has segment {told}")),
+        let newest = self.index.newest().filter(|&newest| newest >= ring.next());
+        let evidence = match newest {
+            Some(newest) => Some(format!("the index has segment {newest}")),
             None => evidence(window, superblock, ring, *generation, watermark).await?,
         };
         Ok(evidence.map(|evidence| AcknowledgedLoss {
@@ -247,9 +247,14 @@ impl<'a> LogScanner<'a> {
 }
 
 /// Adds a segment to the last of `frames`, or to a new one.
-fn tell(frames: &mut Vec<IndexFrame>, start: u32, header: &SegmentHeader, frame_bytes: usize) {
-    let told = frames.last_mut().is_some_and(|frame| frame.push(start, header, frame_bytes));
-    if !told {
+fn add_segment(
+    frames: &mut Vec<IndexFrame>,
+    start: u32,
+    header: &SegmentHeader,
+    frame_bytes: usize,
+) {
+    let has_room = frames.last_mut().is_some_and(|frame| frame.push(start, header, frame_bytes));
+    if !has_room {
         let mut frame = IndexFrame::default();
         frame.push(start, header, frame_bytes);
         frames.push(frame);

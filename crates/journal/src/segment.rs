@@ -469,7 +469,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn one_flipped_bit_is_never_a_header(header in header(), bit in 0..BLOCK_BYTES * 8) {
+        fn a_header_with_one_flipped_bit_is_never_accepted(header in header(), bit in 0..BLOCK_BYTES * 8) {
             let mut block = vec![0; BLOCK_BYTES];
             header.encode(&mut block);
             block[bit / 8] ^= 1 << (bit % 8);
@@ -499,7 +499,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_header_of_another_log_is_none() {
+    fn a_header_of_another_log_is_not_accepted() {
         let (kind, tag) = (LogRecordKind::Data, NO_TAG);
         let record = LogRecord { slot: 0, count: 1, kind, mask: 255, checksum: 0, tag, serial: 1 };
         let header = SegmentHeader {

@@ -464,7 +464,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_boot_is_kept_and_one_of_another_state_is_no_superblock() {
+    fn a_boot_identifier_is_kept_and_a_torn_block_with_one_is_no_superblock() {
         let mut block = vec![1; BLOCK_BYTES];
         let members = vec![members::tests::sample(0, "journal")];
         for members in [members, Vec::new()] {
@@ -480,7 +480,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn zeros_are_blank_and_a_newer_version_is_told() {
+    fn zeros_are_blank_and_a_newer_version_is_named() {
         assert_eq!(Superblock::decode(&[0; BLOCK_BYTES]), Err(InvalidSuperblock::Blank));
         let mut block = vec![0; BLOCK_BYTES];
         sample().encode(&mut block);
@@ -534,7 +534,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn segments_are_counted_from_one() {
+    fn a_superblock_with_segment_number_0_is_refused() {
         let mut block = vec![0; BLOCK_BYTES];
         Superblock { tail: 0, ..sample() }.encode(&mut block);
         assert!(Superblock::decode(&block).is_err());
@@ -542,7 +542,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn one_flipped_bit_is_never_a_superblock(bit in 0..512 * 8usize) {
+        fn a_superblock_with_one_flipped_bit_is_never_accepted(bit in 0..512 * 8usize) {
             let mut block = vec![0; BLOCK_BYTES];
             sample().encode(&mut block);
             block[bit / 8] ^= 1 << (bit % 8);
