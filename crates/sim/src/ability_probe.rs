@@ -80,8 +80,8 @@ impl AbilityProbe {
         assert!(!note("release") || released.is_ok());
         let asked = above.extensions().send_requests(Bytes::new()).await;
         assert!(!note("send_requests") || asked.is_ok());
-        let heard = above.extensions().receive_answers(Duration::ZERO).await;
-        assert!(!note("receive_answers") || heard.is_ok());
+        let answers = above.extensions().receive_answers(Duration::ZERO).await;
+        assert!(!note("receive_answers") || answers.is_ok());
         if above.extensions().most_calls == Some(MOST_CALLS) {
             listed.push("most_calls".to_owned());
         }

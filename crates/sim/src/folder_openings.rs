@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_counts_and_its_files_do_not() {
+    fn openings_of_a_folder_are_counted_and_openings_of_its_files_are_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let write = || std::fs::write(folder.path().join("file"), "").expect("written");
         assert_eq!(openings_of(folder.path(), write).0, 0);

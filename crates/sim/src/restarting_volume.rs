@@ -133,7 +133,7 @@ impl Volume for Restarting {
                 state.unflushed = good;
             }
             state.unflushed.extend(later);
-            if lost.is_empty() { Ok(()) } else { Err(Error::Device("it has started anew".into())) }
+            if lost.is_empty() { Ok(()) } else { Err(Error::Device("it has restarted".into())) }
         })
     }
 

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_below_the_bound_comes_up() {
+    fn every_number_below_the_bound_occurs() {
         let mut rng = Rng::new(1);
         let mut seen = [0; 6];
         (0..600).for_each(|_| seen[rng.below(6) as usize] += 1);

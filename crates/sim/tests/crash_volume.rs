@@ -112,7 +112,7 @@ fn crash(seed: u64, after: u64, sync: FlushGuarantee) -> (u64, bool) {
 }
 
 #[test]
-fn no_crash_breaks_a_promise() {
+fn no_crash_loses_stable_or_flushed_writes() {
     for seed in 0..SEEDS {
         let (operations, broken) = crash(seed, u64::MAX, FlushGuarantee::Honoured);
         assert!(!broken, "seed {seed}");
@@ -126,7 +126,7 @@ fn no_crash_breaks_a_promise() {
 }
 
 #[test]
-fn a_disk_that_ignores_flushes_is_found_out() {
+fn a_disk_that_ignores_flushes_is_detected() {
     let found =
         (0..SEEDS).filter(|&seed| (0..40).any(|n| crash(seed, n, FlushGuarantee::Ignored).1));
     assert_eq!(found.count() as u64, SEEDS);

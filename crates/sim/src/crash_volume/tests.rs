@@ -38,7 +38,7 @@ fn outcomes(disk: &CrashVolume, blocks: u64) -> BTreeSet<Vec<u8>> {
 }
 
 #[test]
-fn a_killed_process_leaves_on_the_disk_what_it_wrote_and_no_more_stable_than_it_was() {
+fn a_killed_process_leaves_its_writes_on_the_disk_and_makes_none_of_them_stable() {
     let disk = CrashVolume::new(Geometry::with_blocks(8), 1);
     run(disk.write(Lba(0), vec![1; 512].into(), Durability::Volatile)).expect("written");
     let next = disk.goes_on(2);
@@ -82,7 +82,7 @@ fn unflushed_writes_survive_in_every_combination() {
 }
 
 #[test]
-fn a_large_atom_is_never_torn() {
+fn a_write_within_a_large_atomic_unit_is_never_torn() {
     let disk = disk().with_atoms(4096);
     write(&disk, 0, 1, 4, Durability::Volatile);
     write(&disk, 2, 2, 6, Durability::Volatile);
@@ -155,7 +155,7 @@ fn discards_are_forgotten_like_writes() {
 }
 
 #[test]
-fn disks_on_one_supply_fail_together_and_hang_when_told() {
+fn disks_on_one_power_supply_fail_together_and_hang_if_configured() {
     let first = disk();
     let second = disk().powered_by(first.power()).with_outage(Outage::Hangs);
     second.crash_after(1);
