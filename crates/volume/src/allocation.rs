@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_one_kind_are_one_run_and_there_are_not_too_many() {
+    fn adjacent_runs_of_one_kind_are_joined_and_the_number_of_runs_is_bounded() {
         let mut allocation = Allocation::mapped(3);
         assert!(allocation.push(4, true) && allocation.push(0, false) && allocation.push(1, false));
         let runs =

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_and_come_back() {
+    fn buffers_are_aligned_and_return_to_the_pool() {
         let pool = Arc::new(IoBufferPool::default());
         let mut first = pool.take(5000);
         assert_eq!(first.len(), 5000);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_the_limit() {
+    fn the_pool_keeps_no_more_memory_than_its_limit() {
         let pool = Arc::new(IoBufferPool::default());
         drop((0..9).map(|_| pool.take(1 << 20)).collect::<Vec<_>>());
         drop(pool.take(3 << 20));

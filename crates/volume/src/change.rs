@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_change_of_a_file_is_told_and_its_return() {
+    fn each_change_of_a_file_is_reported_and_also_its_return() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, other) = (folder.path().join("file"), folder.path().join("other"));
         fs::write(&path, [1; 100]).expect("written");

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_answer_from_below_is_a_device_failure() {
+    fn a_short_answer_of_the_lower_volume_is_a_device_failure() {
         struct Short(MemVolume);
         impl Volume for Short {
             fn geometry(&self) -> Geometry {

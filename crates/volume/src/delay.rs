@@ -139,7 +139,7 @@ mod tests {
     use crate::{MemVolume, testing::now};
 
     #[tokio::test(start_paused = true)]
-    async fn one_of_several_calls_waits() {
+    async fn only_every_nth_call_is_delayed() {
         let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
         let latency = Latency::uniform(Duration::from_secs(1));
         let slow = DelayVolume::of_every(NonZeroU64::new(3).unwrap(), lower, latency);

@@ -275,7 +275,7 @@ mod tests {
 
     /// IEEE 1619-2007, vector 10: XTS-AES-256 on 512 bytes, data unit FFh.
     #[test]
-    fn the_standards_own_vector() {
+    fn encryption_matches_the_test_vector_of_the_standard() {
         let hex = |text: &str| -> Vec<u8> {
             let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
             let digit = |d: u8| (d as char).to_digit(16).unwrap() as u8;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back_and_is_hidden_below() {
+    fn written_data_reads_back_and_is_encrypted_in_the_lower_volume() {
         for block_size in [512, 4096] {
             let (lower, volume) = encrypted(block_size);
             let data = Data::from(vec![0x5a; 3 * block_size as usize]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_or_discarded_reads_as_zeros() {
+    fn unwritten_and_discarded_blocks_read_as_zeros() {
         let (_, volume) = encrypted(512);
         let zeros = Data::zeros(1024);
         assert_eq!(now(volume.read(extent(0, 2))).unwrap(), zeros);
@@ -352,7 +352,7 @@ mod tests {
     /// must use the new key all the same, because a restart reads the stored key: otherwise it could
     /// not read what was written since.
     #[test]
-    fn a_key_that_is_kept_is_used_though_the_old_one_is_not_gone() {
+    fn a_stored_key_is_used_though_the_old_key_may_not_be_erased() {
         let (lower, volume) = encrypted(512);
         *volume.keyring.0.lock().unwrap() = 99;
         assert!(matches!(now(volume.erase_key()), Err(Error::NoSpace)));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_examined_is_judged_as_it_was_written() {
+    fn examine_checks_decrypted_data() {
         let (_, volume) = encrypted(512);
         let data = Data::from(vec![0x5a; 512]);
         now(volume.write(Lba(3), data.clone(), Durability::Volatile)).unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_not_shown_and_halves_differ() {
+    fn keys_are_not_printed_and_the_two_parts_of_a_key_must_differ() {
         assert_eq!(format!("{:?}", key(0)), "VolumeKey(..)");
         assert!(VolumeKey::new(&[7; 64]).is_none());
     }

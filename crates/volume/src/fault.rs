@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_after_the_fact_has_happened() {
+    fn a_write_that_fails_after_it_was_performed_has_changed_the_volume() {
         let volume = volume();
         let gone = Error::Unreachable("line cut".into());
         volume.faults().add(FaultRule::always(FaultCallKind::Write, Symptom::FailsAfter(gone)));

@@ -254,7 +254,7 @@ impl MemChunk {
             return Ok(());
         }
         let mut new = pool.take().map_err(|_| Error::NoSpace)?;
-        let bytes = new.get_mut().expect("a page just taken is nobody else's");
+        let bytes = new.get_mut().expect("a page just taken has no other user");
         match slot {
             // The whole page is replaced; its old content is not needed.
             _ if range.len() == PAGE => {}
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_reads_as_zeros_and_takes_no_memory() {
+    fn unwritten_blocks_read_as_zeros_and_take_no_memory() {
         let volume = MemVolume::new(Geometry::with_blocks(1 << 40));
         assert_eq!(read(&volume, (1 << 40) - 9, 9), [0; 9 * 512]);
         assert_eq!(volume.allocated_bytes(), 0);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_told() {
+    fn holes_are_reported_as_unmapped() {
         let volume = MemVolume::new(Geometry::with_blocks(1 << 20));
         write(&volume, 2048 + 9, 1, 4096);
         let asked = Extent { lba: Lba(5), blocks: 10_000 };
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_page_that_is_being_read_is_written_beside_the_rest_of_it() {
+    fn a_write_to_a_part_of_a_page_in_use_by_a_reader_keeps_the_rest_of_the_page() {
         let volume = MemVolume::new(Geometry::with_blocks(64));
         write(&volume, 0, 1, 4096);
         let before = now(volume.read(Extent { lba: Lba(0), blocks: 8 })).expect("read");
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_nobody_reads_is_written_in_place() {
+    fn a_page_without_readers_is_written_in_place() {
         let volume = MemVolume::new(Geometry::with_blocks(64));
         write(&volume, 0, 1, 4096);
         let place = |volume: &MemVolume| {

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_apart_and_busy_is_none() {
+    fn failures_are_counted_separately_and_busy_is_not_counted_as_one() {
         let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
         let fail = |error| FaultRule::always(FaultCallKind::Flush, Symptom::Fails(error)).times(1);
         fault.faults().add(fail(Error::Busy("full")));

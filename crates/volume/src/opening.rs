@@ -41,7 +41,7 @@ impl OpenNamed {
     /// Opens a path that the administrator named: a volume, a log, a secret.
     ///
     /// A symbolic link as the last part of the path is followed if the link and its folder belong to root or
-    /// to the user of this process and nobody else may write to the folder. If the link leads to a block
+    /// to the user of this process and no other user may write to the folder. If the link leads to a block
     /// device, only the owner of the link counts. Links in earlier parts of the path are always followed.
     /// Opening a pipe does not block, so the caller must check the type of the opened file.
     ///
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_nobody_else_can_replace_is_followed_in_each_of_its_steps() {
+    fn a_link_that_no_other_user_can_replace_is_followed_in_each_of_its_steps() {
         let (ours, shared) = (folder(0o755), folder(0o777));
         let (file, link) = (ours.path().join("file"), ours.path().join("link"));
         symlink("file", &link).expect("linked");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn own_files_are_never_reached_through_links_or_second_names() {
+    fn own_files_are_never_opened_through_symbolic_or_hard_links() {
         let folder = folder(0o700);
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         fs::write(&file, "bytes").expect("written");
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_an_opening_made_is_taken_back() {
+    fn take_back_removes_only_a_file_that_the_opening_created() {
         let folder = folder(0o700);
         let path = folder.path().join("file");
         MAKE.open(&path).expect("made").take_back();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_are_narrowed() {
+    fn permissions_are_narrowed_for_regular_files_only() {
         let folder = folder(0o700);
         let path = folder.path().join("file");
         for (old, new) in [(0o644, 0o600), (0o666, 0o600), (0o600, 0o600), (0o4755, 0o4700)] {

@@ -273,12 +273,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_aligned_apart_and_come_back() {
+    fn pages_are_aligned_do_not_overlap_and_return_to_the_pool() {
         let pool = MemPagePool::default();
         let mut pages: Vec<MemPage> =
             (0..2 * PAGES_PER_ARENA + 3).map(|_| pool.take().unwrap()).collect();
         for (i, page) in pages.iter_mut().enumerate() {
-            let bytes = page.get_mut().expect("nobody else has it");
+            let bytes = page.get_mut().expect("the page has no other user");
             assert_eq!(bytes.as_ptr() as usize % PAGE, 0);
             bytes.fill(i as u8);
         }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_grows_as_far_as_there_is_something_below_and_never_shrinks() {
+    fn a_slice_grows_up_to_the_end_of_its_lower_volume_and_never_shrinks() {
         let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
         let slice = SliceVolume::new(lower, Lba(10), 5).expect("inside");
         let last = Extent { lba: Lba(19), blocks: 1 };

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_is_below_the_end_of_its_class_and_not_by_much() {
+    fn every_time_is_below_the_end_of_its_class_by_at_most_a_quarter() {
         for ns in
             (0..5000).chain((12..37).flat_map(|bits| [1 << bits, (1 << bits) - 1, 3 << bits >> 1]))
         {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_the_mean_are_of_what_was_counted() {
+    fn quantiles_and_the_mean_cover_every_counted_time() {
         let times = TimeHistogram::default();
         assert_eq!((times.taken().quantile(0.5), times.taken().mean()), Default::default());
         times.add(Duration::from_micros(10), 99);

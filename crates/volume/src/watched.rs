@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_changed_is_told_once_in_whole_regions() {
+    async fn each_changed_region_is_reported_once_and_as_a_whole() {
         let lower = Arc::new(MemVolume::new(Geometry::with_blocks(200 * REGION + 5)));
         let volume = Watched::new(lower);
         write(&volume, 0, 1).await;
@@ -331,7 +331,7 @@ mod tests {
     /// when it is performed: a copier that has copied the region before would otherwise not copy it
     /// again.
     #[tokio::test(start_paused = true)]
-    async fn a_write_whose_caller_has_gone_is_seen_when_it_has_happened() {
+    async fn a_write_whose_caller_dropped_it_is_recorded_when_it_is_performed() {
         let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION)));
         let slow = crate::Latency { write: Duration::from_secs(1), ..crate::Latency::default() };
         let volume = Watched::new(Arc::new(crate::DelayVolume::new(Arc::clone(&lower), slow)));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_fails_may_have_changed_something() {
+    async fn a_failed_write_is_recorded_as_a_change() {
         let lower = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION))));
         lower.faults().add(FaultRule::always(Kind::Write, Symptom::Fails(Error::NoSpace)));
         let volume = Watched::new(Arc::new(lower));

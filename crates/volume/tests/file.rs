@@ -100,16 +100,16 @@ fn a_discard_gives_space_back() {
 }
 
 #[test]
-fn a_preallocated_file_stays_so() {
+fn a_preallocated_file_stays_preallocated() {
     let place = Place::new();
     let options = FileVolumeOptions { preallocate: true, direct: true, ..place.options() };
-    let mut heard = 0;
+    let mut reported = 0;
     let volume = FileVolume::open_with_progress(&options, &mut |done, all| {
         assert_eq!(all, 4 * MIB);
-        heard = done;
+        reported = done;
     });
     let volume = volume.expect("opened");
-    assert_eq!(heard, 4 * MIB);
+    assert_eq!(reported, 4 * MIB);
     assert!(!volume.geometry().thin);
     fill(&volume, 0, 7, 3 << 20);
     run(volume.discard(extent(1, 5000))).expect("discarded");
@@ -168,7 +168,7 @@ fn a_read_only_volume_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_a_device_failure() {
+fn calls_to_a_truncated_file_are_device_failures() {
     for engine in engines() {
         for direct in [false, true] {
             let place = Place::new();
@@ -184,7 +184,7 @@ fn a_file_that_was_cut_is_a_device_failure() {
 }
 
 #[test]
-fn what_cannot_be_a_volume_is_refused() {
+fn a_file_that_cannot_be_a_volume_is_refused() {
     let place = Place::new();
     let open =
         |options: FileVolumeOptions| FileVolume::open(&options).map(drop).expect_err("refused");
@@ -207,7 +207,7 @@ fn what_cannot_be_a_volume_is_refused() {
 }
 
 #[test]
-fn what_the_page_cache_has_is_ready_at_the_first_poll() {
+fn a_read_from_the_page_cache_is_ready_at_the_first_poll() {
     for engine in engines() {
         let place = Place::new();
         let volume =
@@ -241,7 +241,7 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
 }
 
 #[test]
-fn a_runtime_that_stands_still_does_not_hold_up_another() {
+fn an_idle_runtime_does_not_delay_calls_of_another() {
     for engine in engines() {
         let place = Place::new();
         let options = FileVolumeOptions { engine, direct: true, ..place.options() };
@@ -280,7 +280,7 @@ fn an_abandoned_write_never_undoes_a_later_one() {
 }
 
 #[test]
-fn more_calls_than_places_in_the_queue_all_finish() {
+fn more_calls_than_the_queue_has_entries_all_finish() {
     for engine in engines() {
         let place = Place::new();
         let options = FileVolumeOptions { engine, direct: true, ..place.options() };
@@ -306,7 +306,7 @@ fn more_calls_than_places_in_the_queue_all_finish() {
 }
 
 #[test]
-fn flushes_side_by_side_all_finish() {
+fn concurrent_flushes_all_finish() {
     let place = Place::new();
     let volume = Arc::new(place.open());
     runtime().block_on(async {

@@ -84,7 +84,7 @@ fn probe() -> Arc<AbilityProbe> {
 }
 
 #[tokio::test]
-async fn each_layer_passes_the_same_calls_as_ever() {
+async fn each_layer_passes_exactly_the_listed_calls() {
     for (name, layer) in LAYERS {
         let bottom = probe();
         let above = layer(bottom.clone());
@@ -93,7 +93,7 @@ async fn each_layer_passes_the_same_calls_as_ever() {
 }
 
 #[tokio::test]
-async fn a_read_of_the_last_flush_is_changed_by_a_layer_as_other_reads_are() {
+async fn each_layer_transforms_reads_of_flushed_data_like_other_reads() {
     for (name, layer) in LAYERS.iter().filter(|(name, _)| !["slice", "joined"].contains(name)) {
         let bottom = probe();
         let filled = vec![0x5a; 4096].into();
@@ -106,7 +106,7 @@ async fn a_read_of_the_last_flush_is_changed_by_a_layer_as_other_reads_are() {
 }
 
 #[tokio::test]
-async fn each_volume_at_the_bottom_has_the_same_abilities_as_ever() {
+async fn each_bottom_volume_has_exactly_the_listed_abilities() {
     let memory = MemVolume::new(Geometry::with_blocks(64));
     assert_eq!(AbilityProbe::answered(&memory).await, ["allocation"], "memory");
     let crash = CrashVolume::new(Geometry::with_blocks(64), 1);
@@ -123,7 +123,7 @@ async fn each_volume_at_the_bottom_has_the_same_abilities_as_ever() {
 
 /// A mirror must not pass on the abilities of a leg, because they would concern one copy of the blocks only.
 #[tokio::test]
-async fn a_mirror_passes_nothing_and_has_its_own_copies() {
+async fn a_mirror_passes_no_optional_call_and_offers_its_own_copies() {
     let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(2048) };
     let half = Arc::new(AbilityProbe::new(geometry));
     let other = Arc::new(MemVolume::new(geometry));

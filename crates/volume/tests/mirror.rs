@@ -69,7 +69,7 @@ fn broken() -> Symptom {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_halves_have_what_was_written() {
+async fn both_legs_have_every_write() {
     let halves = [memory(), memory()];
     let mirror = both(&halves).await;
     assert_eq!(mirror.geometry().blocks, BLOCKS - DATA);
@@ -84,7 +84,7 @@ async fn both_halves_have_what_was_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_that_fails_is_left_out_and_the_other_goes_on() {
+async fn a_leg_that_fails_is_dropped_and_the_mirror_continues_with_the_other() {
     for lost in [0, 1] {
         let halves = [memory(), memory()];
         let (fault, faults) = faulty(&halves[lost]);
@@ -117,7 +117,7 @@ async fn a_half_that_fails_is_left_out_and_the_other_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn halves_that_went_on_without_each_other_are_refused() {
+async fn legs_that_were_each_used_alone_are_refused() {
     let halves = [memory(), memory()];
     write(&both(&halves).await, 5, 1).await.unwrap();
     let degraded = async |halves| Mirror::open(halves, [7; 16], true).await.unwrap();
@@ -131,7 +131,7 @@ async fn halves_that_went_on_without_each_other_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_is_replaced_while_it_is_written_to() {
+async fn a_leg_is_replaced_while_the_mirror_is_written() {
     let halves = [memory(), memory()];
     let (fault, faults) = faulty(&halves[0]);
     let mirror = both(&[fault, halves[1].clone()]).await;
@@ -160,7 +160,7 @@ async fn a_half_is_replaced_while_it_is_written_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_half_cannot_read_is_read_from_the_other_and_mended() {
+async fn a_block_that_one_leg_cannot_read_is_read_from_the_other_and_repaired() {
     let halves = [memory(), memory()];
     let (fault, faults) = faulty(&halves[0]);
     let mirror = both(&[fault, halves[1].clone()]).await;
@@ -177,16 +177,16 @@ async fn what_one_half_cannot_read_is_read_from_the_other_and_mended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_is_wrong_is_written_anew_from_the_one_that_is_right() {
-    for rotten in [0, 1] {
+async fn a_corrupt_copy_is_overwritten_from_the_intact_one() {
+    for corrupt in [0, 1] {
         let halves = [memory(), memory()];
         let mirror = both(&halves).await;
         write(&mirror, 5, 1).await.unwrap();
-        write(halves[rotten].as_ref(), DATA + 5, 9).await.unwrap();
+        write(halves[corrupt].as_ref(), DATA + 5, 9).await.unwrap();
         let extent = Extent { lba: Lba(5), blocks: 1 };
         let right = mirror.examine(extent, &|data| *data == filled(1)).await.unwrap();
         assert!(right.is_some_and(|data| data == filled(1)));
-        assert_eq!(byte(halves[rotten].as_ref(), DATA + 5).await, 1);
+        assert_eq!(byte(halves[corrupt].as_ref(), DATA + 5).await, 1);
         assert!(mirror.examine(extent, &|data| *data == filled(2)).await.unwrap().is_none());
     }
 }
@@ -203,14 +203,14 @@ fn scratch(faults: &Faults, block: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
-    for rotten in [0, 1] {
+async fn after_a_crash_no_copy_is_overwritten_before_it_was_examined() {
+    for corrupt in [0, 1] {
         let halves = [memory(), memory()];
         let mirror = both(&halves).await;
         write(&mirror, 5, 1).await.unwrap();
         write(&mirror, 6, 1).await.unwrap();
         drop(mirror);
-        write(halves[rotten].as_ref(), DATA + 5, 9).await.unwrap();
+        write(halves[corrupt].as_ref(), DATA + 5, 9).await.unwrap();
         write(halves[1].as_ref(), DATA + 6, 8).await.unwrap();
         // Open the mirror twice: a block that no user has judged is still compared after the next
         // crash.
@@ -247,7 +247,7 @@ async fn lacks_writes(half: &Stack) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_lacks_writes_until_both_are_equal_or_it_is_filled() {
+async fn a_leg_is_marked_as_lacking_writes_until_both_are_equal_or_it_is_filled() {
     let halves = one_lacks_a_write().await;
     // Opening the mirror does not clear the flag: block 5 is still doubtful.
     drop(both(&halves).await);
@@ -274,7 +274,7 @@ async fn a_half_lacks_writes_until_both_are_equal_or_it_is_filled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_copy_is_judged_while_the_other_one_cannot_be_asked() {
+async fn examine_fails_while_the_other_copy_is_unreachable() {
     let halves = one_lacks_a_write().await;
     let (fault, faults) = faulty(&halves[1]);
     let mirror = both(&[halves[0].clone(), fault]).await;
@@ -286,7 +286,7 @@ async fn no_copy_is_judged_while_the_other_one_cannot_be_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_goes_on_with_a_half_that_lacks_writes_alone() {
+async fn a_leg_that_lacks_writes_is_never_used_alone() {
     let halves = one_lacks_a_write().await;
     let (fault, faults) = faulty(&halves[1]);
     let mirror = both(&[halves[0].clone(), fault]).await;
@@ -297,7 +297,7 @@ async fn nothing_goes_on_with_a_half_that_lacks_writes_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_differs_is_read_from_one_half_alone() {
+async fn a_block_that_differs_is_always_read_from_the_same_leg() {
     let halves = [memory(), memory()];
     write(&both(&halves).await, 5, 1).await.unwrap();
     write(halves[1].as_ref(), DATA + 5, 2).await.unwrap();
@@ -312,7 +312,7 @@ async fn what_differs_is_read_from_one_half_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_half_cannot_read_after_a_crash_is_taken_from_the_other() {
+async fn a_block_that_one_leg_cannot_read_after_a_crash_is_copied_from_the_other() {
     for bad in [0, 1] {
         let halves = [memory(), memory()];
         write(&both(&halves).await, 5, 1).await.unwrap();
@@ -328,7 +328,7 @@ async fn what_one_half_cannot_read_after_a_crash_is_taken_from_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_is_filled_from_one_that_has_a_bad_sector() {
+async fn a_leg_is_filled_from_one_that_has_a_bad_sector() {
     let halves = [memory(), memory()];
     let (fault, faults) = faulty(&halves[1]);
     let mirror = both(&[halves[0].clone(), fault]).await;
@@ -349,7 +349,7 @@ async fn a_half_is_filled_from_one_that_has_a_bad_sector() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_error_of_the_old_device_does_not_throw_out_the_new_one() {
+async fn a_late_error_of_the_old_device_does_not_drop_the_new_one() {
     let halves = [memory(), memory()];
     let (fault, faults) = faulty(&halves[0]);
     let latency = Latency { write: Duration::from_millis(50), ..Latency::default() };
@@ -370,7 +370,7 @@ async fn a_late_error_of_the_old_device_does_not_throw_out_the_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_half_counts_when_the_other_one_has_flushed_too() {
+async fn a_new_leg_is_complete_only_when_the_other_one_has_flushed_too() {
     let halves = [memory(), memory()];
     let (fault, faults) = faulty(&halves[1]);
     let mirror = both(&[halves[0].clone(), fault]).await;
@@ -389,7 +389,7 @@ async fn a_new_half_counts_when_the_other_one_has_flushed_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_half_of_it_is_refused() {
+async fn a_device_that_is_no_leg_of_the_mirror_is_refused() {
     let halves = [memory(), memory()];
     drop(both(&halves).await);
     let other = [memory(), memory()];
@@ -492,7 +492,7 @@ async fn script(halves: &[Stack; 2], seed: u64, left: &Arc<AtomicU64>) -> HashMa
 }
 
 #[test]
-fn nothing_answered_is_lost_and_the_halves_agree_after_a_cut_at_any_write() {
+fn after_a_power_cut_at_any_write_no_acknowledged_write_is_lost_and_the_legs_agree() {
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_time().start_paused(true).build().expect("a runtime without I/O")

@@ -342,7 +342,7 @@ mod tests {
 
     /// Row "local" of Table 1 of the outsourcing paper, for each of its disks.
     #[test]
-    fn disks_take_what_table_1_says() {
+    fn access_times_of_the_disks_match_table_1() {
         let accesses = ["random read", "random write", "sequential read", "sequential write"];
         for (name, paper) in [
             ("ibm-dnes", [10.38, 11.44, 0.57, 0.40]),
@@ -361,7 +361,7 @@ mod tests {
     /// A cache that a short run can fill, a quarter of the working set as in Table 1. (A cache of 16 records would be
     /// too small: while eight arms are busy it has no room for new writes, even sequential ones.)
     #[test]
-    fn an_array_with_less_cache_takes_what_table_1_says_as_long_as_it_has_room_for_its_arms() {
+    fn an_array_with_a_smaller_cache_matches_table_1() {
         let with = |cache: u64, access: &str| {
             let profile = Profile { cache, ..Profile::named("array").expect("known") };
             measure_of(profile, access, Duration::ZERO)
@@ -376,7 +376,7 @@ mod tests {
 
     /// Figure 3 of the outsourcing paper: a full cache hides a round trip that is shorter than an access.
     #[test]
-    fn random_writes_mask_the_distance_up_to_the_disks_own_time() {
+    fn random_writes_mask_a_delay_up_to_the_access_time_of_the_disk() {
         for (name, access, ack) in [("ibm-dnes", 11.44, 0.40), ("ibm-ddys", 5.10, 0.27)] {
             for round_trip_ms in [0.0, 1.0, 2.0, 4.0, 8.0, 16.0] {
                 let ours = measure(
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_block_is_in_the_cache() {
+    fn repeated_accesses_to_one_block_are_served_from_the_disk_cache() {
         for (name, read, write) in [("ibm-dnes", 0.57, 0.40), ("ibm-ddys", 0.24, 0.27)] {
             let mut disk = Mechanics::new(Profile::named(name).expect("known"));
             let mut now = Duration::ZERO;
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_arms_read_eight_at_once() {
+    fn eight_arms_read_eight_blocks_in_parallel() {
         let mut array = Mechanics::new(Profile::named("array").expect("known"));
         let mut read = |at: u64| {
             let at = at * 1000 * RECORD;
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_that_of_the_seed_and_its_mean_is_the_time() {
+    fn random_access_times_follow_the_seed_and_have_the_given_mean() {
         let profile = Profile { spread: 0.5, ..Profile::named("ibm-ddys").expect("known") };
         let times = |profile: &Profile| {
             let mut disk = Mechanics::new(profile.clone());

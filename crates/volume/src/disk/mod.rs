@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_take_the_disks_time_and_data_is_below_at_once() {
+    async fn calls_take_the_time_of_the_disk_and_data_is_in_the_lower_volume_at_once() {
         let lower = memory();
         let disk = DiskVolume::new(Arc::clone(&lower), Profile::named("ibm-dnes").expect("known"));
         let start = Instant::now();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_below_is_told() {
+    async fn a_failure_of_the_lower_volume_is_reported() {
         let broken = FaultVolume::new(memory());
         broken
             .faults()

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_has_its_disk() {
+    fn every_profile_name_has_a_profile() {
         for name in Profile::NAMES {
             let profile = Profile::named(name).expect("there is one");
             assert!(profile.arms > 0 && profile.runs > 0, "{name}");

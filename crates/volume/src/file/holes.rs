@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_holes_is_all_mapped() {
+    fn a_file_that_cannot_report_holes_is_all_mapped() {
         let file = File::open("/dev/zero").expect("opened");
         let all = find(&file, 0..MIB, 512).expect("found");
         assert_eq!(all, Allocation::mapped(2048));

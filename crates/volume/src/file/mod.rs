@@ -225,7 +225,9 @@ impl FileVolume {
                 FileOpRequest::Read { buffer, start: done, offset: range.start + done as u64 };
             let op = self.engine.start(&self.file, request).await;
             let result = self.engine.finish(&op).await;
-            buffer = op.take_buffer().expect("done, and nobody else asks for it");
+            buffer = op
+                .take_buffer()
+                .expect("the operation has ended, and only this call takes its buffer");
             match result {
                 Ok(0) => return Err(Error::Device("the file is shorter than the volume".into())),
                 Ok(bytes) => done += bytes,
@@ -521,7 +523,7 @@ mod tests {
                 }
             }
         });
-        opened.await.expect("nobody keeps it").flush().await.expect("flushed");
+        opened.await.expect("no other process keeps the file open").flush().await.expect("flushed");
     }
 
     /// A stable write consists of a write and a sync. If it fails, the sync may have failed, which concerns earlier
@@ -545,7 +547,7 @@ mod tests {
     /// kernel lose a write on a full loop device and then performs a stable write, which receives the report. The
     /// flush must fail all the same, because it syncs through a file description of its own.
     #[tokio::test]
-    async fn a_stable_write_does_not_take_the_news_of_a_loss_away_from_the_flush() {
+    async fn a_loss_reported_to_a_stable_write_still_fails_the_next_flush() {
         let Some(disk) = FullDisk::new() else {
             eprintln!("left out: it needs the right to mount a tmpfs and to set up a loop device");
             return;
@@ -560,7 +562,7 @@ mod tests {
         let block = [2; 512];
         let written =
             pwritev2(&*volume.file, &[io::IoSlice::new(&block)], 0, ReadWriteFlags::DSYNC);
-        assert!(written.is_err(), "it is told of the loss");
+        assert!(written.is_err(), "the loss is reported to it");
         assert!(matches!(volume.flush().await, Err(Error::Device(_))));
     }
 

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_not_in_memory_because_its_node_is() {
+    fn a_device_does_not_count_as_memory_because_its_device_node_is_on_tmpfs() {
         let kind = |path| std::fs::metadata(path).expect("there").file_type();
         let found = rustix::fs::statfs("/dev").expect("there").f_type as u32;
         assert!(!is_memory(kind("/dev/null"), found));

@@ -76,11 +76,11 @@ mod tests {
         let size = 5 << 20;
         file.set_len(size).expect("sized");
         file.write_all_at(&[7; 8192], 2 << 20).expect("written");
-        let mut heard = Vec::new();
-        prefill(&file, size, &mut |done, all| heard.push((done, all))).expect("filled");
+        let mut reported = Vec::new();
+        prefill(&file, size, &mut |done, all| reported.push((done, all))).expect("filled");
         assert!(file.metadata().expect("metadata").blocks() * 512 >= size);
-        assert_eq!(heard.last(), Some(&(size, size)));
-        assert!(heard.is_sorted());
+        assert_eq!(reported.last(), Some(&(size, size)));
+        assert!(reported.is_sorted());
         let mut bytes = vec![1; size as usize];
         file.read_exact_at(&mut bytes, 0).expect("read");
         let (data, from) = (2 << 20, (2 << 20) + 8192);

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_pass_are_tried_again_but_not_for_ever() {
+    fn transient_errors_are_retried_a_limited_number_of_times() {
         let mut tries = TRIES;
         let mut results =
             (0..TRIES).map(|_| again(io::Error::from_raw_os_error(libc::EAGAIN), None, &mut tries));

@@ -155,7 +155,7 @@ mod tests {
     use crate::{Durability, Error, FileVolumeOptions, Lba, Volume};
 
     #[test]
-    fn a_file_that_is_made_smaller_while_its_size_is_looked_at_was_not_cut_short() {
+    fn a_shrink_by_ourselves_during_a_size_check_is_not_reported_as_truncation() {
         let directory = tempfile::tempdir().expect("a directory");
         let options = FileVolumeOptions {
             create: Some(1 << 20),
@@ -181,7 +181,7 @@ mod tests {
     /// file, neither such a write nor a refresh may make the file look complete again, because the lost blocks would
     /// read as zeros without notice.
     #[tokio::test]
-    async fn a_file_that_was_cut_short_is_not_made_whole_again_by_a_write_or_a_look_at_its_size() {
+    async fn a_truncated_file_does_not_look_complete_again_after_a_write_or_a_refresh() {
         let directory = tempfile::tempdir().expect("a directory");
         let options = FileVolumeOptions {
             create: Some(1 << 20),

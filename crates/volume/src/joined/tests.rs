@@ -124,7 +124,7 @@ fn write(joined: &JoinedVolume, lba: u64) -> Result<(), Error> {
 }
 
 #[test]
-fn each_member_has_its_place() {
+fn each_member_has_its_own_region() {
     let (a, b) = pair();
     let joined = joined(&a, &b);
     let far = 2 * joined.stride();
@@ -156,7 +156,7 @@ fn no_call_goes_beyond_the_end_of_a_member() {
 }
 
 #[test]
-fn a_flush_reaches_all_that_were_written_to_and_no_other() {
+fn a_flush_is_sent_to_written_members_and_to_no_other() {
     let (a, b) = pair();
     let joined = joined(&a, &b);
     let far = 2 * joined.stride();
@@ -183,7 +183,7 @@ fn drop_flush(joined: &JoinedVolume) {
 }
 
 #[test]
-fn what_a_flush_that_was_given_up_did_not_reach_the_next_one_flushes() {
+fn members_that_a_cancelled_flush_did_not_flush_are_flushed_by_the_next() {
     let (a, b) = pair();
     let joined = joined(&a, &b);
     let far = 2 * joined.stride();
@@ -198,7 +198,7 @@ fn what_a_flush_that_was_given_up_did_not_reach_the_next_one_flushes() {
 }
 
 #[test]
-fn a_loss_that_was_told_to_a_flush_that_was_given_up_is_told_to_the_next() {
+fn a_loss_reported_to_a_cancelled_flush_is_reported_to_the_next_one() {
     let (a, b) = pair();
     let joined = joined(&a, &b);
     write(&joined, 1).expect("written");
@@ -214,7 +214,7 @@ fn a_loss_that_was_told_to_a_flush_that_was_given_up_is_told_to_the_next() {
 }
 
 #[test]
-fn what_was_given_up_since_is_no_loss() {
+fn a_loss_before_a_roll_back_does_not_fail_the_next_flush() {
     let (mut a, b) = (Noted::new(100), Arc::new(Noted::new(50)));
     a.epoch_blocks = 80;
     let a = Arc::new(a);
@@ -230,7 +230,7 @@ fn what_was_given_up_since_is_no_loss() {
 }
 
 #[test]
-fn a_flush_does_not_rely_on_another_that_is_under_way() {
+fn a_flush_does_not_rely_on_another_flush_in_progress() {
     let (a, b) = pair();
     let joined = joined(&a, &b);
     write(&joined, 1).expect("written");
@@ -245,7 +245,7 @@ fn a_flush_does_not_rely_on_another_that_is_under_way() {
 }
 
 #[test]
-fn one_that_outgrows_its_place_gets_nothing_that_is_behind_it() {
+fn a_member_that_outgrows_its_region_gets_no_calls_behind_its_end() {
     let (a, b) = pair();
     let joined = JoinedVolume::new(vec![member("a", &a), member("b", &b)]).expect("joined");
     let stride = joined.stride();
@@ -261,7 +261,7 @@ fn one_that_outgrows_its_place_gets_nothing_that_is_behind_it() {
 }
 
 #[test]
-fn those_with_epochs_are_rolled_back_and_the_smallest_epoch_counts() {
+fn members_with_epochs_are_rolled_back_and_the_smallest_epoch_limit_is_reported() {
     let (mut a, mut b) = (Noted::new(100), Noted::new(50));
     (a.epoch_blocks, b.epoch_blocks) = (80, 30);
     let (a, b, c) = (Arc::new(a), Arc::new(b), Arc::new(Noted::new(9)));
@@ -290,7 +290,7 @@ fn claim() -> Claim {
 }
 
 #[test]
-fn each_is_asked_for_what_it_has_granted_itself() {
+fn each_member_is_claimed_with_the_generation_that_it_granted() {
     let (a, b) = pair();
     let mut first = member("a", &a).expect("there");
     (first.granted, first.opening, first.is_dirty) = (7, 70, Dirty::new(true));
@@ -305,7 +305,7 @@ fn each_is_asked_for_what_it_has_granted_itself() {
 }
 
 #[test]
-fn one_that_went_back_behind_what_it_granted_is_not_succeeded() {
+fn a_claim_names_the_opening_that_a_member_granted_though_the_list_has_lost_it() {
     let (a, b) = pair();
     let mut first = member("a", &a).expect("there");
     (first.granted, first.opening) = (9, 80);
@@ -319,7 +319,7 @@ fn one_that_went_back_behind_what_it_granted_is_not_succeeded() {
 }
 
 #[test]
-fn one_refusal_is_a_refusal_and_what_is_clean_is_given_back() {
+fn one_refused_claim_refuses_all_and_claims_of_clean_members_are_returned() {
     let (mut a, mut b, mut c) = (Noted::new(9), Noted::new(9), Noted::new(9));
     a.holding = Holding::Held;
     b.holding = Holding::Refused("it is another's".into());
@@ -341,7 +341,7 @@ fn one_refusal_is_a_refusal_and_what_is_clean_is_given_back() {
 }
 
 #[test]
-fn what_cannot_be_joined_is_refused() {
+fn volumes_that_cannot_be_joined_are_refused() {
     let (a, _) = pair();
     assert!(JoinedVolume::new(vec![None]).is_err());
     let large = Geometry { block_size: 4096, ..Geometry::with_blocks(8) };

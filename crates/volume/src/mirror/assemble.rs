@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_one_epoch_differ_in_dirty_regions_alone() {
+    fn legs_of_one_epoch_differ_only_in_dirty_regions() {
         let other = MirrorLabel { dirty: vec![1, 4], ..label(4, false) };
         let Ok(MirrorAssemblyPlan::Both { dirty, .. }) = decide_on(label(4, false), other) else {
             panic!("another plan")
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_sizes_the_lesser_one_counts_until_one_half_has_gone_on() {
+    fn of_two_sizes_the_smaller_one_is_used_until_one_leg_was_used_alone() {
         let larger = MirrorLabel { blocks: 200, ..label(4, false) };
         for (first, second) in [(&larger, &label(4, false)), (&label(4, false), &larger)] {
             let plan = decide_on(first.clone(), second.clone());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_half_that_went_on_is_right() {
+    fn the_leg_that_was_used_last_is_the_right_one() {
         for (first, second, right) in [
             (label(5, true), label(4, false), 0),
             (label(4, false), label(5, true), 1),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_that_both_went_on_are_refused_with_both_epochs() {
+    fn legs_that_were_both_used_alone_are_refused_with_both_epochs() {
         let error = decide_on(label(5, true), label(7, true)).expect_err("split");
         assert!(matches!(error, MirrorError::Split { epochs: [5, 7] }));
         let text = error.to_string();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn one_half_is_believed_if_it_knows_that_the_other_is_gone() {
+    fn a_single_leg_is_used_only_if_its_label_or_the_caller_permits_it() {
         for other in [MirrorLabelScan::Absent, MirrorLabelScan::Blank] {
             let of = |alone, degraded| {
                 decide([other.clone(), MirrorLabelScan::Label(label(3, alone))], degraded)
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_two_mirrors_are_refused() {
+    fn legs_of_two_mirrors_are_refused() {
         let other = MirrorLabel { mirror: [2; 16], ..label(4, false) };
         assert!(matches!(decide_on(label(4, false), other), Err(MirrorError::Strangers)));
     }

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_the_code_does() {
+    fn the_format_page_matches_the_code() {
         let page = include_str!("../../../../docs/formats/mirror.md");
         let rows = [
             ("magic", MAGIC_AT, 8),
@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_flipped_bit_is_never_a_label(bit in 0..LABEL_BYTES * 8) {
+        fn a_label_with_one_flipped_bit_is_never_accepted(bit in 0..LABEL_BYTES * 8) {
             let mut block = sample().encode();
             block[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(MirrorLabel::decode(&block).is_err());
