@@ -81,7 +81,7 @@ struct MemberState {
     /// The highest number of a Join in this session.
     joined: u64,
     /// When the last message of the member arrived.
-    heard: Millis,
+    last_message: Millis,
     /// True until it joins again. A new session of an expelled member does not extend the time for which its tokens
     /// are valid.
     is_expelled: bool,
@@ -163,14 +163,14 @@ impl Grantor {
         let known = self.members.entry(member).or_insert(MemberState {
             life: None,
             joined: 0,
-            heard: now,
+            last_message: now,
             is_expelled: false,
             tokens: 0,
             waits: 0,
         });
         known.joined = 0;
         if !known.is_expelled {
-            known.heard = now;
+            known.last_message = now;
         }
         // Answers that were sent in the last session may be lost.
         self.outboxes.remove(&member);
@@ -195,7 +195,7 @@ impl Grantor {
             return;
         }
         if life.is_some() {
-            known.heard = known.heard.max(now);
+            known.last_message = known.last_message.max(now);
         }
         match request {
             CoherenceRequest::Join { number, exclusive } => {
@@ -301,7 +301,7 @@ impl Grantor {
         let held: Vec<_> = held.filter(|held| held.member == member).collect();
         let of = |token| held.iter().filter(|held| held.token == token).count();
         SharingMemberStatus {
-            is_silent: !self.is_heard(member, now),
+            is_silent: !self.is_responsive(member, now),
             is_awaited: self.awaited.contains(&member),
             shared: of(CoherenceToken::SharedRead),
             exclusive: of(CoherenceToken::ExclusiveWrite),
@@ -315,7 +315,7 @@ impl Grantor {
             return;
         }
         known.joined = number;
-        known.heard = known.heard.max(now);
+        known.last_message = known.last_message.max(now);
         known.is_expelled = false;
         // Answers to an earlier life are not sent any more.
         self.outboxes.remove(&member);
@@ -439,7 +439,7 @@ impl Grantor {
             };
             let others = tokens.held.iter().copied().filter(in_the_way);
             let (gone, there): (Vec<_>, Vec<_>) = others.partition(|held| {
-                held.token == CoherenceToken::SharedRead && !self.is_heard(held.member, now)
+                held.token == CoherenceToken::SharedRead && !self.is_responsive(held.member, now)
             });
             for held in gone {
                 self.take(range, held);
@@ -554,9 +554,10 @@ impl Grantor {
         self.ranges.get(&range)?.held.iter().find(|held| held.member == member)
     }
 
-    fn is_heard(&self, member: SharingMember, now: Millis) -> bool {
-        let heard = |known: &MemberState| now < known.heard.saturating_add(self.terms.lease);
-        self.members.get(&member).is_some_and(heard)
+    fn is_responsive(&self, member: SharingMember, now: Millis) -> bool {
+        let is_recent =
+            |known: &MemberState| now < known.last_message.saturating_add(self.terms.lease);
+        self.members.get(&member).is_some_and(is_recent)
     }
 
     fn waited(&self) -> impl Iterator<Item = CoherenceRange> {

@@ -410,7 +410,7 @@ mod tests {
     const TERMS: Terms = Terms { lease: 10_000, ranges: 64 };
 
     #[test]
-    fn requests_byte_by_byte_and_back() {
+    fn requests_are_encoded_byte_by_byte_and_decoded_again() {
         let (list, _) = write_requests(&requests());
         assert_eq!(list[..12], *b"FBTOKENS\0\x01\0\0");
         assert_eq!(list[12..16], (list.len() as u32).to_be_bytes());
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_byte_by_byte_and_back() {
+    fn answers_are_encoded_byte_by_byte_and_decoded_again() {
         let (list, count) = write_answers(TERMS, 2048, &answers(), MOST_LIST_BYTES);
         assert_eq!(count, answers().len());
         assert_eq!(list[16..32], [0, 0, 0, 0, 0, 0, 0x27, 0x10, 0, 0, 0, 64, 0, 0, 8, 0]);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_stays() {
+    fn answers_that_do_not_fit_are_left_for_the_next_list() {
         let most = FIXED + CHECKSUM + 80;
         let (list, count) = write_answers(TERMS, 2048, &answers(), most);
         assert!(list.len() <= most && count < answers().len(), "{count}");
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_do_not_fit_stay() {
+    fn requests_that_do_not_fit_are_left_for_the_next_list() {
         let renewals = vec![CoherenceRequest::Renew { life: 1, sent: 6 }; MOST_LIST_BYTES / 17 + 1];
         let (list, count) = write_requests(&renewals);
         assert!(list.len() <= MOST_LIST_BYTES && count < renewals.len(), "{count}");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_peer_sends_is_an_error_or_a_list() {
+    fn any_bytes_of_a_peer_decode_to_an_error_or_a_list() {
         let (list, _) = write_requests(&requests());
         for length in 0..list.len() {
             assert!(read_requests(&list[..length]).is_err(), "{length}");

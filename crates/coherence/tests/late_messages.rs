@@ -64,7 +64,7 @@ fn writer(node: &mut Grantor) -> Holder {
 }
 
 #[test]
-fn a_token_that_was_given_on_does_not_come_back_for_reading() {
+fn a_gateway_does_not_keep_a_token_for_reading_that_was_granted_to_another() {
     let mut node = node();
     let mut a = writer(&mut node);
     let life = join(&mut node, B, &[], 0);
@@ -96,7 +96,7 @@ fn a_token_that_was_given_on_does_not_come_back_for_reading() {
 }
 
 #[test]
-fn the_node_lets_nobody_keep_what_it_has_given_on() {
+fn the_node_lets_no_gateway_keep_a_token_that_was_granted_to_another() {
     let mut node = node();
     let mut a = writer(&mut node);
     let life = join(&mut node, B, &[], 0);
@@ -123,7 +123,7 @@ fn the_node_lets_nobody_keep_what_it_has_given_on() {
 }
 
 #[test]
-fn a_grant_from_before_the_lease_is_not_taken_in_it() {
+fn a_grant_from_before_the_lease_ended_is_not_accepted_in_the_next_lease() {
     let mut node = node();
     let mut a = Holder::new(LEASE, [], 0);
     talk(&mut a, &mut node, A, 0);
@@ -163,7 +163,7 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
 }
 
 #[test]
-fn renewals_that_are_not_fetched_do_not_pile_up() {
+fn answers_to_renewals_that_are_not_fetched_do_not_accumulate() {
     let mut node = node();
     let (a, b) = (join(&mut node, A, &[], 0), join(&mut node, B, &[], 0));
     acquire(&mut node, A, a, CoherenceToken::ExclusiveWrite, 0);
@@ -189,7 +189,7 @@ fn renewals_that_are_not_fetched_do_not_pile_up() {
 }
 
 #[test]
-fn who_was_expelled_keeps_nothing_by_renewing() {
+fn an_expelled_gateway_keeps_no_token_by_renewing() {
     let mut node = node();
     let (a, b) = (join(&mut node, A, &[], 0), join(&mut node, B, &[], 0));
     acquire(&mut node, A, a, CoherenceToken::ExclusiveWrite, 0);
@@ -205,7 +205,7 @@ fn who_was_expelled_keeps_nothing_by_renewing() {
 }
 
 #[test]
-fn what_one_has_and_waits_for_is_bounded_together() {
+fn held_and_requested_tokens_of_a_gateway_are_bounded_together() {
     let ranges = 4 * MOST_TOKENS as u32;
     let mut node = Grantor::new(Terms { lease: LEASE, ranges }, 1, [A, B], 0);
     [A, B].into_iter().for_each(|member| node.attach(member, 0));
@@ -222,7 +222,7 @@ fn what_one_has_and_waits_for_is_bounded_together() {
 }
 
 #[test]
-fn what_the_node_does_not_mention_is_lost() {
+fn tokens_that_the_node_does_not_confirm_are_lost() {
     let mut a = Holder::new(LEASE, [X, CoherenceRange(1)], 0);
     let (number, life) = (1, 5);
     assert!(matches!(requests(&mut a)[..], [CoherenceRequest::Join { number: 1, .. }]));
@@ -232,7 +232,7 @@ fn what_the_node_does_not_mention_is_lost() {
 }
 
 #[test]
-fn a_lease_ends_an_eighth_early_also_where_that_is_no_whole_number() {
+fn a_lease_ends_an_eighth_early_and_the_eighth_is_rounded_up() {
     let mut a = Holder::new(15, [], 0);
     let joined =
         CoherenceReply::Joined { number: 1, life: 5, grants: Vec::new(), lost: Vec::new() };

@@ -64,7 +64,7 @@ fn gateways_that_die_and_restart() {
 }
 
 #[test]
-fn a_node_that_starts_anew() {
+fn a_node_that_restarts() {
     let budget = Budget { uses: 4, node_crashes: 2, gateway_crashes: 1, ticks: 2, ..Budget::NONE };
     holds(scene(2, 1, budget), NEAR, FAR);
 }
@@ -75,7 +75,7 @@ fn leases_that_end_while_messages_are_lost() {
 }
 
 #[test]
-fn messages_that_come_twice() {
+fn messages_that_arrive_twice() {
     holds(scene(2, 1, Budget { uses: 5, repeats: 3, ticks: 1, ..Budget::NONE }), NEAR, FAR);
 }
 
@@ -94,33 +94,33 @@ const FAULTS: Budget =
     Budget { gateway_crashes: 2, node_crashes: 1, losses: 2, repeats: 2, ..Budget::NONE };
 
 #[test]
-fn what_an_exclusive_token_is_for_is_noticed() {
+fn an_exclusive_token_that_ends_with_its_lease_is_detected() {
     let budget = Budget { uses: 2, ticks: 5, gateway_crashes: 1, ..Budget::NONE };
     is_found(Fault::ExclusiveEndsWithLease, budget);
 }
 
 #[test]
-fn that_nobody_is_awaited_is_noticed() {
-    is_found(Fault::NobodyIsAwaited, Budget { uses: 2, node_crashes: 1, ..Budget::NONE });
+fn a_node_that_does_not_wait_for_gateways_after_a_restart_is_detected() {
+    is_found(Fault::RestartDoesNotWait, Budget { uses: 2, node_crashes: 1, ..Budget::NONE });
 }
 
 #[test]
-fn a_lease_counted_from_the_answer_is_noticed() {
+fn a_lease_counted_from_the_answer_is_detected() {
     is_found(Fault::LeaseFromTheAnswer, Budget { uses: 2, ticks: 8, ..Budget::NONE });
 }
 
 #[test]
-fn a_release_before_destage_is_noticed() {
+fn a_release_before_destage_is_detected() {
     is_found(Fault::ReleaseBeforeDestage, Budget { uses: 2, ..Budget::NONE });
 }
 
 #[test]
-fn what_is_cached_and_kept_is_noticed() {
+fn cached_data_that_is_kept_without_a_token_is_detected() {
     is_found(Fault::CachedIsKept, Budget { uses: 3, ..Budget::NONE });
 }
 
 #[test]
-fn late_writes_are_noticed() {
+fn late_writes_are_detected() {
     let budget = Budget { uses: 3, gateway_crashes: 1, ..Budget::NONE };
     is_found(Fault::LateWritesAreTaken, budget);
 }

@@ -41,7 +41,7 @@ pub enum Fault {
     /// The node grants exclusive tokens of a silent gateway to others.
     ExclusiveEndsWithLease,
     /// A restarted node does not wait for its former members.
-    NobodyIsAwaited,
+    RestartDoesNotWait,
     /// A gateway measures its lease from the arrival of the answer.
     LeaseFromTheAnswer,
     /// A gateway releases a range before its dirty data is destaged.
@@ -140,7 +140,7 @@ impl Scene {
 
     fn awaited(&self, world: &World) -> Vec<SharingMember> {
         match self.fault {
-            Fault::NobodyIsAwaited => Vec::new(),
+            Fault::RestartDoesNotWait => Vec::new(),
             _ => world.members.iter().copied().collect(),
         }
     }
@@ -301,7 +301,7 @@ impl Scene {
             .iter()
             .any(|gateway| gateway.holder.as_ref().is_some_and(|h| h.lost().is_some()))
         {
-            world.violated = Some("a gateway was told that its data is lost");
+            world.violated = Some("the node reported to a gateway that its data is lost");
         }
     }
 
