@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_has_its_answer() {
+    fn each_volume_error_maps_to_its_status_and_sense() {
         let extent = Extent { lba: Lba(7), blocks: 2 };
         let medium = Error::Medium { extent, reason: "scratched".into() };
         let check = |error: &Error, access, key, asc, ascq, information| {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_volume_that_is_away_is_never_a_medium_error() {
+    fn an_unreachable_lower_volume_is_never_a_medium_error() {
         for access in [FailedAccessKind::Read, FailedAccessKind::Write, FailedAccessKind::Flush] {
             assert_eq!(
                 UnitCommandFailure::new(&Error::Away("link".into()), access),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_is_good_until_its_blocks_are_written_or_it_is_old() {
+    async fn a_token_is_valid_until_its_blocks_are_written_or_it_expires() {
         let tokens = UnitRodTokens::default();
         let token = make(&tokens, 10).expect("made");
         write(&tokens, 9);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_overwrites_all_blocks_voids_every_token() {
+    async fn overwriting_all_blocks_revokes_every_token() {
         let tokens = UnitRodTokens::default();
         let made = [0, u64::from(u32::MAX) + 1].map(|lba| make(&tokens, lba).expect("made"));
         tokens.note_overwritten();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_is_not_guessed_from_another_and_there_are_not_too_many() {
+    async fn a_token_cannot_be_guessed_from_another_and_their_number_is_bounded() {
         let tokens = UnitRodTokens::default();
         let token = make(&tokens, 0).expect("made");
         for at in 0..TOKEN_BYTES {

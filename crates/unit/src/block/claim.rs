@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_an_extent_come_in_order_and_once() {
+    fn the_locks_of_an_extent_are_in_order_and_without_duplicates() {
         let of = |lba, blocks| indexes(extent(lba, blocks), 512).collect::<Vec<_>>();
         assert_eq!(of(0, 1), [0]);
         assert_eq!(of(2047, 2), [0, 1]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_claims_alone_waits_for_writes_under_way_and_holds_up_later_ones_there() {
+    fn an_exclusive_lock_waits_for_writes_in_progress_and_blocks_later_ones_on_its_blocks() {
         let claims = BlockRangeLocks::default();
         let mut context = Context::from_waker(Waker::noop());
         let write = claims.shared_now(extent(8, 8), 512).expect("no other command is there");

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcomes_are_kept_for_their_nexus_and_not_too_many() {
+    fn copy_results_are_kept_for_their_nexus_and_their_number_is_bounded() {
         let copies = Copies::default();
         let first = copies.begin(1, Some(7), 0).unwrap_or_else(|_| panic!("free"));
         assert_eq!(copies.begin(1, Some(7), 0).err(), Some(CopyRefusal::InProgress));

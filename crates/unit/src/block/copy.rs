@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_overwritten_is_moved_first() {
+    fn an_overlapping_copy_moves_blocks_before_it_overwrites_them() {
         let segment = CopySegment {
             source: 0,
             destination: 0,

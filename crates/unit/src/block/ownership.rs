@@ -28,7 +28,7 @@ pub(crate) struct Ownership {
     /// True while a claim is in force or a session is fenced. Written under the lock. A command need not take
     /// the lock while this is false, nor if it comes from the holder.
     any: AtomicBool,
-    /// The session that has presented the claim in force, or [`NOBODY`] (no session). Written under the lock.
+    /// The session that has presented the claim in force, or [`NO_SESSION`]. Written under the lock.
     holder: AtomicU64,
     /// Number of changes of `known`. Written under the lock.
     generation: AtomicU64,
@@ -46,7 +46,7 @@ struct OwnershipState {
     /// Sessions that have lost their claim.
     fenced: HashSet<u64>,
     /// True if a refused write of another initiator has been reported since the claim was granted.
-    is_told: bool,
+    is_refusal_reported: bool,
     /// Set while the claim in force has not begun an epoch of its own: true if the open epoch has to be rolled
     /// back first, false if it has to be flushed.
     unbegun: Option<bool>,
@@ -79,7 +79,7 @@ impl Ownership {
         let ownership = Self {
             store,
             any: AtomicBool::new(false),
-            holder: AtomicU64::new(NOBODY),
+            holder: AtomicU64::new(NO_SESSION),
             generation: AtomicU64::new(0),
             known: Mutex::default(),
             image: ConsistentPrefixTracker::default(),
@@ -126,7 +126,7 @@ impl Ownership {
         match touch {
             Touch::Changes => {
                 let (owner, instance) = (last.name.clone(), hex(&last.instance));
-                if !std::mem::replace(&mut known.is_told, true) {
+                if !std::mem::replace(&mut known.is_refusal_reported, true) {
                     tracing::warn!(
                         owner,
                         log = instance,
@@ -148,7 +148,7 @@ impl Ownership {
     /// ends this state.
     fn half_an_epoch(&self) -> UnitCommandFailure {
         match self.holder.load(Ordering::Acquire) {
-            NOBODY => Sense::CLAIM_HALF_AN_EPOCH.into(),
+            NO_SESSION => Sense::CLAIM_HALF_AN_EPOCH.into(),
             _ => UnitCommandFailure::Busy,
         }
     }
@@ -220,7 +220,7 @@ impl Ownership {
     /// CLAIM OUT: CLAIM. Changes nothing if it fails.
     pub(crate) async fn claim(&self, nexus: u64, asked: ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
-        let is_present = self.holder.load(Ordering::Acquire) != NOBODY;
+        let is_present = self.holder.load(Ordering::Acquire) != NO_SESSION;
         let decided = match asked.shares {
             true => Err(Sense::CLAIM_NOT_SHARED),
             false => admit(self.known.lock().last.as_ref(), &asked, is_present),
@@ -251,7 +251,7 @@ impl Ownership {
         );
         self.change(|known, holder| {
             let before = std::mem::replace(holder, nexus);
-            if before != nexus && before != NOBODY {
+            if before != nexus && before != NO_SESSION {
                 known.fenced.insert(before);
             }
             // A session that repeats its claim has lost none of its writes, so its epoch continues.
@@ -260,7 +260,7 @@ impl Ownership {
                 known.unbegun = known.unbegun.or(Some(is_held));
             }
             known.fenced.remove(&nexus);
-            known.is_told = false;
+            known.is_refusal_reported = false;
             known.last = Some(next);
         });
         Ok(())
@@ -280,7 +280,7 @@ impl Ownership {
         self.save(&mut saved, &next).await?;
         tracing::info!(owner = next.name, log = hex(&next.instance), "claim released");
         self.change(|known, holder| {
-            *holder = NOBODY;
+            *holder = NO_SESSION;
             known.unbegun = None;
             known.last = Some(next);
         });
@@ -317,8 +317,8 @@ impl Ownership {
     /// Fences the session that has presented the claim. The claim stays in force.
     pub(crate) fn shut_holder_out(&self) {
         self.change(|known, holder| {
-            let before = std::mem::replace(holder, NOBODY);
-            if before != NOBODY {
+            let before = std::mem::replace(holder, NO_SESSION);
+            if before != NO_SESSION {
                 known.fenced.insert(before);
             }
         });
@@ -336,8 +336,8 @@ impl Ownership {
             "claim dropped on behalf of the operator"
         );
         self.change(|known, holder| {
-            let before = std::mem::replace(holder, NOBODY);
-            if before != NOBODY {
+            let before = std::mem::replace(holder, NO_SESSION);
+            if before != NO_SESSION {
                 known.fenced.insert(before);
             }
             known.unbegun = None;
@@ -358,7 +358,7 @@ impl Ownership {
             is_held: last.is_held,
             is_dirty: last.is_dirty,
             is_dropped: last.is_dropped,
-            is_present: self.holder.load(Ordering::Acquire) != NOBODY,
+            is_present: self.holder.load(Ordering::Acquire) != NO_SESSION,
             confirmed: last.confirmed,
         }
     }
@@ -370,7 +370,7 @@ impl Ownership {
         }
         self.change(|known, holder| {
             if *holder == nexus {
-                *holder = NOBODY;
+                *holder = NO_SESSION;
             }
             known.fenced.remove(&nexus);
         });
@@ -590,7 +590,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Stands for "no session". Real sessions are numbered upwards from a low number.
-const NOBODY: u64 = u64::MAX;
+const NO_SESSION: u64 = u64::MAX;
 /// Version of the record without a confirmed number; `docs/formats/state.md` has its bytes.
 const VERSION: u8 = 1;
 /// Version of the record with a confirmed number.

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_command_that_has_done_nothing_ends_in_busy() {
+    async fn only_a_command_that_has_changed_nothing_ends_in_busy() {
         let left = Cell::new(3);
         let step = || async {
             match left.replace(left.get() - 1) {

@@ -66,7 +66,7 @@ impl BlockUnit {
                 sharing.ask(nexus, request, blocks)
             }
             CoherenceRequest::Release { range, .. } => {
-                let _nobody_else = self.claims.alone(sharing.extent(range), block_size).await;
+                let _exclusive = self.claims.alone(sharing.extent(range), block_size).await;
                 sharing.ask(nexus, request, blocks)
             }
             CoherenceRequest::Acquire { .. } | CoherenceRequest::Renew { .. } => {

@@ -542,7 +542,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_byte_by_byte_and_back() {
+    fn the_record_is_encoded_byte_by_byte_and_decoded_again() {
         let owner =
             ClaimOwner { name: "iqn.a:a".into(), instance: [1; 16], ..ClaimOwner::default() };
         let owners = vec![owner.clone(), ClaimOwner { is_held: true, ..owner }];

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_is_crossed_once_each_way() {
+    fn a_threshold_is_crossed_once_in_each_direction() {
         let threshold = Threshold::new(Some(80));
         let crossed = [79, 80, 81, 99, 80, 81].map(|used| threshold.crosses(&space(used)));
         assert_eq!(crossed, [false, false, true, false, false, true]);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_looks_at_the_first_write_and_every_64_mib() {
+    fn the_threshold_is_checked_at_the_first_write_and_every_64_mib() {
         let threshold = Threshold::new(Some(80));
         let due = [32 << 20, 31 << 20, 1 << 20, 1 << 20].map(|bytes| threshold.is_due(bytes));
         assert_eq!(due, [true, false, true, false]);

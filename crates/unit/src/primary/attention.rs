@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_nexus_is_told_once() {
+    fn each_nexus_receives_an_attention_condition_once() {
         let attentions = Attentions::default();
         attentions.open(1);
         attentions.open(2);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_do_not_pile_up() {
+    fn attention_conditions_do_not_accumulate() {
         let attentions = Attentions::default();
         attentions.open(1);
         for _ in 0..10 {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_nexus_has_learned_elsewhere_it_is_not_told() {
+    fn a_condition_withdrawn_for_a_nexus_is_not_reported_to_it() {
         let attentions = Attentions::default();
         attentions.open(1);
         attentions.open(2);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_caused_it_is_not_told_unless_named() {
+    fn the_nexus_that_caused_a_condition_receives_it_only_if_named() {
         let attentions = Attentions::default();
         attentions.open(1);
         attentions.open(2);

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_byte_by_byte_and_back() {
+    fn the_record_is_encoded_byte_by_byte_and_decoded_again() {
         let information = [vec![7, 8], b"db\0".to_vec()];
         let bytes = to_record(&information);
         assert_eq!(bytes, [1, 0, 2, 0, 7, 8, 3, 0, b'd', b'b', 0]);

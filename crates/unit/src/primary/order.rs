@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordered_task_that_is_aborted_while_it_waits_holds_nobody_up() {
+    fn an_ordered_task_that_is_aborted_while_it_waits_blocks_no_other_task() {
         let order = TaskOrder::default();
         let before = order.turn_now(TaskAttribute::Simple).expect("no other task is there");
         {

@@ -39,7 +39,7 @@ fn cve_2024_42416_every_service_action_may_be_asked_for() {
 
 /// LIO added address and length in a type that was too narrow, so the sum overflowed.
 #[test]
-fn cve_2025_68782_addresses_and_lengths_at_the_end_of_all_numbers() {
+fn cve_2025_68782_addresses_and_lengths_near_the_largest_integers() {
     let host = Host::new(geometry());
     let before = pattern(3, 8);
     host.good(&Command::parse(&write_10(1015, 8)).expect("known"), &before);

@@ -12,7 +12,7 @@ fn request_sense(descriptor_format: bool) -> Command {
 }
 
 #[test]
-fn a_new_nexus_is_told_once() {
+fn a_new_nexus_receives_the_power_on_condition_once() {
     let host = Host::new(geometry());
     let other = nexus(2);
     host.unit.nexus_opened(&other);
@@ -50,7 +50,7 @@ fn request_sense_returns_the_condition_as_data() {
 }
 
 #[test]
-fn a_reset_is_told_to_all_also_to_who_asked() {
+fn a_reset_is_reported_to_every_nexus_including_the_one_that_requested_it() {
     let host = Host::new(geometry());
     let other = nexus(2);
     host.unit.nexus_opened(&other);
@@ -72,7 +72,7 @@ fn a_reset_is_told_to_all_also_to_who_asked() {
 }
 
 #[test]
-fn a_cleared_task_set_is_told_to_the_others() {
+fn a_cleared_task_set_is_reported_to_the_other_nexuses() {
     let host = Host::new(geometry());
     host.unit.task_management(&nexus(2), TaskManagement::ClearTaskSet);
     let sense = Sense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR;
@@ -84,7 +84,7 @@ fn a_cleared_task_set_is_told_to_the_others() {
 }
 
 #[test]
-fn another_size_is_told_and_then_served() {
+fn a_changed_capacity_is_reported_and_then_served() {
     let host = Host::new(geometry());
     host.calls.blocks.store(500, Ordering::Relaxed);
     assert_eq!(host.fails(&Command::read(0, 1), &[]), Sense::CAPACITY_DATA_HAS_CHANGED);
@@ -104,7 +104,7 @@ fn a_closed_nexus_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_condition_is_told_before_the_data_is_asked_for() {
+fn an_attention_condition_is_reported_before_write_data_is_requested() {
     let host = Host::new(geometry());
     host.unit.task_management(&host.nexus, TaskManagement::LogicalUnitReset);
     let write = Command::write(0, 1, false);

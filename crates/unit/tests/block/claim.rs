@@ -68,7 +68,7 @@ pub fn report(host: &Host) -> ClaimReport {
 }
 
 #[test]
-fn only_the_owner_changes_a_claimed_unit_and_others_read() {
+fn only_the_owner_changes_a_claimed_unit_and_other_sessions_read() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let other = host.other(2);
@@ -98,7 +98,7 @@ fn only_the_owner_changes_a_claimed_unit_and_others_read() {
 }
 
 #[test]
-fn reads_beside_a_claim_are_refused_if_settings_say_so() {
+fn reads_of_other_sessions_during_a_claim_are_refused_if_settings_say_so() {
     let settings = Settings { reads_beside_claim: false, ..Settings::default() };
     let volume = Arc::new(MemVolume::new(geometry()));
     let store = Arc::new(MemoryStore::default());
@@ -145,7 +145,7 @@ fn a_claim_outlasts_its_session_and_a_restart() {
 }
 
 #[test]
-fn who_is_succeeded_is_shut_out_with_what_it_still_has() {
+fn a_succeeded_owner_is_fenced_for_writes_reads_and_flushes() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let later = host.other(2);
@@ -166,7 +166,7 @@ fn who_is_succeeded_is_shut_out_with_what_it_still_has() {
 
 /// CLAIM OUT ends only after the writes that the former owner had in progress.
 #[test]
-fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
+fn a_claim_waits_for_writes_of_the_former_owner_in_progress() {
     let store = Arc::new(MemoryStore::default());
     let fault = FaultVolume::new(Arc::new(MemVolume::new(geometry())));
     let faults = Arc::clone(fault.faults());
@@ -227,7 +227,7 @@ fn of_two_gateways_with_one_log_never_both_write() {
 }
 
 #[test]
-fn a_claim_that_cannot_be_saved_is_none() {
+fn a_claim_that_cannot_be_saved_is_not_granted() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let other = host.other(2);
@@ -240,7 +240,7 @@ fn a_claim_that_cannot_be_saved_is_none() {
 }
 
 #[test]
-fn the_operator_ends_a_claim_and_its_owner_is_shut_out() {
+fn when_the_operator_drops_a_claim_its_owner_is_fenced() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let other = host.other(2);
@@ -257,7 +257,7 @@ fn the_operator_ends_a_claim_and_its_owner_is_shut_out() {
 }
 
 #[test]
-fn lists_that_lie_change_nothing() {
+fn damaged_parameter_lists_change_nothing() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
@@ -270,7 +270,7 @@ fn lists_that_lie_change_nothing() {
 }
 
 #[test]
-fn a_unit_that_forgets_has_no_claims() {
+fn a_unit_without_a_store_has_no_claims() {
     let host = Host::new(geometry());
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
     assert_eq!(host.fails(&command, &list), Sense::INVALID_COMMAND_OPERATION_CODE);
@@ -279,7 +279,7 @@ fn a_unit_that_forgets_has_no_claims() {
 }
 
 #[test]
-fn nobody_else_ejects_a_medium_from_the_owner_of_a_claim() {
+fn only_the_owner_of_a_claim_can_eject_the_medium() {
     let store = Arc::new(MemoryStore::default());
     let removable = Settings { removable: true, ..Settings::default() };
     let host = Host::with_store_and_settings(geometry(), removable, &store);

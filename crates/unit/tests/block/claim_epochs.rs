@@ -22,7 +22,7 @@ use crate::{
 };
 
 #[test]
-fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
+fn the_epoch_of_a_claim_begins_with_it_and_no_other_session_ends_it() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
     let other = host.other(2);
@@ -61,7 +61,7 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
 }
 
 #[test]
-fn an_epoch_that_could_not_begin_begins_when_its_owner_asks_again() {
+fn an_epoch_that_could_not_begin_begins_when_its_owner_claims_again() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
@@ -78,7 +78,7 @@ fn an_epoch_that_could_not_begin_begins_when_its_owner_asks_again() {
 }
 
 #[test]
-fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
+fn other_readers_during_a_claim_get_the_last_flushed_epoch_and_do_not_end_one() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
     let other = host.other(2);
@@ -261,7 +261,7 @@ fn a_claim_whose_epoch_cannot_be_rolled_back_stays_in_force_and_can_be_dropped_l
 
 /// A volume without epochs holds a consistent prefix only from a flush of the owner until its next write.
 #[test]
-fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_one() {
+fn without_epochs_other_readers_are_refused_between_a_write_of_the_owner_and_its_flush() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let other = host.other(2);
@@ -320,7 +320,7 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
 
 /// The check at the beginning of a command cannot know what the owner does during the command.
 #[tokio::test(start_paused = true)]
-async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epochs() {
+async fn without_epochs_a_verify_during_which_a_round_begins_ends_in_busy() {
     let read = Duration::from_secs(1);
     let memory = Arc::new(MemVolume::new(geometry()));
     let slow = Arc::new(DelayVolume::new(memory, Latency { read, ..Latency::default() }));
@@ -362,7 +362,7 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
 /// A write-through cache acknowledges a write only after the volume has it, so the volume always holds a
 /// consistent prefix.
 #[test]
-fn readers_beside_the_claim_of_a_cache_that_writes_through_are_not_refused() {
+fn other_readers_during_the_claim_of_a_write_through_cache_are_not_refused() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let other = host.other(2);

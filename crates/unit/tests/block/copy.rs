@@ -62,7 +62,7 @@ async fn blocks_go_from_one_unit_to_another() {
 }
 
 #[tokio::test]
-async fn a_copy_over_itself_moves_what_would_be_overwritten_first() {
+async fn an_overlapping_copy_within_a_unit_moves_blocks_before_overwriting_them() {
     let (_party, a, _) = two();
     let blocks = 20_000u16;
     for (from, to) in [(100, 107), (107, 100)] {
@@ -78,7 +78,7 @@ async fn a_copy_over_itself_moves_what_would_be_overwritten_first() {
 /// CVE-2020-28374 (LIO), CVE-2021-3139 (tcmu-runner): the copy manager found units by their names alone, so
 /// that any initiator could read and write the disks of all others.
 #[tokio::test]
-async fn cve_2020_28374_a_unit_that_the_session_does_not_reach_cannot_be_named() {
+async fn cve_2020_28374_a_unit_outside_of_the_session_cannot_be_named() {
     let (_party, a, _) = two();
     let others = Arc::new(Party::default());
     let secret = join(&others, "secret", Geometry::with_blocks(4096));
@@ -133,7 +133,7 @@ async fn a_write_protected_destination_refuses_the_copy_and_units_of_other_block
 }
 
 #[tokio::test]
-async fn lists_of_nothing_are_good_and_outcomes_belong_to_who_asked() {
+async fn empty_copy_lists_are_accepted_and_results_belong_to_their_nexus() {
     let (party, a, _) = two();
     a.good(&PrimaryCommand::ExtendedCopy { long: false, parameter_list_length: 0 }, vec![]).await;
     let unknown = a.fails(&results(CopyResults::Status1(7)), vec![]).await;
@@ -151,7 +151,7 @@ async fn lists_of_nothing_are_good_and_outcomes_belong_to_who_asked() {
 
 /// The commands of the copy must not take the unit attention condition that is meant for the nexus.
 #[tokio::test]
-async fn a_copy_does_not_swallow_what_the_other_unit_has_to_tell() {
+async fn a_copy_does_not_consume_an_attention_condition_of_the_other_unit() {
     let (_party, a, b) = two();
     b.unit.task_management(&b.nexus, unit::TaskManagement::LogicalUnitReset);
     let (command, data) = copy(&list(&[a.cscd(), b.cscd()], &[segment(8, 0, 0)]), false);
@@ -161,7 +161,7 @@ async fn a_copy_does_not_swallow_what_the_other_unit_has_to_tell() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_is_dropped_ends_and_says_so_and_others_go_on_meanwhile() {
+async fn a_dropped_copy_ends_with_a_result_and_other_commands_run_meanwhile() {
     let party = Arc::new(Party::default());
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
     let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_secs(1)));

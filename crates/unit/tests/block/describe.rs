@@ -44,7 +44,7 @@ fn standard_inquiry_claims_a_disk() {
 }
 
 #[test]
-fn a_page_without_evpd_and_a_page_that_is_not_there() {
+fn a_page_without_evpd_and_an_unknown_page_are_refused() {
     let host = Host::new(geometry());
     let sense = Sense::INVALID_FIELD_IN_CDB;
     assert_eq!(host.fails_cdb(&[0x12, 0, 1, 1, 0, 0], &[]), sense);
@@ -52,7 +52,7 @@ fn a_page_without_evpd_and_a_page_that_is_not_there() {
 }
 
 #[test]
-fn every_page_that_is_listed_is_there() {
+fn every_listed_vpd_page_is_served() {
     let host = Host::new(geometry());
     let pages = SupportedPages::from_bytes(&host.good(&vpd(0), &[])).unwrap().0;
     assert_eq!(pages, [0x00, 0x80, 0x83, 0x86, 0x87, 0x88, 0x8f, 0xb0, 0xb1, 0xb2]);
@@ -64,7 +64,7 @@ fn every_page_that_is_listed_is_there() {
 }
 
 #[test]
-fn names_are_those_of_the_identity() {
+fn names_match_the_identity_of_the_unit() {
     let host = Host::new(geometry());
     let serial = UnitSerialNumber::from_bytes(&host.good(&vpd(0x80), &[])).unwrap();
     assert_eq!(serial.0, "f00d");
@@ -158,7 +158,7 @@ fn all_mode_pages_and_one() {
 }
 
 #[test]
-fn the_write_cache_is_announced_as_it_is() {
+fn the_write_cache_of_the_volume_is_reported() {
     for volatile_cache in [true, false] {
         let host = Host::new(Geometry { volatile_cache, ..geometry() });
         let bytes = host.good(&PrimaryCommand::ModeSense(mode_sense(0x08)), &[]);
@@ -171,7 +171,7 @@ fn the_write_cache_is_announced_as_it_is() {
 }
 
 #[test]
-fn mode_pages_that_are_not_there() {
+fn unknown_mode_pages_are_refused() {
     let host = Host::new(geometry());
     let missing = PrimaryCommand::ModeSense(mode_sense(0x19));
     assert_eq!(host.fails(&missing, &[]), Sense::INVALID_FIELD_IN_CDB);
@@ -183,14 +183,14 @@ fn mode_pages_that_are_not_there() {
 }
 
 #[test]
-fn a_read_only_volume_says_so() {
+fn a_read_only_volume_reports_write_protection() {
     let host = Host::new(Geometry { read_only: true, ..geometry() });
     let bytes = host.good(&PrimaryCommand::ModeSense(mode_sense(0x3f)), &[]);
     assert!(ModeParameters::from_bytes_6(&bytes).unwrap().write_protected);
 }
 
 #[test]
-fn the_long_block_descriptor_comes_when_asked_for() {
+fn the_long_block_descriptor_is_returned_on_request() {
     let host = Host::new(Geometry::with_blocks(1 << 33));
     let asked = ModeSense { ten: true, long_lba: true, ..mode_sense(0x0a) };
     let bytes = host.good(&PrimaryCommand::ModeSense(asked), &[]);
@@ -206,7 +206,7 @@ fn supported(host: &Host, reporting: Reporting, timeouts: bool) -> Vec<u8> {
 }
 
 #[test]
-fn one_command_is_asked_for_in_the_way_of_its_kind() {
+fn a_single_command_is_queried_with_the_reporting_option_of_its_kind() {
     // Volumes with all optional abilities.
     let with_epochs = Geometry { epoch_blocks: 800, key_erasable: true, ..geometry() };
     let alone = Host::with_store(with_epochs, &Arc::default());
@@ -244,7 +244,7 @@ fn one_command_is_asked_for_in_the_way_of_its_kind() {
 }
 
 #[test]
-fn what_is_reported_is_served_and_nothing_else() {
+fn exactly_the_reported_commands_are_served() {
     let host = Host::new(geometry());
     let all = supported(&host, Reporting::All, true);
     let reported: Vec<(u8, u8)> = all[4..].chunks_exact(20).map(|d| (d[0], d[3])).collect();

@@ -23,7 +23,7 @@ fn compare_and_write(lba: u64, blocks: u32) -> Command {
 }
 
 #[test]
-fn equal_bytes_are_replaced_and_others_are_told_with_the_offset() {
+fn equal_bytes_are_replaced_and_the_offset_of_a_difference_is_reported() {
     let host = Host::new(geometry());
     let old = pattern(1, 3);
     let new = pattern(7, 3);
@@ -108,7 +108,7 @@ fn writes_to_a_write_protected_unit_are_refused() {
 /// Eight hosts increment a counter in one block with COMPARE AND WRITE. No increment may be lost, although
 /// reads and writes of the volume overlap and other hosts write elsewhere.
 #[tokio::test(start_paused = true)]
-async fn nobody_writes_between_the_comparison_and_the_write() {
+async fn no_write_happens_between_the_comparison_and_the_write() {
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1024)));
     let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_millis(3)));
     let unit = BlockUnit::new(Arc::new(slow), UnitIdentity::new("f00d"), Settings::default());

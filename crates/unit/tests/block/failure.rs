@@ -47,7 +47,7 @@ fn commands() -> Vec<(Command, Vec<u8>)> {
 }
 
 #[test]
-fn a_lower_volume_that_is_away_makes_every_command_busy() {
+fn an_unreachable_lower_volume_makes_every_command_busy() {
     let host = Host::new(geometry());
     for error in [Error::Away("link down".into()), Error::Busy("log full")] {
         host.faults.add(FaultRule::always(On::Any, Symptom::Fails(error)));
@@ -90,7 +90,7 @@ fn medium_errors_name_their_block() {
 }
 
 #[test]
-fn no_space_below_is_a_write_protection() {
+fn no_space_in_the_lower_volume_ends_in_space_allocation_failed() {
     let host = Host::new(geometry());
     host.faults.add(FaultRule::always(On::Write, Symptom::Fails(Error::NoSpace)));
     let sense = host.fails(&Command::write(0, 1, false), &pattern(0, 1));
@@ -98,7 +98,7 @@ fn no_space_below_is_a_write_protection() {
 }
 
 #[test]
-fn a_flush_that_failed_is_not_good() {
+fn a_failed_flush_does_not_end_in_good() {
     let host = Host::new(geometry());
     let extent = Extent { lba: Lba(0), blocks: 1 };
     let error = Error::Medium { extent, reason: "lost".into() };
@@ -108,7 +108,7 @@ fn a_flush_that_failed_is_not_good() {
 }
 
 #[test]
-fn a_write_same_that_fails_half_way_is_not_good() {
+fn a_write_same_that_fails_half_way_does_not_end_in_good() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));
     let rule = FaultRule::always(On::Write, Symptom::Fails(Error::NoSpace)).after(1);
     host.faults.add(rule);
@@ -116,7 +116,7 @@ fn a_write_same_that_fails_half_way_is_not_good() {
 }
 
 #[test]
-fn admission_asks_the_volume_for_what_will_come() {
+fn admission_asks_the_volume_for_the_announced_bytes() {
     let host = Host::new(geometry());
     let cdb = Command::write(0, 8, false).encode();
     assert!(host.unit.admit(&host.nexus, &cdb, 8 * 512).is_ok());
@@ -141,7 +141,7 @@ fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
 }
 
 #[test]
-fn admission_refuses_what_would_fail_anyway() {
+fn admission_refuses_commands_that_would_fail_anyway() {
     let host = Host::new(geometry());
     let refused = |command: &Command| host.unit_admits(command, 512).unwrap_err();
     let outside = refused(&Command::write(geometry().blocks, 1, false));

@@ -66,7 +66,7 @@ fn commands() -> Vec<(Command, Vec<u8>, On)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_whose_later_steps_meet_a_full_volume_waits_inside_and_is_done() {
+async fn a_command_whose_later_steps_meet_a_full_volume_waits_and_completes() {
     for (command, data, call) in commands() {
         let (member, faults) = alone();
         faults.add(full(call).after(1).times(50));
@@ -75,7 +75,7 @@ async fn a_command_whose_later_steps_meet_a_full_volume_waits_inside_and_is_done
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_is_done_in_part_never_ends_in_busy_and_says_how_far_it_came() {
+async fn a_partly_done_command_never_ends_in_busy_and_reports_how_far_it_came() {
     let firsts = [2048, 2048, 500];
     for ((command, data, call), first) in commands().into_iter().zip(firsts) {
         let (member, faults) = alone();
@@ -91,7 +91,7 @@ async fn a_command_that_is_done_in_part_never_ends_in_busy_and_says_how_far_it_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_waits_for_a_full_destination_and_tells_how_far_it_came() {
+async fn a_copy_waits_for_a_full_destination_and_reports_how_far_it_came() {
     let party = Arc::new(Party::default());
     let (a, _) = faulty(&party, "a");
     let (b, faults) = faulty(&party, "b");
@@ -188,7 +188,7 @@ async fn a_compare_and_write_that_may_have_been_done_does_not_end_in_busy() {
 
 /// BUSY would tell the initiator that nothing was done.
 #[tokio::test(start_paused = true)]
-async fn a_write_that_may_have_been_done_waits_inside_and_never_ends_in_busy() {
+async fn a_write_that_may_have_been_done_waits_and_never_ends_in_busy() {
     let transfer = BlockTransfer::new(0, 8);
     let commands = [
         Command::Block(BlockCommand::Write(transfer)),

@@ -27,7 +27,7 @@ fn blocks(seed: u8, count: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn commands_count_in_large_blocks() {
+async fn commands_use_blocks_of_4096_bytes() {
     let party = Arc::new(Party::default());
     let a = join(&party, "a", geometry());
     let asked = BlockCommand::ReadCapacity16 { allocation_length: 32 };
@@ -70,7 +70,7 @@ async fn commands_count_in_large_blocks() {
 }
 
 #[tokio::test]
-async fn copies_holes_and_sanitize_count_in_large_blocks() {
+async fn copies_holes_and_sanitize_use_blocks_of_4096_bytes() {
     let party = Arc::new(Party::default());
     let (a, b) = (join(&party, "a", geometry()), join(&party, "b", geometry()));
     a.good(&Command::write(10, 100, false), blocks(1, 100)).await;

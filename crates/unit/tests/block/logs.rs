@@ -31,7 +31,7 @@ fn used(mib: u64) -> Option<ThinSpaceUsage> {
 }
 
 #[test]
-fn every_log_page_that_is_listed_is_there() {
+fn every_listed_log_page_is_served() {
     let host = Host::new(geometry());
     assert_eq!(page(&host, 0, 0)[4..], [0x00, 0x2f]);
     *host.calls.usage.lock() = used(30);
@@ -63,7 +63,7 @@ fn the_space_of_a_thin_volume() {
 }
 
 #[test]
-fn log_pages_and_values_that_are_not_there() {
+fn unknown_log_pages_and_values_are_refused() {
     let host = Host::new(geometry());
     let asked = log_sense(0x2f, 0);
     for wrong in [
@@ -79,7 +79,7 @@ fn log_pages_and_values_that_are_not_there() {
 }
 
 #[test]
-fn there_is_nothing_to_reset_and_nothing_to_set() {
+fn log_select_has_no_parameter_to_reset_or_to_set() {
     let host = Host::new(geometry());
     let asked = LogSelect {
         reset: true,
@@ -104,7 +104,7 @@ fn there_is_nothing_to_reset_and_nothing_to_set() {
 }
 
 #[test]
-fn a_soft_threshold_is_told_to_every_session_once() {
+fn a_soft_threshold_is_reported_to_every_session_once() {
     let settings = Settings { soft_threshold_percent: Some(80), ..Settings::default() };
     let host = Host::with_settings(geometry(), settings);
     let other = host.other(2);

@@ -15,7 +15,7 @@ fn milliseconds(told: &[u8]) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_clock_is_the_machines_until_it_is_set_and_goes_on_from_there() {
+async fn the_timestamp_follows_the_system_clock_until_it_is_set_and_counts_on_from_there() {
     let host = Host::new(geometry());
     let other = host.other(2);
     let report = PrimaryCommand::ReportTimestamp { allocation_length: 12 };
@@ -54,7 +54,7 @@ fn report(kind: Option<IdentifyingType>) -> Command {
 }
 
 #[test]
-fn identifying_information_is_there_after_a_restart_and_others_are_told() {
+fn identifying_information_survives_a_restart_and_its_change_is_reported_to_others() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     let other = host.other(2);
@@ -78,7 +78,7 @@ fn identifying_information_is_there_after_a_restart_and_others_are_told() {
 }
 
 #[test]
-fn what_is_no_text_too_long_or_cannot_be_kept_is_refused_and_changes_nothing() {
+fn identifying_information_that_is_invalid_too_long_or_cannot_be_saved_is_refused() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     for wrong in [&b"no end"[..], b"two\0zeros\0", b"\xff\0"] {
@@ -99,7 +99,7 @@ fn what_is_no_text_too_long_or_cannot_be_kept_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_unit_that_forgets_it_has_no_such_commands_and_announces_none() {
+fn a_unit_without_a_store_has_no_identifying_information_commands() {
     let told = |host: &Host, opcode, action| {
         let command = PrimaryCommand::ReportSupportedOperationCodes {
             reporting: Reporting::ServiceAction(opcode, action),

@@ -52,7 +52,7 @@ fn without_its_medium_the_unit_is_not_ready() {
 }
 
 #[test]
-fn whatever_touches_blocks_needs_the_medium() {
+fn every_command_that_uses_blocks_needs_the_medium() {
     let host = removable();
     host.good(&eject(), &[]);
     let about_the_unit = [
@@ -68,7 +68,7 @@ fn whatever_touches_blocks_needs_the_medium() {
 }
 
 #[test]
-fn who_keeps_the_medium_keeps_it_for_all() {
+fn one_session_that_prevents_removal_prevents_it_for_all() {
     let host = removable();
     let other = host.other(2);
     let prevented = Sense::MEDIUM_REMOVAL_PREVENTED;
@@ -86,7 +86,7 @@ fn who_keeps_the_medium_keeps_it_for_all() {
 }
 
 #[test]
-fn the_end_of_a_session_and_a_reset_let_the_medium_go() {
+fn the_end_of_a_session_and_a_reset_allow_removal_of_the_medium() {
     let host = removable();
     let other = host.other(2);
     let prevent = BlockCommand::PreventAllow { prevent: true };

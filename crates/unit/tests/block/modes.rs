@@ -121,7 +121,7 @@ fn sense_data_in_descriptor_format_when_asked_for() {
 }
 
 #[test]
-fn a_change_is_told_to_the_others() {
+fn a_change_of_mode_parameters_is_reported_to_the_other_sessions() {
     let host = Host::new(geometry());
     let other = host.other(2);
     set(&host, write_through(), false);
@@ -149,7 +149,7 @@ fn saved_values_are_those_after_a_reset_and_a_restart() {
 }
 
 #[test]
-fn where_nothing_is_kept_nothing_is_saved() {
+fn without_a_store_no_mode_parameter_is_saved() {
     let host = Host::new(geometry());
     let asked = ModeSense {
         ten: false,
@@ -168,7 +168,7 @@ fn where_nothing_is_kept_nothing_is_saved() {
 }
 
 #[test]
-fn what_cannot_be_changed_is_refused_and_then_nothing_is() {
+fn a_list_with_a_parameter_that_cannot_be_changed_changes_nothing() {
     let host = Host::new(geometry());
     let fixed = Sense::INVALID_FIELD_IN_PARAMETER_LIST;
     let rcd = CachingModePage { write_cache: false, read_cache_disabled: true }.to_page();
@@ -187,7 +187,7 @@ fn what_cannot_be_changed_is_refused_and_then_nothing_is() {
 }
 
 #[test]
-fn both_forms_and_the_block_descriptor() {
+fn mode_select_takes_both_forms_and_checks_the_block_descriptor() {
     let host = Host::new(geometry());
     let block =
         |blocks, block_size| Some(scsi::mode::BlockDescriptor { blocks, block_size, long: false });

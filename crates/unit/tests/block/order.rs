@@ -142,7 +142,7 @@ fn owner(hanging: Option<FaultRule>) -> Host {
 }
 
 #[test]
-fn what_an_owner_writes_behind_its_flush_waits_for_the_end_of_the_flush() {
+fn writes_of_an_owner_after_its_flush_wait_for_the_end_of_the_flush() {
     let host = owner(Some(FaultRule::always(On::Flush, Symptom::Hangs).times(1)));
     let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
     assert_eq!(status(&mut flush), None);
@@ -190,7 +190,7 @@ fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
 }
 
 #[test]
-fn others_and_those_without_a_claim_do_not_wait_for_a_flush() {
+fn writes_without_a_claim_do_not_wait_for_a_flush() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
     host.faults.add(FaultRule::always(On::Flush, Symptom::Hangs).times(1));

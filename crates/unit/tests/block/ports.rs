@@ -16,7 +16,7 @@ fn set(list: &[u8]) -> Command {
 }
 
 #[test]
-fn one_group_that_is_active_and_optimized() {
+fn the_unit_has_one_port_group_that_is_active_and_optimized() {
     let host = Host::new(geometry());
     let report = ReportTargetPortGroups { extended: false, allocation_length: 255 };
     let bytes = host.good(&PrimaryCommand::ReportTargetPortGroups(report), &[]);
@@ -31,7 +31,7 @@ fn one_group_that_is_active_and_optimized() {
 }
 
 #[test]
-fn the_group_can_be_set_to_what_it_is() {
+fn the_port_group_can_only_be_set_to_its_current_state() {
     let host = Host::new(geometry());
     let active = [0, 0, 0, 0, 0, 0, 0, 1];
     host.good(&set(&active), &active);
@@ -43,7 +43,7 @@ fn the_group_can_be_set_to_what_it_is() {
 }
 
 #[test]
-fn the_port_that_is_asked_names_itself() {
+fn the_queried_port_reports_its_own_identifiers() {
     let host = Host::new(geometry());
     let elsewhere = unit::Nexus { target_port: 7, ..nexus(9) };
     host.unit.nexus_opened(&elsewhere);
@@ -67,7 +67,7 @@ fn the_functions_of_task_management() {
 }
 
 #[test]
-fn units_that_come_and_go_are_told_to_every_session() {
+fn added_and_removed_units_are_reported_to_every_session() {
     let host = Host::new(geometry());
     let other = host.other(2);
     for nexus in [&host.nexus, &other] {

@@ -84,7 +84,7 @@ fn the_limits_of_unmap_are_kept() {
 }
 
 #[test]
-fn a_parameter_list_that_did_not_come_whole_unmaps_nothing() {
+fn an_incomplete_parameter_list_unmaps_nothing() {
     let host = Host::new(geometry());
     let list = unmap_list(&[UnmapDescriptor { lba: 0, blocks: 8 }]);
     let command = BlockCommand::Unmap { anchor: false, parameter_list_length: 24 };
@@ -118,7 +118,7 @@ fn a_thick_volume_unmaps_nothing() {
 }
 
 #[test]
-fn a_read_only_volume_stays_as_it_is() {
+fn unmap_and_write_same_do_not_change_a_read_only_volume() {
     let host = Host::new(Geometry { read_only: true, ..geometry() });
     assert_eq!(unmap(&host, &[(0, 8)]), Err(Sense::WRITE_PROTECTED));
     let sense = host.fails(&write_same(Form::Ten, 0, 1), &[0; BLOCK]);
@@ -150,7 +150,7 @@ fn a_long_write_same_goes_in_pieces() {
 }
 
 #[test]
-fn write_same_of_zero_blocks_is_refused_unless_it_is_to_go_to_the_end() {
+fn write_same_of_zero_blocks_is_refused_unless_that_means_up_to_the_end() {
     let host = Host::new(geometry());
     let sense = host.fails(&write_same(Form::Ten, 0, 0), &[5; BLOCK]);
     assert_eq!(sense, Sense::INVALID_FIELD_IN_CDB);

@@ -112,7 +112,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn the_unit_does_what_an_array_does(
+    fn the_unit_behaves_like_an_array_of_blocks(
         commands in proptest::collection::vec(command(), 1..40),
     ) {
         let settings = Settings { write_same_to_end: true, ..Settings::default() };

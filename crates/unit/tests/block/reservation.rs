@@ -94,7 +94,7 @@ fn three() -> (Host, [Nexus; 3]) {
 }
 
 #[test]
-fn a_key_is_registered_changed_and_taken_back() {
+fn a_key_is_registered_changed_and_unregistered() {
     let host = Host::new(geometry());
     let one = &host.nexus;
     assert_eq!(keys(&host), (0, vec![]));
@@ -128,7 +128,7 @@ fn a_registration_belongs_to_a_port_and_outlasts_its_session() {
 }
 
 #[test]
-fn only_who_is_registered_reserves_and_only_the_holder_releases() {
+fn only_registrants_reserve_and_only_the_holder_releases() {
     let (host, [one, two, _]) = three();
     let stranger = host.other(4);
     assert_eq!(act(&host, &stranger, Reserve(WriteExclusive), 0, 0), Err(Conflict));
@@ -148,7 +148,7 @@ fn only_who_is_registered_reserves_and_only_the_holder_releases() {
 }
 
 #[test]
-fn the_end_of_a_shared_reservation_is_told_to_those_it_admitted() {
+fn the_end_of_a_shared_reservation_is_reported_to_its_registrants() {
     for kind in ReservationType::ALL {
         let (host, [one, two, three]) = three();
         let stranger = host.other(4);
@@ -162,7 +162,7 @@ fn the_end_of_a_shared_reservation_is_told_to_those_it_admitted() {
 }
 
 #[test]
-fn who_gives_its_registration_back_gives_the_reservation_back() {
+fn a_holder_that_unregisters_releases_its_reservation() {
     for kind in ReservationType::ALL {
         let (host, [one, two, _]) = three();
         assert_eq!(act(&host, &one, Reserve(kind), 1, 0), Ok(()));
@@ -175,7 +175,7 @@ fn who_gives_its_registration_back_gives_the_reservation_back() {
 }
 
 #[test]
-fn the_last_of_all_registrants_takes_the_reservation_along() {
+fn an_all_registrants_reservation_ends_with_its_last_registrant() {
     let (host, nexuses) = three();
     assert_eq!(act(&host, &nexuses[0], Reserve(ExclusiveAccessAllRegistrants), 1, 0), Ok(()));
     assert_eq!(held(&host), Some((0, 8)), "it has no single holder, and no key");
@@ -187,7 +187,7 @@ fn the_last_of_all_registrants_takes_the_reservation_along() {
 }
 
 #[test]
-fn clear_ends_everything_and_tells_the_others() {
+fn clear_ends_all_registrations_and_reports_that_to_the_other_sessions() {
     let (host, [one, two, three]) = three();
     assert_eq!(act(&host, &one, Reserve(ExclusiveAccessRegistrantsOnly), 1, 0), Ok(()));
     assert_eq!(act(&host, &two, Clear, 9, 0), Err(Conflict));
@@ -262,7 +262,7 @@ fn other_ports_are_registered_by_name_and_for_all_target_ports() {
 }
 
 #[test]
-fn register_and_move_hands_the_reservation_on() {
+fn register_and_move_moves_the_reservation_to_another_port() {
     let (host, [one, two, _]) = three();
     let to = |number: u64, target_port| MoveParameters {
         key: 1,
@@ -309,7 +309,7 @@ fn full_status_tells_ports_and_holder() {
 }
 
 #[test]
-fn what_is_to_last_is_there_after_a_restart() {
+fn persistent_reservations_survive_a_restart() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     assert_eq!(read(&host, ReserveReport::Capabilities)[2..4], [0x1d, 0xb0]);
@@ -333,7 +333,7 @@ fn what_is_to_last_is_there_after_a_restart() {
 }
 
 #[test]
-fn what_cannot_be_saved_has_not_happened() {
+fn a_registration_that_cannot_be_saved_is_not_made() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(geometry(), &store);
     store.broken.store(true, Ordering::Relaxed);
@@ -559,7 +559,7 @@ fn every_command_conflicts_as_the_standards_say() {
 }
 
 #[test]
-fn a_reset_is_told_before_a_conflict_and_anything_else_after_it() {
+fn a_reset_is_reported_before_a_conflict_and_other_conditions_after_it() {
     let (host, [one, ..]) = three();
     assert_eq!(act(&host, &one, Reserve(ExclusiveAccess), 1, 0), Ok(()));
     let read = Command::read(0, 1).encode();
@@ -574,7 +574,7 @@ fn a_reset_is_told_before_a_conflict_and_anything_else_after_it() {
 }
 
 #[test]
-fn preempt_and_abort_is_done_when_nothing_of_the_preempted_is_on_its_way() {
+fn preempt_and_abort_ends_when_no_command_of_the_preempted_nexus_is_in_progress() {
     let actions: [fn(ReservationType) -> ReserveAction; 2] = [Preempt, PreemptAndAbort];
     for (action, waits) in actions.into_iter().zip([false, true]) {
         let (host, [one, two, _]) = three();

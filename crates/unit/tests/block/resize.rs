@@ -66,7 +66,7 @@ impl Disk {
 }
 
 #[test]
-fn a_file_that_grows_is_told_to_every_session_and_then_served() {
+fn a_grown_file_is_reported_to_every_session_and_then_served() {
     let disk = Disk::new(1 << 20, Settings::default());
     assert_eq!(disk.last_lba(), 2047);
     let beyond = Command::write(4000, 1, false);
@@ -84,7 +84,7 @@ fn a_file_that_grows_is_told_to_every_session_and_then_served() {
 }
 
 #[test]
-fn a_file_that_shrinks_is_told_too() {
+fn a_shrunk_file_is_reported_too() {
     let disk = Disk::new(2 << 20, Settings::default());
     disk.file.set_len(1 << 20).unwrap();
     assert_eq!(disk.ready(1), Some(Sense::CAPACITY_DATA_HAS_CHANGED));
@@ -94,7 +94,7 @@ fn a_file_that_shrinks_is_told_too() {
 }
 
 #[test]
-fn a_file_tells_the_space_it_takes() {
+fn the_used_space_of_a_file_is_reported() {
     let disk = Disk::new(64 << 20, Settings::default());
     let used = || {
         let command = Command::Primary(PrimaryCommand::LogSense(scsi::LogSense {

@@ -115,7 +115,7 @@ impl Life {
 }
 
 #[test]
-fn it_goes_on_after_a_restart_at_any_moment() {
+fn sanitize_continues_after_a_restart_at_any_moment() {
     // Two passes of eight seconds each. The last moment is right after the end.
     for moment in 0..=17u64 {
         let machine = Machine::new();
@@ -138,7 +138,7 @@ fn it_goes_on_after_a_restart_at_any_moment() {
 
 /// The next start must not overwrite data that hosts wrote after the end of the SANITIZE.
 #[test]
-fn it_is_over_when_it_says_so() {
+fn sanitize_does_not_continue_after_it_reported_its_end() {
     let machine = Machine::new();
     let life = machine.start();
     assert_eq!(life.sanitize(SanitizeAction::BlockErase, false), None);
@@ -152,7 +152,7 @@ fn it_is_over_when_it_says_so() {
 }
 
 #[test]
-fn a_failure_is_one_after_a_restart_too_with_the_way_out_that_was_promised() {
+fn a_sanitize_failure_and_its_exit_mode_survive_a_restart() {
     for exit in [false, true] {
         let machine = Machine::new();
         let life = machine.start();
@@ -177,7 +177,7 @@ fn a_failure_is_one_after_a_restart_too_with_the_way_out_that_was_promised() {
 }
 
 #[test]
-fn without_its_record_it_does_not_begin_and_is_not_over() {
+fn sanitize_does_not_begin_or_end_while_its_record_cannot_be_saved() {
     let machine = Machine::new();
     let life = machine.start();
     life.send(&Command::write(5, 8, false), pattern(1, 8));

@@ -51,7 +51,7 @@ async fn overwrite_leaves_the_pattern_of_the_last_pass_everywhere() {
 }
 
 #[tokio::test]
-async fn block_erase_overwrites_what_was_there_and_leaves_nothing_mapped() {
+async fn block_erase_overwrites_old_data_and_leaves_no_block_mapped() {
     let (lower, observed) = {
         let lower = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
         (Arc::clone(&lower), lower as Stack)
@@ -72,7 +72,7 @@ async fn block_erase_overwrites_what_was_there_and_leaves_nothing_mapped() {
 /// An abort, a reset or the end of the session does not end the SANITIZE. Meanwhile all commands wait except
 /// those that report on the unit, and the progress increases.
 #[tokio::test(start_paused = true)]
-async fn it_goes_on_whatever_happens_to_who_asked() {
+async fn sanitize_continues_after_an_abort_a_reset_or_the_end_of_the_session() {
     let (lower, a) = slow();
     let (command, list) = overwrite(false);
     {
@@ -113,7 +113,7 @@ async fn it_goes_on_whatever_happens_to_who_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_immed_the_status_comes_first_and_after_every_write_before_it() {
+async fn with_immed_the_status_is_sent_at_once_but_after_earlier_writes() {
     let (lower, a) = slow();
     let write = Command::write(0, 1, false).encode();
     let mut writing = a.unit.execute(task(&a.nexus, write, pattern(7, 1)));
@@ -138,7 +138,7 @@ async fn with_immed_the_status_comes_first_and_after_every_write_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_told_until_another_one_mends_it() {
+async fn a_sanitize_failure_is_reported_until_another_sanitize_succeeds() {
     let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
     let faults = fault.faults().clone();
     let a = join_over(&Arc::new(Party::default()), "a", Arc::new(fault));
@@ -207,7 +207,7 @@ async fn cryptographic_erase_leaves_nothing_that_can_be_read() {
 }
 
 #[tokio::test]
-async fn what_is_not_encrypted_has_no_cryptographic_erase() {
+async fn an_unencrypted_volume_has_no_cryptographic_erase() {
     let a = join(&Arc::new(Party::default()), "a", Geometry::with_blocks(BLOCKS));
     let command = sanitize(SanitizeAction::CryptographicErase, false, 0);
     assert_eq!(a.fails(&command, vec![]).await, Sense::INVALID_FIELD_IN_CDB);

@@ -86,7 +86,7 @@ fn has_token(host: &Host, from: &Nexus) {
 }
 
 #[test]
-fn who_has_the_token_writes_and_nobody_else() {
+fn only_the_holder_of_the_token_can_write() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
     let (a, b) = (host.other(2), host.other(3));
@@ -106,7 +106,7 @@ fn who_has_the_token_writes_and_nobody_else() {
 }
 
 #[test]
-fn strangers_and_their_lists_are_refused() {
+fn sessions_without_a_shared_claim_and_damaged_lists_are_refused() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
     let renew = list(&[CoherenceRequest::Renew { life: 1, sent: 1 }]);
@@ -128,7 +128,7 @@ fn strangers_and_their_lists_are_refused() {
 }
 
 #[test]
-fn one_initiator_cannot_take_all_places() {
+fn one_initiator_cannot_take_the_claims_of_all_gateways() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
     let refused = Some(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
@@ -153,7 +153,7 @@ fn one_initiator_cannot_take_all_places() {
 }
 
 #[test]
-fn a_unit_that_is_not_shared_knows_no_tokens() {
+fn a_unit_that_is_not_shared_refuses_token_commands() {
     let host = Host::with_store(geometry(), &Arc::new(MemoryStore::default()));
     assert_eq!(claims(&host, &host.nexus, &claim(1, true)), Some(Sense::CLAIM_NOT_SHARED));
     let renew = list(&[CoherenceRequest::Renew { life: 1, sent: 1 }]);
@@ -161,7 +161,7 @@ fn a_unit_that_is_not_shared_knows_no_tokens() {
 }
 
 #[test]
-fn after_a_restart_nothing_is_granted_until_all_have_come() {
+fn after_a_restart_no_token_is_granted_until_all_gateways_have_joined() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
     let (a, b) = (host.other(2), host.other(3));
@@ -182,7 +182,7 @@ fn after_a_restart_nothing_is_granted_until_all_have_come() {
 }
 
 #[test]
-fn who_was_dropped_comes_back_with_nothing_and_after_another_opening() {
+fn a_dropped_gateway_can_join_without_tokens_after_another_opening() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
     let a = host.other(2);
@@ -205,7 +205,7 @@ fn who_was_dropped_comes_back_with_nothing_and_after_another_opening() {
 /// A range that a gateway has released is granted to another one only after the last write to it has ended. A
 /// write that the first gateway sends afterwards is refused.
 #[test]
-fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
+fn a_range_is_granted_to_another_gateway_when_the_last_write_of_its_holder_has_ended() {
     let host = shared(&Arc::new(MemoryStore::default()));
     let (a, b) = (host.other(2), host.other(3));
     assert_eq!(claims(&host, &a, &claim(1, true)), None);
@@ -250,7 +250,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
 /// A gateway that joins again names the tokens that it has. None of its earlier writes may take effect after
 /// that.
 #[test]
-fn who_joins_waits_for_what_it_had_begun() {
+fn a_gateway_that_joins_again_waits_for_its_earlier_writes() {
     let host = shared(&Arc::new(MemoryStore::default()));
     let (a, b) = (host.other(2), host.other(3));
     assert_eq!(claims(&host, &a, &claim(1, true)), None);

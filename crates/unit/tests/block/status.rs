@@ -14,7 +14,7 @@ fn status(host: &Host, lba: u64, allocation_length: u32) -> Vec<LbaStatus> {
 }
 
 #[test]
-fn what_was_written_is_mapped_and_what_was_unmapped_is_not() {
+fn written_blocks_are_mapped_and_unmapped_blocks_are_not() {
     let host = Host::new(geometry());
     host.good(&Command::write(16, 8, false), &pattern(1, 8));
     let run = |lba, blocks, mapped| LbaStatus { lba, blocks, mapped };

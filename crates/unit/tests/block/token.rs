@@ -62,7 +62,7 @@ fn two() -> (Arc<Party>, Member, Member) {
 }
 
 #[tokio::test]
-async fn what_a_token_stands_for_is_written_elsewhere() {
+async fn the_blocks_of_a_token_are_written_to_another_unit() {
     let (_party, a, b) = two();
     a.good(&Command::write(100, 30, false), pattern(1, 30)).await;
     let token = token_of(&a, &[range(100, 20), range(5, 0), range(120, 10)]).await;
@@ -82,7 +82,7 @@ async fn what_a_token_stands_for_is_written_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_write_to_what_it_stands_for_voids_a_token_and_one_beside_it_does_not() {
+async fn only_a_write_to_blocks_of_a_token_revokes_it() {
     let (_party, a, b) = two();
     let token = token_of(&a, &[range(100, 20)]).await;
     a.good(&Command::write(99, 1, false), pattern(1, 1)).await;
@@ -100,7 +100,7 @@ async fn a_write_to_what_it_stands_for_voids_a_token_and_one_beside_it_does_not(
 }
 
 #[tokio::test]
-async fn whatever_changes_its_blocks_voids_a_token() {
+async fn every_command_that_changes_its_blocks_revokes_a_token() {
     let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(112, 8) };
     let sanitize = Sanitize {
         action: SanitizeAction::BlockErase,
@@ -136,7 +136,7 @@ async fn whatever_changes_its_blocks_voids_a_token() {
 /// The attack of CVE-2020-28374 with a token: an initiator that knows a token can use it only with access to
 /// the unit that made it.
 #[tokio::test]
-async fn a_token_of_a_unit_that_the_session_does_not_reach_is_unknown() {
+async fn a_token_of_a_unit_outside_of_the_session_is_unknown() {
     let (_party, a, _) = two();
     let others = Arc::new(Party::default());
     let c = join(&others, "c", Geometry::with_blocks(4096));
@@ -152,7 +152,7 @@ async fn a_token_of_a_unit_that_the_session_does_not_reach_is_unknown() {
 }
 
 #[tokio::test]
-async fn ranges_must_be_inside_apart_and_not_too_long() {
+async fn token_ranges_must_be_inside_the_unit_disjoint_and_not_too_long() {
     let (_party, a, b) = two();
     let fails = async |ranges: &[TokenRange]| {
         let (command, list) = populate(ranges);
@@ -174,7 +174,7 @@ async fn ranges_must_be_inside_apart_and_not_too_long() {
 }
 
 #[tokio::test]
-async fn what_is_read_through_a_token_is_what_was_there_at_one_time() {
+async fn blocks_read_through_a_token_are_from_one_point_in_time() {
     let (_party, a, b) = two();
     for round in 0..20u8 {
         a.good(&Command::write(0, 64, false), vec![round; 64 * BLOCK]).await;
@@ -193,7 +193,7 @@ async fn what_is_read_through_a_token_is_what_was_there_at_one_time() {
 /// One of several gateways does not know of writes through the others, so its token could represent newer
 /// data.
 #[test]
-fn a_gateway_of_many_makes_no_tokens_and_says_so() {
+fn one_of_several_gateways_makes_no_rod_tokens_and_reports_that() {
     let told = |is_one_of_many| {
         let settings = Settings { is_one_of_many, ..Settings::default() };
         let host = Host::with_settings(geometry(), settings);

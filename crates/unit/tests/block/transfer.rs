@@ -15,7 +15,7 @@ fn transfer(form: Form, lba: u64, blocks: u32) -> BlockTransfer {
 }
 
 #[test]
-fn what_is_written_in_any_form_reads_back_in_any_form() {
+fn data_written_in_any_form_reads_back_in_any_form() {
     let host = Host::new(geometry());
     for (seed, write) in FORMS.into_iter().enumerate() {
         let data = pattern(seed as u8 * 50, 7);
@@ -33,7 +33,7 @@ fn read_6_of_length_zero_reads_256_blocks() {
 }
 
 #[test]
-fn blocks_that_the_initiator_has_no_room_for_are_told_and_not_read() {
+fn blocks_beyond_the_room_of_the_initiator_are_reported_and_not_read() {
     let host = Host::new(geometry());
     let data = pattern(1, 8);
     host.good(&Command::write(3, 8, false), &data);

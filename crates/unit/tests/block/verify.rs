@@ -102,7 +102,7 @@ fn write_and_verify_is_stable_and_reads_back() {
 }
 
 #[test]
-fn a_write_that_did_not_happen_is_found() {
+fn a_write_that_was_not_performed_is_detected() {
     let host = Host::new(geometry());
     host.faults.add(FaultRule::always(On::Write, Symptom::Lies));
     assert_eq!(

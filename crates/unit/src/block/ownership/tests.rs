@@ -50,7 +50,7 @@ impl UnitStore for Nothing {
 
 /// K1: the owner may change blocks during a read, whose data is then of two epochs.
 #[test]
-fn a_read_beside_the_owner_fails_if_the_owner_changes_blocks_before_or_during_it() {
+fn a_read_of_another_session_fails_if_the_owner_changes_blocks_before_or_during_it() {
     const OWNER: u64 = 1;
     let ownership = Ownership::load(Arc::new(Nothing)).unwrap();
     ownership.change(|known, holder| {
@@ -91,7 +91,7 @@ fn of_two_copies_of_a_log_the_second_is_fenced_whatever_its_generation() {
 }
 
 #[test]
-fn who_is_at_work_is_shut_out_on_purpose_only() {
+fn a_connected_owner_is_fenced_only_by_an_explicit_takeover() {
     let last = owner(2, 20);
     let next = asked(3, 30, 2, &[20]);
     let refused = Err(Sense::CLAIM_OWNER_IS_PRESENT);
@@ -102,7 +102,7 @@ fn who_is_at_work_is_shut_out_on_purpose_only() {
 }
 
 #[test]
-fn a_unit_of_an_earlier_day_is_noticed() {
+fn a_unit_restored_from_an_older_copy_is_detected() {
     let later = asked(8, 80, 7, &[70]);
     for last in [None, Some(&owner(5, 50))] {
         assert_eq!(admit(last, &later, false), Err(Sense::CLAIM_WENT_BACK));
@@ -118,7 +118,7 @@ fn a_unit_of_an_earlier_day_is_noticed() {
 }
 
 #[test]
-fn another_log_waits_until_the_claim_is_given_back() {
+fn another_log_is_refused_until_the_claim_is_released() {
     let other = ClaimParameters { instance: [2; 16], is_dirty: false, ..asked(2, 9, 0, &[]) };
     let held = owner(3, 30);
     let refused = Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
@@ -136,7 +136,7 @@ fn another_log_waits_until_the_claim_is_given_back() {
 }
 
 #[test]
-fn what_the_operator_dropped_comes_back_only_if_its_own_operator_says_so() {
+fn a_claim_that_was_dropped_is_granted_again_only_with_accept_loss() {
     let dropped = ClaimOwner { is_held: false, is_dropped: true, ..owner(3, 30) };
     let same = asked(3, 30, 2, &[20]);
     assert_eq!(admit(Some(&dropped), &same, false), Err(Sense::CLAIM_DROPPED));
@@ -150,7 +150,7 @@ fn what_the_operator_dropped_comes_back_only_if_its_own_operator_says_so() {
 }
 
 #[test]
-fn the_record_byte_by_byte_and_back() {
+fn the_record_is_encoded_byte_by_byte_and_decoded_again() {
     let record = owner(0x0201, 0x0403).to_record();
     assert_eq!(record[..4], [1, 3, 7, 0]);
     assert_eq!(record[4..20], [1; 16]);

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_block_begins_with_the_pattern_and_every_second_pass_is_turned_round() {
+    fn every_block_begins_with_the_pattern_and_every_second_pass_is_inverted() {
         let list = Overwrite { invert: true, passes: 2, pattern: vec![1, 2, 3] };
         assert_eq!(block_of(&list, 0, 512)[..5], [1, 2, 3, 1, 2]);
         assert_eq!(block_of(&list, 1, 512)[..4], [0xfe, 0xfd, 0xfc, 0xfe]);

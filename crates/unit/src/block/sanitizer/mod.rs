@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_who_was_promised_a_way_out_leaves_a_failure() {
+    async fn the_failure_mode_can_be_exited_only_if_unrestricted_exit_was_requested() {
         let sanitizer = Sanitizer::new();
         assert_eq!((sanitizer.sense(), sanitizer.exit_failure_mode().await), (None, Ok(())));
         for unrestricted_exit in [false, true] {

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn records_byte_by_byte_and_back() {
+    fn records_are_encoded_byte_by_byte_and_decoded_again() {
         for (unfinished, bytes) in records() {
             assert_eq!(unfinished.to_record(), bytes);
             assert_eq!(Unfinished::from_record(bytes, 512), Some(unfinished));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_lies_is_none() {
+    fn an_inconsistent_record_is_refused() {
         for lie in [
             &[1, 1, 0, 0, 7][..],
             &[1, 1, 0, 32, 7],

@@ -11,11 +11,11 @@ impl ReservationState {
             return Vec::new();
         }
         let (kind, holder) = match &self.reservation {
-            None => (0, NOBODY),
+            None => (0, NO_HOLDER),
             Some(held) => {
                 let place = |path: &Path| self.registrants.iter().position(|r| r.path == *path);
                 let holder = held.holder.as_ref().and_then(place);
-                (held.kind as u8, holder.map_or(NOBODY, |place| place as u32))
+                (held.kind as u8, holder.map_or(NO_HOLDER, |place| place as u32))
             }
         };
         let mut bytes = vec![VERSION, kind, 0, 0];
@@ -57,11 +57,11 @@ impl ReservationState {
             rest = after;
         }
         let reservation = match (head[1], holder) {
-            (0, NOBODY) => None,
+            (0, NO_HOLDER) => None,
             (kind, holder) => {
                 let kind = ReservationType::from_number(kind)?;
                 let holder = match holder {
-                    NOBODY => None,
+                    NO_HOLDER => None,
                     place => Some(registrants.get(place as usize)?.path.clone()),
                 };
                 if holder.is_none() != kind.all_registrants() {
@@ -77,7 +77,7 @@ impl ReservationState {
 const VERSION: u8 = 1;
 /// Stands in place of the index of a registrant if there is no holder, or if all registrants hold the
 /// reservation.
-const NOBODY: u32 = u32::MAX;
+const NO_HOLDER: u32 = u32::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_lies_is_none() {
+    fn an_inconsistent_record_is_refused() {
         let good = state(Some(ReservationType::WriteExclusive)).to_record();
         for length in 1..good.len() {
             assert_eq!(ReservationState::from_record(&good[..length]), None, "{length}");
