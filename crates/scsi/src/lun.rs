@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_name_the_same_number() {
+    fn both_lun_forms_give_the_same_number() {
         assert_eq!(Lun::from_number(3), Some(Lun(0x0003_0000_0000_0000)));
         assert_eq!(Lun(0x4003_0000_0000_0000).number(), Some(3));
         assert_eq!(Lun::from_number(300).and_then(Lun::number), Some(300));

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn six_byte_by_byte() {
+    fn mode_parameters_6_are_encoded_byte_by_byte() {
         let bytes = parameters().to_bytes_6();
         assert_eq!(bytes[..12], [67, 0, 0x10, 8, 0, 0, 3, 0xe8, 0, 0, 2, 0]);
         assert_eq!(bytes[12..14], [0x01, 0x0a]);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn both_lengths_read_back() {
+    fn both_mode_parameter_forms_are_decoded_as_encoded() {
         let parameters = parameters();
         assert_eq!(
             ModeParameters::from_bytes_6(&parameters.to_bytes_6()),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_their_meaning() {
+    fn mode_pages_are_interpreted() {
         let parameters = parameters();
         let caching =
             parameters.page(CachingModePage::PAGE).and_then(CachingModePage::from_page).unwrap();
@@ -402,13 +402,13 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_the_short_descriptor_cannot_hold_is_all_ones() {
+    fn a_size_too_large_for_the_short_block_descriptor_is_all_ones() {
         let block = BlockDescriptor { blocks: 1 << 32, block_size: 512, long: false };
         assert_eq!(block.to_bytes(false)[..4], [0xff; 4]);
     }
 
     #[test]
-    fn a_list_to_select_is_whole() {
+    fn mode_select_refuses_incomplete_lists() {
         let parameters = parameters();
         let bytes = parameters.to_bytes_6();
         let select = |bytes: &[u8]| ModeParameters::from_select(bytes, false);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_alone_tells_the_flags() {
+    fn the_flags_are_read_from_a_header_alone() {
         let read = ModeParameters::from_bytes_6(&[67, 0, 0x90, 8]).unwrap();
         assert!(read.write_protected && read.dpo_fua && read.block.is_none());
         assert_eq!(ModeParameters::from_bytes_6(&[3, 0, 0]), None);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_of_all_scripts_are_plain_and_what_turns_or_hides_text_is_not() {
+    fn letters_of_all_scripts_are_plain_and_direction_and_hidden_characters_are_not() {
         assert!("aZ0 -.:é日本語עברית".chars().all(is_plain));
         let wrong = "\u{0}\u{7}\u{1b}\u{7f}\u{85}\u{ad}\u{61c}\u{200b}\u{200d}\u{200e}\u{2028}\u{202e}\u{2066}\u{feff}\u{e0041}";
         for c in wrong.chars() {

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deferred_error_is_told_from_one_of_the_command() {
+    fn a_deferred_error_is_distinguished_from_an_error_of_the_command() {
         let error = Sense::WRITE_ERROR;
         let told = |code: u8, mut bytes: Vec<u8>| {
             bytes[0] = code;
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn sense_data_cut_short_still_tells_its_key() {
+    fn truncated_sense_data_still_has_its_key() {
         assert_eq!(Sense::from_bytes(&[0x70, 0, 2]), Some(Sense::new(SenseKey::NotReady, 0, 0)));
         assert_eq!(Sense::from_bytes(&[0x70, 0]), None);
         assert_eq!(Sense::from_bytes(&[0x72, 6]), Some(Sense::new(SenseKey::UnitAttention, 0, 0)));
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_lies_about_its_length_is_left_alone() {
+    fn a_sense_descriptor_with_a_wrong_length_is_ignored() {
         let mut bytes = Sense::WRITE_ERROR.with_information(7).to_descriptor_bytes();
         bytes[9] = 200;
         assert_eq!(Sense::from_bytes(&bytes), Some(Sense::WRITE_ERROR));

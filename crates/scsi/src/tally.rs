@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_occurred_is_told_and_added() {
+    fn opcode_counts_are_reported_and_added() {
         let (a, b) = (OpcodeTally::default(), OpcodeTally::default());
         a.count(0x28);
         b.count(0x28);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_serve_has_a_name_or_is_the_vendors() {
+    fn every_served_opcode_has_a_name_or_is_vendor_specific() {
         for operation in crate::OPERATIONS {
             let is_named = !name_of_opcode(operation.opcode).ends_with('h');
             assert!(is_named || operation.opcode >= 0xc0, "{:02x}", operation.opcode);

@@ -42,7 +42,7 @@ fn every_row_parses_and_its_usage_data_starts_with_the_opcode() {
 }
 
 #[test]
-fn usage_data_names_exactly_the_bits_that_are_looked_at() {
+fn usage_data_marks_exactly_the_bits_that_the_parser_evaluates() {
     for operation in OPERATIONS {
         let cdb = plain(operation);
         for (byte, usage) in operation.usage().iter().enumerate().skip(1) {
@@ -409,7 +409,7 @@ fn third_party_copies() -> impl Strategy<Value = Command> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_parses_back(command in commands()) {
+    fn encoded_commands_are_parsed_as_the_same_commands(command in commands()) {
         prop_assert_eq!(Command::parse(&command.encode()), Ok(command));
     }
 

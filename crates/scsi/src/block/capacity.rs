@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sizes_read_back() {
+    fn both_capacity_forms_are_decoded_as_encoded() {
         let short = Capacity10 { last_lba: 0x0102_0304, block_size: 512 };
         assert_eq!(short.to_bytes(), [1, 2, 3, 4, 0, 0, 2, 0]);
         assert_eq!(Capacity10::from_bytes(&short.to_bytes()), Some(short));

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_list_says_which_lists_it_is() {
+    fn an_empty_defect_list_repeats_the_requested_format() {
         let asked = ReadDefectData::parse(&[0x37, 0, 0x1d, 0, 0, 0, 0, 1, 2, 0]);
         assert_eq!((asked.format, asked.allocation_length), (5, 258));
         assert_eq!(asked.no_defects(), [0, 0x1d, 0, 0]);

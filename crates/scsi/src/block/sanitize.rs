@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_reads_back_and_lies_are_refused() {
+    fn an_overwrite_list_is_decoded_as_encoded_and_inconsistent_lists_are_refused() {
         let list = Overwrite { invert: true, passes: 3, pattern: vec![0xaa, 0x55] };
         let bytes = list.to_bytes();
         assert_eq!(bytes, [0x83, 0, 0, 2, 0xaa, 0x55]);

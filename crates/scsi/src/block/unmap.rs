@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_of_all_lengths_counts() {
+    fn the_shortest_of_all_length_fields_is_used() {
         let two = [UnmapDescriptor { lba: 1, blocks: 2 }, UnmapDescriptor { lba: 3, blocks: 4 }];
         let bytes = unmap_list(&two);
         assert_eq!(bytes[..4], [0, 38, 0, 32]);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reported_byte_by_byte() {
+    fn identifying_information_is_encoded_byte_by_byte() {
         assert_eq!(identifying_information(b"db"), [0, 0, 0, 2, b'd', b'b']);
         assert_eq!(identifying_types(), [0, 0, 0, 8, 0, 0, 2, 0, 4, 0, 1, 0]);
     }

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_claims_its_standards() {
+    fn standard_inquiry_data_lists_the_standards() {
         let bytes =
             StandardInquiry::disk(ascii("FOREBAY"), ascii("VOLUME"), ascii("0.1")).to_bytes();
         assert_eq!(bytes.len(), 96);

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_list_tells_how_many_there_are() {
+    fn a_truncated_lun_list_still_has_the_number_of_units() {
         let luns = [Lun(0), Lun(1 << 48), Lun(2 << 48)];
         let bytes = lun_list(&luns);
         assert_eq!(bytes[..8], [0, 0, 0, 24, 0, 0, 0, 0]);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn wanted_states_come_whole_or_not_at_all() {
+    fn a_truncated_list_of_wanted_states_is_refused() {
         let wanted = WantedState { state: 2, group: 0x0103 };
         assert_eq!(WantedState::list(&[0, 0, 0, 0, 2, 0, 1, 3]), Ok(vec![wanted]));
         assert_eq!(WantedState::list(&[0; 4]), Ok(vec![]));

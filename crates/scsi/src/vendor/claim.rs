@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_byte_by_byte_and_back() {
+    fn the_list_is_encoded_byte_by_byte_and_decoded_again() {
         let bytes = sample().to_bytes();
         assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x01\x00\x53\x15\x07\x02\x00");
         assert_eq!(bytes[16..32], *b"0123456789abcdef");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_with_a_confirmed_number_byte_by_byte_and_back() {
+    fn a_list_with_a_confirmed_number_is_encoded_byte_by_byte_and_decoded_again() {
         let confirmed = ClaimParameters { confirmed: Some(0x0102), ..sample() };
         let bytes = confirmed.to_bytes();
         assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x02\x00\x5b\x15\x07\x02\x00");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_byte_by_byte_and_back() {
+    fn the_report_is_encoded_byte_by_byte_and_decoded_again() {
         let bytes = report().to_bytes();
         assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x01\x00\x33\x0b\x07\x00\x00");
         assert_eq!(bytes[32..47], *b"\0\0\0\0\0\0\0\x09iqn.a:b");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flipped_bit_is_never_a_claim() {
+    fn a_claim_with_one_flipped_bit_is_never_accepted() {
         let (list, told) = (sample().to_bytes(), report().to_bytes());
         for at in 0..list.len() * 8 {
             let mut bytes = list.clone();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_harm_a_terminal_and_numbers_that_cannot_be_are_refused() {
+    fn names_with_control_characters_and_impossible_numbers_are_refused() {
         let wrong = [
             ClaimParameters { owner: String::new(), ..sample() },
             ClaimParameters { owner: "a\x1b[2J".into(), ..sample() },

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_reads_back_and_others_are_not_taken_for_it() {
+    fn the_page_is_decoded_as_encoded_and_other_pages_are_not_accepted() {
         let page = ForebayVolume { epoch_blocks: 0x0102_0304, orders_flushes: true };
         let bytes = page.to_bytes();
         assert_eq!(bytes[14], 1);

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_unit_come_best_first() {
+    fn designators_of_the_unit_are_ordered_best_first() {
         let page = DeviceIdentification(vec![
             Designator::iscsi_name(Association::Target, "iqn.2026-11.io.forebay:a"),
             Designator::t10(*b"FOREBAY ", "0001"),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_designator_that_lies_about_its_length_ends_the_list() {
+    fn a_designator_with_a_wrong_length_ends_the_list() {
         let mut bytes = DeviceIdentification(vec![Designator::naa(&[1; 8])]).to_bytes();
         bytes[7] = 9;
         assert_eq!(DeviceIdentification::from_bytes(&bytes), Some(DeviceIdentification(vec![])));

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_are_those_that_linux_reads() {
+    fn fields_are_at_the_offsets_that_linux_reads() {
         let page = BlockLimitsPage {
             maximum_blocks: 1,
             unmap_blocks: 2,

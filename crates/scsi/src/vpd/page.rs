@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_reads_back_as_far_as_it_came() {
+    fn a_truncated_page_list_is_decoded_as_far_as_it_goes() {
         let pages = SupportedPages(vec![0x00, 0x80, 0x83]);
         let bytes = pages.to_bytes();
         assert_eq!(bytes, [0, 0, 0, 3, 0x00, 0x80, 0x83]);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_stand_where_linux_reads_them() {
+    fn flags_are_at_the_bits_that_linux_reads() {
         let page = LogicalBlockProvisioning {
             unmap: true,
             write_same_16: true,

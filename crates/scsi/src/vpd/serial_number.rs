@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spaces_around_do_not_count() {
+    fn leading_spaces_of_a_serial_number_are_ignored() {
         assert_eq!(
             UnitSerialNumber::from_bytes(b"\x00\x80\x00\x06  ab12"),
             Some(UnitSerialNumber("ab12".into()))

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_may_be_is_refused() {
+    fn too_many_copy_descriptors_are_refused() {
         let parse =
             |cscds, segments| CopyList::parse(&list(cscds, segments).to_bytes(false), false);
         assert!(parse(8, 64).is_ok());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_cut_is_refused_and_other_types_too() {
+    fn truncated_copy_lists_and_unknown_descriptor_types_are_refused() {
         let bytes = list(1, 1).to_bytes(false);
         for length in 0..bytes.len() {
             let cut = CopyList::parse(&bytes[..length], false);

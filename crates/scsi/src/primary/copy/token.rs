@@ -51,7 +51,7 @@ pub struct RodToken {
     pub creator: Cscd,
     /// The size of the represented data in bytes.
     pub bytes: u64,
-    /// Random bytes, so that nobody can guess a valid token.
+    /// Random bytes, so that a valid token cannot be guessed.
     pub secret: [u8; 32],
 }
 
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_where_it_comes_from() {
+    fn a_rod_token_contains_its_identifier_and_creator() {
         let token = RodToken {
             identifier: 0x0102,
             creator: Cscd::naa([0x60; 16], 512),

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_pages() {
+    fn lists_of_log_pages_are_encoded_byte_by_byte() {
         assert_eq!(supported_log_pages(&[0, 0x0c]), [0x80, 0, 0, 2, 0, 0x0c]);
         let subpages = supported_log_subpages(&[(0, 0), (0, 0xff)]);
         assert_eq!(subpages, [0xc0, 0xff, 0, 4, 0, 0, 0, 0xff]);

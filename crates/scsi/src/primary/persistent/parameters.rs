@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
+    fn wrong_lengths_are_refused() {
         let length = Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
         let list = |ports| OutParameters { key: 1, ports, ..Default::default() }.to_bytes();
         assert_eq!(OutParameters::from_bytes(&list(None)[..23]), length);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_port_of_ours_is_refused() {
+    fn transport_ids_that_are_no_iscsi_port_are_refused() {
         let good = TransportId("iqn.a,i,0x00023d000001".into()).to_bytes();
         let with = |at: usize, byte: u8| {
             let mut bytes = good.clone();
