@@ -332,7 +332,7 @@ impl DataOutGather {
     pub(crate) fn handle_silence(&mut self) -> Option<R2tBurst> {
         let at = self.sequences.iter().position(|sequence| sequence.state.is_open())?;
         if self.drains {
-            // Nobody needs the data, only its end.
+            // The data is not needed; only the end of the burst is awaited.
             self.sequences
                 .iter_mut()
                 .for_each(|sequence| sequence.state = DataOutSequenceState::Ended);
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_drain_what_was_asked_for() {
+    fn after_a_fault_the_requested_data_is_drained() {
         check(data_out(Ttt(1), 1, 0, 1000, true), false, Sense::PROTOCOL_SERVICE_CRC_ERROR);
         check(data_out(Ttt(1), 0, 0, 1000, true), true, Sense::PROTOCOL_SERVICE_CRC_ERROR);
         check(data_out(Ttt(1), 0, 4, 996, true), false, Sense::INCORRECT_AMOUNT_OF_DATA);
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_was_not_given_fails_the_command() {
+    fn an_unknown_transfer_tag_fails_the_command() {
         let mut gather = DataOutGather::new(2000, Bytes::new(), None);
         burst(&mut gather, 1, 1).unwrap();
         let stranger = data_out(Ttt(7), 0, 0, 10, false);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_and_strangers_are_ignored() {
+    fn duplicates_and_commands_outside_of_the_window_are_ignored() {
         let mut window = window();
         assert_eq!(window.arrive(Serial(u32::MAX - 2)), CommandTurn::Never, "before the window");
         assert_eq!(window.arrive(Serial(6)), CommandTurn::Never, "after the window");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_voided_number_lets_those_after_it_pass() {
+    fn a_voided_number_does_not_block_later_commands() {
         let mut window = window();
         let first = window.exp_cmd_sn();
         window.hold(first.add(2), 2);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_leaves_a_gap_and_what_is_plugged_none() {
+    fn discarded_commands_leave_a_gap_and_plugged_ones_do_not() {
         let mut window = window();
         let first = window.exp_cmd_sn();
         window.hold(first.add(1), 1);

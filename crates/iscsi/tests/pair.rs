@@ -13,7 +13,7 @@ use iscsi::{
         target,
     },
 };
-use machines::{Op, Pair, Wish};
+use machines::{Op, Pair, Scenario};
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ fn offer(initial_r2t: bool, immediate_data: bool) -> NegotiationOffer {
 
 /// Returns the number of round trips of one command over a link with unlimited bandwidth.
 fn round_trips(offer: NegotiationOffer, op: Op) -> u32 {
-    let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
+    let mut pair = Pair::new(Scenario { offer, ..Scenario::default() }, DELAY);
     let begun = pair.now();
     pair.submit(op);
     pair.run();
@@ -79,7 +79,7 @@ fn r2ts_in_parallel_save_round_trips() {
 
 #[test]
 fn commands_of_one_batch_share_a_round_trip() {
-    let mut pair = Pair::new(Wish::default(), DELAY);
+    let mut pair = Pair::new(Scenario::default(), DELAY);
     let begun = pair.now();
     let ops: Vec<_> = (0..64).map(|seed| Op::Read { seed, length: 4 * KIB }).collect();
     ops.iter().for_each(|&op| pair.submit(op));
@@ -91,7 +91,7 @@ fn commands_of_one_batch_share_a_round_trip() {
 #[test]
 fn a_closed_window_holds_commands_back() {
     let settings = target::Settings { queue_commands: 4, ..target::Settings::default() };
-    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    let mut pair = Pair::new(Scenario { settings, ..Scenario::default() }, DELAY);
     pair.hold_answers = true;
     let ops: Vec<_> = (0..10).map(|seed| Op::Read { seed, length: 512 }).collect();
     ops.iter().for_each(|&op| pair.submit(op));
@@ -112,7 +112,7 @@ fn a_closed_window_holds_commands_back() {
 
 #[test]
 fn a_command_beyond_the_queue_depth_comes_back() {
-    let mut pair = Pair::new(Wish { depth: 2, ..Wish::default() }, DELAY);
+    let mut pair = Pair::new(Scenario { depth: 2, ..Scenario::default() }, DELAY);
     pair.submit(Op::Read { seed: 0, length: 512 });
     pair.submit(Op::Read { seed: 1, length: 512 });
     assert!(pair.try_submit(Op::Read { seed: 2, length: 512 }).is_err());
@@ -122,7 +122,7 @@ fn a_command_beyond_the_queue_depth_comes_back() {
 
 #[test]
 fn an_idle_connection_is_pinged_and_stays() {
-    let mut pair = Pair::new(Wish::default(), DELAY);
+    let mut pair = Pair::new(Scenario::default(), DELAY);
     let pdus = pair.initiator_counters().pdus_out;
     pair.run_for(Duration::from_secs(26));
     assert_eq!(pair.initiator_counters().pdus_out - pdus, 5);
@@ -136,14 +136,14 @@ fn pings_of_the_target_are_answered() {
         dead_after: Duration::from_secs(2),
         ..target::Settings::default()
     };
-    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    let mut pair = Pair::new(Scenario { settings, ..Scenario::default() }, DELAY);
     pair.run_for(Duration::from_secs(30));
     assert!(!pair.is_broken(), "the target counts us as alive");
 }
 
 #[test]
 fn a_dead_link_is_noticed_in_ten_seconds() {
-    let mut pair = Pair::new(Wish::default(), DELAY);
+    let mut pair = Pair::new(Scenario::default(), DELAY);
     let begun = pair.now();
     pair.cut_down_after(0);
     pair.keep_running_when_cut = true;
@@ -156,12 +156,12 @@ fn a_dead_link_is_noticed_in_ten_seconds() {
 
 #[test]
 fn a_command_that_is_not_answered_is_aborted() {
-    let mut pair = Pair::new(Wish::default(), DELAY);
+    let mut pair = Pair::new(Scenario::default(), DELAY);
     pair.hold_answers = true;
     pair.submit(Op::Read { seed: 1, length: 512 });
     pair.run_for(Duration::from_secs(31));
     assert_eq!(pair.failures(), [(1, CommandFailure::TimedOut)]);
-    assert_eq!(pair.aborted, 1, "the target was told");
+    assert_eq!(pair.aborted, 1, "the target received the abort");
     assert!(!pair.is_broken());
     // The session continues.
     pair.hold_answers = false;
@@ -173,7 +173,7 @@ fn a_command_that_is_not_answered_is_aborted() {
 #[test]
 fn a_command_that_could_not_be_sent_in_time_is_not_sent() {
     let settings = target::Settings { queue_commands: 1, ..target::Settings::default() };
-    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    let mut pair = Pair::new(Scenario { settings, ..Scenario::default() }, DELAY);
     pair.hold_answers = true;
     pair.submit(Op::Read { seed: 1, length: 512 });
     pair.submit(Op::Read { seed: 2, length: 512 });
@@ -185,9 +185,9 @@ fn a_command_that_could_not_be_sent_in_time_is_not_sent() {
 }
 
 #[test]
-fn a_command_that_nobody_waits_for_is_aborted_at_once() {
+fn a_command_that_the_caller_timed_out_is_aborted_at_once() {
     let settings = target::Settings { queue_commands: 1, ..target::Settings::default() };
-    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    let mut pair = Pair::new(Scenario { settings, ..Scenario::default() }, DELAY);
     pair.hold_answers = true;
     // One command is sent, the other waits for the window.
     pair.submit(Op::Read { seed: 1, length: 512 });
@@ -202,7 +202,7 @@ fn a_command_that_nobody_waits_for_is_aborted_at_once() {
 
 #[test]
 fn a_logout_is_answered() {
-    let mut pair = Pair::new(Wish::default(), DELAY);
+    let mut pair = Pair::new(Scenario::default(), DELAY);
     pair.log_out();
     pair.run();
     assert!(matches!(pair.events[..], [InitiatorEvent::LoggedOut { .. }]), "{:?}", pair.events);
@@ -210,7 +210,7 @@ fn a_logout_is_answered() {
 
 #[test]
 fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
-    let mut pair = Pair::new(Wish::default(), DELAY);
+    let mut pair = Pair::new(Scenario::default(), DELAY);
     pair.hold_answers = true;
     pair.submit(Op::Read { seed: 1, length: 512 });
     pair.run();
@@ -232,7 +232,7 @@ fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
 
 #[test]
 fn a_target_that_asks_for_a_logout_does_not_wait_for_ever() {
-    let mut pair = Pair::new(Wish::default(), DELAY);
+    let mut pair = Pair::new(Scenario::default(), DELAY);
     pair.hold_answers = true;
     pair.submit(Op::Read { seed: 1, length: 512 });
     pair.run();
@@ -247,8 +247,8 @@ fn a_target_that_asks_for_a_logout_does_not_wait_for_ever() {
 }
 
 #[test]
-fn targets_are_found() {
-    let mut pair = Pair::new(Wish { discovery: true, ..Wish::default() }, DELAY);
+fn discovery_returns_every_target() {
+    let mut pair = Pair::new(Scenario { discovery: true, ..Scenario::default() }, DELAY);
     // The answer is longer than one text PDU.
     pair.targets = (0..2000).map(|n| format!("iqn.2026-11.x:{n}")).collect();
     let expected: String = pair.targets.iter().map(|name| format!("TargetName={name}\0")).collect();
@@ -281,15 +281,15 @@ fn mixed_ops() -> Vec<Op> {
 }
 
 #[test]
-fn with_digests_no_flipped_bit_is_taken_for_data() {
+fn with_digests_no_flipped_bit_is_accepted_as_data() {
     let ops = mixed_ops();
     let whole = bytes_of(&ops, digests());
     let mut broken = 0;
     // In both directions, flip a bit in every 97th byte after the login.
     for (upwards, range) in [(true, whole.0), (false, whole.1)] {
         for offset in range.step_by(97) {
-            let wish = Wish { offer: digests(), ..Wish::default() };
-            let mut pair = Pair::new(wish, DELAY);
+            let scenario = Scenario { offer: digests(), ..Scenario::default() };
+            let mut pair = Pair::new(scenario, DELAY);
             pair.corrupt(upwards, offset, 1 << (offset % 8));
             ops.iter().for_each(|&op| pair.submit(op));
             // The pair panics if it receives wrong data.
@@ -308,7 +308,7 @@ fn with_digests_no_flipped_bit_is_taken_for_data() {
 
 /// Returns the byte ranges of these operations in both directions, without the login.
 fn bytes_of(ops: &[Op], offer: NegotiationOffer) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
-    let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
+    let mut pair = Pair::new(Scenario { offer, ..Scenario::default() }, DELAY);
     let (up, down) = pair.sent();
     ops.iter().for_each(|&op| pair.submit(op));
     pair.run();
@@ -324,7 +324,8 @@ fn a_link_cut_anywhere_loses_no_command() {
     let whole = bytes_of(&ops, small.clone());
     for (upwards, range) in [(true, whole.0), (false, whole.1)] {
         for offset in range.step_by(113) {
-            let mut pair = Pair::new(Wish { offer: small.clone(), ..Wish::default() }, DELAY);
+            let mut pair =
+                Pair::new(Scenario { offer: small.clone(), ..Scenario::default() }, DELAY);
             if upwards {
                 pair.cut_up_after(offset)
             } else {
@@ -336,7 +337,8 @@ fn a_link_cut_anywhere_loses_no_command() {
             assert_eq!(done.len() + left.len(), ops.len());
             assert!(left.is_sorted_by_key(|op| op.seed()), "in the order of submission: {left:?}");
             // Submit all unanswered commands again on a new session.
-            let mut next = Pair::new(Wish { offer: small.clone(), ..Wish::default() }, DELAY);
+            let mut next =
+                Pair::new(Scenario { offer: small.clone(), ..Scenario::default() }, DELAY);
             left.iter().for_each(|&op| next.submit(op));
             next.run();
             done.extend(next.take_done());
@@ -346,7 +348,7 @@ fn a_link_cut_anywhere_loses_no_command() {
     }
 }
 
-fn any_wish() -> impl Strategy<Value = Wish> {
+fn any_scenario() -> impl Strategy<Value = Scenario> {
     let segment = prop_oneof![Just(512), 512u32..9000, Just(262_144)];
     let bursts = (512u32..20_000, 512u32..20_000).prop_map(|(a, b)| (a.min(b), a.max(b)));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
@@ -373,7 +375,7 @@ fn any_wish() -> impl Strategy<Value = Wish> {
             };
             let settings =
                 target::Settings { queue_commands: queue, ..target::Settings::default() };
-            Wish { offer, target_segment: theirs, settings, ..Wish::default() }
+            Scenario { offer, target_segment: theirs, settings, ..Scenario::default() }
         },
     )
 }
@@ -389,7 +391,7 @@ proptest! {
     /// compares it).
     #[test]
     fn data_arrives_whole_under_any_parameters(
-        wish in any_wish(),
+        scenario in any_scenario(),
         ops in proptest::collection::vec(any_op(), 1..12),
         rate in prop_oneof![Just(None), (50_000u64..50_000_000).prop_map(Some)],
         piece in prop_oneof![Just(usize::MAX), 1usize..3000],
@@ -397,7 +399,7 @@ proptest! {
         let ops: Vec<Op> = (0..).zip(ops).map(|(seed, (write, length))| {
             if write { Op::Write { seed, length } } else { Op::Read { seed, length } }
         }).collect();
-        let mut pair = Pair::with_rate(wish, MS, rate);
+        let mut pair = Pair::with_rate(scenario, MS, rate);
         pair.piece = piece;
         ops.iter().for_each(|&op| pair.submit(op));
         pair.run();
@@ -409,7 +411,7 @@ proptest! {
 }
 
 #[test]
-fn the_default_times_are_those_of_the_field() {
+fn the_default_ping_times_sum_to_10_s() {
     let timing = ConnectionTiming::default();
     assert_eq!(timing.ping_after + timing.ping_time_out, Duration::from_secs(10));
 }

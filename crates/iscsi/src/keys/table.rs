@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_stands_at_its_key() {
+    fn every_table_row_is_at_the_index_of_its_key() {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.key as usize, index, "{}", row.name);
             assert_eq!(TextKey::from_name(row.name), Some(row.key));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_list_of_pairs() {
+    fn text_that_is_no_list_of_pairs_is_refused() {
         for text in [
             &b"A=1"[..],
             b"A\0",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_one() {
+    fn lists_of_pairs_are_parsed() {
         assert_eq!(parse(b"").unwrap(), []);
         assert_eq!(parse(b"A=\0B=x=y\0").unwrap(), [("A", ""), ("B", "x=y")]);
         assert_eq!(parse(b"A=1\0\0\0\0").unwrap(), [("A", "1")]);

@@ -290,9 +290,8 @@ impl TargetLogin {
             }
             InitiatorProof::Open => match self.negotiation.declared.auth_method.take() {
                 Some(offered) => self.choose_method(&offered, reply),
-                None if transit || self.stage != LoginStage::Security => {
-                    self.let_in_without_proof("the initiator offers no authentication", reply)
-                }
+                None if transit || self.stage != LoginStage::Security => self
+                    .admit_without_authentication("the initiator offers no authentication", reply),
                 None => Ok(()),
             },
             InitiatorProof::Settled { .. } => Ok(()),
@@ -314,7 +313,7 @@ impl TargetLogin {
             }
             _ if none => {
                 keys::push(reply, "AuthMethod", "None");
-                self.let_in_without_proof("", reply)
+                self.admit_without_authentication("", reply)
             }
             _ => {
                 let reason = "no authentication method in common";
@@ -323,7 +322,7 @@ impl TargetLogin {
         }
     }
 
-    fn let_in_without_proof(
+    fn admit_without_authentication(
         &mut self,
         reason: &'static str,
         reply: &mut Vec<u8>,

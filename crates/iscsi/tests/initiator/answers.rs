@@ -41,7 +41,7 @@ fn a_stat_sn_out_of_order_ends_the_connection() {
 }
 
 #[test]
-fn answers_that_were_not_asked_for_end_the_connection() {
+fn unrequested_responses_end_the_connection() {
     let itt = Itt(0x1_fffe);
     let unasked = [
         Pdu::NopIn(NopIn {
@@ -173,7 +173,7 @@ fn an_abort_that_is_not_answered_ends_the_connection() {
 }
 
 #[test]
-fn an_answer_that_crosses_its_abort_counts() {
+fn a_response_that_crosses_its_abort_is_used() {
     let mut scene = Scene::new();
     let itt = scene.read(100);
     scene.pass(31 * SECOND).unwrap();

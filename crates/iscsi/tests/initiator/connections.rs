@@ -34,7 +34,7 @@ fn pings_are_answered_under_their_tag() {
 /// one, as it starts them. The answer to a ping in between says that a command has not arrived,
 /// although it has.
 #[test]
-fn a_command_that_one_ping_says_has_not_arrived_may_have() {
+fn one_ping_answer_without_a_command_does_not_prove_that_it_is_lost() {
     let mut scene = Scene::new();
     let command = scene.submit(1, DataPhase::In(8));
     scene.answer_ping(5 * SECOND, command.cmd_sn).unwrap();
@@ -45,7 +45,7 @@ fn a_command_that_one_ping_says_has_not_arrived_may_have() {
 }
 
 #[test]
-fn a_command_that_pings_go_on_to_miss_ends_the_connection() {
+fn a_command_missing_in_two_ping_answers_ends_the_connection() {
     let mut scene = Scene::new();
     let command = scene.submit(1, DataPhase::In(8));
     scene.answer_ping(5 * SECOND, command.cmd_sn).unwrap();
@@ -54,7 +54,7 @@ fn a_command_that_pings_go_on_to_miss_ends_the_connection() {
 }
 
 #[test]
-fn a_suspended_process_asks_before_it_judges() {
+fn after_a_suspension_a_silent_connection_is_pinged_before_it_is_dropped() {
     let mut scene = Scene::new();
     scene.pass(3600 * SECOND).unwrap();
     assert!(matches!(scene.sent()[..], [Pdu::NopOut(_)]));
@@ -77,7 +77,7 @@ fn a_connection_that_carries_bytes_has_not_failed() {
 }
 
 #[test]
-fn until_it_is_answered_it_is_known_where_a_ping_ends() {
+fn the_end_of_a_ping_in_the_output_is_known_until_it_is_answered() {
     let mut scene = Scene::new();
     assert_eq!(scene.session.asked(Cid(0)), None);
     scene.write(100);
@@ -126,7 +126,7 @@ fn spread_over_two(spread: CommandDistribution) -> [usize; 2] {
 }
 
 #[test]
-fn commands_go_to_the_connection_with_the_least_to_do_or_in_turn() {
+fn commands_go_to_the_least_loaded_connection_or_round_robin() {
     assert_eq!(spread_over_two(CommandDistribution::InTurn), [4, 4]);
     let [first, second] = spread_over_two(CommandDistribution::LeastToDo);
     assert!(
@@ -138,7 +138,7 @@ fn commands_go_to_the_connection_with_the_least_to_do_or_in_turn() {
 /// A PDU made for a connection waits behind the output of that connection, and later commands in
 /// the order of the session wait for it, even if their own data was sent long ago.
 #[test]
-fn a_connection_that_sends_nothing_is_given_little() {
+fn a_connection_that_makes_no_send_progress_gets_few_commands() {
     const SIZE: usize = 128 << 10;
     let parameters = Parameters {
         first_burst_length: SIZE as u32,
@@ -179,7 +179,7 @@ fn a_connection_that_sends_nothing_is_given_little() {
 
 /// An application that sets one of the two times may leave the other at its default.
 #[test]
-fn a_ping_may_be_given_up_sooner_than_a_stall_is_noticed() {
+fn a_ping_may_time_out_before_a_stall_is_detected() {
     let tenth = SECOND / 10;
     let timing = ConnectionTiming { ping_time_out: tenth, ..ConnectionTiming::default() };
     assert!(timing.stall_time_out > tenth);

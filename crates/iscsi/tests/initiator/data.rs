@@ -73,7 +73,7 @@ fn sense_data_comes_with_check_condition() {
 }
 
 #[test]
-fn endings_that_are_no_status_are_failures() {
+fn responses_without_a_valid_status_are_failures() {
     let cases: [(Change<ScsiResponse>, CommandFailure); 2] = [
         (|response| response.response = 1, CommandFailure::Response(1)),
         (|response| response.status = 0x33, CommandFailure::Status(0x33)),
@@ -119,7 +119,7 @@ fn data_in_for_a_write_ends_the_connection() {
 }
 
 #[test]
-fn data_is_sent_as_the_r2ts_ask_for_it() {
+fn data_is_sent_as_the_r2ts_request_it() {
     let mut scene = Scene::new();
     let itt = scene.write(8192);
     scene.receive(Pdu::ReadyToTransfer(r2t(itt, 0, 1024, 3000))).unwrap();
@@ -147,7 +147,7 @@ fn data_is_sent_as_the_r2ts_ask_for_it() {
 }
 
 #[test]
-fn r2ts_that_ask_for_what_they_must_not_end_the_connection() {
+fn invalid_r2ts_end_the_connection() {
     let wrong: [(&str, Change<ReadyToTransfer>); 9] = [
         ("more than MaxBurstLength", |r2t| r2t.desired_data_transfer_length = 4097),
         ("nothing", |r2t| r2t.desired_data_transfer_length = 0),
@@ -194,7 +194,7 @@ fn a_write_that_ends_early_stops_its_data() {
 }
 
 #[test]
-fn good_for_a_write_without_its_data_is_not_believed() {
+fn good_status_for_a_write_whose_data_was_not_requested_ends_the_connection() {
     let mut scene = Scene::new();
     let itt = scene.write(8192);
     let response = scene.respond(itt);

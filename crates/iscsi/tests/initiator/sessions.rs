@@ -12,7 +12,7 @@ use scsi::{Lun, Sense, SenseKey};
 use crate::scene::Scene;
 
 #[test]
-fn a_target_that_drops_the_session_says_when_to_come_back() {
+fn the_end_of_a_session_announced_by_the_target_has_a_time_to_wait() {
     let mut scene = Scene::new();
     let news = AsyncMessage {
         lun: Lun(0),
@@ -46,7 +46,7 @@ fn logged_out(scene: &mut Scene, itt: Itt, result: LogoutResult) -> Pdu {
 }
 
 #[test]
-fn an_answer_behind_that_to_the_logout_is_none() {
+fn a_response_after_the_logout_response_is_ignored() {
     let mut scene = Scene::new();
     let read = scene.read(512);
     let itt = asked_to_log_out(&mut scene);
@@ -65,7 +65,7 @@ fn an_answer_behind_that_to_the_logout_is_none() {
 }
 
 #[test]
-fn what_a_connection_carried_comes_back_only_when_its_logout_has_ended_it() {
+fn commands_of_a_connection_are_returned_only_when_its_logout_succeeded() {
     for result in [LogoutResult::Closed, LogoutResult::CleanupFailed, LogoutResult::CidNotFound] {
         let mut scene = Scene::new();
         scene.write(512);
@@ -92,7 +92,7 @@ fn what_a_connection_carried_comes_back_only_when_its_logout_has_ended_it() {
 }
 
 #[test]
-fn news_of_a_unit_arrive_with_their_sense_data() {
+fn asynchronous_scsi_events_arrive_with_their_sense_data() {
     let mut scene = Scene::new();
     let sense = Sense::new(SenseKey::UnitAttention, 0x2a, 0x09);
     let news = AsyncMessage {
@@ -111,7 +111,7 @@ fn news_of_a_unit_arrive_with_their_sense_data() {
 }
 
 #[test]
-fn a_negotiation_that_is_asked_for_is_begun() {
+fn a_requested_negotiation_is_started() {
     let mut scene = Scene::new();
     let news = AsyncMessage {
         lun: Lun(0),
@@ -127,9 +127,9 @@ fn a_negotiation_that_is_asked_for_is_begun() {
 fn text_without_end_ends_the_connection() {
     for text in [&b""[..], &[b'x'; 8000]] {
         let mut scene = Scene::new();
-        let wish = Bytes::from_static(b"SendTargets=All\0");
-        assert!(scene.session.text(wish.clone(), scene.now));
-        assert!(!scene.session.text(wish, scene.now), "one at a time");
+        let request = Bytes::from_static(b"SendTargets=All\0");
+        assert!(scene.session.text(request.clone(), scene.now));
+        assert!(!scene.session.text(request, scene.now), "one at a time");
         let itt = match &scene.sent()[..] {
             [Pdu::TextRequest(request)] => request.itt,
             other => panic!("{other:?}"),

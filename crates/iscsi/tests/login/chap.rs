@@ -83,7 +83,7 @@ fn refused_with(status: LoginStatus) -> LoginFailure {
 }
 
 #[test]
-fn who_knows_the_secret_comes_in() {
+fn an_initiator_that_knows_the_secret_is_logged_in() {
     let (result, round_trips) = log_in(with(chap("alice", ALICE)), Guarded::new().login());
     let (ours, theirs) = result.unwrap();
     assert_eq!((ours.user.as_deref(), theirs.user.as_deref()), (Some("alice"), Some("alice")));
@@ -92,7 +92,7 @@ fn who_knows_the_secret_comes_in() {
 }
 
 #[test]
-fn both_ends_prove_themselves_if_the_initiator_wants() {
+fn both_ends_authenticate_if_the_initiator_requires_it() {
     for algorithm in ChapAlgorithm::ALL {
         let one = InitiatorChap { algorithms: vec![algorithm], ..mutual(STORAGE) };
         let (result, _) = log_in(with(one), Guarded::new().login());
@@ -101,7 +101,7 @@ fn both_ends_prove_themselves_if_the_initiator_wants() {
 }
 
 #[test]
-fn a_wrong_secret_and_an_unknown_user_look_the_same() {
+fn a_wrong_secret_and_an_unknown_user_get_the_same_answers() {
     for (name, secret, reason) in [
         ("alice", "mallory guesses this", "wrong CHAP secret"),
         ("mallory", ALICE, "unknown CHAP user"),
@@ -129,19 +129,19 @@ fn talk(initiator: &mut InitiatorLogin, target: &mut TargetLogin) -> Result<(), 
             InitiatorStep::Send(next) => request = next,
             InitiatorStep::Established(_) => return Ok(()),
             InitiatorStep::Failed(failure) => return Err(failure),
-            InitiatorStep::Redirected { .. } => panic!("nobody moved"),
+            InitiatorStep::Redirected { .. } => panic!("the target has not moved"),
         }
     }
 }
 
 #[test]
-fn who_has_proved_himself_may_still_not_be_let_in() {
+fn an_authenticated_user_can_still_be_refused() {
     let (result, _) = log_in(with(chap("bob", "bob of twelve or more")), Guarded::new().login());
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::NotFound));
 }
 
 #[test]
-fn nobody_comes_in_without_a_proof() {
+fn no_initiator_logs_in_without_a_required_authentication() {
     let (result, _) =
         log_in(initiator(NegotiationOffer::initiator(), Some(TARGET)), Guarded::new().login());
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::AuthenticationFailure));
@@ -160,14 +160,14 @@ fn nobody_comes_in_without_a_proof() {
 }
 
 #[test]
-fn a_target_without_random_bytes_lets_nobody_in() {
+fn a_target_without_random_bytes_refuses_every_login() {
     let login = TargetLogin::new(NegotiationOffer::target(), Arc::new(Guarded::new()));
     let (result, _) = log_in(with(chap("alice", ALICE)), login);
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::TargetError));
 }
 
 #[test]
-fn none_will_do_where_the_target_says_so() {
+fn auth_method_none_is_accepted_if_the_target_allows_it() {
     let open = Guarded { none: true, ..Guarded::new() };
     let (result, _) = log_in(with(chap("alice", ALICE)), open.login());
     assert_eq!(result.unwrap().1.user, None);
@@ -183,7 +183,7 @@ fn none_will_do_where_the_target_says_so() {
 }
 
 #[test]
-fn the_target_chooses_the_strongest_that_both_know() {
+fn the_target_chooses_the_strongest_algorithm_that_both_support() {
     for (ours, theirs, expected) in [
         ("5,6,7,8", &ChapAlgorithm::ALL[..], Some("CHAP_A=8")),
         ("5,7", &ChapAlgorithm::ALL, Some("CHAP_A=7")),
@@ -230,7 +230,7 @@ const PROOF: &str = "0x7be724c225604c97bb6dcb080f13ba38";
 const PROOF_64: &str = "0be+ckwiVgTJe7bcsIDxO6OA==";
 
 #[test]
-fn a_proof_is_read_in_both_notations() {
+fn a_chap_response_is_read_in_both_notations() {
     for proof in [PROOF, PROOF_64] {
         let pairs = ["CHAP_N=alice", &format!("CHAP_R={proof}")];
         let response = respond(&mut asked(), request(Security, Some(Operational), &pairs));
@@ -303,7 +303,7 @@ fn one_secret_for_both_directions_is_refused_by_either_end() {
 }
 
 #[test]
-fn a_target_that_cannot_prove_itself_is_left() {
+fn the_initiator_ends_the_login_if_the_target_cannot_authenticate() {
     let (result, _) = log_in(with(mutual("another of twelve or more")), Guarded::new().login());
     let wrong = LoginFailure::Proof("wrong response to our challenge");
     assert_eq!(result.unwrap_err(), wrong);
@@ -345,7 +345,7 @@ fn hears(chap: Option<InitiatorChap>, texts: &[&[&str]]) -> InitiatorStep {
 }
 
 #[test]
-fn a_hostile_target_gets_nothing_from_our_initiator() {
+fn a_hostile_target_gets_no_valid_response_from_our_initiator() {
     let (one_way, both) = (chap("alice", ALICE), mutual(STORAGE));
     let chosen: &[&str] = &["AuthMethod=CHAP"];
     let question: &[&str] = &["CHAP_A=5", "CHAP_I=7", "CHAP_C=0x0102030405060708"];
@@ -398,7 +398,7 @@ fn a_hostile_target_gets_nothing_from_our_initiator() {
 const OURS: &str = "CHAP_R=0x72dd9158ac2e6767454c832383a1629f";
 
 #[test]
-fn an_initiator_asks_for_the_next_stage_when_its_proof_is_said() {
+fn an_initiator_requests_the_next_stage_with_its_chap_response() {
     let mut login = with(mutual(STORAGE));
     let mut target = Guarded::new().login();
     let mut request = login.start();

@@ -45,7 +45,7 @@ fn fails(pairs: &[&str], change: impl Fn(&mut LoginResponse)) -> LoginFailure {
 }
 
 #[test]
-fn answers_that_do_not_follow_are_refused() {
+fn answers_that_do_not_match_their_offers_are_refused() {
     for pair in [
         "HeaderDigest=MD5",
         "HeaderDigest=CRC32C,None",
@@ -69,7 +69,7 @@ fn answers_that_do_not_follow_are_refused() {
 }
 
 #[test]
-fn a_first_burst_above_the_burst_is_no_agreement() {
+fn a_first_burst_above_the_maximum_burst_is_refused() {
     let failure = fails(&["MaxBurstLength=65536", "FirstBurstLength=262144"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Answer("FirstBurstLength".to_owned())));
     // A missing answer leaves the default, which leads to the same error.
@@ -78,7 +78,7 @@ fn a_first_burst_above_the_burst_is_no_agreement() {
 }
 
 #[test]
-fn a_first_burst_above_a_burst_that_was_not_answered() {
+fn a_first_burst_above_a_maximum_burst_that_was_not_answered() {
     let offer = NegotiationOffer { first_burst_length: 524_288, ..NegotiationOffer::initiator() };
     match answered_with(offer, &["FirstBurstLength=524288"], |_| ()) {
         InitiatorStep::Failed(LoginFailure::Keys(KeyError::Disagreement(key))) => {
@@ -89,7 +89,7 @@ fn a_first_burst_above_a_burst_that_was_not_answered() {
 }
 
 #[test]
-fn a_long_text_goes_out_in_pieces() {
+fn a_long_login_text_is_sent_in_pieces() {
     let names = InitiatorNames {
         initiator_name: INITIATOR.to_owned(),
         initiator_alias: Some("a".repeat(9000)),
@@ -142,7 +142,7 @@ fn a_target_cannot_send_an_initiators_keys() {
 }
 
 #[test]
-fn a_header_that_does_not_fit_is_refused() {
+fn a_login_response_with_wrong_header_fields_is_refused() {
     type Change = fn(&mut LoginResponse);
     let changes: [Change; 8] = [
         |response| response.itt = Itt(77),
@@ -161,7 +161,7 @@ fn a_header_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn a_target_that_does_not_understand_compression_is_spoken_to_without() {
+fn a_target_that_does_not_understand_compression_gets_an_uncompressed_session() {
     const KEY: &str = "X-io.forebay.Compression";
     let offer =
         NegotiationOffer { compression: vec![Compression::Zstd], ..NegotiationOffer::initiator() };
@@ -189,7 +189,7 @@ fn a_target_that_does_not_understand_compression_is_spoken_to_without() {
 }
 
 #[test]
-fn silence_leaves_the_defaults() {
+fn unanswered_keys_keep_their_defaults() {
     let InitiatorStep::Established(end) = answered(&[], |_| ()) else { panic!() };
     let expected = Parameters { max_recv_data_segment_length: 262_144, ..Parameters::default() };
     assert_eq!(end.parameters, expected);
@@ -211,7 +211,7 @@ fn a_proposal_of_the_target_is_answered() {
 }
 
 #[test]
-fn a_target_that_never_agrees_is_left() {
+fn a_login_that_the_target_never_completes_is_ended() {
     let mut login = initiator(NegotiationOffer::initiator(), Some(TARGET));
     let first = login.start();
     let stall = LoginResponse { isid: first.isid, itt: first.itt, ..LoginResponse::default() };
@@ -254,7 +254,7 @@ fn a_redirect_names_the_new_address() {
 
 /// RFC 7143, 13.21: use LO. LIO ends a login on another connection that sends SessionType.
 #[test]
-fn only_the_leading_connection_says_the_session_type() {
+fn only_the_leading_connection_sends_the_session_type() {
     let names = InitiatorNames {
         initiator_name: INITIATOR.to_owned(),
         initiator_alias: None,

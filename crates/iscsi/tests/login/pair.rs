@@ -38,7 +38,7 @@ pub(super) fn log_in(
                 return (Ok((*login, at_target)), round_trips);
             }
             InitiatorStep::Failed(failure) => return (Err(failure), round_trips),
-            InitiatorStep::Redirected { .. } => panic!("nobody moved"),
+            InitiatorStep::Redirected { .. } => panic!("the target has not moved"),
         }
     }
     panic!("the login does not end");
@@ -53,7 +53,7 @@ fn mirrored(parameters: &Parameters) -> Parameters {
 }
 
 #[test]
-fn our_defaults_meet_in_two_round_trips() {
+fn a_login_with_default_offers_takes_two_round_trips() {
     let (result, round_trips) = log_in(
         initiator(NegotiationOffer::initiator(), Some(TARGET)),
         target(NegotiationOffer::target()),
@@ -329,7 +329,7 @@ fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn a_refusal_says_why() {
+fn a_refused_login_returns_its_status() {
     let (result, _) = log_in(
         initiator(NegotiationOffer::initiator(), Some("iqn.2026-01.com.example:other")),
         target(NegotiationOffer::target()),

@@ -35,7 +35,7 @@ fn refused(pairs: &[&str], status: LoginStatus) {
 }
 
 #[test]
-fn each_key_has_its_rule() {
+fn each_key_is_negotiated_by_its_rule() {
     answers(&["HeaderDigest=CRC32C,None"], &["HeaderDigest=CRC32C"]);
     answers(&["HeaderDigest=None,CRC32C"], &["HeaderDigest=None"]);
     answers(&["DataDigest=Y-com.example.md5,CRC32C"], &["DataDigest=CRC32C"]);
@@ -121,7 +121,7 @@ fn a_declared_segment_length_is_obeyed_or_the_login_refused() {
 }
 
 #[test]
-fn the_first_burst_never_exceeds_the_burst() {
+fn the_first_burst_never_exceeds_the_maximum_burst() {
     let agreed = answers(
         &["FirstBurstLength=262144", "MaxBurstLength=65536"],
         &["MaxBurstLength=65536", "FirstBurstLength=65536"],
@@ -130,14 +130,14 @@ fn the_first_burst_never_exceeds_the_burst() {
 }
 
 #[test]
-fn a_first_burst_that_says_nothing_is_not_negotiated() {
+fn a_first_burst_without_effect_is_not_negotiated() {
     let pairs = ["InitialR2T=Yes", "ImmediateData=No", "MaxBurstLength=8192"];
     let agreed = answers(&pairs, &pairs);
     assert_eq!((agreed.first_burst_length, agreed.max_burst_length), (8192, 8192));
 }
 
 #[test]
-fn who_and_where_to_cannot_be_told_later() {
+fn names_and_session_type_cannot_be_sent_after_the_first_request() {
     for late in ["SessionType=Discovery", "InitiatorName=iqn.x", "TargetName=iqn.x"] {
         let mut login = target(NegotiationOffer::target());
         respond(&mut login, request(Security, Some(Operational), &NAMES));
@@ -147,7 +147,7 @@ fn who_and_where_to_cannot_be_told_later() {
 }
 
 #[test]
-fn a_default_first_burst_above_the_burst_is_put_right_by_the_target() {
+fn the_target_corrects_a_default_first_burst_above_the_maximum_burst() {
     let mut login = target(NegotiationOffer::target());
     let pairs = [&NAMES[..], &["MaxBurstLength=8192"]].concat();
     let response = respond(&mut login, request(Operational, Some(FullFeature), &pairs));
@@ -159,7 +159,7 @@ fn a_default_first_burst_above_the_burst_is_put_right_by_the_target() {
 }
 
 #[test]
-fn a_proposal_of_the_target_that_is_passed_over_ends_the_login() {
+fn an_unanswered_proposal_of_the_target_ends_the_login() {
     let mut login =
         target(NegotiationOffer { immediate_data: false, ..NegotiationOffer::target() });
     let first = respond(&mut login, request(Operational, Some(FullFeature), &NAMES));
@@ -223,7 +223,7 @@ fn text_that_breaks_the_rules_is_refused() {
 }
 
 #[test]
-fn who_and_where_to_decide_the_status() {
+fn the_names_in_a_login_decide_its_status() {
     for (pairs, status) in [
         (&["TargetName=iqn.2026-01.com.example:disk"][..], LoginStatus::MissingParameter),
         (&["InitiatorName=iqn.2026-01.com.example:host"], LoginStatus::MissingParameter),
@@ -245,7 +245,7 @@ fn who_and_where_to_decide_the_status() {
 }
 
 #[test]
-fn none_is_chosen_wherever_it_stands_among_the_methods() {
+fn auth_method_none_is_chosen_at_any_position_in_the_list() {
     for method in ["AuthMethod=None", "AuthMethod=CHAP,None", "AuthMethod=None,CHAP"] {
         let pairs = [NAMES[0], NAMES[1], method];
         let response = respond(
@@ -258,7 +258,7 @@ fn none_is_chosen_wherever_it_stands_among_the_methods() {
 }
 
 #[test]
-fn a_target_that_moved_says_where_and_the_initiator_hears_it() {
+fn a_moved_target_redirects_and_the_initiator_gets_the_new_address() {
     let mut initiator = initiator(NegotiationOffer::initiator(), Some(MOVED));
     let TargetStep::Refused(response) =
         target(NegotiationOffer::target()).handle_request(initiator.start())
@@ -358,7 +358,7 @@ fn another_version_is_refused_and_ours_named() {
 }
 
 #[test]
-fn text_may_come_in_pieces() {
+fn login_text_may_arrive_in_pieces() {
     let whole = text(&[&NAMES[..], &["X-com.example.filler=abcdefghij"]].concat());
     for cut in 1..whole.len() {
         let mut login = target(NegotiationOffer::target());
@@ -409,7 +409,7 @@ fn a_login_without_end_is_refused() {
 }
 
 #[test]
-fn answers_longer_than_a_pdu_come_in_pieces() {
+fn answers_longer_than_a_pdu_are_sent_in_pieces() {
     // 110 keys of 63 bytes, each of which is answered with NotUnderstood.
     let keys: Vec<String> = (0..110).map(|n| format!("X{n:0>62}=")).collect();
     let pairs: Vec<&str> = NAMES.into_iter().chain(keys.iter().map(String::as_str)).collect();
@@ -438,7 +438,7 @@ fn answers_longer_than_a_pdu_come_in_pieces() {
 }
 
 #[test]
-fn few_keys_change_in_full_feature_phase() {
+fn only_a_few_keys_can_change_in_full_feature_phase() {
     let mut parameters = Parameters::default();
     let mut receive = |key, value| keys::receive_in_full_feature(key, value, &mut parameters);
     assert_eq!(receive("MaxRecvDataSegmentLength", "65536"), None);

@@ -77,7 +77,7 @@ fn pattern(seed: u32, length: u32) -> Bytes {
 
 /// The offers and settings of both ends.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct Scenario {
     pub offer: NegotiationOffer,
     /// The target's MaxRecvDataSegmentLength in bytes.
     pub target_segment: u32,
@@ -86,7 +86,7 @@ pub struct Wish {
     pub discovery: bool,
 }
 
-impl Default for Wish {
+impl Default for Scenario {
     fn default() -> Self {
         Self {
             offer: NegotiationOffer::initiator(),
@@ -149,23 +149,23 @@ struct PairLogin {
 }
 
 impl PairLogin {
-    fn new(wish: Wish, up: SimulatedLink, down: SimulatedLink) -> Self {
+    fn new(scenario: Scenario, up: SimulatedLink, down: SimulatedLink) -> Self {
         let now = Instant::now();
         let target_offer = NegotiationOffer {
-            max_recv_data_segment_length: wish.target_segment,
+            max_recv_data_segment_length: scenario.target_segment,
             header_digest: iscsi::keys::DigestPolicy::Allow,
             data_digest: iscsi::keys::DigestPolicy::Allow,
             ..NegotiationOffer::target()
         };
-        let phase = LoginPhase::new(target_offer, Arc::new(Everyone), wish.settings, now);
+        let phase = LoginPhase::new(target_offer, Arc::new(Everyone), scenario.settings, now);
         let names = InitiatorNames {
             initiator_name: "iqn.2026-11.x:initiator".to_owned(),
             initiator_alias: None,
-            target_name: (!wish.discovery).then(|| "iqn.2026-11.x:target".to_owned()),
+            target_name: (!scenario.discovery).then(|| "iqn.2026-11.x:target".to_owned()),
         };
         let isid = Isid([0x80, 0, 0, 1, 0, 0]);
         let mut login =
-            InitiatorLogin::new(wish.offer, names, isid, Tsih(0), Cid(0), Serial(u32::MAX - 3));
+            InitiatorLogin::new(scenario.offer, names, isid, Tsih(0), Cid(0), Serial(u32::MAX - 3));
         let mut output = PduOutput::default();
         output.push(Pdu::LoginRequest(login.start()), Digests::default());
         let decoder = || Decoder::new(16384, 8192);
@@ -197,16 +197,16 @@ impl PairLogin {
 
 impl Pair {
     /// Makes a pair that has logged in.
-    pub fn new(wish: Wish, delay: Duration) -> Self {
-        Self::with_rate(wish, delay, None)
+    pub fn new(scenario: Scenario, delay: Duration) -> Self {
+        Self::with_rate(scenario, delay, None)
     }
 
-    pub fn with_rate(wish: Wish, delay: Duration, rate: Option<u64>) -> Self {
+    pub fn with_rate(scenario: Scenario, delay: Duration, rate: Option<u64>) -> Self {
         let link = || {
             rate.map_or(SimulatedLink::new(delay), |rate| SimulatedLink::new(delay).with_rate(rate))
         };
-        let depth = wish.depth;
-        let mut login = PairLogin::new(wish, link(), link());
+        let depth = scenario.depth;
+        let mut login = PairLogin::new(scenario, link(), link());
         login.exchange();
         let PairLogin { mut now, up, mut down, near, far, mut output } = login;
         let ((mut login, mut near_decoder), (phase, mut far_decoder)) = (near, far);

@@ -75,7 +75,7 @@ fn digests() -> impl Strategy<Value = Digests> {
 /// A regression test: waiting data is charged for its own length, but a piece of 16 KiB kept 64 KiB
 /// of the receive buffer in memory, or the 256 KiB of a longer data segment before it.
 #[test]
-fn a_frame_says_whether_its_data_keeps_a_larger_buffer() {
+fn a_frame_reports_whether_its_data_keeps_a_larger_buffer() {
     let shared = |lengths: &[usize]| {
         let stream: Vec<u8> =
             lengths.iter().flat_map(|&n| wire(&[], &pattern(n), Digests::default())).collect();
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_pushed_comes_out_whichever_way_it_is_written(
+    fn pushed_pdus_are_sent_unchanged_however_the_output_is_written(
         lengths in prop::collection::vec(prop_oneof![Just(0), 1usize..600, 4090usize..5000, 16_000usize..70_000], 1..8),
         digests in digests(),
         writes in prop::collection::vec(1usize..30_000, 1..20),
@@ -227,7 +227,7 @@ fn the_memory_of_a_large_segment_is_used_again() {
 }
 
 #[test]
-fn an_idle_decoder_holds_nothing_and_goes_on() {
+fn an_idle_decoder_holds_no_buffer_and_can_continue() {
     let mut decoder = decoder(BOTH);
     let stream = [wire(&[], &pattern(131_072), BOTH), wire(&[], b"small", BOTH)].concat();
     for _ in 0..2 {

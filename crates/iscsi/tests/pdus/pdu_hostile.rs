@@ -31,7 +31,7 @@ proptest! {
 }
 
 #[test]
-fn opcodes_that_nobody_defined() {
+fn undefined_opcodes_are_refused() {
     for opcode in 0..64 {
         let mut bhs = [0; 48];
         bhs[0] = opcode;
@@ -47,7 +47,7 @@ fn command_with_ahs(ahs: &[u8]) -> Result<Pdu, ParseError> {
 }
 
 #[test]
-fn additional_headers_that_lie() {
+fn inconsistent_additional_headers_are_refused() {
     for ahs in [
         &[0][..],                                          // shorter than the header of an AHS
         &[0, 5, 2, 0, 0, 0],                               // truncated

@@ -96,7 +96,7 @@ fn a_connection_that_is_cut_and_the_target_does_not_know() {
 /// Checks that the tests above depend on recovery: without SNACKs, retries or reassignments they
 /// would fail.
 #[test]
-fn without_its_means_nothing_is_recovered() {
+fn without_snacks_retries_or_reassignments_recovery_fails() {
     let cases = [
         (1, 1, Mute::Snacks, Fault::DataDamaged),
         (1, 2, Mute::Retries, Fault::Dropped),
@@ -115,7 +115,7 @@ fn without_its_means_nothing_is_recovered() {
 
 /// Checks that the tests above detect an application that loses a command.
 #[test]
-fn a_command_that_is_forgotten_is_missed() {
+fn a_command_that_the_application_forgets_is_detected() {
     let misses = |place: u32| {
         let fault = Some((place, Fault::Cut));
         panic::catch_unwind(|| run(Plan { fault, forgets: true, ..Plan::new(0, 2) })).is_err()

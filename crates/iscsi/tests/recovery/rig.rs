@@ -167,7 +167,9 @@ impl Rig {
                     self.hang_up(cid);
                 }
                 InitiatorEvent::LoggedOut { .. } | InitiatorEvent::LogoutRequested { .. } => {}
-                InitiatorEvent::Text(_) | InitiatorEvent::Sense(..) => unreachable!("nobody asked"),
+                InitiatorEvent::Text(_) | InitiatorEvent::Sense(..) => {
+                    unreachable!("no test requests it")
+                }
             }
         }
     }

@@ -58,7 +58,7 @@ fn takes_effect(rig: &mut Rig, function: TaskFunction, expected: &[u32]) {
 }
 
 #[test]
-fn the_burst_that_was_asked_for_comes_first_and_no_other_is_asked_for() {
+fn a_function_waits_for_the_requested_burst_and_no_other_burst_is_requested() {
     for function in FOR_A_UNIT.into_iter().chain(FOR_ALL) {
         let mut rig = Rig::new(KEYS);
         let r2t = writing(&mut rig, 1, Lun(0));
@@ -73,7 +73,7 @@ fn the_burst_that_was_asked_for_comes_first_and_no_other_is_asked_for() {
 }
 
 #[test]
-fn a_write_whose_last_data_comes_meanwhile_does_not_begin() {
+fn a_write_that_becomes_complete_before_a_function_takes_effect_is_aborted() {
     let mut rig = Rig::new(&KEYS.replace("8192", "16384"));
     let r2t = writing(&mut rig, 1, Lun(0));
     assert_eq!(r2t.desired_data_transfer_length, 16_384);
@@ -100,7 +100,7 @@ fn an_initiator_that_sends_nothing_more_is_not_waited_for_long() {
 }
 
 #[test]
-fn data_that_trickles_in_is_not_waited_for_for_ever() {
+fn a_function_does_not_wait_for_ever_for_data_that_trickles_in() {
     let mut rig = Rig::new(KEYS);
     let r2t = writing(&mut rig, 1, Lun(0));
     ask(&mut rig, TaskFunction::LogicalUnitReset);
@@ -115,7 +115,7 @@ fn data_that_trickles_in_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn writes_of_other_units_go_on() {
+fn a_function_does_not_stop_writes_to_other_units() {
     let mut rig = Rig::new(KEYS);
     let r2t = writing(&mut rig, 1, Lun(0));
     let other = writing(&mut rig, 2, Lun(1 << 48));
@@ -131,7 +131,7 @@ fn writes_of_other_units_go_on() {
 }
 
 #[test]
-fn a_function_that_ends_nothing_after_all_lets_the_writes_go_on() {
+fn writes_continue_after_a_function_that_aborts_nothing() {
     let mut rig = Rig::new(KEYS);
     let r2t = writing(&mut rig, 1, Lun(0));
     ask(&mut rig, TaskFunction::LogicalUnitReset);
@@ -144,7 +144,7 @@ fn a_function_that_ends_nothing_after_all_lets_the_writes_go_on() {
 }
 
 #[test]
-fn a_function_that_goes_with_its_connection_lets_the_writes_of_others_go_on() {
+fn writes_of_other_connections_continue_if_a_function_is_lost_with_its_connection() {
     let mut rig = Rig::new(KEYS);
     let other = rig.join(8);
     let r2t = writing(&mut rig, 1, Lun(0));
@@ -169,7 +169,7 @@ fn a_function_that_goes_with_its_connection_lets_the_writes_of_others_go_on() {
 /// A regression test: a command after an immediate function has the CmdSN of the function. The
 /// command was aborted without a response when the function had to wait.
 #[test]
-fn commands_that_come_after_a_function_that_waits_are_not_ended_by_it() {
+fn commands_after_a_waiting_function_are_not_aborted_by_it() {
     for function in FOR_A_UNIT.into_iter().chain(FOR_ALL) {
         let mut rig = Rig::new(KEYS);
         let r2t = writing(&mut rig, 1, Lun(0));
@@ -205,7 +205,7 @@ fn commands_that_come_after_a_function_that_waits_are_not_ended_by_it() {
 
 /// Writes also continue when the connection of a function is logged out or fails.
 #[test]
-fn writes_go_on_when_the_connection_of_a_function_is_replaced() {
+fn writes_continue_when_the_connection_of_a_function_is_replaced() {
     let mut rig = Rig::new(KEYS);
     let other = Cid(8);
     rig.join(other.0);

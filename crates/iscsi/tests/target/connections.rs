@@ -69,7 +69,7 @@ fn a_connection_that_is_added_sees_the_window_of_the_session() {
 }
 
 #[test]
-fn no_more_connections_than_agreed_on_and_none_of_strangers() {
+fn extra_connections_and_connections_of_other_initiators_are_refused() {
     let mut rig = Rig::new(TWO);
     rig.join(8);
     let request = rig.join_request(9);
@@ -84,7 +84,7 @@ fn no_more_connections_than_agreed_on_and_none_of_strangers() {
 }
 
 #[test]
-fn commands_run_in_order_over_all_connections_and_are_answered_where_they_came() {
+fn commands_run_in_order_over_all_connections_and_are_answered_on_their_own() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     let first = rig.read(1, 0);
@@ -154,7 +154,7 @@ fn data_of_a_write_comes_on_its_own_connection_only() {
 }
 
 #[test]
-fn a_connection_that_fails_takes_its_tasks_along_and_the_session_goes_on() {
+fn a_failed_connection_ends_its_tasks_and_the_session_continues() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     for (itt, cid) in [(1, CID), (2, other), (3, other)] {
@@ -270,7 +270,7 @@ fn a_function_waits_for_the_commands_before_it() {
 }
 
 #[test]
-fn a_function_that_commands_before_it_do_not_reach_in_time_is_rejected() {
+fn a_function_is_rejected_if_earlier_commands_do_not_arrive_in_time() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     let answered = rig.read(1, 0);
@@ -294,7 +294,7 @@ fn a_function_that_commands_before_it_do_not_reach_in_time_is_rejected() {
 }
 
 #[test]
-fn a_target_reset_counts_what_has_not_come_as_aborted() {
+fn a_target_reset_counts_missing_commands_as_aborted() {
     let mut rig = Rig::new(TWO);
     let lost = rig.read(1, 0);
     let request = rig.task_request(TaskFunction::TargetWarmReset, 10, u32::MAX);
@@ -307,7 +307,7 @@ fn a_target_reset_counts_what_has_not_come_as_aborted() {
 }
 
 #[test]
-fn a_silent_connection_is_dropped_alone() {
+fn only_the_silent_connection_of_a_session_is_dropped() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     rig.pass(std::time::Duration::from_secs(15)).unwrap();
@@ -322,7 +322,7 @@ fn a_silent_connection_is_dropped_alone() {
 }
 
 #[test]
-fn the_end_of_a_session_is_told_on_every_connection() {
+fn the_end_of_a_session_is_announced_on_every_connection() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     rig.session.announce_end(1);
@@ -334,7 +334,7 @@ fn the_end_of_a_session_is_told_on_every_connection() {
 }
 
 #[test]
-fn a_frame_on_a_connection_that_is_gone_changes_nothing() {
+fn a_frame_of_a_dropped_connection_changes_nothing() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     rig.session.drop_connection(other, rig.now);

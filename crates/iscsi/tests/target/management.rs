@@ -120,7 +120,7 @@ fn check_unit_function(function: TaskFunction, lun: Lun, expected: &[u32]) {
 }
 
 #[test]
-fn functions_for_a_unit_reach_its_tasks_in_whichever_form_its_number_is_written() {
+fn functions_for_a_unit_affect_its_tasks_in_either_lun_form() {
     for function in
         [TaskFunction::AbortTaskSet, TaskFunction::ClearTaskSet, TaskFunction::LogicalUnitReset]
     {
@@ -131,7 +131,7 @@ fn functions_for_a_unit_reach_its_tasks_in_whichever_form_its_number_is_written(
 }
 
 #[test]
-fn a_target_reset_aborts_everything_before_the_driver_hears_of_it() {
+fn a_target_reset_aborts_every_task_before_the_driver_receives_it() {
     for function in [TaskFunction::TargetWarmReset, TaskFunction::TargetColdReset] {
         let mut rig = three_tasks();
         let request = rig.task_request(function, 10, u32::MAX);
@@ -143,7 +143,7 @@ fn a_target_reset_aborts_everything_before_the_driver_hears_of_it() {
 }
 
 #[test]
-fn an_immediate_function_does_not_reach_commands_after_it() {
+fn an_immediate_function_does_not_affect_later_commands() {
     let mut rig = three_tasks();
     let mut request = rig.task_request(TaskFunction::AbortTaskSet, 10, u32::MAX);
     request.cmd_sn = rig.login_response.numbers.exp_cmd_sn.next();
@@ -154,7 +154,7 @@ fn an_immediate_function_does_not_reach_commands_after_it() {
 }
 
 #[test]
-fn what_level_zero_does_not_have_is_said() {
+fn functions_missing_at_error_recovery_level_0_are_answered_as_unsupported() {
     let mut rig = three_tasks();
     for (function, result) in [
         (Ok(TaskFunction::TaskReassign), TaskFunctionResult::ReassignNotSupported),
@@ -189,5 +189,5 @@ fn another_session_may_clear_the_tasks_of_a_unit() {
     let [Pdu::NopIn(first), Pdu::NopIn(second)] = &pdus[..] else { panic!("{pdus:?}") };
     assert_eq!((first.itt, first.ttt), (Itt::NONE, Ttt::NONE));
     let numbers = second.numbers;
-    assert_eq!(numbers.max_cmd_sn, numbers.exp_cmd_sn.add(127), "the window is told to be open");
+    assert_eq!(numbers.max_cmd_sn, numbers.exp_cmd_sn.add(127), "the window is announced as open");
 }

@@ -28,7 +28,7 @@ fn commands_run_in_their_order_whatever_order_they_come_in() {
 }
 
 #[test]
-fn of_two_commands_with_one_number_the_first_runs() {
+fn of_two_commands_with_one_cmd_sn_the_first_runs() {
     let mut rig = Rig::new("");
     let first = rig.read(1, 0);
     let mut second = rig.read(2, 0);
@@ -148,7 +148,7 @@ fn a_command_or_data_ends_a_discovery_session_before_anything_is_kept() {
 /// A regression test: MaxCmdSN moved only when a task ended. An idle session that had sent a window
 /// of other PDUs in order could never send again.
 #[test]
-fn what_is_no_task_leaves_the_window_open() {
+fn pdus_that_are_no_tasks_leave_the_window_open() {
     for queue_commands in [1, 4] {
         let settings = Settings { queue_commands, ..Settings::default() };
         let mut rig = Rig::with("", settings);
@@ -177,7 +177,7 @@ fn what_is_no_task_leaves_the_window_open() {
 }
 
 #[test]
-fn a_discovery_session_may_ask_as_often_as_it_likes() {
+fn a_discovery_session_has_no_limit_of_requests() {
     let mut rig = Rig::discovery("");
     for itt in 0..300 {
         let mut ping = rig.ping(itt, 0);
@@ -187,7 +187,7 @@ fn a_discovery_session_may_ask_as_often_as_it_likes() {
 }
 
 #[test]
-fn the_answer_to_who_voids_a_command_opens_the_window() {
+fn aborting_a_command_that_has_not_arrived_opens_the_window() {
     let mut rig = Rig::with("", Settings { queue_commands: 1, ..Settings::default() });
     let lost = rig.read(1, 0);
     let mut request = rig.task_request(TaskFunction::AbortTask, 10, 1);

@@ -17,7 +17,7 @@ fn pieces(length: usize, piece: usize) -> DataSegment {
 }
 
 #[test]
-fn good_status_rides_in_the_last_data_in() {
+fn good_status_is_sent_in_the_last_data_in() {
     let mut rig = Rig::new("MaxRecvDataSegmentLength=65536\n");
     let command = rig.read(1, 4096);
     let command = rig.deliver(command);
@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn data_in_is_split_as_the_initiator_takes_it(
+    fn data_in_is_split_by_the_limits_of_the_initiator(
         expected in 0u32..100_000,
         length in 0usize..100_000,
         piece in 1usize..20_000,
@@ -146,7 +146,7 @@ fn a_bidirectional_command_has_two_residuals() {
 }
 
 #[test]
-fn data_without_a_direction_is_an_overflow_and_does_not_travel() {
+fn data_of_a_command_without_a_direction_is_an_overflow_and_is_not_sent() {
     let mut rig = Rig::new("");
     let mut command = rig.read(1, 0);
     command.read = false;
@@ -157,7 +157,7 @@ fn data_without_a_direction_is_an_overflow_and_does_not_travel() {
 }
 
 #[test]
-fn completing_twice_answers_once() {
+fn a_command_that_is_completed_twice_is_answered_once() {
     let mut rig = Rig::new("");
     let command = rig.read(1, 0);
     rig.deliver(command);
@@ -166,7 +166,7 @@ fn completing_twice_answers_once() {
 }
 
 #[test]
-fn digests_go_both_ways() {
+fn digests_are_used_in_both_directions() {
     let mut rig = Rig::new("HeaderDigest=CRC32C\nDataDigest=CRC32C\n");
     let digests = rig.connection().digests();
     assert!(digests.header && digests.data);

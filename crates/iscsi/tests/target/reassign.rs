@@ -84,7 +84,7 @@ fn read_on_other(rig: &mut Rig, itt: u32, length: u32) {
 }
 
 #[test]
-fn a_command_goes_on_and_is_answered_on_its_new_connection() {
+fn a_reassigned_command_continues_and_is_answered_on_its_new_connection() {
     let mut rig = two_connections();
     read_on_other(&mut rig, 1, 700);
     lose_other(&mut rig);
@@ -98,7 +98,7 @@ fn a_command_goes_on_and_is_answered_on_its_new_connection() {
 }
 
 #[test]
-fn a_command_that_ends_while_nobody_has_it_is_answered_at_its_reassignment() {
+fn a_command_that_ends_without_a_connection_is_answered_at_its_reassignment() {
     let mut rig = two_connections();
     read_on_other(&mut rig, 1, 700);
     lose_other(&mut rig);
@@ -111,7 +111,7 @@ fn a_command_that_ends_while_nobody_has_it_is_answered_at_its_reassignment() {
 }
 
 #[test]
-fn an_answer_that_may_be_lost_comes_again_from_where_the_initiator_has_it() {
+fn an_unacknowledged_answer_is_sent_again_from_exp_data_sn() {
     for (exp_data_sn, first, offset) in [(0, 0, 0), (3, 3, 1536), (9, 0, 0)] {
         let mut rig = two_connections();
         read_on_other(&mut rig, 1, 2500);
@@ -129,7 +129,7 @@ fn an_answer_that_may_be_lost_comes_again_from_where_the_initiator_has_it() {
 }
 
 #[test]
-fn if_all_data_has_arrived_only_the_status_comes() {
+fn if_all_data_has_arrived_only_the_status_is_sent_again() {
     let mut rig = two_connections();
     read_on_other(&mut rig, 1, 2500);
     rig.session.complete(Itt(1), good(2500));
@@ -140,7 +140,7 @@ fn if_all_data_has_arrived_only_the_status_comes() {
 }
 
 #[test]
-fn what_was_let_go_fails_rather_than_lie() {
+fn a_reassignment_fails_if_the_retained_answer_was_dropped() {
     let settings = Settings { retained_bytes: 10, ..Settings::default() };
     let mut rig = Rig::with(TWO, settings);
     rig.join(OTHER.0);
@@ -157,7 +157,7 @@ fn what_was_let_go_fails_rather_than_lie() {
 }
 
 #[test]
-fn what_ends_while_nobody_has_it_is_kept_within_the_bound() {
+fn answers_without_a_connection_are_kept_within_the_bound() {
     let settings = Settings { retained_bytes: 1000, ..Settings::default() };
     let mut rig = Rig::with(TWO, settings);
     rig.join(OTHER.0);
@@ -175,7 +175,7 @@ fn what_ends_while_nobody_has_it_is_kept_within_the_bound() {
 }
 
 #[test]
-fn an_acknowledged_answer_is_gone() {
+fn an_acknowledged_answer_cannot_be_reassigned() {
     let mut rig = two_connections();
     read_on_other(&mut rig, 1, 0);
     rig.session.complete(Itt(1), good(0));
@@ -188,7 +188,7 @@ fn an_acknowledged_answer_is_gone() {
 }
 
 #[test]
-fn a_write_asks_for_what_did_not_arrive() {
+fn a_reassigned_write_requests_data_that_did_not_arrive() {
     let mut rig = two_connections();
     let command = rig.write(1, 2048, 0, true);
     rig.send_on(OTHER, Pdu::ScsiCommand(command));
@@ -212,7 +212,7 @@ fn a_write_asks_for_what_did_not_arrive() {
 }
 
 #[test]
-fn unsolicited_data_that_was_on_its_way_is_asked_for() {
+fn a_reassigned_write_requests_lost_unsolicited_data() {
     let mut rig = two_connections();
     let command = rig.write(1, 1024, 256, false);
     rig.send_on(OTHER, Pdu::ScsiCommand(command));
@@ -226,7 +226,7 @@ fn unsolicited_data_that_was_on_its_way_is_asked_for() {
 }
 
 #[test]
-fn a_write_that_was_admitted_while_nobody_had_it_goes_on() {
+fn a_write_that_was_admitted_without_a_connection_continues() {
     let mut rig = two_connections();
     let command = rig.write(1, 2048, 0, true);
     rig.send_on(OTHER, Pdu::ScsiCommand(command));
@@ -238,7 +238,7 @@ fn a_write_that_was_admitted_while_nobody_had_it_goes_on() {
 }
 
 #[test]
-fn no_task_moves_before_its_connection_is_logged_out() {
+fn no_task_is_reassigned_before_its_connection_is_logged_out() {
     let mut rig = two_connections();
     read_on_other(&mut rig, 1, 0);
     read_on_other(&mut rig, 2, 0);
@@ -268,7 +268,7 @@ fn below_level_two_no_task_is_reassigned() {
 }
 
 #[test]
-fn tasks_that_nobody_takes_over_are_aborted_in_the_end() {
+fn tasks_that_are_not_reassigned_in_time_are_aborted() {
     let mut rig = two_connections();
     read_on_other(&mut rig, 1, 0);
     lose_other(&mut rig);
@@ -283,7 +283,7 @@ fn tasks_that_nobody_takes_over_are_aborted_in_the_end() {
 }
 
 #[test]
-fn a_session_without_connections_waits_and_is_over_in_the_end() {
+fn a_session_without_connections_ends_after_its_time_to_retain() {
     let mut rig = Rig::new(TWO);
     let command = rig.read(1, 0);
     rig.deliver(command);
@@ -417,7 +417,7 @@ fn without_time_to_retain_nothing_is_kept() {
 }
 
 #[test]
-fn connections_that_fail_again_and_again_are_not_collected() {
+fn tasks_of_connections_that_fail_repeatedly_do_not_accumulate() {
     let mut rig = two_connections();
     let mut aborted = 0;
     for itt in 0..20 {

@@ -53,7 +53,7 @@ fn acknowledge(rig: &mut Rig, exp_stat_sn: Serial) {
 }
 
 #[test]
-fn lost_data_comes_again_as_it_was() {
+fn lost_data_is_sent_again_unchanged() {
     let mut rig = Rig::new(ONE);
     let sent = answered_read(&mut rig, 1, 2500);
     assert_eq!(sent.len(), 5);
@@ -64,7 +64,7 @@ fn lost_data_comes_again_as_it_was() {
 }
 
 #[test]
-fn what_was_not_sent_or_is_acknowledged_cannot_be_asked_for() {
+fn a_snack_for_unsent_or_acknowledged_data_is_rejected() {
     let mut rig = Rig::new(ONE);
     let sent = answered_read(&mut rig, 1, 2500);
     for (itt, begin, run) in [(1, 5, 1), (1, 4, 2), (1, u32::MAX, 2), (1, 6, 0), (2, 0, 1)] {
@@ -79,7 +79,7 @@ fn what_was_not_sent_or_is_acknowledged_cannot_be_asked_for() {
 }
 
 #[test]
-fn lost_statuses_come_again_with_their_numbers() {
+fn lost_statuses_are_sent_again_with_their_numbers() {
     let mut rig = Rig::new(ONE);
     let read = answered_read(&mut rig, 1, 700);
     let none = answered_read(&mut rig, 2, 0);
@@ -132,7 +132,7 @@ fn a_data_acknowledgment_is_asked_for_at_the_ends_of_bursts_and_counts() {
 }
 
 #[test]
-fn data_comes_again_in_segments_of_another_size() {
+fn data_is_sent_again_in_segments_of_another_size() {
     let mut rig = Rig::new(ONE);
     answered_read(&mut rig, 1, 2000);
     let text = rig.text(9, "MaxRecvDataSegmentLength=1024\n");
@@ -163,7 +163,7 @@ fn an_r_data_snack_before_the_data_marks_the_answer() {
 }
 
 #[test]
-fn data_beyond_the_bound_is_let_go_and_a_snack_for_it_rejected() {
+fn data_beyond_the_bound_is_dropped_and_a_snack_for_it_is_rejected() {
     let settings = Settings { retained_bytes: 4000, ..Settings::default() };
     let mut rig = Rig::with(ONE, settings);
     for itt in 1..4 {
@@ -193,7 +193,7 @@ fn observed(length: usize) -> (TargetCommandOutcome, impl Fn() -> bool) {
 /// A regression test: the response was charged with the bytes that were sent, but all its data was
 /// kept.
 #[test]
-fn what_the_initiator_has_no_room_for_is_not_kept() {
+fn data_beyond_the_room_of_the_initiator_is_not_kept() {
     let mut rig = Rig::new(ONE);
     for (itt, expected) in [(1, 0), (2, 512)] {
         let command = rig.read(itt, expected);
@@ -220,7 +220,7 @@ fn echoes_count_against_what_is_kept() {
 }
 
 #[test]
-fn who_never_acknowledges_is_given_up() {
+fn a_session_that_never_acknowledges_is_ended() {
     let settings = Settings { unacknowledged_statuses: 10, ..Settings::default() };
     let mut rig = Rig::with(ONE, settings);
     for itt in 0..10 {
@@ -308,7 +308,7 @@ fn a_gap_in_the_data_numbers_is_lost_data() {
 }
 
 #[test]
-fn data_that_does_not_come_is_asked_for_once_more_and_then_anew() {
+fn missing_data_is_requested_once_more_and_then_in_a_new_burst() {
     let (mut rig, first) = write_of_two_bursts();
     rig.pass(Duration::from_secs(9)).unwrap();
     assert_eq!(rig.output().len(), 0);
@@ -324,7 +324,7 @@ fn data_that_does_not_come_is_asked_for_once_more_and_then_anew() {
 }
 
 #[test]
-fn unsolicited_data_that_does_not_come_is_asked_for() {
+fn missing_unsolicited_data_is_requested() {
     let mut rig = Rig::new(ONE);
     let command = rig.write(1, 1024, 256, false);
     rig.send(Pdu::ScsiCommand(command));
@@ -353,7 +353,7 @@ fn a_path_that_damages_everything_fails_the_command() {
 }
 
 #[test]
-fn an_r2t_that_was_lost_comes_again() {
+fn a_lost_r2t_is_sent_again() {
     let (mut rig, first) = write_of_two_bursts();
     assert_eq!(r2ts(&rig.send(data_snack(1, 0, 1))), [first]);
     assert_eq!(r2ts(&rig.send(data_snack(1, 0, 0))), [first]);

@@ -83,7 +83,7 @@ fn a_connection_that_is_logged_out_or_replaced() {
 }
 
 #[test]
-fn a_connection_that_nobody_recovers_in_time() {
+fn a_connection_that_is_not_recovered_in_time() {
     for reason in [None, Some(LogoutReason::RemoveConnectionForRecovery)] {
         let mut rig = busy(RECOVERED);
         match reason {
@@ -103,7 +103,7 @@ fn a_connection_that_nobody_recovers_in_time() {
 }
 
 #[test]
-fn a_task_that_went_on_elsewhere_is_not_told_of() {
+fn a_reassigned_task_is_not_reported_as_terminated() {
     let mut rig = busy(RECOVERED);
     log_out(&mut rig, LogoutReason::RemoveConnectionForRecovery);
     for (itt, meant) in [(11, 1), (12, 2)] {

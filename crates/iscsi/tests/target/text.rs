@@ -48,7 +48,7 @@ fn send_targets_lists_names_and_addresses() {
 }
 
 #[test]
-fn a_long_answer_comes_in_parts() {
+fn a_long_text_response_is_sent_in_parts() {
     let mut rig = Rig::discovery("MaxRecvDataSegmentLength=512\n");
     let names: Vec<String> = (0..100).map(|n| format!("iqn.2026-11.io.forebay:disk-{n}")).collect();
     let targets: Vec<(&str, &[String])> = names.iter().map(|name| (&name[..], &[][..])).collect();
@@ -91,7 +91,7 @@ fn a_normal_session_asks_for_its_own_target_or_by_name() {
 }
 
 #[test]
-fn a_question_may_come_in_parts() {
+fn a_text_request_may_arrive_in_parts() {
     let mut rig = Rig::discovery("");
     let mut first = rig.text(1, "SendTarg");
     (first.is_final, first.continues) = (false, true);
@@ -121,7 +121,7 @@ fn other_keys_are_answered_and_the_receive_limit_may_change() {
 }
 
 #[test]
-fn text_that_makes_no_sense_is_rejected() {
+fn invalid_text_requests_are_rejected() {
     let mut rig = Rig::new("");
     let request = rig.text(1, "no equals sign\n");
     assert_eq!(reject(&rig.send(Pdu::TextRequest(request))), RejectReason::ProtocolError);
@@ -134,7 +134,7 @@ fn text_that_makes_no_sense_is_rejected() {
 }
 
 #[test]
-fn an_endless_question_is_cut_off() {
+fn a_text_request_without_end_is_rejected() {
     let mut rig = Rig::new("");
     let mut ttt = Ttt::NONE;
     for round in 0.. {

@@ -38,7 +38,7 @@ fn logout_result(pdus: &[Pdu]) -> LogoutResult {
 }
 
 #[test]
-fn a_ping_comes_back_with_as_much_as_the_initiator_takes() {
+fn a_ping_is_echoed_up_to_the_limit_of_the_initiator() {
     let mut rig = Rig::new("MaxRecvDataSegmentLength=1024\n");
     for (sent, echoed) in [(0, 0), (100, 100), (5000, 1024)] {
         let ping = rig.ping(1, sent);
@@ -49,7 +49,7 @@ fn a_ping_comes_back_with_as_much_as_the_initiator_takes() {
 }
 
 #[test]
-fn an_idle_initiator_is_pinged_and_a_silent_one_given_up() {
+fn an_idle_initiator_is_pinged_and_a_silent_session_ends() {
     let mut rig = Rig::new("");
     rig.pass(Duration::from_secs(14)).unwrap();
     assert!(rig.output().is_empty());
@@ -69,7 +69,7 @@ fn an_idle_initiator_is_pinged_and_a_silent_one_given_up() {
 }
 
 #[test]
-fn whatever_comes_shows_that_the_initiator_lives() {
+fn any_pdu_shows_that_the_initiator_is_alive() {
     let mut rig = Rig::new("");
     for _ in 0..5 {
         rig.pass(Duration::from_secs(15)).unwrap();
@@ -101,7 +101,7 @@ fn an_answer_to_our_ping_takes_no_part_in_command_order() {
 }
 
 #[test]
-fn logout_ends_everything_after_its_answer() {
+fn a_logout_ends_every_task_and_closes_after_its_response() {
     for (reason, cid) in [(LogoutReason::CloseSession, 99), (LogoutReason::CloseConnection, 7)] {
         let mut rig = Rig::new("");
         let command = rig.read(1, 0);
@@ -119,7 +119,7 @@ fn logout_ends_everything_after_its_answer() {
 }
 
 #[test]
-fn what_cannot_be_logged_out_is_said() {
+fn a_logout_that_is_not_possible_is_answered_with_its_reason() {
     let mut rig = Rig::new("");
     let pdus = logout(&mut rig, Ok(LogoutReason::CloseConnection), 8);
     assert_eq!(logout_result(&pdus), LogoutResult::CidNotFound);
@@ -153,7 +153,7 @@ fn a_snack_is_rejected_at_level_zero() {
 }
 
 #[test]
-fn a_pdu_that_only_a_target_sends_and_an_unknown_one_come_back() {
+fn pdus_that_only_a_target_sends_and_unknown_ones_are_rejected() {
     let mut rig = Rig::new("");
     let mut mirrored = frame(Pdu::NopOut(rig.ping(1, 0)));
     for opcode in [0x20, 0x21, 0x31, 0x1c, 0x3e] {

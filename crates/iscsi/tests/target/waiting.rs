@@ -38,7 +38,7 @@ fn numbers(pdus: &[Pdu]) -> Numbers {
 }
 
 #[test]
-fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
+fn data_behind_a_command_gap_is_bounded_and_writes_without_room_end_in_busy() {
     let mut rig = limited(4 * FIRST);
     let missing = rig.read(1, 0);
     for itt in 2..=127 {
@@ -75,7 +75,7 @@ fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
 }
 
 #[test]
-fn unsolicited_data_behind_a_hole_is_bounded() {
+fn unsolicited_data_behind_a_command_gap_is_bounded() {
     let room = FIRST + 1024;
     let mut rig = limited(room);
     let missing = rig.read(1, 0);
@@ -103,7 +103,7 @@ fn unsolicited_data_behind_a_hole_is_bounded() {
 /// A regression test: 126 writes with 5,461 empty Data-Out each used 80 MB and were charged with
 /// nothing.
 #[test]
-fn empty_data_behind_a_hole_is_bounded() {
+fn empty_data_behind_a_command_gap_is_bounded() {
     for length in [0, 1] {
         let mut rig = limited(FIRST);
         let missing = rig.read(1, 0);
@@ -132,7 +132,7 @@ fn empty_data_behind_a_hole_is_bounded() {
 }
 
 #[test]
-fn a_first_burst_in_small_pieces_waits_whole() {
+fn a_first_burst_in_small_pieces_is_held_completely() {
     let mut rig = Rig::new(KEYS);
     let missing = rig.read(1, 0);
     let write = rig.write(2, FIRST as u32, 0, false);
@@ -171,7 +171,7 @@ fn unsolicited_data_that_never_ends_is_bounded() {
 }
 
 #[test]
-fn data_is_asked_for_when_there_is_room_for_all_of_it() {
+fn data_is_requested_when_there_is_room_for_all_of_it() {
     let mut rig = limited(3 * FIRST);
     for itt in 1..=3 {
         let write = rig.write(itt, 2 * FIRST as u32, 0, true);
@@ -200,7 +200,7 @@ fn data_is_asked_for_when_there_is_room_for_all_of_it() {
 }
 
 #[test]
-fn a_write_that_goes_to_its_unit_at_once_needs_no_room() {
+fn a_write_that_is_delivered_at_once_needs_no_room() {
     let mut rig = limited(0);
     let write = rig.write(1, FIRST as u32, FIRST, true);
     assert_eq!(rig.deliver(write).data_out.concat().len(), FIRST);
@@ -209,7 +209,7 @@ fn a_write_that_goes_to_its_unit_at_once_needs_no_room() {
 }
 
 #[test]
-fn the_window_stays_closed_while_writes_hold_their_share() {
+fn the_window_stays_closed_while_writes_use_the_whole_share_of_memory() {
     let mut rig = limited(2 * FIRST);
     for itt in 1..=2 {
         let write = rig.write(itt, FIRST as u32, 0, false);
@@ -284,7 +284,7 @@ fn a_slow_session_that_makes_progress_stays() {
 /// A regression test: such a write kept its first burst and was not answered while other sessions
 /// used up the pool.
 #[test]
-fn a_write_that_waits_for_room_ends_with_busy_and_gives_its_first_burst_back() {
+fn a_write_that_waits_for_room_ends_in_busy_and_frees_its_first_burst() {
     let mut rig = limited(3 * FIRST);
     for itt in 1..=3 {
         let write = rig.write(itt, 2 * FIRST as u32, 512, true);
@@ -389,7 +389,7 @@ fn data_comes_within_a_minute_while_others_lack_room() {
 }
 
 #[test]
-fn who_waits_for_us_is_not_stalled() {
+fn an_initiator_that_waits_for_the_target_is_not_stalled() {
     let settings = Settings { room_time: Duration::from_secs(3600), ..Settings::default() };
     let mut rig = Rig::with(KEYS, settings);
     rig.session.limit_waiting(FIRST);
@@ -427,7 +427,7 @@ fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
 /// A regression test: an initiator that did not read its answers was never considered stalled,
 /// although the target read from it.
 #[test]
-fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
+fn delays_that_the_target_caused_are_excused_for_at_most_a_minute() {
     let hole = || {
         let mut rig = Rig::new(KEYS);
         rig.next_cmd_sn();
@@ -464,7 +464,7 @@ fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
 /// A regression test: a piece of 16 KiB was charged with 16 KiB and kept the whole receive buffer
 /// in memory.
 #[test]
-fn what_waits_keeps_no_receive_buffer() {
+fn waiting_data_keeps_no_receive_buffer() {
     let (hole, immediate, data) = (0, 1, 2);
     for case in [hole, immediate, data] {
         let mut rig = Rig::new(KEYS);
@@ -514,7 +514,7 @@ fn what_waits_keeps_no_receive_buffer() {
 }
 
 #[test]
-fn what_is_aborted_gives_its_room_back() {
+fn aborted_writes_free_their_room() {
     let mut rig = limited(8 * FIRST);
     for itt in 1..=3 {
         let write = rig.write(itt, FIRST as u32, 512, false);

@@ -21,7 +21,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn every_way_of_sending_a_write_brings_the_same_bytes(
+    fn every_way_of_sending_a_write_delivers_the_same_bytes(
         initial_r2t in any::<bool>(),
         immediate_data in any::<bool>(),
         length in 0usize..60_000,
@@ -101,7 +101,7 @@ fn immediate_data_needs_no_further_pdu_and_no_copy() {
 }
 
 #[test]
-fn a_write_of_nothing_is_delivered_at_once() {
+fn a_write_of_zero_bytes_is_delivered_at_once() {
     let mut rig = Rig::new(NO_LIMITS);
     let command = rig.write(1, 0, 0, true);
     assert!(rig.deliver(command).data_out.is_empty());
@@ -194,7 +194,7 @@ fn check_faulty_burst(faulty: impl Fn(Ttt) -> Pdu, expected: (u8, u8, u8)) {
 }
 
 #[test]
-fn faults_in_solicited_data_fail_the_command_when_all_of_it_has_come() {
+fn faults_in_solicited_data_fail_the_command_when_the_burst_has_ended() {
     let crc = (0xb, 0x47, 0x05);
     let incorrect = (0xb, 0x0c, 0x0d);
     check_faulty_burst(|ttt| data_out(1, ttt, 1, 0, 1024, true), crc);
@@ -228,7 +228,7 @@ fn a_data_digest_error_in_a_command_ends_the_connection() {
 }
 
 #[test]
-fn a_transfer_tag_that_was_not_given_is_rejected_and_fails_the_command() {
+fn an_unknown_transfer_tag_is_rejected_and_fails_the_command() {
     for stranger in [Ttt(0xdead), Ttt::NONE] {
         let (mut rig, r2ts) = two_bursts();
         let pdus = rig.send(data_out(1, stranger, 0, 0, 1024, true));
@@ -274,7 +274,7 @@ fn an_empty_data_out_that_is_not_final_changes_nothing() {
 }
 
 #[test]
-fn a_refused_write_is_answered_when_its_unsolicited_data_has_come() {
+fn a_refused_write_is_answered_when_its_unsolicited_data_has_arrived() {
     let mut rig = Rig::new("InitialR2T=No\nFirstBurstLength=1024\n");
     let command = rig.write(1, 8192, 512, false);
     assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
@@ -287,7 +287,7 @@ fn a_refused_write_is_answered_when_its_unsolicited_data_has_come() {
 }
 
 #[test]
-fn a_write_refused_before_any_data_was_asked_for_is_answered_at_once() {
+fn a_write_refused_before_any_data_was_requested_is_answered_at_once() {
     let mut rig = Rig::new("InitialR2T=Yes\nImmediateData=Yes\n");
     let command = rig.write(1, 8192, 512, true);
     assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
@@ -297,7 +297,7 @@ fn a_write_refused_before_any_data_was_asked_for_is_answered_at_once() {
 }
 
 #[test]
-fn a_write_that_is_too_long_is_never_asked_for() {
+fn data_of_a_write_that_is_too_long_is_never_requested() {
     let mut rig = Rig::new("InitialR2T=Yes\n");
     let command = rig.write(1, u32::MAX, 0, true);
     let pdus = rig.send(Pdu::ScsiCommand(command));
@@ -306,7 +306,7 @@ fn a_write_that_is_too_long_is_never_asked_for() {
 }
 
 #[test]
-fn data_asked_for_is_bounded_over_all_writes() {
+fn requested_data_is_bounded_over_all_writes() {
     let settings = Settings { solicited_bytes: 10_000, ..Settings::default() };
     let mut rig =
         Rig::with("InitialR2T=Yes\nMaxBurstLength=8192\nFirstBurstLength=512\n", settings);
@@ -330,7 +330,7 @@ fn data_asked_for_is_bounded_over_all_writes() {
 }
 
 #[test]
-fn a_single_write_above_the_bound_is_let_through() {
+fn a_single_write_above_the_bound_is_accepted() {
     let settings = Settings { solicited_bytes: 1000, ..Settings::default() };
     let mut rig = Rig::with("InitialR2T=Yes\n", settings);
     let command = rig.write(1, 6000, 0, true);
@@ -390,7 +390,7 @@ fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
 }
 
 #[test]
-fn writes_that_end_together_do_not_ask_for_each_others_data() {
+fn writes_that_end_together_do_not_request_data_of_each_other() {
     let settings = Settings { solicited_bytes: 16_384, ..Settings::default() };
     let mut rig = Rig::with(SOLICITED, settings);
     assert_eq!(admitted(&mut rig, 1..40), [1, 2]);

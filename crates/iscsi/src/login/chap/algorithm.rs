@@ -75,7 +75,7 @@ mod tests {
     /// The expected values were made with Python's hashlib over bytes([7]) + b"a secret of 24 bytes
     /// !!!" + bytes(range(16)).
     #[test]
-    fn responses_are_those_of_another_implementation() {
+    fn chap_responses_match_another_implementation() {
         let secret = ChapSecret::new(b"a secret of 24 bytes !!!").unwrap();
         let challenge: Vec<u8> = (0..16).collect();
         for (algorithm, expected) in [

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_binary_value() {
+    fn invalid_binary_values_are_refused() {
         for value in [
             "",
             "0",

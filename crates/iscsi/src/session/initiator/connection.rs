@@ -49,7 +49,7 @@ pub(super) struct InitiatorConnection {
 /// The activity of the target on one connection.
 pub(super) struct TargetLiveness {
     /// When a PDU was last received.
-    pub(super) heard: Instant,
+    pub(super) last_message: Instant,
     /// When bytes that delay a ping or its answer were last transferred, in either direction; see
     /// `note_carried`.
     pub(super) carried: Instant,
@@ -176,7 +176,7 @@ impl InitiatorConnection {
             output: PduOutput::default(),
             bursts: VecDeque::new(),
             liveness: TargetLiveness {
-                heard: now,
+                last_message: now,
                 carried: now,
                 ping: None,
                 probe_after: timing.probe_after,

@@ -339,28 +339,29 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Returns when [`InitiatorConnection::check`] must be called. `heard_elsewhere` is the time at
+    /// Returns when [`InitiatorConnection::check`] must be called. `last_message_elsewhere` is the time at
     /// which another connection of the session last received a PDU; `None` if there is no other
     /// connection.
     pub(super) fn poll_timeout(
         &self,
         commands: &SessionCommands,
-        heard_elsewhere: Option<Instant>,
+        last_message_elsewhere: Option<Instant>,
     ) -> Instant {
         let mut next = match &self.liveness.ping {
-            None => self.ping_due(commands, heard_elsewhere),
+            None => self.ping_due(commands, last_message_elsewhere),
             Some(ping) => {
                 let judged = self.silent_since(ping) + self.timing.ping_time_out;
                 let suspected = self.liveness.carried.max(ping.sent) + self.suspect_after(commands);
                 // The other connections are pinged to find out if the whole target is silent.
-                let is_suspect = heard_elsewhere.is_some() && self.liveness.heard <= ping.sent;
+                let is_suspect =
+                    last_message_elsewhere.is_some() && self.liveness.last_message <= ping.sent;
                 if is_suspect && !ping.suspected { judged.min(suspected) } else { judged }
             }
         };
         if self.liveness.ping.as_ref().is_some_and(|ping| ping.suspected)
-            && self.is_stalled(heard_elsewhere)
+            && self.is_stalled(last_message_elsewhere)
         {
-            next = self.liveness.heard;
+            next = self.liveness.last_message;
         }
         if let Some(text) = &self.text {
             next = next.min(text.deadline);
@@ -379,7 +380,7 @@ impl InitiatorConnection {
     pub(super) fn check(
         &mut self,
         commands: &mut SessionCommands,
-        heard_elsewhere: Option<Instant>,
+        last_message_elsewhere: Option<Instant>,
         now: Instant,
     ) -> Result<bool, InitiatorSessionError> {
         if self.text.as_ref().is_some_and(|text| text.deadline <= now) {
@@ -393,11 +394,11 @@ impl InitiatorConnection {
         {
             return Err(InitiatorSessionError::Unanswered("a logout"));
         }
-        if self.is_stalled(heard_elsewhere) {
+        if self.is_stalled(last_message_elsewhere) {
             return Err(InitiatorSessionError::Stalled);
         }
         let suspect_after = self.suspect_after(commands);
-        let ping_due = self.ping_due(commands, heard_elsewhere);
+        let ping_due = self.ping_due(commands, last_message_elsewhere);
         let silent_since = self.liveness.ping.as_ref().map(|ping| self.silent_since(ping));
         match &mut self.liveness.ping {
             Some(_)
@@ -406,9 +407,9 @@ impl InitiatorConnection {
                 Err(InitiatorSessionError::Silent)
             }
             Some(ping)
-                if heard_elsewhere.is_some()
+                if last_message_elsewhere.is_some()
                     && !ping.suspected
-                    && self.liveness.heard <= ping.sent
+                    && self.liveness.last_message <= ping.sent
                     && self.liveness.carried.max(ping.sent) + suspect_after <= now =>
             {
                 ping.suspected = true;
@@ -424,11 +425,11 @@ impl InitiatorConnection {
 
     /// Returns true if the ping is overdue, and another connection has received a PDU since it was
     /// sent.
-    fn is_stalled(&self, heard_elsewhere: Option<Instant>) -> bool {
+    fn is_stalled(&self, last_message_elsewhere: Option<Instant>) -> bool {
         let Some(ping) = &self.liveness.ping else { return false };
         ping.suspected
-            && self.liveness.heard <= ping.sent
-            && heard_elsewhere.is_some_and(|heard| heard > ping.sent)
+            && self.liveness.last_message <= ping.sent
+            && last_message_elsewhere.is_some_and(|last| last > ping.sent)
     }
 
     /// Records that bytes were transferred at this time. The connection is then slow and has not
@@ -443,7 +444,7 @@ impl InitiatorConnection {
     /// Returns the start of the silence, which is not before the ping: a process that was suspended
     /// must ping before it judges.
     fn silent_since(&self, ping: &Ping) -> Instant {
-        self.liveness.heard.max(self.liveness.carried).max(ping.sent)
+        self.liveness.last_message.max(self.liveness.carried).max(ping.sent)
     }
 
     /// Returns since when the target owes the answer to a ping and has sent nothing; `None` if it
@@ -458,10 +459,14 @@ impl InitiatorConnection {
         usual.max(self.timing.stall_time_out).min(self.timing.ping_time_out)
     }
 
-    fn ping_due(&self, commands: &SessionCommands, heard_elsewhere: Option<Instant>) -> Instant {
-        let mut due = self.liveness.heard + self.timing.ping_after;
-        if self.expects() && (commands.recovers() || heard_elsewhere.is_some()) {
-            due = due.min(self.liveness.heard + self.liveness.probe_after);
+    fn ping_due(
+        &self,
+        commands: &SessionCommands,
+        last_message_elsewhere: Option<Instant>,
+    ) -> Instant {
+        let mut due = self.liveness.last_message + self.timing.ping_after;
+        if self.expects() && (commands.recovers() || last_message_elsewhere.is_some()) {
+            due = due.min(self.liveness.last_message + self.liveness.probe_after);
         }
         // On a busy connection PDUs arrive all the time, so the silence above never occurs. A
         // missing PDU must cause a ping all the same.

@@ -24,7 +24,7 @@ pub(super) struct DataInGather {
     /// PDUs that arrived after a lost one, in order.
     ahead: Vec<DataIn>,
     /// A requested data acknowledgment that waits for lost PDUs.
-    wish: Option<(Ttt, Lun)>,
+    requested: Option<(Ttt, Lun)>,
     pieces: DataSegment,
     /// Small pieces after the first few are copied together here.
     small: BytesMut,
@@ -61,7 +61,7 @@ impl DataInGather {
             data_sn: 0,
             sent: 0,
             ahead: Vec::new(),
-            wish: None,
+            requested: None,
             pieces: DataSegment::new(),
             small: BytesMut::new(),
         }
@@ -137,24 +137,24 @@ impl DataInGather {
     }
 
     /// Records that the target requests an acknowledgment of all data so far.
-    pub(super) fn wish(&mut self, ttt: Ttt, lun: Lun) {
-        self.wish = Some((ttt, lun));
+    pub(super) fn request_acknowledgment(&mut self, ttt: Ttt, lun: Lun) {
+        self.requested = Some((ttt, lun));
     }
 
     /// Returns the requested acknowledgment if it is due: all PDUs before the returned DataSN have
     /// arrived.
     pub(super) fn acknowledgment(&mut self) -> Option<(Ttt, Lun, u32)> {
-        if self.wish.is_none() || !self.is_whole() {
+        if self.requested.is_none() || !self.is_whole() {
             return None;
         }
-        self.wish.take().map(|(ttt, lun)| (ttt, lun, self.data_sn))
+        self.requested.take().map(|(ttt, lun)| (ttt, lun, self.data_sn))
     }
 
     /// Prepares for data on another connection. The target sends PDUs that arrived out of order
     /// again (RFC 7143, 11.5.6). Returns the DataSN of the first PDU that has not arrived.
     pub(super) fn change_connection(&mut self) -> u32 {
         self.ahead.clear();
-        self.wish = None;
+        self.requested = None;
         self.sent = self.data_sn;
         self.data_sn
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error() {
+    fn data_in_that_does_not_fit_is_an_error() {
         let wrong = [
             (data_in(0, 0, b"abcdef"), "more than there is room for"),
             (data_in(0, 1, b"a"), "an offset ahead"),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_named_and_filled_in() {
+    fn lost_data_in_is_reported_and_filled_in() {
         let mut gather = DataInGather::new(6);
         gather.take(data_in(0, 0, b"a"), true).unwrap();
         let after = gather.take(data_in(3, 3, b"d"), true).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_early_is_kept_as_far_as_it_may_fit() {
+    fn early_data_in_is_kept_as_far_as_it_may_fit() {
         let mut gather = DataInGather::new(6);
         assert!(gather.take(data_in(1, 4, b"abc"), true).is_err(), "beyond the end");
         assert!(gather.take(data_in(1, u32::MAX, b"a"), true).is_err(), "far beyond the end");
@@ -289,7 +289,7 @@ mod tests {
     fn an_acknowledgment_waits_for_what_is_missing() {
         let mut gather = DataInGather::new(3);
         gather.take(data_in(1, 1, b"b"), true).unwrap();
-        gather.wish(Ttt(7), scsi::Lun(0));
+        gather.request_acknowledgment(Ttt(7), scsi::Lun(0));
         assert_eq!(gather.acknowledgment(), None);
         gather.take(data_in(0, 0, b"a"), true).unwrap();
         assert_eq!(gather.acknowledgment(), Some((Ttt(7), scsi::Lun(0), 2)));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_at_a_time_does_not_pile_up() {
+    fn single_byte_pieces_are_merged() {
         let mut gather = DataInGather::new(4000);
         for at in 0..4000 {
             gather.take(data_in(at, at, b"x"), false).unwrap();

@@ -31,7 +31,7 @@ impl InitiatorConnection {
         frame: PduFrame,
         now: Instant,
     ) -> Result<(), InitiatorSessionError> {
-        self.liveness.heard = now;
+        self.liveness.last_message = now;
         self.counters.pdus_in += 1;
         self.counters.sizes_in.count(frame.length());
         if frame.data_digest_error {
@@ -81,7 +81,7 @@ impl InitiatorConnection {
             };
         };
         if recovers && pdu.acknowledge {
-            task.gather.wish(pdu.ttt, pdu.lun);
+            task.gather.request_acknowledgment(pdu.ttt, pdu.lun);
         }
         let taken = task.gather.take(pdu, recovers)?;
         if let DataInArrival::After { first, count } = taken {

@@ -283,7 +283,7 @@ impl InitiatorSession {
         }
         let commands = &self.commands;
         let connections = self.connections.iter().map(|connection| {
-            connection.poll_timeout(commands, self.heard_elsewhere(connection.cid))
+            connection.poll_timeout(commands, self.last_message_elsewhere(connection.cid))
         });
         let recovery = self.recovery_timeout().into_iter().chain(self.kept_until);
         let deadline = self.commands.earliest_deadline();
@@ -328,9 +328,9 @@ impl InitiatorSession {
         let mut failed = Vec::new();
         let mut asks = false;
         for at in 0..self.connections.len() {
-            let heard_elsewhere = self.heard_elsewhere(self.connections[at].cid);
+            let last_message_elsewhere = self.last_message_elsewhere(self.connections[at].cid);
             let connection = &mut self.connections[at];
-            match connection.check(&mut self.commands, heard_elsewhere, now) {
+            match connection.check(&mut self.commands, last_message_elsewhere, now) {
                 Ok(suspects) => asks |= suspects,
                 Err(error) => failed.push((connection.cid, error)),
             }
@@ -506,12 +506,12 @@ impl InitiatorSession {
     }
 
     /// Returns when another connection last received a PDU.
-    fn heard_elsewhere(&self, cid: Cid) -> Option<Instant> {
+    fn last_message_elsewhere(&self, cid: Cid) -> Option<Instant> {
         if self.connections.len() < 2 {
             return None;
         }
         let others = self.connections.iter().filter(|connection| connection.cid != cid);
-        others.map(|connection| connection.liveness.heard).max()
+        others.map(|connection| connection.liveness.last_message).max()
     }
 
     pub(super) fn connection(&self, cid: Cid) -> Option<&InitiatorConnection> {

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_order_nothing_is_kept() {
+    fn statuses_in_order_are_not_kept() {
         let mut statuses = Statuses::new(Serial(u32::MAX));
         assert_eq!(statuses.arrive(Serial(u32::MAX), true), Arrival::Next);
         assert_eq!(statuses.arrive(Serial(0), true), Arrival::Next);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_not_acknowledged() {
+    fn lost_statuses_are_not_acknowledged() {
         let mut statuses = Statuses::new(Serial(5));
         assert_eq!(statuses.arrive(Serial(7), true), Arrival::OutOfOrder);
         assert_eq!((statuses.exp_stat_sn(), statuses.missing()), (Serial(5), Some((Serial(5), 2))));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_number_tells_of_lost_ones() {
+    fn a_higher_next_number_reveals_lost_statuses() {
         let mut statuses = Statuses::new(Serial(5));
         assert!(!statuses.expect(Serial(5)));
         assert!(statuses.expect(Serial(7)));

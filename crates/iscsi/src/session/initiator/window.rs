@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_and_closes_across_the_wrap() {
+    fn the_window_opens_and_closes_across_the_wrap() {
         let mut window = InitiatorCommandWindow::new(Serial(u32::MAX), Serial(0));
         assert_eq!(window.room(), 2);
         assert_eq!(window.take(), Serial(u32::MAX));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn never_goes_backwards() {
+    fn the_window_never_shrinks() {
         let mut window = InitiatorCommandWindow::new(Serial(10), Serial(20));
         window.update(&numbers(10, 12));
         assert_eq!(window.room(), 11);

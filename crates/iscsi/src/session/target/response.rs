@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_never_sent_is_not_kept() {
+    fn data_that_is_never_sent_is_not_kept() {
         let pieces =
             || -> DataSegment { [100, 200, 300].map(|n| vec![7; n].into()).into_iter().collect() };
         for (length, expected) in
