@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_sessions_poll_than_there_are_threads() {
+    fn no_more_sessions_busy_poll_than_there_are_threads() {
         let places = Arc::default();
         let now = Instant::now();
         let mut sessions = [0; 3].map(|_| BusyPolling::new(MS, &places, 2));

@@ -98,7 +98,7 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
     #[test]
-    fn each_wrong_proof_doubles_the_pause_up_to_a_bound() {
+    fn each_wrong_chap_response_doubles_the_pause_up_to_a_bound() {
         let chap_delay = ChapFailureDelay::default();
         let mut now = Instant::now();
         let mut pauses = Vec::new();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_proofs_that_come_together_are_answered_one_after_the_other() {
+    fn wrong_chap_responses_that_arrive_together_are_answered_one_after_the_other() {
         let now = Instant::now();
         // All proofs have the same address and different names, or the other way round.
         for (begin, end) in [(1, 1), (1, 40)] {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_that_of_one_address_or_one_network_of_ipv6() {
+    fn a_queue_of_delays_belongs_to_one_ipv4_address_or_ipv6_network() {
         let chap_delay = ChapFailureDelay::default();
         let now = Instant::now();
         let waits = |address: &str, user: &str| {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_stays_small_and_no_flood_empties_a_line() {
+    fn the_table_of_delays_is_bounded_and_a_flood_does_not_reset_a_delay() {
         let chap_delay = ChapFailureDelay::default();
         let now = Instant::now();
         chap_delay.failed(HERE, "alice", now);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_and_a_name_with_the_same_hash_count_a_wrong_proof_once_each() {
+    fn an_address_and_a_name_with_the_same_hash_do_not_count_a_failure_twice() {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let line = |key: u64| key % LINES;
         let address = line(hasher.hash_one(party(HERE)));

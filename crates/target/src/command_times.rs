@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_are_timed_and_stand_for_all() {
+    fn a_sample_of_timed_commands_stands_for_all_commands() {
         let times = Arc::new(CommandTimes::default());
         let mut watch = StopWatch::new(Arc::clone(&times));
         for _ in 0..160 {

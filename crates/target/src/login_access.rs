@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_holds_what_begins_like_it() {
+    fn a_network_contains_addresses_with_its_prefix() {
         for (text, inside, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
             ("10.0.0.7", "10.0.0.7", "10.0.0.6"),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network() {
+    fn invalid_network_prefixes_are_refused() {
         for text in
             ["", "10.0.0.0/33", "10.0.0.1/8", "host/8", "10.0.0.0/-1", "::/129", "::ffff:10.0.0.1"]
         {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_wants_all_that_it_says() {
+    fn a_rule_permits_only_initiators_that_match_all_its_conditions() {
         let rule = |initiator: &str, network: &str, user: &str| {
             let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
             let network = some(network).map(|text| text.parse().unwrap());
@@ -234,7 +234,7 @@ mod tests {
         }
         let anybody = LoginCandidate { initiator: "x", address: [10, 0, 0, 1].into(), user: None };
         assert!(LoginAccess::default().permits(anybody));
-        let nobody = LoginAccess { rules: Some(Vec::new()), mutual: None };
-        assert!(!nobody.might_permit(anybody));
+        let closed = LoginAccess { rules: Some(Vec::new()), mutual: None };
+        assert!(!closed.might_permit(anybody));
     }
 }

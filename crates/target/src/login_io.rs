@@ -192,10 +192,10 @@ async fn log_in(
     let deadline = phase.poll_timeout().into();
     let stream = match timeout_at(deadline, secure(server, stream, local)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(failure)) => return Err(told(server, address, &view, &phase, failure)),
+        Ok(Err(failure)) => return Err(report_failure(server, address, &view, &phase, failure)),
         Err(_) => {
             let failure = LoginAttemptError::Protocol(TargetSessionError::LoginTimeout);
-            return Err(told(server, address, &view, &phase, failure));
+            return Err(report_failure(server, address, &view, &phase, failure));
         }
     };
     let decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
@@ -224,7 +224,7 @@ async fn log_in(
                 // A login without a user name did not guess a secret.
                 server.chap_delay.failed(address.ip(), &user, Instant::now())
             });
-            let failure = told(server, address, &view, &phase, failure);
+            let failure = report_failure(server, address, &view, &phase, failure);
             place.fail();
             let is_answered = timeout_at(deadline, sleep_until(until.into())).await.is_ok();
             if is_answered {
@@ -236,7 +236,7 @@ async fn log_in(
         Err(_) => LoginAttemptError::Protocol(TargetSessionError::LoginTimeout),
     };
     let _ = timeout_at(deadline, flush(&mut socket.stream, &mut phase)).await;
-    Err(told(server, address, &view, &phase, failure))
+    Err(report_failure(server, address, &view, &phase, failure))
 }
 
 /// Performs the TLS handshake if the portal requires TLS.
@@ -340,7 +340,7 @@ fn challenge() -> Option<Challenge> {
 
 /// Reports a failed login as one event, with the names that the initiator has given. Does not report it if
 /// its address has too many events, or if the same failure was reported lately.
-fn told(
+fn report_failure(
     server: &ServerContext,
     address: SocketAddr,
     view: &PortalView,
@@ -519,7 +519,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chosen_name_cannot_forge_a_line_of_events() {
+    fn a_name_chosen_by_an_initiator_cannot_forge_an_event() {
         let forged = "bob\n2026-11-21T00:00:00Z  INFO session opened\u{1b}[2J\u{202e}";
         let line = printable(forged);
         assert!(line.starts_with("bob\\n2026"), "{line}");

@@ -163,7 +163,7 @@ impl Portals {
             .filter(|portal| portal.group == group && portal.tls.is_some() == has_tls);
         let mut addresses: Vec<String> = Vec::new();
         for portal in entered.iter().filter(|portal| portal.group == group).chain(others) {
-            let Some(address) = told(portal, local) else { continue };
+            let Some(address) = listed_address(portal, local) else { continue };
             let address = format!("{address},{}", group.tag);
             if !addresses.contains(&address) {
                 addresses.push(address);
@@ -175,7 +175,7 @@ impl Portals {
 
 /// Returns the address at which an initiator can reach the portal, given the local address of its connection; `None`
 /// if it probably cannot.
-fn told(portal: &Portal, local: SocketAddr) -> Option<String> {
+fn listed_address(portal: &Portal, local: SocketAddr) -> Option<String> {
     if let Some(address) = &portal.advertise {
         return Some(address.clone());
     }
@@ -217,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn the_portal_in_use_comes_first() {
+    fn discovery_lists_the_portal_in_use_first() {
         let portals = [("10.0.0.1:3260", None), ("10.0.1.1:3260", None)];
         assert_eq!(addresses(&portals, "10.0.1.1:3260"), ["10.0.1.1:3260,1", "10.0.0.1:3260,1"]);
     }
 
     #[test]
-    fn a_portal_on_all_addresses_is_told_as_the_one_in_use() {
+    fn a_portal_on_all_addresses_is_listed_with_the_address_in_use() {
         let portals = [("0.0.0.0:3260", None), ("[::]:3260", None), ("[fe80::1]:3261", None)];
         assert_eq!(addresses(&portals, "10.0.0.1:3260"), ["10.0.0.1:3260,1"]);
         assert_eq!(
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_told_to_loopback_only() {
+    fn loopback_portals_are_listed_on_loopback_only() {
         let portals = [("127.0.0.1:3260", None), ("10.0.0.1:3260", None)];
         assert_eq!(addresses(&portals, "10.0.0.1:3260"), ["10.0.0.1:3260,1"]);
         assert_eq!(addresses(&portals, "127.0.0.1:3260").len(), 2);
     }
 
     #[test]
-    fn an_advertised_address_is_told_in_place_of_the_own() {
+    fn an_advertised_address_is_listed_instead_of_the_own_address() {
         let portals = [("10.0.0.1:3260", Some("storage.example:3261"))];
         assert_eq!(addresses(&portals, "10.0.0.1:3260"), ["storage.example:3261,1"]);
         assert_eq!(addresses(&portals, "[::1]:3260"), ["storage.example:3261,1"]);

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 pub(crate) struct RepeatedRefusals {
     /// Strangers choose the keys, so only a hash with a random seed is stored of each.
     hasher: RandomState,
-    told: Mutex<HashMap<u64, ReportedRefusal>>,
+    reported: Mutex<HashMap<u64, ReportedRefusal>>,
 }
 
 #[derive(Debug)]
@@ -49,8 +49,8 @@ impl RepeatedRefusals {
     ) -> Option<u64> {
         let key = self.hasher.hash_one(refused);
         let failure = self.hasher.hash_one(failure);
-        let mut told = self.told.lock();
-        let before = told.get_mut(&key).filter(|before| before.failure == failure);
+        let mut reported = self.reported.lock();
+        let before = reported.get_mut(&key).filter(|before| before.failure == failure);
         let mut repeated = 0;
         if let Some(before) = before {
             if now.saturating_duration_since(before.at) < AGAIN_AFTER {
@@ -59,17 +59,17 @@ impl RepeatedRefusals {
             }
             repeated = before.repeated;
         }
-        if told.len() >= ENTRIES && !told.contains_key(&key) {
-            let oldest = told.iter().min_by_key(|(_, told)| told.at).map(|(key, _)| *key);
-            oldest.map(|oldest| told.remove(&oldest));
+        if reported.len() >= ENTRIES && !reported.contains_key(&key) {
+            let oldest = reported.iter().min_by_key(|(_, refusal)| refusal.at).map(|(key, _)| *key);
+            oldest.map(|oldest| reported.remove(&oldest));
         }
-        told.insert(key, ReportedRefusal { failure, at: now, repeated: 0 });
+        reported.insert(key, ReportedRefusal { failure, at: now, repeated: 0 });
         Some(repeated)
     }
 
     /// Forgets a refusal, so that the next one is reported. Call this when a login has succeeded.
     pub(crate) fn end(&self, refused: RefusedLoginKey<'_>) {
-        self.told.lock().remove(&self.hasher.hash_one(refused));
+        self.reported.lock().remove(&self.hasher.hash_one(refused));
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
     #[test]
-    fn a_refusal_that_goes_on_is_told_once_in_ten_minutes_with_a_count() {
+    fn a_repeated_refusal_is_reported_once_in_ten_minutes_with_a_count() {
         let (repeated_refusals, now) = (RepeatedRefusals::default(), Instant::now());
         let gateway = (HERE, "gateway", "vol0");
         let wrong = "AuthenticationFailure";
@@ -97,17 +97,17 @@ mod tests {
             "another failure"
         );
         repeated_refusals.end(gateway);
-        let told = repeated_refusals.note(gateway, "NotFound", now + AGAIN_AFTER);
-        assert_eq!(told, Some(0), "it was let in meanwhile");
+        let reported = repeated_refusals.note(gateway, "NotFound", now + AGAIN_AFTER);
+        assert_eq!(reported, Some(0), "it was admitted meanwhile");
     }
 
     #[test]
-    fn strangers_cannot_fill_the_table() {
+    fn the_table_of_refusals_is_bounded() {
         let (repeated_refusals, now) = (RepeatedRefusals::default(), Instant::now());
         for number in 0..2 * ENTRIES {
             let name = number.to_string();
             assert_eq!(repeated_refusals.note((HERE, &name, "vol0"), "NotFound", now), Some(0));
         }
-        assert_eq!(repeated_refusals.told.lock().len(), ENTRIES);
+        assert_eq!(repeated_refusals.reported.lock().len(), ENTRIES);
     }
 }

@@ -116,12 +116,12 @@ impl TargetServer {
         }
         let (done, mut all_done) = mpsc::channel(1);
         let drivers = registry.drivers(Some(&new.name), 0);
-        let told = async move {
-            tell(&drivers, || DriverMessage::LookAtUnits { done: done.clone() }).await;
+        let messages = async move {
+            send_to_all(&drivers, || DriverMessage::LookAtUnits { done: done.clone() }).await;
             drop(done);
             while all_done.recv().await.is_some() {}
         };
-        if tokio::time::timeout(CLOSING, told).await.is_err() {
+        if tokio::time::timeout(CLOSING, messages).await.is_err() {
             warn!(target = new.name, "a session still uses units that were removed");
         }
         Ok(true)
@@ -240,20 +240,21 @@ impl TargetServer {
         let end = Instant::now() + deadline;
         let seconds = deadline.as_secs().clamp(1, u64::from(u16::MAX)) as u16;
         let drivers = registry.drivers(target, 0);
-        let _ = timeout_at(end, tell(&drivers, || DriverMessage::AskForLogout(seconds))).await;
+        let _ =
+            timeout_at(end, send_to_all(&drivers, || DriverMessage::AskForLogout(seconds))).await;
         if timeout_at(end, gone()).await.is_ok() {
             return;
         }
         let end = Instant::now() + CLOSING;
         let drivers = registry.drivers(target, 0);
-        let _ = timeout_at(end, tell(&drivers, || DriverMessage::Stop(why))).await;
+        let _ = timeout_at(end, send_to_all(&drivers, || DriverMessage::Stop(why))).await;
         if timeout_at(end, gone()).await.is_err() {
             warn!(target, open = registry.connections.get(), "connections did not close in time");
         }
     }
 }
 
-async fn tell(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -> DriverMessage) {
+async fn send_to_all(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -> DriverMessage) {
     for driver in drivers {
         // A driver that has ended needs no message.
         let _ = driver.send(order()).await;

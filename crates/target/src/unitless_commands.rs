@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_units_says_how_long_it_is_though_it_is_cut() {
+    fn a_truncated_list_of_units_has_the_full_length() {
         let all = report(0, 255).data_in.into_bytes();
         assert_eq!(all[..], [[0, 0, 0, 16, 0, 0, 0, 0], [0; 8], [0, 3, 0, 0, 0, 0, 0, 0]].concat());
         assert_eq!(report(2, 8).data_in.into_bytes(), all.slice(..8));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_is_not_there_says_so_in_its_inquiry_data() {
+    fn inquiry_data_of_an_absent_unit_says_that_it_is_not_connected() {
         let inquiry = run(Lun(9 << 48), &[0x12, 0, 0, 0, 36, 0]);
         assert_eq!(inquiry.status, ScsiStatus::Good);
         let data = inquiry.data_in.into_bytes();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_to_a_unit_that_is_not_there_fail() {
+    fn other_commands_to_an_absent_unit_fail() {
         for cdb in
             [&[0x00][..], &[0x12, 1, 0x83, 0, 255, 0], &[0x28, 0, 0, 0, 0, 0, 0, 0, 1], &[0xee]]
         {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_well_known_unit_is_ready_and_knows_one_command() {
+    fn the_well_known_unit_is_ready_and_serves_only_report_luns() {
         assert_eq!(run(REPORT_LUNS_UNIT, &[0x00]).status, ScsiStatus::Good);
         assert_eq!(
             run(REPORT_LUNS_UNIT, &[0x28]).sense,

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn borrowers_have_even_parts_and_never_more_than_there_is() {
+    fn borrowers_get_even_shares_of_the_pool_and_never_exceed_it() {
         let pool = Arc::new(WriteDataPool::new(100));
         let mut first = pool.lease();
         assert!(first.grow(30) && first.grow(60));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_write_is_let_through_where_others_have_little() {
+    fn a_long_write_may_exceed_its_share_while_others_use_little() {
         let pool = Arc::new(WriteDataPool::new(100));
         let mut others: Vec<_> = (0..3).map(|_| pool.lease()).collect();
         assert!(others.iter_mut().all(|other| other.grow(10)));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_ends_waits_for_nothing() {
+    fn a_session_that_ends_no_longer_waits_for_the_pool() {
         let pool = Arc::new(WriteDataPool::new(100));
         let now = Instant::now();
         assert!(!pool.is_contended(now));

@@ -173,7 +173,7 @@ async fn client_hello(authority: &Authority) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
+async fn a_connection_that_has_not_ended_its_handshake_holds_at_most_64_kib() {
     let _alone = ALONE.lock().await;
     let (server, plain) = server(roomy(), memory()).await;
     let ours = Authority::new();

@@ -152,7 +152,7 @@ async fn seen(to: SocketAddr, chap: Option<InitiatorChap>) -> Result<Vec<String>
 }
 
 #[tokio::test]
-async fn each_target_lets_in_who_is_meant() {
+async fn each_target_admits_only_the_initiators_in_its_rules() {
     let (server, address) = guarded().await;
     assert_eq!(end(address, OPEN, None).await, Ok(()));
     assert_eq!(end(address, OPEN, chap("alice")).await, Ok(()), "None is enough, and chosen");
@@ -168,7 +168,7 @@ async fn each_target_lets_in_who_is_meant() {
 /// RFC 7143 has 0202 for forbidden and 0203 for unknown targets; different answers would reveal the existence of a
 /// target.
 #[tokio::test]
-async fn what_is_not_for_somebody_looks_like_what_is_not_there() {
+async fn a_forbidden_target_looks_like_an_unknown_one() {
     let (_server, address) = guarded().await;
     let failure = Err(LoginStatus::AuthenticationFailure);
     for target in [ALICES, HOSTS, BOBS, FAR, UNKNOWN] {
@@ -187,16 +187,16 @@ async fn what_is_not_for_somebody_looks_like_what_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_wrong_proof_says_nothing_about_targets_and_users() {
+async fn a_wrong_chap_response_reveals_no_targets_and_users() {
     let (_server, address) = guarded().await;
-    for (target, user) in [(ALICES, "alice"), (UNKNOWN, "alice"), (ALICES, "nobody")] {
+    for (target, user) in [(ALICES, "alice"), (UNKNOWN, "alice"), (ALICES, "unknown")] {
         let end = end(address, target, wrong(user)).await;
         assert_eq!(end, Err(LoginStatus::AuthenticationFailure), "{target} {user}");
     }
 }
 
 #[tokio::test]
-async fn discovery_tells_what_the_asker_may_log_in_to() {
+async fn discovery_lists_only_targets_that_the_initiator_may_use() {
     let (server, address) = guarded().await;
     assert_eq!(seen(address, None).await.unwrap(), [OPEN]);
     assert_eq!(seen(address, chap("alice")).await.unwrap(), [OPEN, ALICES]);
@@ -208,13 +208,13 @@ async fn discovery_tells_what_the_asker_may_log_in_to() {
     assert_eq!(seen(address, None).await, Err(LoginStatus::AuthenticationFailure));
     assert_eq!(seen(address, chap("alice")).await, Err(LoginStatus::AuthorizationFailure));
     assert_eq!(seen(address, chap("bob")).await.unwrap(), [OPEN, BOBS]);
-    let nobody = LoginAccess { rules: Some(Vec::new()), mutual: None };
-    server.change_security(Security { discovery: nobody, ..security() });
+    let closed = LoginAccess { rules: Some(Vec::new()), mutual: None };
+    server.change_security(Security { discovery: closed, ..security() });
     assert_eq!(seen(address, chap("bob")).await, Err(LoginStatus::AuthorizationFailure));
 }
 
 #[tokio::test]
-async fn rules_change_for_the_next_login() {
+async fn changed_access_rules_apply_to_the_next_login() {
     let (server, address) = guarded().await;
     let mut inside = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
     let access = LoginAccess { rules: Some(vec![rule("", "", "bob")]), mutual: None };
@@ -245,7 +245,7 @@ async fn another_user_cannot_end_a_session_by_the_name_of_its_initiator() {
 }
 
 #[tokio::test]
-async fn who_is_sent_elsewhere_has_proved_himself_first() {
+async fn an_initiator_is_redirected_only_after_authentication() {
     let redirect = Some(Redirect { address: "10.0.0.9:3260".into(), permanent: false });
     let moved = Target { redirect, ..target(ALICES, Some(vec![rule("", "", "alice")])) };
     let settings = Settings { security: security(), ..Settings::default() };
@@ -259,13 +259,13 @@ async fn who_is_sent_elsewhere_has_proved_himself_first() {
 
 /// Finding W7: 40 guesses that arrived together were each answered immediately.
 #[tokio::test]
-async fn wrong_proofs_wait_their_turn_and_right_ones_do_not() {
+async fn wrong_chap_responses_are_delayed_and_right_ones_are_not() {
     let (_server, address) = guarded().await;
     let begun = Instant::now();
     // One user from four addresses, and four users from one address.
     let guesses = (1..=4).flat_map(|n| {
-        let (there, nobody) = (Ipv4Addr::new(127, 0, 0, 10 + n), format!("nobody{n}"));
-        [(there, "alice".to_owned()), (HERE, nobody)]
+        let (there, unknown) = (Ipv4Addr::new(127, 0, 0, 10 + n), format!("unknown{n}"));
+        [(there, "alice".to_owned()), (HERE, unknown)]
     });
     let mut guessing = tokio::task::JoinSet::new();
     for (from, user) in guesses {
@@ -298,7 +298,7 @@ async fn wrong_proofs_wait_their_turn_and_right_ones_do_not() {
 }
 
 #[tokio::test]
-async fn one_address_cannot_take_all_places() {
+async fn one_address_cannot_use_all_login_slots() {
     let settings = Settings { max_logins: 4, max_logins_per_address: 2, ..Settings::default() };
     let (server, address) = serve(settings, targets()).await;
     let [mut longest, _other] = [connect(HERE, address).await, connect(HERE, address).await];
@@ -311,7 +311,7 @@ async fn one_address_cannot_take_all_places() {
 
 /// Finding W4: 64 silent connections from each of two addresses blocked all others.
 #[tokio::test]
-async fn half_open_logins_of_two_addresses_keep_nobody_out() {
+async fn half_open_logins_of_two_addresses_block_no_other_initiator() {
     let (server, address) = guarded().await;
     let mut waiting = Vec::new();
     for from in [8, 9] {
@@ -356,7 +356,7 @@ async fn log_in_as_to(
 }
 
 #[tokio::test]
-async fn a_quarter_of_the_places_is_kept_for_users() {
+async fn a_quarter_of_the_connections_is_reserved_for_authenticated_users() {
     // The target permits AuthMethod None to this initiator if that suffices: a rule requires alice's authentication.
     let open = |user| {
         vec![target(OPEN, Some(vec![rule(&format!("{HOST}1*"), "", ""), rule("", "", user)]))]
@@ -378,7 +378,7 @@ async fn a_quarter_of_the_places_is_kept_for_users() {
 
 /// Finding W2: discovery sessions without authentication took all places.
 #[tokio::test]
-async fn discovery_sessions_keep_nobody_out() {
+async fn discovery_sessions_block_no_other_initiator() {
     let settings = Settings {
         max_connections: 4,
         max_discovery_sessions: 6,
@@ -411,7 +411,7 @@ async fn discovery_sessions_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_discovery_session_that_asks_for_nothing_ends_soon() {
+async fn an_idle_discovery_session_is_closed_soon() {
     let idle = Duration::from_millis(300);
     let mut settings = Settings { discovery_idle: idle, ..Settings::default() };
     settings.session.ping_after = Duration::from_millis(20);
@@ -431,7 +431,7 @@ async fn a_discovery_session_that_asks_for_nothing_ends_soon() {
 
 /// Finding W7: 3,000 discovery sessions wrote 2 MB of events.
 #[tokio::test]
-async fn many_discovery_sessions_are_one_event() {
+async fn many_discovery_sessions_are_reported_in_one_event() {
     let log = Log::start();
     let (server, address) = serve(Settings::default(), targets()).await;
     for _ in 0..20 {
@@ -447,7 +447,7 @@ async fn many_discovery_sessions_are_one_event() {
 
 /// Finding: any initiator that may log in to an open target could fill the log with events: two lines for each session.
 #[tokio::test]
-async fn sessions_that_come_and_go_without_end_do_not_fill_the_events() {
+async fn sessions_that_are_opened_and_closed_repeatedly_do_not_flood_the_events() {
     let log = Log::start();
     let (server, address) = serve(Settings::default(), targets()).await;
     let begun = Instant::now();
@@ -481,7 +481,7 @@ async fn a_target_of_another_group_is_unknown_to_its_own_user() {
 /// RFC 7143, 9.2: the identities are the same for all connections of a session.
 /// A session is replaced by a new one of its name only when that one has been admitted (RFC 7143, 6.3.5).
 #[tokio::test]
-async fn who_is_not_let_in_replaces_no_session() {
+async fn a_refused_login_replaces_no_session() {
     let (server, address) = guarded().await;
     let mut bobs = log_in((HERE, address), Some(BOBS), chap("bob")).await.unwrap();
     for newcomer in [None, chap("alice"), wrong("bob")] {

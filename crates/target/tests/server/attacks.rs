@@ -89,7 +89,7 @@ async fn cve_2011_0001_lengths_beyond_every_buffer_before_login_are_refused_at_t
 }
 
 #[tokio::test]
-async fn cve_2013_2850_keys_as_long_as_a_login_takes_are_answered_within_bounds() {
+async fn cve_2013_2850_the_longest_keys_of_a_login_are_answered_within_bounds() {
     let (server, address) = server(Settings::default(), memory()).await;
     let mut good = Client::log_in(address, 1).await;
     let long = |length: usize| "x".repeat(length);
@@ -198,7 +198,7 @@ async fn data_out_with_the_tags_of_another_session_touches_nothing() {
 
 /// LIO and tcmu-runner copied from and to any unit that an initiator could name, regardless of its access.
 #[tokio::test]
-async fn cve_2020_28374_a_copy_reaches_no_unit_of_a_target_that_was_not_logged_in_to() {
+async fn cve_2020_28374_a_copy_cannot_use_a_unit_of_a_target_without_a_session() {
     const SECRET: &str = "iqn.2026-11.io.forebay:secret";
     let target = |name: &str| Target::new(name, vec![(0, block_unit(name))]);
     let server =
@@ -341,7 +341,7 @@ async fn a_thousand_connections_leave_a_session_unharmed() {
 }
 
 #[tokio::test]
-async fn cve_2024_7409_a_stop_among_connections_that_come_and_go_ends() {
+async fn cve_2024_7409_a_stop_ends_while_connections_are_opened_and_closed() {
     let (server, address) = server(Settings::default(), memory()).await;
     let _good = Client::log_in(address, 1).await;
     let mut waiting = Vec::new();
@@ -380,7 +380,7 @@ async fn a_login_that_trickles_is_closed_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_session_that_misbehaves_is_told_once_with_address_and_name() {
+async fn a_session_that_misbehaves_is_reported_once_with_address_and_name() {
     let log = Log::start();
     let (server, address) = server(Settings::default(), memory()).await;
     let mut good = Client::log_in(address, 1).await;
@@ -406,7 +406,7 @@ async fn a_session_that_misbehaves_is_told_once_with_address_and_name() {
 }
 
 #[tokio::test]
-async fn a_login_that_fails_is_told_once_with_its_address() {
+async fn a_login_that_fails_is_reported_once_with_its_address() {
     let log = Log::start();
     let (server, address) = server(Settings::default(), memory()).await;
     let mut client = Client::connect(address).await;
@@ -420,7 +420,7 @@ async fn a_login_that_fails_is_told_once_with_its_address() {
 }
 
 #[tokio::test]
-async fn refusals_that_belong_to_a_restart_are_no_warnings() {
+async fn refusals_that_are_normal_after_a_restart_are_no_warnings() {
     let log = Log::start();
     let mut away = Target::new("iqn.2026-11.io.forebay:away", vec![(0, memory())]);
     away.is_unavailable = true;

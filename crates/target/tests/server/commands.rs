@@ -46,12 +46,12 @@ async fn writes_come_back(settings: Settings, offer: NegotiationOffer) {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read() {
+async fn written_data_is_read_back() {
     writes_come_back(Settings::default(), NegotiationOffer::initiator()).await;
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_with_digests() {
+async fn written_data_is_read_back_with_digests() {
     let offer = NegotiationOffer {
         header_digest: DigestPolicy::Require,
         data_digest: DigestPolicy::Require,
@@ -61,13 +61,13 @@ async fn what_is_written_is_read_with_digests() {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_while_busy_polling() {
+async fn written_data_is_read_back_while_busy_polling() {
     let settings = Settings { busy_poll: Duration::from_millis(5), ..Settings::default() };
     writes_come_back(settings, NegotiationOffer::initiator()).await;
 }
 
 #[tokio::test]
-async fn a_deep_queue_is_answered_whole_and_in_data_order() {
+async fn a_deep_queue_is_answered_completely_with_data_in_order() {
     let (server, address) = server(Settings::default(), memory()).await;
     let mut client = Client::log_in(address, 1).await;
     client.settle().await;
@@ -85,7 +85,7 @@ async fn a_deep_queue_is_answered_whole_and_in_data_order() {
 }
 
 #[tokio::test]
-async fn the_target_lists_its_units_and_answers_for_those_it_lacks() {
+async fn the_target_lists_its_units_and_answers_for_absent_ones() {
     let (_server, address) = server(Settings::default(), memory()).await;
     let mut client = Client::log_in(address, 1).await;
     let report = client.command(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0], 256);
@@ -101,7 +101,7 @@ async fn the_target_lists_its_units_and_answers_for_those_it_lacks() {
 }
 
 #[tokio::test]
-async fn commands_that_take_long_do_not_hold_up_others() {
+async fn slow_commands_do_not_delay_others() {
     let unit = Arc::new(Stalling::default());
     let (_server, address) = server(Settings::default(), unit.clone()).await;
     let mut client = Client::log_in(address, 1).await;
@@ -118,7 +118,7 @@ async fn commands_that_take_long_do_not_hold_up_others() {
 }
 
 #[tokio::test]
-async fn an_initiator_that_reads_nothing_is_not_worked_for_and_then_dropped() {
+async fn an_initiator_that_reads_nothing_gets_no_more_work_and_is_then_dropped() {
     let unit = Arc::new(Stalling::default());
     *unit.data.lock() = vec![7; 1 << 20].into();
     let settings = Settings {
@@ -142,7 +142,7 @@ async fn an_initiator_that_reads_nothing_is_not_worked_for_and_then_dropped() {
 }
 
 #[tokio::test]
-async fn data_of_commands_that_are_not_done_is_bounded() {
+async fn data_of_commands_in_progress_is_bounded() {
     let unit = Arc::new(Stalling::default());
     let settings = Settings { held_bytes: 256 << 10, ..Settings::default() };
     let (_server, address) = server(settings, unit.clone()).await;
@@ -171,7 +171,7 @@ async fn data_that_commands_in_progress_may_return_is_bounded() {
 /// Regression: a write that waited for another one of its connection made the driver reserve memory, return
 /// it and wake itself again and again. This kept one processor busy until the first write was done.
 #[test]
-fn a_session_whose_write_waits_for_another_sleeps() {
+fn a_session_whose_write_waits_for_another_one_uses_no_processor() {
     let parked = Arc::new(Notify::new());
     let told = Arc::clone(&parked);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -241,7 +241,7 @@ async fn expect_twelve_in_fours(unit: &Stalling, client: &mut Client) {
 }
 
 #[tokio::test]
-async fn what_a_read_has_no_room_for_is_its_residual() {
+async fn the_residual_of_a_read_counts_bytes_without_room() {
     let (_server, address) = server(Settings::default(), memory()).await;
     let mut client = Client::log_in(address, 1).await;
     client.settle().await;
@@ -282,7 +282,7 @@ fn worked() -> Duration {
 /// Regression: a time-out that had expired while sockets were not read was checked repeatedly without a
 /// pause.
 #[tokio::test]
-async fn a_session_that_is_full_sleeps_and_blames_nobody() {
+async fn a_session_at_its_memory_limit_uses_no_processor_and_ends_no_connection() {
     let unit = Arc::new(Stalling::default());
     let settings = impatient(Settings { held_bytes: 64 << 10, ..Settings::default() });
     let (_server, address) = server(settings, unit.clone()).await;
@@ -306,7 +306,7 @@ async fn a_session_that_is_full_sleeps_and_blames_nobody() {
 }
 
 #[tokio::test]
-async fn who_reads_slowly_is_not_taken_for_silent() {
+async fn an_initiator_that_reads_slowly_does_not_count_as_silent() {
     const READS: usize = 32;
     let unit = Arc::new(Stalling::default());
     *unit.data.lock() = vec![7; 1 << 20].into();

@@ -116,7 +116,7 @@ async fn two_connections_share_one_session() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_takes_its_commands_along_and_no_others() {
+async fn a_connection_that_is_cut_ends_its_own_commands_only() {
     let unit = Arc::new(Stalling::default());
     let (server, address) = server(Settings::default(), unit.clone()).await;
     let mut first = leading(address, 0).await;
@@ -179,7 +179,7 @@ async fn waiting() -> Waiting {
 }
 
 #[tokio::test]
-async fn the_only_connection_may_come_back_within_its_time() {
+async fn the_only_connection_may_be_restored_within_its_time() {
     let Waiting { server: _server, address, unit, tsih, cmd_sn, itt } = waiting().await;
     let mut again = Client::connect(address).await;
     (again.tsih, again.cmd_sn) = (tsih, cmd_sn);
@@ -190,14 +190,14 @@ async fn the_only_connection_may_come_back_within_its_time() {
 }
 
 #[tokio::test]
-async fn a_session_that_waits_for_a_connection_does_not_keep_the_server() {
+async fn a_session_that_waits_for_a_connection_does_not_delay_shutdown() {
     let Waiting { server, unit, .. } = waiting().await;
     soon(server.shutdown(Duration::from_millis(20))).await;
     assert_eq!((unit.alive(), server.statistics().sessions.len()), (0, 0));
 }
 
 #[tokio::test]
-async fn a_new_session_of_its_name_replaces_one_that_waits() {
+async fn a_new_session_replaces_one_of_its_name_that_waits_for_a_connection() {
     let Waiting { server, address, unit, .. } = waiting().await;
     let _second = leading(address, 2).await;
     assert_eq!(unit.alive(), 0);
@@ -205,7 +205,7 @@ async fn a_new_session_of_its_name_replaces_one_that_waits() {
 }
 
 #[tokio::test]
-async fn what_was_on_its_way_when_a_busy_connection_was_cut_comes_on_the_other() {
+async fn answers_in_flight_on_a_cut_connection_arrive_on_the_other_one() {
     const READS: u32 = 64;
     const BLOCKS: u16 = 128;
     let (server, address) = server(Settings::default(), memory()).await;
@@ -254,7 +254,7 @@ async fn what_was_on_its_way_when_a_busy_connection_was_cut_comes_on_the_other()
 }
 
 #[tokio::test]
-async fn a_connection_whose_initiator_does_not_read_stops_no_other() {
+async fn a_connection_whose_initiator_does_not_read_blocks_no_other() {
     let settings = Settings { output_bytes: 65_536, ..Settings::default() };
     let (_server, address) = server(settings, memory()).await;
     let mut first = leading(address, 0).await;
@@ -318,7 +318,7 @@ impl LogicalUnit for Noting {
 /// must not delay a flush: later writes on another connection would be performed first, and the flush would
 /// end an epoch with a part of the next one in it.
 #[tokio::test]
-async fn a_flush_is_not_held_back_behind_answers_that_nobody_reads() {
+async fn a_flush_is_not_delayed_behind_answers_that_are_not_read() {
     const FLUSH: u8 = 0x35;
     let unit = Arc::new(Noting { unit: memory(), came: Mutex::default() });
     let settings = Settings { output_bytes: 65_536, ..Settings::default() };
@@ -343,7 +343,7 @@ async fn a_flush_is_not_held_back_behind_answers_that_nobody_reads() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_tells_every_connection() {
+async fn a_server_that_stops_announces_that_on_every_connection() {
     let (server, address) = server(Settings::default(), memory()).await;
     let mut first = leading(address, 0).await;
     let mut second = join(address, &first, 0, 2).await;

@@ -125,7 +125,7 @@ async fn names_that_are_not_served_are_refused() {
 }
 
 #[tokio::test]
-async fn discovery_names_the_portal_that_was_asked() {
+async fn discovery_names_the_portal_that_was_queried() {
     let (_server, address) = server(Settings::default(), memory()).await;
     let mut client =
         Client::try_log_in(address, 1, NegotiationOffer::initiator(), Tsih(0), None).await.unwrap();
@@ -134,7 +134,7 @@ async fn discovery_names_the_portal_that_was_asked() {
 }
 
 #[test]
-fn targets_that_cannot_be_served_are_named() {
+fn an_invalid_target_is_refused_with_an_error_that_names_it() {
     let target = |name: &str, luns: &[u16]| {
         Target::new(name, luns.iter().map(|lun| (*lun, memory())).collect())
     };

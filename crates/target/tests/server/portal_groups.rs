@@ -48,7 +48,7 @@ async fn send_targets(address: SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn a_target_is_seen_and_reached_through_its_groups_only() {
+async fn a_target_is_listed_and_served_through_its_groups_only() {
     let server = serve(vec![target(TARGET, &[FIRST]), target(OTHER, &[FIRST, SECOND])]);
     let first = server.open_portal(portal(LOOPBACK, FIRST)).await.unwrap();
     let second = server.open_portal(portal(LOOPBACK, SECOND)).await.unwrap();
@@ -79,7 +79,7 @@ async fn one_initiator_port_has_a_session_in_each_portal_group() {
 }
 
 #[tokio::test]
-async fn a_portal_can_be_ipv6_beside_ipv4_with_the_same_port() {
+async fn ipv4_and_ipv6_portals_can_share_one_port_number() {
     let server = serve(vec![target(TARGET, &[FIRST])]);
     let four = server.listen("0.0.0.0:0".parse().unwrap()).await.unwrap();
     let six = server.listen(SocketAddr::new("::".parse().unwrap(), four.port())).await.unwrap();
@@ -94,7 +94,7 @@ async fn a_portal_can_be_ipv6_beside_ipv4_with_the_same_port() {
 }
 
 #[tokio::test]
-async fn an_advertised_address_is_what_discovery_tells() {
+async fn discovery_returns_the_advertised_address() {
     let server = serve(vec![target(TARGET, &[FIRST])]);
     let advertise = Some("storage.example:3261".to_owned());
     let portal = Portal { advertise, ..Portal::from(LOOPBACK) };
@@ -123,7 +123,7 @@ async fn sent_to(address: SocketAddr, target: &str) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn a_target_or_a_portal_can_send_its_initiators_elsewhere() {
+async fn a_target_or_a_portal_can_redirect_its_initiators() {
     let redirect = |address: &str, permanent| Some(Redirect { address: address.into(), permanent });
     let moved = Target { redirect: redirect("10.0.0.2:3260", true), ..target(OTHER, &[FIRST]) };
     let server = serve(vec![target(TARGET, &[FIRST]), moved]);
@@ -137,7 +137,7 @@ async fn a_target_or_a_portal_can_send_its_initiators_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_taken_away_ends_its_own_sessions_only() {
+async fn a_removed_target_ends_its_own_sessions_only() {
     let server = serve(vec![target(TARGET, &[FIRST]), target(OTHER, &[FIRST])]);
     let address = server.listen(LOOPBACK).await.unwrap();
     let mut stays = log_in(address, TARGET).await.unwrap();
@@ -163,7 +163,7 @@ async fn a_target_that_is_taken_away_ends_its_own_sessions_only() {
 }
 
 #[tokio::test]
-async fn a_closed_portal_takes_nobody_and_its_sessions_stay() {
+async fn a_closed_portal_accepts_no_connection_and_its_sessions_stay() {
     let server = serve(vec![target(TARGET, &[FIRST])]);
     let stays = server.listen(LOOPBACK).await.unwrap();
     let closes = server.listen(LOOPBACK).await.unwrap();
@@ -238,7 +238,7 @@ async fn ready(client: &mut Client, lun: u16) -> (u8, Option<(u8, u8, u8)>) {
 }
 
 #[tokio::test]
-async fn every_session_hears_that_a_file_has_grown() {
+async fn a_grown_file_is_reported_to_every_session() {
     let directory = tempfile::tempdir().unwrap();
     let options = FileVolumeOptions {
         create: Some(1 << 20),

@@ -233,7 +233,7 @@ impl Client {
         (itt, r2t)
     }
 
-    async fn is_told(&mut self) -> Option<Sense> {
+    async fn unit_attention(&mut self) -> Option<Sense> {
         self.ends(&READY, &[]).await.1
     }
 
@@ -251,7 +251,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_unit_of_another_device_type_keeps_a_message() {
+async fn a_unit_of_another_device_type_stores_a_message() {
     let (_server, address) = processor().await;
     let mut client = Client::log_in(address, 1).await;
     // INQUIRY passes the gate before the unit attention condition of the new nexus.
@@ -263,8 +263,8 @@ async fn a_unit_of_another_device_type_keeps_a_message() {
     let page = PrimaryCommand::Inquiry { page, allocation_length: 252 }.encode();
     let page = client.command(&page, 252);
     assert_eq!(client.read(page).await.1[..2], [PROCESSOR, DeviceIdentification::PAGE]);
-    assert_eq!(client.is_told().await, Some(Sense::POWER_ON_OCCURRED));
-    assert_eq!(client.is_told().await, None);
+    assert_eq!(client.unit_attention().await, Some(Sense::POWER_ON_OCCURRED));
+    assert_eq!(client.unit_attention().await, None);
     assert_eq!(client.ends(&send_of(HELLO.len()), HELLO).await, (GOOD, None));
     assert_eq!(client.receives().await, (0, HELLO.to_vec()));
     // READ (10) is not a command of this device type. The unit does not support MODE SENSE, a command of SPC.
@@ -298,7 +298,7 @@ async fn reservations_hold_at_a_unit_of_another_device_type() {
     assert_eq!(holder.reserves(exclusive, 1, 0).await, GOOD);
     assert_eq!(other.reserves(exclusive, 2, 0).await, CONFLICT);
     assert_eq!(other.ends(&RECEIVE, &[]).await.0, CONFLICT);
-    assert_eq!(other.is_told().await, None, "TEST UNIT READY is allowed");
+    assert_eq!(other.unit_attention().await, None, "TEST UNIT READY is allowed");
     // The gate refuses the command before its data is solicited.
     let mut solicited = other.command(&send_of(100), 100);
     (solicited.read, solicited.write) = (false, true);
@@ -308,8 +308,8 @@ async fn reservations_hold_at_a_unit_of_another_device_type() {
     assert_eq!(holder.receives().await, (0, HELLO.to_vec()));
 
     assert_eq!(holder.reserves(ReserveAction::Clear, 1, 0).await, GOOD);
-    assert_eq!(other.is_told().await, Some(Sense::RESERVATIONS_PREEMPTED));
-    assert_eq!(holder.is_told().await, None);
+    assert_eq!(other.unit_attention().await, Some(Sense::RESERVATIONS_PREEMPTED));
+    assert_eq!(holder.unit_attention().await, None);
     let (itt, r2t) = other.begins_to_send().await;
     let data = other.data_out(&r2t, vec![7; 100]);
     other.send(Pdu::DataOut(data)).await;
@@ -351,7 +351,7 @@ async fn a_solicited_command_is_parsed_once_and_ends_in_conflict_if_it_was_preem
 }
 
 #[tokio::test]
-async fn a_reset_of_a_unit_of_another_device_type_is_told_to_all() {
+async fn a_reset_of_a_unit_of_another_device_type_is_reported_to_all_sessions() {
     let (_server, address) = processor().await;
     let mut asks = Client::log_in(address, 1).await;
     let mut other = Client::log_in(address, 2).await;
@@ -364,8 +364,8 @@ async fn a_reset_of_a_unit_of_another_device_type_is_told_to_all() {
     asks.manage(TaskFunction::LogicalUnitReset, Lun(0), Itt::NONE).await;
     let Some(Pdu::TaskResponse(_)) = asks.receive().await else { panic!("no answer") };
     for client in [&mut asks, &mut other] {
-        assert_eq!(client.is_told().await, Some(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED));
-        assert_eq!(client.is_told().await, None);
+        assert_eq!(client.unit_attention().await, Some(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED));
+        assert_eq!(client.unit_attention().await, None);
     }
     // The reset ended the reservation.
     assert_eq!(asks.receives().await, (0, Vec::new()));

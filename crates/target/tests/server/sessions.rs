@@ -97,7 +97,7 @@ async fn aborting_a_task_set_leaves_other_sessions_alone() {
 }
 
 #[tokio::test]
-async fn functions_for_a_unit_that_is_not_there_say_so() {
+async fn functions_for_an_absent_unit_are_answered_with_no_lun() {
     let (_server, address) = server(Settings::default(), memory()).await;
     let mut client = Client::log_in(address, 1).await;
     client.manage(TaskFunction::LogicalUnitReset, Lun(7 << 48), Itt::NONE).await;
@@ -118,7 +118,7 @@ async fn a_cold_reset_is_answered_and_ends_all_sessions() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_its_commands_with_it() {
+async fn commands_of_a_disconnected_client_are_ended() {
     let unit = Arc::new(Stalling::default());
     let (server, address) = server(Settings::default(), unit.clone()).await;
     let mut client = Client::log_in(address, 1).await;
@@ -158,7 +158,7 @@ async fn logout_is_answered_and_closes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_logout_is_answered_when_the_units_have_forgotten_the_session() {
+async fn a_logout_is_answered_when_the_units_have_removed_the_session() {
     let unit = Arc::new(Stalling::default());
     let (_server, address) = server(Settings::default(), unit.clone()).await;
     let slow_end = unit.slow_end.lock().await;
@@ -171,7 +171,7 @@ async fn a_logout_is_answered_when_the_units_have_forgotten_the_session() {
 }
 
 /// Logs in as initiator 1, but with the ISID of another session.
-async fn log_in_anew(address: SocketAddr) -> Client {
+async fn log_in_with_another_isid(address: SocketAddr) -> Client {
     let names = InitiatorNames {
         initiator_name: "iqn.2026-11.io.forebay:initiator-1".to_owned(),
         initiator_alias: None,
@@ -191,7 +191,7 @@ async fn log_in_anew(address: SocketAddr) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_waits_until_closed_sessions_of_its_initiator_are_gone_from_the_units() {
+async fn a_login_waits_until_the_units_have_removed_closed_sessions_of_its_initiator() {
     let unit = Arc::new(Stalling::default());
     let (_server, address) = server(Settings::default(), unit.clone()).await;
     for round in 0..50 {
@@ -199,7 +199,7 @@ async fn a_login_waits_until_closed_sessions_of_its_initiator_are_gone_from_the_
         let mut old = Client::log_in(address, 1).await;
         old.start(&[0]).await;
         drop(old);
-        let new = log_in_anew(address).await;
+        let new = log_in_with_another_isid(address).await;
         assert_eq!(unit.nexuses.load(Ordering::SeqCst), 1, "only that of the new session");
         drop((slow_end, new));
         until(|| unit.nexuses.load(Ordering::SeqCst) == 0).await;
@@ -207,7 +207,7 @@ async fn a_login_waits_until_closed_sessions_of_its_initiator_are_gone_from_the_
 }
 
 #[tokio::test]
-async fn shutting_down_asks_for_logout_and_ends_when_all_have_gone() {
+async fn shutdown_requests_logout_and_ends_when_all_sessions_have_ended() {
     let (server, address) = server(Settings::default(), memory()).await;
     let mut client = Client::log_in(address, 1).await;
     let idle = Client::connect(address).await;
@@ -225,7 +225,7 @@ async fn shutting_down_asks_for_logout_and_ends_when_all_have_gone() {
 }
 
 #[tokio::test]
-async fn shutting_down_closes_those_who_stay() {
+async fn shutdown_closes_sessions_that_do_not_log_out() {
     let unit = Arc::new(Stalling::default());
     let (server, address) = server(Settings::default(), unit.clone()).await;
     let mut client = Client::log_in(address, 1).await;

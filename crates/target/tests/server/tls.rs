@@ -62,7 +62,7 @@ async fn reads(client: &mut Client) {
 }
 
 #[tokio::test]
-async fn a_portal_with_tls_serves_who_has_a_certificate() {
+async fn a_portal_with_tls_serves_initiators_with_a_certificate() {
     let (tls, ours) = ends(&Authority::new());
     for busy_poll in [Duration::ZERO, Duration::from_millis(1)] {
         let settings = Settings { busy_poll, ..Settings::default() };
@@ -77,7 +77,7 @@ async fn a_portal_with_tls_serves_who_has_a_certificate() {
 }
 
 #[tokio::test]
-async fn discovery_lists_the_portals_of_the_askers_kind_only() {
+async fn discovery_lists_tls_portals_over_tls_and_plain_portals_otherwise() {
     let (tls, ours) = ends(&Authority::new());
     let (server, secured) = serve(Settings::default(), &tls).await;
     let also_secured = Portal { tls: Some(tls.clone()), ..LOOPBACK.into() };
@@ -96,7 +96,7 @@ async fn discovery_lists_the_portals_of_the_askers_kind_only() {
 }
 
 #[tokio::test]
-async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() {
+async fn a_failed_handshake_is_reported_once_with_its_address() {
     let log = Log::start();
     let (tls, ours) = ends(&Authority::new());
     let (_, strange) = ends(&Authority::new());
@@ -131,7 +131,7 @@ async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() 
 }
 
 #[tokio::test]
-async fn a_handshake_that_stalls_ends_with_the_time_for_a_login_and_harms_nobody() {
+async fn a_stalled_handshake_ends_at_the_login_timeout_and_affects_no_other_connection() {
     let (tls, ours) = ends(&Authority::new());
     let mut settings = Settings { max_logins: 3, ..Settings::default() };
     settings.session.login_time = Duration::from_secs(1);
@@ -155,7 +155,7 @@ async fn a_handshake_that_stalls_ends_with_the_time_for_a_login_and_harms_nobody
 }
 
 #[tokio::test]
-async fn other_certificates_hold_from_the_next_connection_on() {
+async fn new_certificates_apply_to_the_next_connection() {
     let (first, second) = (Authority::new(), Authority::new());
     let ((tls, ours), (new, theirs)) = (ends(&first), ends(&second));
     let (server, address) = serve(Settings::default(), &tls).await;

@@ -71,7 +71,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn sessions_stay_and_are_told_once_that_there_are_other_units() {
+async fn sessions_stay_and_receive_a_change_of_units_once() {
     let (first, second) = (disk("first"), disk("second"));
     let (server, address) = serve(vec![(0, first.clone()), (1, second.clone())]).await;
     let mut asks = Client::log_in(address, 1).await;
@@ -109,7 +109,7 @@ async fn sessions_stay_and_are_told_once_that_there_are_other_units() {
 }
 
 #[tokio::test]
-async fn commands_at_a_unit_that_is_taken_away_end_and_others_go_on() {
+async fn commands_of_a_removed_unit_end_and_others_continue() {
     let (stays, goes) = (Arc::new(Stalling::default()), Arc::new(Stalling::default()));
     let (server, address) = serve(vec![(0, stays.clone()), (1, goes.clone())]).await;
     let mut client = Client::log_in(address, 1).await;
@@ -140,7 +140,7 @@ async fn commands_at_a_unit_that_is_taken_away_end_and_others_go_on() {
 
 /// A write for one disk must not be executed by another one that has taken over its LUN.
 #[tokio::test]
-async fn a_write_whose_data_is_on_its_way_does_not_reach_the_unit_that_comes_in_its_place() {
+async fn a_write_in_progress_is_not_performed_by_the_unit_that_replaces_its_unit() {
     let other = disk("other");
     let (server, address) = serve(vec![(0, memory()), (1, disk("gone"))]).await;
     let mut client = Client::log_in(address, 1).await;
@@ -202,7 +202,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_unit_names_the_port_that_is_asked_and_all_ports_of_its_target() {
+async fn a_unit_names_the_queried_port_and_all_ports_of_its_target() {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(4096)));
     let identity = UnitIdentity::new("ports").with_target(TARGET);
     let unit: Arc<dyn LogicalUnit> =
