@@ -439,7 +439,7 @@ mod tests {
     /// The record is written to the log after the lower volume was changed, and a mirrored log may be away by
     /// then.
     #[tokio::test(start_paused = true)]
-    async fn an_error_of_the_log_after_a_discard_never_says_that_nothing_was_done() {
+    async fn a_log_error_after_a_discard_never_claims_that_nothing_was_changed() {
         for error in [Error::Away("the link is down".into()), Error::Busy("the disk is busy")] {
             let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(32768)));
             let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(2000) };

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_read_as_it_was_written_and_damage_is_noticed() {
+    fn a_mark_is_decoded_as_encoded_and_damage_is_detected() {
         for (in_use, boot) in
             [(true, None), (false, Some(BootId([7; 16]))), (true, Some(BootId([0; 16])))]
         {

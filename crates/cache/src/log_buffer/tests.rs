@@ -93,7 +93,7 @@ fn end(buffer: LogBuffer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_is_answered_before_the_disk_has_it_and_read_back_at_once() {
+async fn a_write_is_acknowledged_before_the_disk_has_it_and_read_back_at_once() {
     let (disk, memory) = (disk(), Memory::new(16));
     let buffer = open(&slow(&disk), &memory).await;
     let begun = tokio::time::Instant::now();
@@ -172,7 +172,7 @@ async fn a_write_that_waits_for_room_while_the_buffer_is_closed_is_refused() {
 }
 
 #[tokio::test]
-async fn an_nvram_file_that_is_overwritten_in_use_is_noticed() {
+async fn an_nvram_file_that_is_overwritten_in_use_is_detected() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("nvram");
     let memory = MappedFile::open(&path, 64 << 10).expect("made");
@@ -189,7 +189,7 @@ async fn an_nvram_file_that_is_overwritten_in_use_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_nvram_of_a_boot_that_is_not_known_is_not_used_again() {
+async fn an_nvram_of_an_unknown_boot_is_not_used_again() {
     let (disk, memory) = (disk(), Memory::new(16));
     for (survives, is_lost) in [(NvramSurvival::PowerLoss, false), (NvramSurvival::Restart, true)] {
         let promise = NvramPromise { survives, boot: None };
@@ -258,7 +258,7 @@ async fn a_full_nvram_makes_writes_wait_for_the_disk_and_long_writes_go_in_piece
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_disk_fails_writes_until_it_works_again_and_then_has_everything() {
+async fn a_failed_disk_fails_writes_until_it_works_again_and_then_has_every_write() {
     let disk = disk();
     let fault = FaultVolume::new(Arc::clone(&disk));
     let faults = Arc::clone(fault.faults());

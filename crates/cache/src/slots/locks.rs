@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_half_open_runs() {
+    fn slot_locks_cover_half_open_ranges() {
         let mut claims = SlotLocks::default();
         let id = claims.insert(10, 20);
         assert!(claims.overlap(19, 30) && claims.overlap(0, 11) && claims.overlap(12, 13));

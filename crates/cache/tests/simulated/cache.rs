@@ -89,7 +89,7 @@ async fn writes_of_one_batch_share_a_segment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_write_does_not_hold_up_the_others() {
+async fn an_aborted_write_does_not_delay_other_writes() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.open().await;
     {
@@ -200,7 +200,7 @@ async fn a_slow_lower_volume_that_answers_is_not_unreachable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_far_volume_refuses_until_a_round_is_complete_though_it_answers_reads() {
+async fn a_far_volume_counts_as_refusing_until_a_round_completes_though_it_answers_reads() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     read(&cache, 0, 8).await.unwrap();
@@ -340,7 +340,7 @@ async fn a_discard_between_two_runs_of_a_slot_holds() {
 /// Regression: destage waited for the first dirty slot after the cache was clean. If a discard
 /// removed all dirty slots after a failed round, destage was not woken and slept for ever.
 #[tokio::test(start_paused = true)]
-async fn destage_goes_on_after_a_discard_of_all_that_was_dirty() {
+async fn destage_continues_after_a_discard_of_all_dirty_slots() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     gateway.far.set_failing(true);
@@ -379,7 +379,7 @@ async fn a_loss_reported_to_the_flush_of_a_discard_makes_the_round_send_again() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn write_through_is_stable_below_and_kept_in_memory() {
+async fn write_through_is_stable_at_the_far_volume_and_kept_in_memory() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.report = WriteMode::Through;
     let cache = gateway.open().await;
@@ -391,7 +391,7 @@ async fn write_through_is_stable_below_and_kept_in_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn write_around_is_stable_below_and_only_forgotten_here() {
+async fn write_around_is_stable_at_the_far_volume_and_invalidates_memory() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.report = WriteMode::Around;
     let cache = gateway.open().await;
@@ -476,7 +476,7 @@ async fn out_of_range_is_refused() {
 /// Several hosts on several threads use one cache with little memory and a small log. Each host
 /// must read its own writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_hosts_on_many_threads_each_read_what_they_wrote() {
+async fn many_hosts_on_many_threads_each_read_their_own_writes() {
     let mut gateway = Gateway::new(1200);
     gateway.settings = Settings {
         dram_bytes: 512 << 10,

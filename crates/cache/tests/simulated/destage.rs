@@ -53,7 +53,7 @@ async fn after_a_round_the_far_volume_has_the_versions_from_the_start_of_the_rou
 }
 
 #[tokio::test(start_paused = true)]
-async fn destage_gives_way_to_a_busy_host_until_data_is_too_old() {
+async fn destage_waits_for_a_busy_host_until_data_is_too_old() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.max_dirty_age_ms = 1000;
     let cache = gateway.start().await;
@@ -68,7 +68,7 @@ async fn destage_gives_way_to_a_busy_host_until_data_is_too_old() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_ends_though_the_host_goes_on_writing() {
+async fn a_drain_ends_though_the_host_continues_to_write() {
     let gateway = Gateway::new(LOG);
     gateway.far.set_delay(Duration::from_millis(8));
     let cache = gateway.start().await;

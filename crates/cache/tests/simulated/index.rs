@@ -150,7 +150,7 @@ async fn a_scrub_checks_overwritten_slots_that_are_not_destaged_yet() {
 /// A frame of the index is unreadable when the operator accepts a loss, and becomes readable later. It then
 /// describes segments that were discarded with the loss, and must be ignored.
 #[tokio::test(start_paused = true)]
-async fn a_frame_that_was_not_found_is_never_believed_later() {
+async fn an_index_frame_that_was_not_found_is_never_used_later() {
     let mut gateway = killed().await;
     change(&gateway.log, INDEX.start, |block| block[100] ^= 1).await;
     change(&gateway.log, segment(2) + 1, |block| block[100] ^= 1).await;
@@ -212,7 +212,7 @@ proptest! {
 
     /// Damages fields of the frame's header and entries, with a correct checksum.
     #[test]
-    fn a_forged_index_is_no_panic(
+    fn a_forged_index_causes_no_panic(
         damage in prop::collection::vec((INDEX, any::<u8>(), 0..200usize), 1..20),
     ) {
         block_on(async {

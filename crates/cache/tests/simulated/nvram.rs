@@ -269,7 +269,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_does_not_block_a_start_and_leav
 /// A log that is opened on another machine was without power in between, as after a reboot. Its NVRAM is valid
 /// only if it survives a power loss.
 #[tokio::test(start_paused = true)]
-async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_power() {
+async fn on_another_machine_an_nvram_is_used_only_if_it_survives_a_power_loss() {
     for (survives, expected) in [(NvramSurvival::PowerLoss, 7), (NvramSurvival::Restart, 0)] {
         let mut site = Site::new(survives);
         site.gateway.settings.boot = Some(boot(1));
@@ -287,7 +287,7 @@ async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_p
 /// Damage that a reboot cannot explain must be refused: either the boot is the same, or the NVRAM survives a
 /// reboot.
 #[tokio::test(start_paused = true)]
-async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_loss_of_power() {
+async fn a_damaged_nvram_is_refused_within_one_boot_and_if_it_survives_a_power_loss() {
     for (survives, number) in [(NvramSurvival::Restart, 1), (NvramSurvival::PowerLoss, 2)] {
         let mut site = Site::new(survives);
         site.gateway.settings.boot = Some(boot(1));
@@ -390,7 +390,7 @@ fn every_opening_syncs_the_folder_of_the_file() {
 
 /// Without a boot id, the writes in the NVRAM may be from an earlier boot and must not be used.
 #[tokio::test(start_paused = true)]
-async fn an_nvram_that_need_not_survive_a_reboot_is_not_used_where_the_boot_is_not_known() {
+async fn an_nvram_that_need_not_survive_a_reboot_is_not_used_if_the_boot_is_unknown() {
     let mut site = Site::new(NvramSurvival::Restart);
     site.gateway.settings.boot = Some(boot(1));
     let cache = site.gateway.open().await;

@@ -84,7 +84,7 @@ async fn open_with(
 /// A page that cannot be loaded reads as zeros, which look like free slots. The start must be refused, because
 /// acknowledged writes may be in that page.
 #[tokio::test(start_paused = true)]
-async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
+async fn an_nvram_page_that_cannot_be_read_at_the_start_is_not_treated_as_free_slots() {
     let mut site = Site::new(NvramSurvival::PowerLoss);
     let folder = tempfile::tempdir().unwrap();
     let (path, left) = (folder.path().join("nvram"), folder.path().join("left"));
@@ -122,7 +122,7 @@ async fn when_the_nvram_fails_every_write_waits_for_the_log_disk() {
 
 /// An NVRAM file that was truncated does not survive a restart either, so later writes must wait for the log disk.
 #[tokio::test(start_paused = true)]
-async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
+async fn when_an_nvram_that_survives_only_restarts_fails_writes_wait_for_the_log_disk() {
     let site = Site::new(NvramSurvival::Restart);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
@@ -189,7 +189,7 @@ async fn writes_acknowledged_before_the_nvram_failed_survive_a_power_cut() {
 
 /// Regression: a start with a new, blank NVRAM file was refused although the log had every write.
 #[tokio::test(start_paused = true)]
-async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() {
+async fn a_failed_nvram_is_not_needed_once_the_log_has_all_its_writes() {
     let mut site = Site::new(NvramSurvival::PowerLoss);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();

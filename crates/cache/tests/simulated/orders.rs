@@ -15,7 +15,7 @@ const LOG: u64 = 4096;
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_keeps_the_link_free_and_writes_go_on() {
+async fn a_pause_keeps_the_link_free_and_writes_continue() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     cache.pause();
@@ -164,7 +164,7 @@ async fn the_destage_rate_is_reported_and_can_be_changed_while_a_round_waits_for
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_cache_stops_at_once_and_recovers_what_is_dirty() {
+async fn a_paused_cache_stops_at_once_and_recovers_its_dirty_data() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
     cache.pause();
@@ -178,7 +178,7 @@ async fn a_paused_cache_stops_at_once_and_recovers_what_is_dirty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_is_not_exported_while_something_may_still_be_written_to_it() {
+async fn a_log_is_not_exported_while_it_may_still_be_written() {
     let gateway = Gateway::new(LOG).relaxed();
     gateway.far.set_delay(MINUTE);
     let cache = gateway.start().await;
@@ -257,7 +257,7 @@ async fn in_all_places(gateway: &Gateway, cache: &Cache) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
+async fn a_read_of_flushed_data_sees_no_write_after_the_flush() {
     for dram_bytes in [4 << 20, 256 << 10] {
         let mut gateway = Gateway::new(LOG);
         gateway.settings.report = WriteMode::AtFlush;
@@ -297,7 +297,7 @@ async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
 /// A read as of the last flush makes many calls to the lower volume here. A round that begins during the read
 /// would destage a later epoch, and the read would find parts of it.
 #[tokio::test(start_paused = true)]
-async fn a_round_does_not_begin_during_a_read_as_of_the_last_flush() {
+async fn a_round_does_not_begin_during_a_read_of_flushed_data() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;

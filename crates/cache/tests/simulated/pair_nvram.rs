@@ -141,7 +141,7 @@ fn a_write_is_acknowledged_from_both_nvrams_and_a_flush_or_fua_from_both_disks()
 }
 
 #[test]
-fn a_write_costs_one_round_trip_to_the_partner_and_the_disks_are_written_side_by_side() {
+fn a_write_costs_one_round_trip_to_the_partner_and_both_disks_are_written_concurrently() {
     runtime().block_on(async {
         let (world, _, cache) = pair(Wrong::Nothing).await;
         cache.pause();
@@ -195,7 +195,7 @@ fn the_loss_of_both_nvrams_leaves_a_prefix_however_far_destage_was() {
 /// Both gateways lose their power as soon as one has opened the log and the node has recorded the opening. The opening
 /// must be on the disks: otherwise the node would refuse the log's next claim.
 #[test]
-fn an_opening_that_the_node_has_granted_is_on_the_disks() {
+fn an_opening_is_stable_on_the_log_disks_before_the_node_grants_it() {
     runtime().block_on(async {
         let (world, active, cache) = pair(Wrong::Nothing).await;
         write_slots(&cache, 1).await;

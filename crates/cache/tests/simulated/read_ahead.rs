@@ -76,7 +76,7 @@ async fn over_a_line_of(gateway: &Gateway, bytes_per_second: u64) -> Arc<Cache> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sequential_reader_that_waits_for_each_read_gets_what_the_link_has() {
+async fn a_sequential_reader_that_waits_for_each_read_gets_the_rate_of_the_link() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.dram_bytes = 64 << 20;
     gateway.settings.read_ahead_bytes = 8 << 20;
@@ -111,7 +111,7 @@ async fn read_ahead_serves_a_sequential_reader_with_many_requests_in_flight_to_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_fills_no_memory_with_what_it_reads_much_later() {
+async fn read_ahead_for_a_slow_reader_uses_little_memory() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.read_ahead_bytes = 8 << 20;
     let cache = over_a_line(&gateway).await;

@@ -49,7 +49,7 @@ async fn a_reader_whose_fetch_is_abandoned_fetches_for_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fetch_does_not_bring_back_what_was_overwritten_meanwhile() {
+async fn a_fetch_does_not_bring_back_data_that_was_overwritten_meanwhile() {
     let gateway = Gateway::new(LOG);
     gateway.far.poke(0, vec![7; 4096]).await;
     gateway.far.set_delay(Duration::from_millis(8));
@@ -81,7 +81,7 @@ async fn no_read_returns_a_write_that_a_crash_could_still_lose() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_does_not_bring_back_what_was_destaged_and_evicted_meanwhile() {
+async fn a_late_answer_does_not_replace_data_that_was_destaged_and_evicted_meanwhile() {
     let mut gateway = Gateway::new(LOG);
     gateway.settings.dram_bytes = 128 << 10;
     gateway.settings.nvram_bytes = 64 << 10;
@@ -101,7 +101,7 @@ async fn a_late_answer_does_not_bring_back_what_was_destaged_and_evicted_meanwhi
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_read_takes_the_link_once() {
+async fn a_long_read_costs_one_round_trip() {
     let gateway = Gateway::new(LOG);
     gateway.far.poke(0, vec![5; 16 << 20]).await;
     gateway.far.set_delay(Duration::from_millis(8));

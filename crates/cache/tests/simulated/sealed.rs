@@ -68,7 +68,7 @@ async fn the_log_holds_no_clear_text_and_every_write_is_recovered() {
 /// The NVRAM holds data from before the log had a key, or of another log. It must be zeroed, so
 /// that no data stays in clear.
 #[tokio::test]
-async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_when_it_is_taken_into_use() {
+async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_at_its_first_use() {
     let mut gateway = Gateway::new(LOG_BLOCKS).with_nvram();
     gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.start().await;

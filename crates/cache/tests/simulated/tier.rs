@@ -400,7 +400,7 @@ impl Tale {
 }
 
 #[test]
-fn reads_are_right_whatever_the_disk_does() {
+fn reads_are_correct_whatever_faults_the_tier_disk_has() {
     let mut sum = CacheStatistics::default();
     for seed in 1..=TALES {
         let told = Tale::new(seed).tell().map_err(|fault| format!("seed {seed}: {fault}")).unwrap();
@@ -426,7 +426,7 @@ fn reads_are_right_whatever_the_disk_does() {
 }
 
 #[test]
-fn a_tier_that_keeps_what_is_overwritten_is_noticed() {
+fn a_tier_that_keeps_overwritten_slots_is_detected() {
     for report in [WriteMode::AfterComplete, WriteMode::Through] {
         let noticed = (1..=10).find(|seed| {
             let mut tale = Tale { mutated: true, rot: 0, fails_after: None, ..Tale::new(*seed) };

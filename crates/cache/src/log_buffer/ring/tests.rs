@@ -87,7 +87,7 @@ fn a_crash_at_any_byte_of_a_write_leaves_the_records_before_it() {
 }
 
 #[test]
-fn a_damaged_record_is_noticed_unless_the_crash_may_have_torn_it() {
+fn a_damaged_record_is_detected_unless_a_crash_may_have_torn_it() {
     let mut ring = new(8);
     for turn in 0..3 {
         ring.put(turn, &blocks(turn as u8, 1)).expect("room");
