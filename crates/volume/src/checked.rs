@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_volume_takes_no_change() {
+    fn a_read_only_volume_refuses_every_change() {
         let door = checked(Geometry { read_only: true, ..Geometry::with_blocks(100) });
         let write = door.write(Lba(0), Data::zeros(512), Durability::Stable);
         assert!(matches!(now(write), Err(Error::ReadOnly)));

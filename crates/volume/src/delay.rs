@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_kind_of_call_takes_its_time() {
+    async fn each_kind_of_call_has_its_own_delay() {
         let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
         let ms = Duration::from_millis;
         let latency = Latency { read: ms(3), write: ms(5), flush: ms(70) };

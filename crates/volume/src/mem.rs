@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_keeps_what_it_read_when_the_page_is_written_again() {
+    fn a_reader_keeps_its_data_when_the_page_is_written_again() {
         let volume = MemVolume::new(Geometry::with_blocks(64));
         write(&volume, 0, 1, 4096);
         let before = now(volume.read(Extent { lba: Lba(0), blocks: 8 })).expect("read");
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discard_zeroes_and_gives_memory_back() {
+    fn a_discard_zeroes_and_frees_memory() {
         let volume = MemVolume::new(Geometry::with_blocks(64));
         write(&volume, 0, 1, 3 * 4096);
         now(volume.discard(Extent { lba: Lba(7), blocks: 10 })).expect("discarded");

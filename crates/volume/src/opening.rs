@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_does_not_hold_up_its_opener() {
+    fn opening_a_pipe_does_not_block() {
         let folder = folder(0o700);
         let pipe = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).expect("made");

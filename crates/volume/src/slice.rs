@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn no_slice_reaches_beyond_its_lower_volume() {
+    fn no_slice_extends_beyond_its_lower_volume() {
         let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
         for (start, blocks) in [(0, 0), (0, 101), (100, 1), (u64::MAX, 2)] {
             assert!(SliceVolume::new(Arc::clone(&lower), Lba(start), blocks).is_err());

@@ -66,7 +66,7 @@ fn fill(volume: &FileVolume, lba: u64, byte: u8, bytes: usize) {
 }
 
 #[test]
-fn a_new_file_is_sparse_and_keeps_what_is_written() {
+fn a_new_file_is_sparse_and_keeps_written_data() {
     let place = Place::new();
     let volume = place.open();
     assert_eq!(volume.geometry().bytes(), 4 * MIB);
@@ -81,7 +81,7 @@ fn a_new_file_is_sparse_and_keeps_what_is_written() {
 }
 
 #[test]
-fn a_discard_gives_space_back() {
+fn a_discard_frees_space() {
     for engine in engines() {
         for direct in [false, true] {
             let place = Place::new();
@@ -134,7 +134,7 @@ fn the_file_has_one_writer_or_several_readers() {
 }
 
 #[test]
-fn a_volume_is_free_as_soon_as_it_is_dropped_with_writes_under_way() {
+fn a_file_is_unlocked_as_soon_as_its_volume_is_dropped_with_writes_in_flight() {
     for engine in engines() {
         let place = Place::new();
         let options = FileVolumeOptions { engine, direct: true, ..place.options() };
