@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ordered_task_waits_for_all_before_it_and_holds_up_all_after_it() {
+    fn an_ordered_task_waits_for_all_earlier_tasks_and_blocks_all_later_ones() {
         let order = TaskOrder::default();
         let mut context = Context::from_waker(Waker::noop());
         let before = order.turn_now(TaskAttribute::Simple).expect("no other task is there");

@@ -6,7 +6,7 @@ use crate::host::{Call, Host, geometry, pattern};
 
 /// FreeBSD's CTL read beyond its table for service actions that it did not have.
 #[test]
-fn cve_2024_42416_every_service_action_may_be_asked_for() {
+fn cve_2024_42416_every_service_action_may_be_queried() {
     let host = Host::new(geometry());
     let ask = |options: u8, opcode: u8, action: u16, length: u32| {
         let [high, low] = action.to_be_bytes();

@@ -183,7 +183,7 @@ async fn a_dropped_copy_ends_with_a_result_and_other_commands_run_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_ends_when_one_of_its_units_is_taken_away_and_does_not_keep_it() {
+async fn a_copy_ends_when_one_of_its_units_is_removed_and_does_not_keep_it_alive() {
     let party = Arc::new(Party::default());
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
     let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_secs(1)));
@@ -205,7 +205,7 @@ async fn a_copy_ends_when_one_of_its_units_is_taken_away_and_does_not_keep_it() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_copy_has_ended_when_the_abort_has_and_only_its_own_nexus_aborts_it() {
+async fn a_copy_abort_ends_after_its_copy_and_only_the_nexus_of_the_copy_may_abort_it() {
     let party = Arc::new(Party::default());
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
     let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_secs(1)));

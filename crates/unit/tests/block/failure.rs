@@ -131,7 +131,7 @@ fn admission_asks_the_volume_for_the_announced_bytes() {
 
 /// A command that is done in pieces needs room in the log for one piece only.
 #[test]
-fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
+fn admission_asks_the_volume_for_one_piece_of_a_command_done_in_pieces() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));
     assert!(host.unit.admit(&host.nexus, &write_same(5000).encode(), 512).is_ok());
     let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(0, 5000) };

@@ -97,7 +97,7 @@ fn a_volume_without_a_write_cache_has_none_to_turn_on() {
 }
 
 #[test]
-fn software_write_protect_refuses_writes_until_it_is_taken_away() {
+fn software_write_protect_refuses_writes_until_it_is_cleared() {
     let host = Host::new(geometry());
     assert!(control(&host, PageControl::Changeable).write_protect);
     set(&host, protected(true, false), false);
@@ -110,7 +110,7 @@ fn software_write_protect_refuses_writes_until_it_is_taken_away() {
 }
 
 #[test]
-fn sense_data_in_descriptor_format_when_asked_for() {
+fn sense_data_has_descriptor_format_on_request() {
     let host = Host::new(geometry());
     let beyond = Command::read(1 << 40, 1).encode();
     assert!(!host.send(&beyond, &[]).sense.unwrap().descriptor_format);

@@ -82,7 +82,7 @@ fn an_ordered_task_waits_and_those_after_it_wait_for_it() {
 }
 
 #[test]
-fn a_waiting_ordered_task_that_is_aborted_lets_the_rest_go_on() {
+fn a_waiting_ordered_task_that_is_aborted_unblocks_later_tasks() {
     let host = host_that_hangs_at_7();
     let mut hanging = start(&host, &Command::write(7, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut hanging), None);
@@ -162,7 +162,7 @@ fn writes_of_an_owner_after_its_flush_wait_for_the_end_of_the_flush() {
 
 /// The flush waits behind an ordered command. A write that arrives after the flush must not be performed before it.
 #[test]
-fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
+fn a_flush_that_waits_for_its_turn_is_performed_before_later_writes() {
     let extent = Extent { lba: Lba(7), blocks: 1 };
     let host = owner(Some(FaultRule::always(On::Any, Symptom::Hangs).at(extent)));
     let mut hanging = start(&host, &Command::write(7, 1, false), TaskAttribute::Simple);

@@ -139,7 +139,7 @@ fn write_same_fills_the_blocks() {
 }
 
 #[test]
-fn a_long_write_same_goes_in_pieces() {
+fn a_long_write_same_is_written_in_pieces() {
     let host = Host::new(Geometry::with_blocks(10_000));
     host.good(&write_same(Form::Ten, 0, 5000), &[7; BLOCK]);
     let piece = |lba, blocks| Call::Write(lba, blocks * BLOCK, Durability::Volatile);

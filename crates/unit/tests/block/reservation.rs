@@ -295,7 +295,7 @@ fn held_as(host: &Host, nexus: &Nexus) -> Option<(u64, u8)> {
 }
 
 #[test]
-fn full_status_tells_ports_and_holder() {
+fn full_status_reports_ports_and_holder() {
     let (host, [_, two, _]) = three();
     assert_eq!(act(&host, &two, Reserve(WriteExclusive), 2, 0), Ok(()));
     let bytes = read(&host, ReserveReport::FullStatus);
@@ -403,7 +403,7 @@ fn lists_of_a_wrong_length_change_nothing() {
 /// The data of a solicited write arrives a round trip or more after its admission. If another initiator
 /// preempts in between, no write that was admitted before may be done.
 #[test]
-fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come() {
+fn a_write_admitted_before_a_preempt_is_refused_when_its_data_arrives() {
     let (host, [one, two, _]) = three();
     assert_eq!(act(&host, &one, Reserve(WriteExclusive), 1, 0), Ok(()));
     let before = host.good(&Command::read(0, 8), &[]);
@@ -522,7 +522,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
 const SANITIZE: u8 = 0x48;
 
 #[test]
-fn every_command_conflicts_as_the_standards_say() {
+fn every_command_conflicts_with_reservations_as_the_standards_require() {
     for operation in OPERATIONS.iter().filter(|o| o.opcode != 0x5f) {
         let has = |row: &&(u8, Option<u16>, u8, &str)| {
             (row.0, row.1) == (operation.opcode, operation.service_action)

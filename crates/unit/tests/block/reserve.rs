@@ -101,7 +101,7 @@ fn both_kinds_of_reservation_do_not_mix() {
 }
 
 #[test]
-fn extents_and_third_parties_are_refused() {
+fn reservations_of_extents_and_third_parties_are_refused() {
     let host = Host::new(geometry());
     for cdb in [[0x16, 1, 0, 0, 0, 0], [0x16, 0x10, 0, 0, 0, 0], [0x17, 0x12, 0, 0, 0, 0]] {
         assert_eq!(host.fails_cdb(&cdb, &[]), Sense::INVALID_FIELD_IN_CDB);

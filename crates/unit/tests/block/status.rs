@@ -30,7 +30,7 @@ fn written_blocks_are_mapped_and_unmapped_blocks_are_not() {
 }
 
 #[test]
-fn beyond_the_end_there_is_no_status() {
+fn lba_status_beyond_the_end_is_refused() {
     let host = Host::new(geometry());
     for lba in [1023, u64::MAX] {
         let command = BlockCommand::GetLbaStatus { lba, allocation_length: 256 };

@@ -125,7 +125,7 @@ fn more_than_the_maximum_transfer_is_refused() {
 }
 
 #[test]
-fn fua_reaches_stable_storage() {
+fn a_fua_write_is_stable() {
     let host = Host::new(geometry());
     host.good(&Command::write(0, 1, true), &pattern(0, 1));
     host.good(&BlockCommand::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
@@ -149,7 +149,7 @@ fn dpo_changes_nothing() {
 }
 
 #[test]
-fn synchronize_cache_flushes_whatever_it_names() {
+fn synchronize_cache_flushes_the_whole_volume_for_any_range() {
     let host = Host::new(geometry());
     host.good(&Command::synchronize_cache(), &[]);
     let some =

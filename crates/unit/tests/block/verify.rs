@@ -61,7 +61,7 @@ fn one_block_is_compared_with_all() {
 }
 
 #[test]
-fn a_long_verify_goes_in_pieces() {
+fn a_long_verify_is_done_in_pieces() {
     let host = Host::new(Geometry::with_blocks(10_000));
     host.good(&Command::write(4100, 1, false), &[1; BLOCK]);
     host.asked();
