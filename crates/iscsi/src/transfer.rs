@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn immediate_unsolicited_and_solicited_data_come_together_in_order() {
+    fn immediate_unsolicited_and_solicited_data_are_joined_in_order() {
         let mut gather = DataOutGather::new(3000, vec![9; 100].into(), Some(500));
         assert_eq!(gather.to_solicit(), 2500);
         assert_eq!(burst(&mut gather, 1, 8), None, "unsolicited data has not ended");

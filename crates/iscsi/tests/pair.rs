@@ -111,7 +111,7 @@ fn a_closed_window_holds_commands_back() {
 }
 
 #[test]
-fn a_command_beyond_the_queue_depth_comes_back() {
+fn a_command_beyond_the_queue_depth_is_returned_to_the_caller() {
     let mut pair = Pair::new(Scenario { depth: 2, ..Scenario::default() }, DELAY);
     pair.submit(Op::Read { seed: 0, length: 512 });
     pair.submit(Op::Read { seed: 1, length: 512 });
@@ -142,7 +142,7 @@ fn pings_of_the_target_are_answered() {
 }
 
 #[test]
-fn a_dead_link_is_noticed_in_ten_seconds() {
+fn a_dead_link_is_detected_in_ten_seconds() {
     let mut pair = Pair::new(Scenario::default(), DELAY);
     let begun = pair.now();
     pair.cut_down_after(0);
@@ -209,7 +209,7 @@ fn a_logout_is_answered() {
 }
 
 #[test]
-fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
+fn a_target_that_requests_a_logout_gets_it_after_the_commands() {
     let mut pair = Pair::new(Scenario::default(), DELAY);
     pair.hold_answers = true;
     pair.submit(Op::Read { seed: 1, length: 512 });
@@ -231,7 +231,7 @@ fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
 }
 
 #[test]
-fn a_target_that_asks_for_a_logout_does_not_wait_for_ever() {
+fn a_logout_requested_by_the_target_is_not_delayed_for_ever() {
     let mut pair = Pair::new(Scenario::default(), DELAY);
     pair.hold_answers = true;
     pair.submit(Op::Read { seed: 1, length: 512 });

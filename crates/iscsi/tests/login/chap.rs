@@ -241,7 +241,7 @@ fn a_chap_response_is_read_in_both_notations() {
 
 /// iPXE sets T in each request, which LIO once refused (iPXE pull request 1444).
 #[test]
-fn ipxe_asks_for_the_next_stage_at_every_step() {
+fn ipxe_requests_the_next_stage_at_every_step() {
     let mut login = Guarded::new().login();
     let ask = |pairs: &[&str]| request(Security, Some(Operational), pairs);
     let first = [&NAMES[..], &["SessionType=Normal", "AuthMethod=CHAP"]].concat();

@@ -343,7 +343,7 @@ fn the_header_stays_the_same_through_a_login() {
 }
 
 #[test]
-fn another_version_is_refused_and_ours_named() {
+fn another_version_is_refused_and_the_supported_one_named() {
     let request = LoginRequest {
         version_max: 3,
         version_min: 1,

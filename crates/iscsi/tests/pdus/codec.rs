@@ -270,7 +270,7 @@ fn a_wrong_header_digest_ends_the_stream() {
 }
 
 #[test]
-fn a_wrong_data_digest_marks_the_frame_and_the_stream_goes_on() {
+fn a_wrong_data_digest_marks_the_frame_and_the_stream_continues() {
     for length in [5, 4096, 100_000] {
         for at in [52, 52 + length - 1, 52 + length] {
             let mut bytes = wire(&[], &pattern(length), BOTH);
@@ -286,7 +286,7 @@ fn a_wrong_data_digest_marks_the_frame_and_the_stream_goes_on() {
 }
 
 #[test]
-fn lengths_beyond_the_limit_end_the_stream_before_any_memory_is_taken() {
+fn lengths_beyond_the_limit_end_the_stream_before_memory_is_allocated() {
     let mut decoder = Decoder::new(16 * 1024, 8192);
     let mut bytes = wire(&[], &[], Digests::default());
     bytes[5..8].copy_from_slice(&[0xff; 3]);
@@ -300,7 +300,7 @@ fn lengths_beyond_the_limit_end_the_stream_before_any_memory_is_taken() {
 }
 
 #[test]
-fn a_segment_of_exactly_the_limit_is_taken() {
+fn a_segment_of_exactly_the_limit_is_accepted() {
     let data = pattern(8192);
     let frames =
         decode(&mut Decoder::new(16 * 1024, 8192), &wire(&[], &data, Digests::default()), &[999])
@@ -323,7 +323,7 @@ fn adjacent_headers_are_one_slice() {
 }
 
 #[test]
-fn output_that_never_drains_does_not_keep_what_was_written() {
+fn output_that_never_drains_does_not_keep_written_bytes() {
     let mut output = PduOutput::default();
     output.push(nop(0, 0), BOTH);
     for itt in 0..100_000 {

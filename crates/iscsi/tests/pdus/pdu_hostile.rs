@@ -15,7 +15,7 @@ const OPCODES: [u8; 18] = [
 proptest! {
     /// Every header that parses has one meaning: its own encoding parses to the same PDU.
     #[test]
-    fn no_bytes_make_it_panic(
+    fn no_bytes_make_the_parser_panic(
         mut bhs in prop::collection::vec(any::<u8>(), 48),
         opcode in select(OPCODES.to_vec()),
         ahs in prop_oneof![Just(vec![]), prop::collection::vec(any::<u8>(), 0..32)],

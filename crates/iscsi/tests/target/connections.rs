@@ -101,7 +101,7 @@ fn commands_run_in_order_over_all_connections_and_are_answered_on_their_own() {
 }
 
 #[test]
-fn each_connection_counts_its_statuses_for_itself() {
+fn each_connection_numbers_its_own_statuses() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     for (itt, cid) in [(1, CID), (2, other), (3, CID), (4, other)] {
@@ -142,7 +142,7 @@ fn early_data_beyond_the_first_burst_is_not_kept() {
 }
 
 #[test]
-fn data_of_a_write_comes_on_its_own_connection_only() {
+fn data_of_a_write_is_accepted_on_its_own_connection_only() {
     let mut rig = Rig::new(TWO);
     let other = rig.join(8);
     let write = rig.write(1, 2000, 1000, false);

@@ -14,7 +14,7 @@ fn good() -> TargetCommandOutcome {
 }
 
 #[test]
-fn commands_run_in_their_order_whatever_order_they_come_in() {
+fn commands_run_in_cmd_sn_order_in_whatever_order_they_arrive() {
     let mut rig = Rig::new("");
     let commands: Vec<_> = (0..4).map(|itt| rig.read(itt, 0)).collect();
     for at in [2, 1, 3] {

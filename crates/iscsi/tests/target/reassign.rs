@@ -297,7 +297,7 @@ fn a_session_without_connections_ends_after_its_time_to_retain() {
 }
 
 #[test]
-fn the_only_connection_comes_back_and_takes_its_tasks_over() {
+fn the_only_connection_is_restored_and_its_tasks_are_reassigned() {
     let mut rig = Rig::new(TWO);
     let command = rig.read(1, 0);
     rig.deliver(command);

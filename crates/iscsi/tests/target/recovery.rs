@@ -115,7 +115,7 @@ fn with_window_of(pdu: &Pdu, other: &Pdu) -> Pdu {
 }
 
 #[test]
-fn a_data_acknowledgment_is_asked_for_at_the_ends_of_bursts_and_counts() {
+fn a_data_acknowledgment_is_requested_at_the_ends_of_bursts_and_checked() {
     let mut rig = Rig::new(ONE);
     let sent = answered_read(&mut rig, 1, 2500);
     let asked: Vec<_> = data_ins(&sent).iter().map(|data_in| data_in.acknowledge).collect();
@@ -206,7 +206,7 @@ fn data_beyond_the_room_of_the_initiator_is_not_kept() {
 }
 
 #[test]
-fn echoes_count_against_what_is_kept() {
+fn echoed_ping_data_counts_towards_the_retained_bytes() {
     let settings = Settings { retained_bytes: 1000, ..Settings::default() };
     let mut rig = Rig::with(ONE, settings);
     for itt in 0..3 {
@@ -231,7 +231,7 @@ fn a_session_that_never_acknowledges_is_ended() {
 }
 
 #[test]
-fn an_unacknowledged_status_is_asked_for() {
+fn an_acknowledgment_of_an_old_status_is_requested_with_a_ping() {
     let mut rig = Rig::new(ONE);
     answered_read(&mut rig, 1, 0);
     rig.pass(Duration::from_secs(3)).unwrap();
@@ -281,7 +281,7 @@ fn finish_write(rig: &mut Rig, mut r2t: iscsi::pdu::ReadyToTransfer) {
 }
 
 #[test]
-fn lost_data_out_is_asked_for_again() {
+fn lost_data_out_is_requested_again() {
     let (mut rig, first) = write_of_two_bursts();
     let pdus = burst(&first, 256);
     assert!(rig.send(pdus[0].clone()).is_empty());

@@ -75,7 +75,7 @@ fn a_long_text_response_is_sent_in_parts() {
 }
 
 #[test]
-fn a_normal_session_asks_for_its_own_target_or_by_name() {
+fn a_normal_session_may_query_only_its_own_target() {
     let mut rig = Rig::new("");
     let request = rig.text(1, "SendTargets=\n");
     rig.send(Pdu::TextRequest(request));

@@ -345,7 +345,7 @@ fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
 /// A regression test: 64 KiB in 15 s counted as progress, however much memory a write held. Four
 /// sessions with one write of 32 MiB each occupied the pool for two hours.
 #[test]
-fn data_comes_within_a_minute_while_others_lack_room() {
+fn write_data_must_arrive_within_a_minute_while_other_sessions_lack_room() {
     let trickle = |rig: &mut Rig, is_contended: bool| {
         let write = rig.write(1, 64 * FIRST as u32, 0, true);
         rig.send(Pdu::ScsiCommand(write));

@@ -108,7 +108,7 @@ fn a_write_of_zero_bytes_is_delivered_at_once() {
 }
 
 #[test]
-fn residuals_of_writes_say_what_the_command_took() {
+fn residuals_of_writes_report_the_bytes_that_the_command_used() {
     for (took, residual) in [
         (Some(4096), Residual::None),
         (Some(512), Residual::Underflow(3584)),
@@ -154,7 +154,7 @@ fn unsolicited_data_against_the_agreement_fails_the_command() {
 }
 
 #[test]
-fn data_with_a_read_fails_it() {
+fn write_data_sent_with_a_read_fails_the_command() {
     let mut rig = Rig::new("");
     let mut command = rig.read(1, 512);
     command.data = pattern(0, 100);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgment_waits_for_what_is_missing() {
+    fn a_data_acknowledgment_waits_for_missing_pdus() {
         let mut gather = DataInGather::new(3);
         gather.take(data_in(1, 1, b"b"), true).unwrap();
         gather.request_acknowledgment(Ttt(7), scsi::Lun(0));
