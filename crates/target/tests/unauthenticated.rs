@@ -123,7 +123,7 @@ fn roomy() -> Settings {
 }
 
 #[tokio::test]
-async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
+async fn a_connection_before_its_login_holds_at_most_64_kib() {
     let _alone = ALONE.lock().await;
     let (_server, address) = server(roomy(), memory()).await;
     all_was_read(address).await;

@@ -43,7 +43,7 @@ async fn a_connection_that_does_not_log_in_is_closed_and_counted() {
 }
 
 #[tokio::test]
-async fn connections_before_login_are_limited_and_those_after_it_do_not_count() {
+async fn connections_before_login_are_limited_and_logged_in_ones_are_not_counted() {
     let settings = Settings { max_logins: 2, ..Settings::default() };
     let (server, address) = server(settings, memory()).await;
     let mut inside = Client::log_in(address, 1).await;

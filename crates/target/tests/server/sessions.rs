@@ -26,7 +26,7 @@ async fn task_result(client: &mut Client) -> TaskFunctionResult {
 }
 
 #[tokio::test]
-async fn a_new_session_of_the_same_name_replaces_the_old_and_what_it_had_in_progress() {
+async fn a_new_session_of_the_same_name_replaces_the_old_one_and_aborts_its_commands() {
     let unit = Arc::new(Stalling::default());
     let (server, address) = server(Settings::default(), unit.clone()).await;
     let mut old = Client::log_in(address, 1).await;
@@ -44,7 +44,7 @@ async fn a_new_session_of_the_same_name_replaces_the_old_and_what_it_had_in_prog
 }
 
 #[tokio::test]
-async fn aborting_a_task_drops_what_the_unit_does_for_it() {
+async fn aborting_a_task_cancels_its_work_in_the_unit() {
     let unit = Arc::new(Stalling::default());
     let (_server, address) = server(Settings::default(), unit.clone()).await;
     let mut client = Client::log_in(address, 1).await;
@@ -59,7 +59,7 @@ async fn aborting_a_task_drops_what_the_unit_does_for_it() {
 }
 
 #[tokio::test]
-async fn a_unit_reset_reaches_the_tasks_of_other_sessions_before_it_is_answered() {
+async fn a_unit_reset_aborts_tasks_of_other_sessions_before_it_is_answered() {
     for (function, told) in [
         (TaskFunction::LogicalUnitReset, TaskManagement::LogicalUnitReset),
         (TaskFunction::ClearTaskSet, TaskManagement::ClearTaskSet),
