@@ -78,20 +78,20 @@ impl Drop for HeldSlots {
 
 impl CacheCore {
     /// Writes sectors directly to the lower volume. The data is stable there when this returns.
-    pub async fn write_past(self: &Arc<Self>, sector: u64, data: Data) -> Result<(), Error> {
+    pub async fn write_bypassing(self: &Arc<Self>, sector: u64, data: Data) -> Result<(), Error> {
         self.counters.traffic.bypassed.add(1);
         let sectors = (data.len() / SECTOR_BYTES) as u64;
         let first = sector / u64::from(SECTORS);
         let end = (sector + sectors).div_ceil(u64::from(SECTORS));
-        self.change_past(first, end, BypassChange::Write { sector, data }).await
+        self.change_bypassing(first, end, BypassChange::Write { sector, data }).await
     }
 
     /// Discards whole slots of the lower volume directly. The discard is stable when this returns.
-    pub async fn discard_past(self: &Arc<Self>, first: u64, end: u64) -> Result<(), Error> {
-        self.change_past(first, end, BypassChange::Discard).await
+    pub async fn discard_bypassing(self: &Arc<Self>, first: u64, end: u64) -> Result<(), Error> {
+        self.change_bypassing(first, end, BypassChange::Discard).await
     }
 
-    async fn change_past(
+    async fn change_bypassing(
         self: &Arc<Self>,
         first: u64,
         end: u64,
@@ -453,7 +453,7 @@ mod tests {
             cache.write(Lba(0), data.clone(), Durability::Volatile).await.expect("in the log");
             lower.write(Lba(0), data, Durability::Stable).await.expect("an older version");
             faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(error)));
-            let discarded = cache.shared().discard_past(0, 1).await;
+            let discarded = cache.shared().discard_bypassing(0, 1).await;
             assert!(matches!(discarded, Err(Error::Unreachable(_))), "{discarded:?}");
             let left = lower.read(Extent { lba: Lba(0), blocks: 8 }).await.expect("read");
             assert_eq!(left, Data::zeros(SLOT_BYTES), "it was done");

@@ -455,10 +455,10 @@ fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
     let mut state = shared.state.lock();
     let is_held = state.destage.is_stopping || state.destage.orders.hold().is_some();
     // While the log disk fails, calls of hosts bypass the log, and wait until no round is running.
-    let goes_past =
+    let has_bypassing_calls =
         !state.slot_locks.is_empty() || shared.lower.waits_for_turn.load(Ordering::SeqCst) > 0;
     let is_whole = state.destage.round.as_ref().is_some_and(|round| round.corrupt.is_empty());
-    if most == 0 || is_held || goes_past || !is_whole || state.log_error().is_some() {
+    if most == 0 || is_held || has_bypassing_calls || !is_whole || state.log_error().is_some() {
         return None;
     }
     join_short(shared, &mut state, cut);

@@ -72,22 +72,22 @@ impl DiscardPlan {
         let short = bytes <= u64::from(core.settings.discard_log_bytes);
         let logged = (short || (core.is_strict() && !core.mutation.is(Mutant::DiscardOvertakes)))
             && core.write_zeros(first, end, durability, &mut self.begun).await?;
-        if logged { Ok(()) } else { self.discard_past(core).await }
+        if logged { Ok(()) } else { self.discard_bypassing(core).await }
     }
 
     /// Discards the slots in the lower volume directly. A discard that has changed something is repeated
     /// while it fails with an error that may pass.
-    pub async fn discard_past(self, core: &Arc<CacheCore>) -> Result<(), Error> {
+    pub async fn discard_bypassing(self, core: &Arc<CacheCore>) -> Result<(), Error> {
         let Self { slots: (first, end), begun, .. } = self;
         if first >= end {
             return Ok(());
         }
         let started = Instant::now();
         loop {
-            match core.discard_past(first, end).await {
+            match core.discard_bypassing(first, end).await {
                 Err(error) if begun && may_pass(&error) && started.elapsed() < BETWEEN_STEPS => {
                     tracing::trace!(%error, "a discard that is partly done waits");
-                    sleep(PAST_AGAIN).await;
+                    sleep(BYPASS_AGAIN).await;
                 }
                 discarded => {
                     return discarded.map_err(|error| if begun { stalled(error) } else { error });
@@ -98,4 +98,4 @@ impl DiscardPlan {
 }
 
 /// The pause between two attempts of a discard that bypasses the log and must be finished.
-const PAST_AGAIN: Duration = Duration::from_secs(1);
+const BYPASS_AGAIN: Duration = Duration::from_secs(1);

@@ -36,7 +36,7 @@ pub(super) fn rules_around(settings: &Settings) -> ModeRules {
 }
 
 pub(super) async fn write(core: &Arc<CacheCore>, write: HostWrite) -> Result<(), Error> {
-    core.write_past(write.sector, write.data).await
+    core.write_bypassing(write.sector, write.data).await
 }
 
 pub(super) fn begin_flush(core: &Arc<CacheCore>) -> Result<bool, Error> {
@@ -54,7 +54,7 @@ pub(super) async fn discard(core: &Arc<CacheCore>, sector: u64, sectors: u64) ->
     while let Some(edge) = plan.next_edge(Durability::Stable) {
         plan.edge_written(write(core, edge).await)?;
     }
-    plan.discard_past(core).await
+    plan.discard_bypassing(core).await
 }
 
 pub(super) fn admit(core: &Arc<CacheCore>) -> Result<(), Error> {

@@ -100,7 +100,9 @@ impl CacheCore {
         let slots = (end - first) as usize;
         let wanted = WantedRoom { slots, bytes: data.len(), is_zeros: false, has_begun };
         match self.way(wanted).await? {
-            WritePath::Past => self.write_past(sector, data).await.map(|()| PlacedWrite::Bypassed),
+            WritePath::Bypass => {
+                self.write_bypassing(sector, data).await.map(|()| PlacedWrite::Bypassed)
+            }
             WritePath::Log(reservation) => {
                 self.place_all(sector, data, reservation).await.map(PlacedWrite::Queued)
             }
@@ -382,7 +384,7 @@ impl CacheCore {
                     *begun = true;
                     last = self.place_zeros(slot, slots, reservation).await?;
                 }
-                Ok(WritePath::Past) => return Ok(false),
+                Ok(WritePath::Bypass) => return Ok(false),
                 Err(error) => return Err(if *begun { stalled(error) } else { error }),
             }
             slot += slots as u64;

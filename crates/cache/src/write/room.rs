@@ -21,7 +21,7 @@ pub(crate) enum WritePath<'a> {
     /// The write goes through the log, which keeps the reserved room for it.
     Log(LogReservation<'a>),
     /// The write bypasses the log and goes directly to the lower volume.
-    Past,
+    Bypass,
 }
 
 /// The room that a call asks for.
@@ -50,7 +50,7 @@ pub(crate) struct LogReservation<'a> {
 /// The answer to a call that asks for room.
 enum RoomAnswer {
     Room,
-    Past,
+    Bypass,
     /// The log takes no writes because of a resize or a rollback, which ends within seconds.
     Soon(&'static str),
     /// The log has no room, for this reason.
@@ -70,7 +70,7 @@ impl CacheCore {
                 RoomAnswer::Room => {
                     return Ok(WritePath::Log(self.reserve(&mut state, wanted.slots)));
                 }
-                RoomAnswer::Past => return Ok(WritePath::Past),
+                RoomAnswer::Bypass => return Ok(WritePath::Bypass),
                 RoomAnswer::Nothing(why) if !self.may_hold(&state, wanted) => {
                     return Err(self.refuse(Error::Busy(why)));
                 }
@@ -89,7 +89,7 @@ impl CacheCore {
                     RoomAnswer::Room => {
                         return Ok(WritePath::Log(self.reserve(&mut state, wanted.slots)));
                     }
-                    RoomAnswer::Past => return Ok(WritePath::Past),
+                    RoomAnswer::Bypass => return Ok(WritePath::Bypass),
                     RoomAnswer::Soon(why) | RoomAnswer::Nothing(why) if wanted.has_begun => {
                         (why, BETWEEN_STEPS)
                     }
@@ -150,7 +150,7 @@ impl CacheCore {
             return Ok(RoomAnswer::Soon("the log is being resized"));
         }
         if state.log_error().is_some() {
-            return Ok(RoomAnswer::Past);
+            return Ok(RoomAnswer::Bypass);
         }
         let cost = self.cost(state, wanted.slots);
         let most = state.log.ring.most_room().saturating_sub(state.log.ring.reserve()) as usize;
@@ -168,7 +168,7 @@ impl CacheCore {
             // for room here.
             return Ok(match self.is_away(state) && !is_too_long {
                 true => RoomAnswer::Nothing("the log is full and the far volume does not answer"),
-                false => RoomAnswer::Past,
+                false => RoomAnswer::Bypass,
             });
         }
         self.ask_for_round(state)

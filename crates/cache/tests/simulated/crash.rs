@@ -210,7 +210,7 @@ fn every_omitted_sync_is_detected() {
         (Mutation::LowerNotFlushed, 1),
         (Mutation::RoundNotFlushed, 2),
         (Mutation::DiscardNotFlushed, 1),
-        (Mutation::PastNotStable, 1),
+        (Mutation::BypassNotStable, 1),
         (Mutation::NvramForgets, 3),
         (Mutation::Cache(Mutant::RoundIgnoresClaims), 3),
         (Mutation::Cache(Mutant::BypassDoesNotWait), 5),

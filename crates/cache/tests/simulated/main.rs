@@ -12,7 +12,7 @@ mod ahead;
 mod orders;
 mod pace;
 mod counter;
-mod past;
+mod prefix;
 mod log_errors;
 mod log_mirror;
 mod nvram;

@@ -278,7 +278,7 @@ impl Site {
                 let all = nodes.iter().flat_map(|node| node.stable.lock().clone());
                 let all: Vec<u8> = all.collect();
                 world.looks.fetch_add(1, Ordering::Relaxed);
-                if let Err(fault) = world.model.lock().check_past(&all, 0, &|_| false) {
+                if let Err(fault) = world.model.lock().check_prefix(&all, 0, &|_| false) {
                     world.report(format!("together they hold no consistent prefix: {fault}"));
                 }
             };
@@ -306,13 +306,16 @@ impl Site {
         let model = world.model.lock();
         if self.trial.atomic {
             for ((first, _), bytes) in self.trial.parts().into_iter().zip(&remains.nodes) {
-                let past = model.check_past_from(first, bytes, 0, &|_| false);
-                past.map_err(|fault| format!("a node alone holds no consistent prefix: {fault}"))?;
+                let checked = model.check_prefix_from(first, bytes, 0, &|_| false);
+                checked
+                    .map_err(|fault| format!("a node alone holds no consistent prefix: {fault}"))?;
             }
         }
         if self.nodes.iter().all(|node| node.is_quiet()) {
-            let past = model.check_past(&remains.nodes.concat(), 0, &|_| false);
-            past.map_err(|fault| format!("the nodes together hold no consistent prefix: {fault}"))?;
+            let checked = model.check_prefix(&remains.nodes.concat(), 0, &|_| false);
+            checked.map_err(|fault| {
+                format!("the nodes together hold no consistent prefix: {fault}")
+            })?;
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ pub enum Mutation {
     /// A discard that bypassed the log is not flushed.
     DiscardNotFlushed,
     /// A write that bypassed the log is acknowledged before it is stable.
-    PastNotStable,
+    BypassNotStable,
     /// The NVRAM loses its content.
     NvramForgets,
     /// The cache itself has a fault.
@@ -475,7 +475,7 @@ impl Volume for Remote {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         Io::new(async move {
             self.travel().await?;
-            let synced = self.mutation != Mutation::PastNotStable;
+            let synced = self.mutation != Mutation::BypassNotStable;
             let durability = if synced { durability } else { Durability::Volatile };
             self.disk.write(lba, copied(&data), durability).await?;
             self.travel().await

@@ -122,17 +122,17 @@ impl Model {
     /// that every sector holds its newest write that was acknowledged before the moment, or one that
     /// was in progress then, and nothing submitted after it. A write for which `overtaken` returns
     /// true may be there earlier.
-    pub fn check_past(
+    pub fn check_prefix(
         &self,
         bytes: &[u8],
         least: u64,
         overtaken: &dyn Fn(&Write) -> bool,
     ) -> Result<(), String> {
-        self.check_past_from(0, bytes, least, overtaken)
+        self.check_prefix_from(0, bytes, least, overtaken)
     }
 
     /// Checks the same for the sectors from `first` on, whatever the others hold.
-    pub fn check_past_from(
+    pub fn check_prefix_from(
         &self,
         first: usize,
         bytes: &[u8],
@@ -161,8 +161,8 @@ impl Model {
                     Some(_) => {}
                     None => {
                         return Err(format!(
-                            "no consistent prefix: sector {sector} holds {value} of {spans:?}, but \
-                             sector {mover:?} is of {moment} or later"
+                            "no consistent prefix: sector {sector} holds {value}, valid in {spans:?}, \
+                             but sector {mover:?} is of {moment} or later"
                         ));
                     }
                 }

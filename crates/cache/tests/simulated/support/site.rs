@@ -66,9 +66,9 @@ pub struct Trial {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Promise {
     /// The node holds a consistent prefix.
-    Past,
+    Prefix,
     /// The node holds a consistent prefix, except that writes which bypassed a failing log disk may be there early.
-    PastButThrough,
+    PrefixExceptThrough,
     /// The node holds all writes before the last drain.
     Drained,
 }
@@ -89,8 +89,8 @@ impl Trial {
             && script.settings.report != WriteMode::Around;
         let promise = match script.settings.order {
             DestageOrder::Relaxed => Promise::Drained,
-            DestageOrder::Strict if writes_through => Promise::PastButThrough,
-            DestageOrder::Strict => Promise::Past,
+            DestageOrder::Strict if writes_through => Promise::PrefixExceptThrough,
+            DestageOrder::Strict => Promise::Prefix,
         };
         script.steps += 10;
         let segment_slots = [1, 2, 4, 8][rng.below(4) as usize];
@@ -321,7 +321,7 @@ impl Site {
                 seen = read_flushed(&self.trial.script, &node) => seen,
                 () = power_off(&hardware) => continue,
             };
-            let checked = seen.and_then(|bytes| self.check_past_from(least, world, &bytes));
+            let checked = seen.and_then(|bytes| self.check_prefix_from(least, world, &bytes));
             if let Err(fault) = checked {
                 return world.report(format!("read beside the gateway: {fault}"));
             }
@@ -351,23 +351,23 @@ impl Site {
             Ok(all)
         };
         tokio::select! {
-            seen = seen => self.check_past(world, &seen?),
+            seen = seen => self.check_prefix(world, &seen?),
             () = power_off(&hardware) => Ok(()),
         }
     }
 
-    fn check_past(&self, world: &World, bytes: &[u8]) -> Result<(), String> {
-        self.check_past_from(world.drained.load(Ordering::Relaxed), world, bytes)
+    fn check_prefix(&self, world: &World, bytes: &[u8]) -> Result<(), String> {
+        self.check_prefix_from(world.drained.load(Ordering::Relaxed), world, bytes)
     }
 
     /// Checks that the image is a consistent prefix of a moment not before `least`.
-    fn check_past_from(&self, least: u64, world: &World, bytes: &[u8]) -> Result<(), String> {
+    fn check_prefix_from(&self, least: u64, world: &World, bytes: &[u8]) -> Result<(), String> {
         let model = world.model.lock();
         let through = self.through.lock();
         match self.trial.promise {
-            Promise::Past => model.check_past(bytes, least, &|_| false),
+            Promise::Prefix => model.check_prefix(bytes, least, &|_| false),
             // Discards cannot be told apart: they look the same with and without the log.
-            Promise::PastButThrough => model.check_past(bytes, least, &|write| {
+            Promise::PrefixExceptThrough => model.check_prefix(bytes, least, &|write| {
                 write.value == 0 || through.contains(&write.value)
             }),
             Promise::Drained => {
@@ -389,7 +389,7 @@ impl Site {
     /// Checks that the node alone holds a consistent prefix.
     pub fn check_node_alone(&self, node: Remains, world: &World) -> Result<Remains, String> {
         let (bytes, remains) = node_contents(&self.trial, node, self.seed + 11)?;
-        self.check_past(world, &bytes).map_err(|fault| format!("the node alone: {fault}"))?;
+        self.check_prefix(world, &bytes).map_err(|fault| format!("the node alone: {fault}"))?;
         Ok(remains)
     }
 

@@ -28,11 +28,11 @@ fn through_the_log(seed: u64) -> Script {
 }
 
 /// Runs a script and checks the lower volume after each round. Returns a violation.
-fn far_past(script: &Script) -> Option<String> {
+fn far_prefix_fault(script: &Script) -> Option<String> {
     let world = World::new(script);
     let (seen, bytes) = (Arc::clone(&world), script.geometry.bytes());
     let observer = move |image: &StableDiskImage| {
-        let checked = seen.model.lock().check_past(&image.read(0..bytes), 0, &|_| false);
+        let checked = seen.model.lock().check_prefix(&image.read(0..bytes), 0, &|_| false);
         if let Err(fault) = checked {
             seen.report(fault);
         }
@@ -47,7 +47,7 @@ fn far_past(script: &Script) -> Option<String> {
 #[test]
 fn after_each_round_the_lower_volume_holds_a_consistent_prefix() {
     for seed in 1..=SCRIPTS {
-        let fault = far_past(&through_the_log(seed));
+        let fault = far_prefix_fault(&through_the_log(seed));
         assert_eq!(fault, None, "seed {seed}");
     }
 }
@@ -57,7 +57,7 @@ fn writes_that_overtake_the_log_are_detected() {
     for mutant in [Mutant::DestageUnlogged, Mutant::DiscardOvertakes] {
         let mutation = Mutation::Cache(mutant);
         let noticed = (1..=SCRIPTS)
-            .any(|seed| far_past(&Script { mutation, ..through_the_log(seed) }).is_some());
+            .any(|seed| far_prefix_fault(&Script { mutation, ..through_the_log(seed) }).is_some());
         assert!(noticed, "{mutant:?}");
     }
 }
@@ -81,7 +81,7 @@ fn immediate(seed: u64) -> Script {
 
 /// Ends a script after this number of disk operations, erases its NVRAM, and checks the remaining
 /// content.
-fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
+fn check_prefix_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
     let hardware = script.hardware();
     hardware.power.fail_after(operations);
     let world = World::new(script);
@@ -99,7 +99,7 @@ fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
         // here.
         NvramSurvival::PowerLoss => 0,
     };
-    world.model.lock().check_past(&bytes, flushed, &|_| false)
+    world.model.lock().check_prefix(&bytes, flushed, &|_| false)
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn with_immediate_report_and_its_nvram_lost_the_log_holds_a_consistent_prefix() 
         run(&script, &hardware, &World::new(&script), seed);
         let (operations, _) = hardware.operations();
         for operation in (seed % 3..operations).step_by(3) {
-            let past = past_without_nvram(&script, operation);
-            assert_eq!(past, Ok(()), "seed {seed}, after {operation} operations");
+            let checked = check_prefix_without_nvram(&script, operation);
+            assert_eq!(checked, Ok(()), "seed {seed}, after {operation} operations");
         }
     }
 }
