@@ -10,7 +10,7 @@ use cache::{Cache, LogVolumeIdentity, Parts, Settings};
 use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Geometry, Lba, MemVolume, Stack, Volume};
 
-use crate::{GIGABIT, far_side::Wire};
+use crate::{GIGABIT, far_node::Wire};
 
 const BYTES: u64 = 256 << 20;
 const PIECE: u64 = 1 << 20;

@@ -5,14 +5,14 @@
 //! docs/results/distance.md; the other tests check the shape of the figures. `full_link` measures
 //! destage.
 
-mod far_side;
+mod far_node;
 mod full_link;
 mod host;
 
 use std::time::Duration;
 
 use cache::{Cache, DestageOrder, LogVolumeIdentity, Parts, Settings};
-use far_side::{Disks, Wire};
+use far_node::{Disks, Wire};
 use host::{Host, SET_BLOCKS, SET_BYTES};
 use std::sync::Arc;
 use volume::{Geometry, MemVolume, Stack};

@@ -58,7 +58,7 @@ async fn check(cache: &Cache) {
 }
 
 /// Flips bits of the data block of segment `number` in one leg.
-async fn rot(half: &Stack, number: u64) {
+async fn corrupt_segment(half: &Stack, number: u64) {
     let lba = Lba(LABELS + 2 + 2 * (number - 1) + 1);
     let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
     let bytes: Vec<u8> = read.into_bytes().iter().map(|byte| byte ^ 0x10).collect();
@@ -109,7 +109,7 @@ async fn a_corrupt_block_is_repaired_when_it_is_read() {
         write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
     }
     drop(cache);
-    rot(&halves.memory[0], 13).await;
+    corrupt_segment(&halves.memory[0], 13).await;
     let cache = gateway.open().await;
     check(&cache).await;
     assert_eq!(cache.statistics().log.mended, 1);
@@ -125,8 +125,8 @@ async fn segments_that_are_corrupt_on_one_leg_are_repaired_by_recovery() {
     let halves = halves().await;
     let (gateway, cache) = gateway(&halves).await;
     drop(cache);
-    rot(&halves.memory[0], 3).await;
-    rot(&halves.memory[0], 8).await;
+    corrupt_segment(&halves.memory[0], 3).await;
+    corrupt_segment(&halves.memory[0], 8).await;
     let cache = gateway.open().await;
     check(&cache).await;
     assert_eq!(halves.mirror.mended(), 2);
@@ -136,9 +136,9 @@ async fn segments_that_are_corrupt_on_one_leg_are_repaired_by_recovery() {
 async fn a_scrub_repairs_blocks_that_are_not_read_and_reports_lost_ones() {
     let halves = halves().await;
     let (gateway, cache) = gateway(&halves).await;
-    rot(&halves.memory[1], 3).await;
-    rot(&halves.memory[0], 7).await;
-    rot(&halves.memory[1], 7).await;
+    corrupt_segment(&halves.memory[1], 3).await;
+    corrupt_segment(&halves.memory[0], 7).await;
+    corrupt_segment(&halves.memory[1], 7).await;
     // Keep all data in the log: nothing may be destaged during the test.
     gateway.far.set_away(true);
     tokio::spawn(cache.run());
@@ -159,7 +159,7 @@ async fn a_scrub_repairs_blocks_that_are_not_read_and_reports_lost_ones() {
 }
 
 /// Flips bits of a block of the log in one leg.
-async fn rot_block(half: &Stack, block: u64) {
+async fn corrupt_block(half: &Stack, block: u64) {
     let lba = Lba(LABELS + block);
     let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
     let bytes: Vec<u8> = read.into_bytes().iter().map(|byte| byte ^ 0x10).collect();
@@ -184,9 +184,9 @@ async fn after_a_crash_the_intact_copy_is_kept_on_whichever_leg_it_is() {
                     write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
                 }
                 drop(cache);
-                rot_block(&halves.memory[corrupt], block).await;
+                corrupt_block(&halves.memory[corrupt], block).await;
                 if block == 0 {
-                    rot_block(&halves.memory[corrupt], 1).await;
+                    corrupt_block(&halves.memory[corrupt], 1).await;
                 }
                 // The labels of the mirror mark the region as dirty.
                 let again = Mirror::open(halves.memory.clone().map(Some), [7; 16], false).await;

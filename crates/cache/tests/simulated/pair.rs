@@ -143,13 +143,13 @@ async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
                 world.set(Wire::Gateways, false);
                 world.set(Wire::ToNode(rng.below(2) as usize), false);
             }
-            _ => mend(world),
+            _ => restore_all(world),
         }
         sleep(pause).await;
     }
 }
 
-fn mend(world: &Arc<World>) {
+fn restore_all(world: &Arc<World>) {
     world.set(Wire::Gateways, true);
     for index in 0..2 {
         world.set(Wire::ToNode(index), true);
@@ -205,7 +205,7 @@ async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), St
     let slots = vec![(0, 0); SLOTS as usize];
     let model =
         Arc::new(Mutex::new(Model { slots, by: vec![None; SLOTS as usize], ..Model::default() }));
-    mend(&world);
+    restore_all(&world);
     until_whole(&world, Duration::from_secs(60))
         .await
         .map_err(|error| format!("at first, {error}"))?;
@@ -215,7 +215,7 @@ async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), St
     let reader = reader(Arc::clone(&world), Arc::clone(&model), rng.fork());
     let reader = tokio::spawn(reader).abort_handle();
     misfortune(&world, &mut rng).await;
-    mend(&world);
+    restore_all(&world);
     let whole = until_whole(&world, Duration::from_secs(300)).await;
     hosts.iter().for_each(tokio::task::AbortHandle::abort);
     reader.abort();
@@ -291,7 +291,7 @@ fn histories(nvram: Nvram, seeds: u64) {
 fn a_gateway_that_is_cut_off_returns_no_stale_data() {
     runtime().block_on(async {
         let world = World::new(1, Wrong::Nothing);
-        mend(&world);
+        restore_all(&world);
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         let cut_off = usize::from(world.served(0).is_none());
         let (_, before) = world.served(cut_off).expect("it serves");
@@ -322,7 +322,7 @@ fn a_gateway_that_is_cut_off_returns_no_stale_data() {
 fn a_gateway_that_was_cut_off_returns_no_stale_data_when_its_partner_is_back() {
     runtime().block_on(async {
         let world = World::new(1, Wrong::Nothing);
-        mend(&world);
+        restore_all(&world);
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         let cut_off = usize::from(world.served(0).is_none());
         let (_, before) = world.served(cut_off).expect("it serves");
@@ -417,7 +417,7 @@ fn a_leg_restored_from_a_backup_of_this_run_is_filled_again() {
     for (index, is_paused) in [(0, false), (0, true), (1, false), (1, true)] {
         runtime().block_on(async {
             let world = World::calm(1);
-            mend(&world);
+            restore_all(&world);
             until_whole(&world, Duration::from_secs(60)).await.unwrap();
             write_slots(&world, 1, 20).await;
             if is_paused {
@@ -427,7 +427,7 @@ fn a_leg_restored_from_a_backup_of_this_run_is_filled_again() {
             write_slots(&world, 2, 20).await;
             (0..2).for_each(|index| world.kill(index));
             world.put_back(index, backup);
-            mend(&world);
+            restore_all(&world);
             // The gateway with the complete leg must serve and fill the other one.
             let filled = async {
                 while !world.describe().contains("Filling") {
@@ -454,7 +454,7 @@ fn a_leg_restored_while_its_partner_was_off_does_not_overwrite_the_partner() {
     for is_paused in [false, true] {
         runtime().block_on(async {
             let world = World::calm(1);
-            mend(&world);
+            restore_all(&world);
             until_whole(&world, Duration::from_secs(60)).await.unwrap();
             write_slots(&world, 1, 20).await;
             if is_paused {
@@ -490,17 +490,17 @@ fn a_leg_restored_to_when_it_was_alone_does_not_overrule_the_leg_filled_from_it(
     for is_seen in [false, true] {
         runtime().block_on(async {
             let world = World::calm(1);
-            mend(&world);
+            restore_all(&world);
             until_whole(&world, Duration::from_secs(60)).await.unwrap();
             go_on_alone(&world, 1, 1).await;
             let backup = world.backup(0);
-            mend(&world);
+            restore_all(&world);
             until_whole(&world, Duration::from_secs(60)).await.unwrap();
             write_slots(&world, 2, 20).await;
             (0..2).for_each(|index| world.kill(index));
             world.put_back(0, backup);
             if is_seen {
-                mend(&world);
+                restore_all(&world);
                 until_whole(&world, Duration::from_secs(60)).await.unwrap();
                 expect_slots(&world, 2, 20).await;
             } else {
@@ -521,11 +521,11 @@ fn a_leg_restored_to_when_it_was_alone_does_not_overrule_the_leg_filled_from_it(
 fn of_two_legs_marked_as_used_alone_the_older_one_does_not_serve() {
     runtime().block_on(async {
         let world = World::calm(1);
-        mend(&world);
+        restore_all(&world);
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         go_on_alone(&world, 1, 1).await;
         let backup = world.backup(0);
-        mend(&world);
+        restore_all(&world);
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         go_on_alone(&world, 0, 2).await;
         world.kill(1);
@@ -543,7 +543,7 @@ fn of_two_legs_marked_as_used_alone_the_older_one_does_not_serve() {
 fn a_unit_that_cannot_be_handed_over_is_served_again_at_once() {
     runtime().block_on(async {
         let world = World::calm(1);
-        mend(&world);
+        restore_all(&world);
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         let active = usize::from(world.served(0).is_none());
         write_slots(&world, 1, 20).await;

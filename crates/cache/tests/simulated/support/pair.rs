@@ -1,7 +1,7 @@
 //! Two gateways with one log, a node, and the three links between them. A test can cut the power of each gateway and
 //! each link; hosts use the gateway that serves.
 
-mod far_side;
+mod far_volume;
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use volume::{
     MemVolume, Mirror, MirrorLegStatus, Stack, Volume,
 };
 
-use far_side::Far;
+use far_volume::Far;
 
 /// A deliberate fault, which the tests must notice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
