@@ -217,8 +217,7 @@ impl Holder {
         self.cleaning.pop_front()
     }
 
-    /// Returns a range with dirty data that this gateway does not hold at the node any more. The data is lost, and no
-    /// range may be used from then on.
+    /// Returns a range whose dirty data is lost, since the node no longer grants it. No range may be used from then on.
     #[must_use]
     pub fn lost(&self) -> Option<CoherenceRange> {
         match self.standing {
@@ -482,8 +481,7 @@ impl Holder {
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps }) {
             self.let_go(range, now);
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps: true }) {
-            // The node had already taken this grant away, so other gateways may have written the blocks that are
-            // cached here: drop them.
+            // The node had already taken this grant away, so other gateways may have written the cached blocks.
             part.held = Some((CoherenceToken::SharedRead, grant));
             part.stop = CoherenceReleaseStep::Ending { keeps: false };
             self.go_on(range, now);

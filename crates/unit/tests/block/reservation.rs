@@ -1,5 +1,4 @@
-//! Persistent reservations: the effect of each service action, the unit attention conditions, and the refused
-//! commands.
+//! Persistent reservations: the effects of service actions, unit attention conditions, and refused commands.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -218,11 +217,7 @@ fn another_key_preempts_registrations_alone() {
     assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 3), Ok(()));
     assert_eq!((keys(&host).1, held(&host)), (vec![1, 2], Some((1, 1))));
     assert_eq!(host.ready_as(&three), Some(Sense::REGISTRATIONS_PREEMPTED));
-    assert_eq!(
-        act(&host, &two, Preempt(WriteExclusive), 2, 99),
-        Err(Conflict),
-        "a key that no nexus has"
-    );
+    assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 99), Err(Conflict), "no such key");
     let field = Err(Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
     assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 0), field);
     assert_eq!(act(&host, &three, Preempt(WriteExclusive), 3, 1), Err(Conflict), "unregistered");
@@ -321,11 +316,7 @@ fn persistent_reservations_survive_a_restart() {
     assert_eq!((keys(&again), held(&again)), ((0, vec![1]), Some((1, 3))));
     let two = again.other(2);
     let status = again.send_as(&two, &Command::read(0, 1).encode(), &[]).status;
-    assert_eq!(
-        status,
-        ScsiStatus::ReservationConflict,
-        "before any initiator has registered again"
-    );
+    assert_eq!(status, ScsiStatus::ReservationConflict, "no initiator has registered again");
     // Without APTPL, no registration survives any more.
     assert_eq!(act(&again, &again.nexus, RegisterAndIgnoreExistingKey, 0, 4), Ok(()));
     assert_eq!(keys(&again).1, [4]);
@@ -416,8 +407,7 @@ fn a_write_admitted_before_a_preempt_is_refused_when_its_data_arrives() {
     assert_eq!(read.data_in.into_bytes(), before);
 }
 
-/// The unit does not parse the CDB of an admitted command again: it performs the admitted command even if the
-/// task has another CDB.
+/// The unit performs an admitted command without a look at the CDB of the task.
 #[test]
 fn a_command_that_was_admitted_is_not_parsed_again() {
     let (host, [one, ..]) = three();
@@ -430,8 +420,8 @@ fn a_command_that_was_admitted_is_not_parsed_again() {
     assert_eq!(read.data_in.into_bytes(), pattern(7, 8));
 }
 
-/// SPC-4, table 66, and SBC-3, table 13: allowed (A) or conflict (C) under write exclusive and exclusive
-/// access, for a nexus without access.
+/// SPC-4, table 66, and SBC-3, table 13: allowed (A) or conflict (C) for a nexus without access, under write
+/// exclusive and under exclusive access.
 const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     // opcode, service action, byte 4, columns
     (0x00, None, 0, "AA"),

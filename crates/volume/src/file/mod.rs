@@ -73,11 +73,9 @@ pub struct FileVolume {
 struct PageCache {
     /// The file is in a file system in memory (tmpfs or ramfs).
     in_memory: bool,
-    /// True while reads may be tried with RWF_NOWAIT: the file is not open for direct I/O, and the file system
-    /// supports the flag.
+    /// True while reads may use RWF_NOWAIT: not with direct I/O, and not if the file system lacks the flag.
     reads_at_once: AtomicBool,
-    /// True while writes may be tried with RWF_NOWAIT: the file is not open for direct I/O, and the file system
-    /// supports the flag.
+    /// True while writes may use RWF_NOWAIT, on the same conditions.
     writes_at_once: AtomicBool,
 }
 

@@ -54,8 +54,7 @@ impl Session {
             self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
-        // An initiator that uses a tag again has received the response to the earlier command with
-        // this tag.
+        // An initiator that uses a tag again has received the response to the earlier command.
         self.lost.iter_mut().for_each(|lost| _ = lost.responses.remove(&itt));
         self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
