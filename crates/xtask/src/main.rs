@@ -5,6 +5,8 @@ mod side_steps;
 mod steps;
 mod step_list;
 mod check;
+mod message_scan;
+mod message_page;
 mod reference;
 mod packages;
 mod powercut;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::check;
+use crate::{check, message_page};
 
 /// The example without the comments of its keys.
 const SKELETON: &str = "crates/config/example.in.toml";
@@ -30,19 +30,22 @@ type StructDocs = BTreeMap<String, Vec<(String, String)>>;
 /// Writes the example and the tables of keys.
 pub fn write() -> Result<()> {
     for (path, text) in made()? {
-        fs::write(check::root().join(path), text).context(path)?;
+        let path = check::root().join(path);
+        fs::create_dir_all(path.parent().context("a file in a folder")?)?;
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
 
 /// Returns the files with the content that they should have.
-fn made() -> Result<[(&'static str, String); 2]> {
+fn made() -> Result<[(&'static str, String); 3]> {
     let root = check::root();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
     let skeleton = read(SKELETON)?;
     let docs = docs_in(&root.join("crates/config/src"))?;
     let page = page(&docs, &skeleton, &read(PAGE)?)?;
-    Ok([(EXAMPLE, example(&docs, &skeleton)?), (PAGE, page)])
+    let messages = message_page::page(&root)?;
+    Ok([(EXAMPLE, example(&docs, &skeleton)?), (PAGE, page), (message_page::PAGE, messages)])
 }
 
 /// Reads the doc comments of all structs below a folder.

@@ -1,0 +1,354 @@
+//! Finds the messages of the program in its source: failures of commands and events of the log, each with its remedy.
+//!
+//! A failure is made by `Failure::new(message)` or `Failure::settings(message)`, usually followed by
+//! `.remedy(remedy)`; an event by `error!` or `warn!`, with a field `remedy`. Texts are followed through local
+//! variables, closures, functions and constants of the same file, and through the branches of `if` and `match`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::Result;
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{Expr, ExprMethodCall, Lit, Pat, Stmt};
+
+/// Stands for a value in a message.
+pub const VALUE: &str = "…";
+
+/// References to variables and functions are followed at most this far; the source has no longer chain.
+const DEPTH: usize = 6;
+
+/// The kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MessageKind {
+    /// A command, or the program, ends with this error.
+    Failure,
+    /// An event of level error.
+    Error,
+    /// An event of level warn.
+    Warning,
+}
+
+/// The messages of a source file: kind and text, with the possible remedies. A set is empty if the source names none.
+pub type Messages = BTreeMap<(MessageKind, String), BTreeSet<String>>;
+
+/// Returns the messages in a source file.
+pub fn scan(source: &str) -> Result<Messages> {
+    let file = syn::parse_file(source)?;
+    let mut names = Names::default();
+    names.visit_file(&file);
+    let mut scan = Scan { names: &names, messages: Messages::new() };
+    scan.visit_file(&file);
+    Ok(scan.messages)
+}
+
+/// What the names of a file stand for: variables, constants, and results of closures and functions.
+#[derive(Default)]
+struct Names<'a> {
+    values: HashMap<String, Vec<&'a Expr>>,
+}
+
+impl<'a> Names<'a> {
+    fn add(&mut self, name: String, value: &'a Expr) {
+        self.values.entry(name).or_default().push(value);
+    }
+
+    fn add_function(&mut self, name: String, block: &'a syn::Block) {
+        if let Some(Stmt::Expr(value, None)) = block.stmts.last() {
+            self.add(name, value);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Names<'a> {
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        if !crate::check::tree::is_test_only(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_local(&mut self, local: &'a syn::Local) {
+        if let (Pat::Ident(name), Some(init)) = (&local.pat, &local.init) {
+            self.add(name.ident.to_string(), &init.expr);
+        }
+        visit::visit_local(self, local);
+    }
+
+    fn visit_item_const(&mut self, item: &'a syn::ItemConst) {
+        self.add(item.ident.to_string(), &item.expr);
+        visit::visit_item_const(self, item);
+    }
+
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        self.add_function(item.sig.ident.to_string(), &item.block);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.add_function(item.sig.ident.to_string(), &item.block);
+        visit::visit_impl_item_fn(self, item);
+    }
+}
+
+struct Scan<'n, 'a> {
+    names: &'n Names<'a>,
+    messages: Messages,
+}
+
+impl<'a> Visit<'a> for Scan<'_, 'a> {
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        if !crate::check::tree::is_test_only(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
+        if call.method == "remedy"
+            && let [remedy] = Vec::from_iter(&call.args)[..]
+        {
+            let remedies = self.texts(remedy, DEPTH);
+            for made in self.made_failures(&call.receiver, DEPTH) {
+                self.add_failures(made, &remedies);
+            }
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
+        if let Some(message) = message_of(call) {
+            self.add_failures(message, &[]);
+        }
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        let name = call.path.segments.last().map(|segment| segment.ident.to_string());
+        let kind = match name.as_deref() {
+            Some("error") => MessageKind::Error,
+            Some("warn") => MessageKind::Warning,
+            _ => return,
+        };
+        let arguments = arguments(call.tokens.clone());
+        let remedies = arguments.iter().find_map(|argument| field(argument, "remedy"));
+        let remedies = remedies.map_or(vec![], |remedy| self.texts(&remedy, DEPTH));
+        let message = arguments.iter().rev().find_map(|argument| {
+            let text: syn::LitStr = syn::parse2(argument.clone()).ok()?;
+            Some(text.value())
+        });
+        if let Some(message) = message {
+            self.messages.entry((kind, with_values(&message))).or_default().extend(remedies);
+        }
+    }
+}
+
+impl<'a> Scan<'_, 'a> {
+    /// Adds the texts that the message of a failure can be. An error of another type has a message of its own: it has no
+    /// text here.
+    fn add_failures(&mut self, message: &Expr, remedies: &[String]) {
+        for text in self.texts(message, DEPTH) {
+            if text.chars().any(char::is_alphabetic) {
+                let known = self.messages.entry((MessageKind::Failure, text)).or_default();
+                known.extend(remedies.iter().cloned());
+            }
+        }
+    }
+
+    /// Returns the messages of the failures that an expression can be.
+    fn made_failures(&self, value: &'a Expr, depth: usize) -> Vec<&'a Expr> {
+        let Some(depth) = depth.checked_sub(1) else { return vec![] };
+        match value {
+            Expr::Call(call) => match message_of(call) {
+                Some(message) => vec![message],
+                None => self.named(&call.func, |value| self.made_failures(value, depth)),
+            },
+            Expr::MethodCall(call) => self.made_failures(&call.receiver, depth),
+            Expr::Path(_) => self.named(value, |value| self.made_failures(value, depth)),
+            other => branches(other)
+                .into_iter()
+                .flat_map(|value| self.made_failures(value, depth))
+                .collect(),
+        }
+    }
+
+    /// Returns the texts that an expression can be, with [`VALUE`] for each value in them.
+    fn texts(&self, value: &Expr, depth: usize) -> Vec<String> {
+        let Some(depth) = depth.checked_sub(1) else { return vec![] };
+        match value {
+            Expr::Lit(literal) => match &literal.lit {
+                Lit::Str(text) => vec![text.value()],
+                _ => vec![],
+            },
+            Expr::Macro(call) if call.mac.path.is_ident("format") => {
+                let first = arguments(call.mac.tokens.clone()).into_iter().next();
+                let text = first.and_then(|first| syn::parse2::<syn::LitStr>(first).ok());
+                text.map(|text| with_values(&text.value())).into_iter().collect()
+            }
+            Expr::MethodCall(call) => {
+                let named = self.values_of(&call.method.to_string());
+                let texts: Vec<String> =
+                    named.iter().flat_map(|value| self.texts(value, depth)).collect();
+                if texts.is_empty() { self.texts(&call.receiver, depth) } else { texts }
+            }
+            Expr::Call(call) => {
+                let texts = self.named(&call.func, |value| self.texts(value, depth));
+                if texts.is_empty() && call.args.len() == 1 {
+                    return self.texts(&call.args[0], depth);
+                }
+                texts
+            }
+            Expr::Path(_) => self.named(value, |value| self.texts(value, depth)),
+            other => {
+                branches(other).into_iter().flat_map(|value| self.texts(value, depth)).collect()
+            }
+        }
+    }
+
+    /// Applies `read` to what a name of the file stands for.
+    fn named<T>(&self, name: &Expr, read: impl Fn(&'a Expr) -> Vec<T>) -> Vec<T> {
+        let Expr::Path(path) = name else { return vec![] };
+        let Some(last) = path.path.segments.last() else { return vec![] };
+        self.values_of(&last.ident.to_string()).iter().flat_map(|value| read(value)).collect()
+    }
+
+    fn values_of(&self, name: &str) -> &[&'a Expr] {
+        self.names.values.get(name).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Returns the message of `Failure::new(message)` and `Failure::settings(message)`.
+fn message_of(call: &syn::ExprCall) -> Option<&Expr> {
+    let Expr::Path(path) = &*call.func else { return None };
+    let names: Vec<String> =
+        path.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+    let is_failure = matches!(
+        &names.iter().map(String::as_str).collect::<Vec<_>>()[..],
+        [.., "Failure", "new" | "settings"]
+    );
+    call.args.first().filter(|_| is_failure && call.args.len() == 1)
+}
+
+/// Returns the expressions that can be the value of a compound expression.
+fn branches(value: &Expr) -> Vec<&Expr> {
+    match value {
+        Expr::Reference(inner) => vec![&*inner.expr],
+        Expr::Paren(inner) => vec![&*inner.expr],
+        Expr::Group(inner) => vec![&*inner.expr],
+        Expr::Closure(closure) => vec![&*closure.body],
+        Expr::Block(block) => of_block(&block.block),
+        Expr::If(choice) => {
+            let mut values = of_block(&choice.then_branch);
+            values.extend(choice.else_branch.iter().map(|(_, value)| &**value));
+            values
+        }
+        Expr::Match(choice) => choice.arms.iter().map(|arm| &*arm.body).collect(),
+        _ => vec![],
+    }
+}
+
+/// Returns the expression that is the value of a block.
+fn of_block(block: &syn::Block) -> Vec<&Expr> {
+    match block.stmts.last() {
+        Some(Stmt::Expr(value, None)) => vec![value],
+        _ => vec![],
+    }
+}
+
+/// Splits the arguments of a macro at its commas.
+fn arguments(tokens: TokenStream) -> Vec<TokenStream> {
+    let mut arguments = vec![vec![]];
+    for token in tokens {
+        match &token {
+            TokenTree::Punct(mark) if mark.as_char() == ',' => arguments.push(vec![]),
+            _ => arguments.last_mut().expect("it begins with one").push(token),
+        }
+    }
+    arguments.into_iter().map(TokenStream::from_iter).collect()
+}
+
+/// Returns the value of a field of an event: `name`, `name = value` or `%name`.
+fn field(argument: &TokenStream, name: &str) -> Option<Expr> {
+    let mut tokens = argument.clone().into_iter().peekable();
+    tokens
+        .next_if(|token| matches!(token, TokenTree::Punct(mark) if "%?".contains(mark.as_char())));
+    let first = tokens.next().filter(|token| token.to_string() == name)?;
+    match tokens.next() {
+        None => syn::parse2(first.into()).ok(),
+        Some(TokenTree::Punct(mark)) if mark.as_char() == '=' => {
+            tokens.next_if(
+                |token| matches!(token, TokenTree::Punct(mark) if "%?".contains(mark.as_char())),
+            );
+            syn::parse2(tokens.collect()).ok()
+        }
+        Some(_) => None,
+    }
+}
+
+/// Replaces each placeholder of a format string by [`VALUE`].
+fn with_values(format: &str) -> String {
+    let mut text = String::new();
+    let mut rest = format;
+    while let Some(at) = rest.find(['{', '}']) {
+        text.push_str(&rest[..at]);
+        let (found, after) = rest[at..].split_at(1);
+        if let Some(after) = after.strip_prefix(found) {
+            text.push_str(found);
+            rest = after;
+        } else {
+            text.push_str(VALUE);
+            rest = after.split_once('}').map_or("", |(_, after)| after);
+        }
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compares the messages of a function body, each as its text and its remedies joined by " | ".
+    fn check(body: &str, expected: &[(&str, &str)]) {
+        let found = scan(&format!("const HELP: &str = \"help\";\nfn f() {{ {body} }}\n")).unwrap();
+        let found: Vec<(String, String)> = found
+            .into_iter()
+            .map(|((_, text), remedies)| (text, Vec::from_iter(remedies).join(" | ")))
+            .collect();
+        let expected: Vec<(String, String)> =
+            expected.iter().map(|(text, remedy)| (text.to_string(), remedy.to_string())).collect();
+        assert_eq!(found, expected, "{body}");
+    }
+
+    #[test]
+    fn a_failure_comes_with_its_remedy() {
+        check("Failure::new(\"a\").remedy(\"b\")", &[("a", "b")]);
+        check(
+            "Failure::settings(format!(\"no {x} in {}\", y)).remedy(HELP)",
+            &[("no … in …", "help")],
+        );
+        check("Failure::new(\"a\")", &[("a", "")]);
+        check("Failure::new(error)", &[]);
+    }
+
+    #[test]
+    fn texts_are_followed_through_variables_closures_and_branches() {
+        check(
+            "let text = if x { \"a\" } else { \"b\" }; let failure = Failure::new(text); failure.remedy(HELP)",
+            &[("a", "help"), ("b", "help")],
+        );
+        check(
+            "let cannot = |e| Failure::new(format!(\"cannot {e}\")).remedy(match e { 1 => \"c\", _ => \"d\" });",
+            &[("cannot …", "c | d")],
+        );
+    }
+
+    #[test]
+    fn events_come_with_the_field_remedy() {
+        check("tracing::error!(%path, remedy = HELP, \"lost\");", &[("lost", "help")]);
+        check("let remedy = \"r\"; warn!(remedy, \"late: {} s\", 3);", &[("late: … s", "r")]);
+        check("info!(\"started\");", &[]);
+    }
+
+    #[test]
+    fn tests_are_no_part_of_the_program() {
+        let found = scan("#[cfg(test)] mod tests { fn f() { Failure::new(\"a\"); } }").unwrap();
+        assert!(found.is_empty());
+    }
+}
