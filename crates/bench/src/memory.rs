@@ -19,7 +19,8 @@ const SETTING_MIB: u64 = 64;
 
 const NVRAM_MIB: u64 = 4;
 
-/// The load of each session: small writes, or large ones, which are 256 MiB in flight together.
+/// Two loads, one after the other, for each session: writes of 4 KiB, and writes of 128 KiB. All sessions together then
+/// have 256 MiB in flight.
 const LOADS: [BenchLoad; 2] =
     [BenchLoad::write_4k(32), BenchLoad { bytes: 128 << 10, ..BenchLoad::write_4k(32) }];
 

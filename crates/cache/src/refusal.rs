@@ -40,8 +40,8 @@ pub enum CacheOpenError {
     },
     /// The log belongs to another volume.
     #[error(
-        "the log belongs to volume \"{found}\", not to \"{expected}\"; use the right log, or drain \
-         it into its own volume and format it"
+        "the log has data of volume \"{found}\", and the cache is for \"{expected}\"; name the log \
+         of \"{expected}\", or drain this log into \"{found}\" first and then format the log"
     )]
     OtherVolume {
         /// The volume that was to be cached.

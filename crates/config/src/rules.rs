@@ -207,7 +207,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
         if settings.target[..index].iter().any(|earlier| earlier.listen.as_ref() == Some(own)) {
             continue;
         }
-        // A target may repeat the common list if no target uses the common portals.
+        // A target may have the same `listen` as the top of the file if no target uses the portals of the top.
         let is_common = !settings.awaits_targets()
             && settings.target.iter().all(|target| target.listen.is_some());
         for (index, address) in own.iter().enumerate() {

@@ -254,7 +254,7 @@ impl InitiatorDriver {
             tokio::select! {
                 biased;
                 () = io.exchange() => {
-                    // Answers that were received before an error count.
+                    // Process responses that were received before the error: their commands have ended.
                     if let Some(end) = self.handle_events(io, counted)? {
                         return Ok(end);
                     }

@@ -10,7 +10,7 @@ use volume::{Holding, JoinedVolume};
 use crate::superblock::{MAX_OPENINGS, Superblock};
 
 impl Superblock {
-    /// Returns the numbers of the openings of which the lower volume may know one.
+    /// Returns the numbers of the recorded openings of this log. The lower volume has recorded one of them, or none.
     pub fn predecessors(&self) -> Vec<u64> {
         self.openings.iter().copied().filter(|&opening| opening != 0).collect()
     }

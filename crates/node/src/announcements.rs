@@ -15,7 +15,7 @@ use crate::naming;
 const PORT: u16 = 3260;
 
 impl Node {
-    /// Listens for naming requests, and starts the exchange with other nodes.
+    /// Opens the ports of the naming service, through which nodes inform each other where each volume is served.
     pub(super) async fn open_naming(&self, settings: &Settings) -> Result<(), Failure> {
         let (Some(naming), Some(names)) = (&self.naming, &settings.names) else { return Ok(()) };
         let listen: Vec<SocketAddr> = names.listen.iter().map(|address| address.0).collect();

@@ -23,7 +23,7 @@ use volume::Geometry;
 
 use crate::congestion::congestion;
 
-/// The record of the far volume in its log.
+/// The identity of the far volume that is recorded in the log of the cache.
 #[derive(Clone, Debug)]
 pub struct RecordedFarVolume {
     /// The name that the remote unit reports.

@@ -27,9 +27,9 @@ struct Lines<S> {
     hasher: S,
 }
 
-/// The wrong proofs of one address or user name whose answers are delayed.
+/// Failed CHAP responses from one address, or for one user name. The login responses to them are delayed.
 struct ChapFailureQueue {
-    /// Wrong proofs so far. The count restarts after [`FORGOTTEN_AFTER`] without one.
+    /// Failed CHAP responses so far. The count restarts after [`FORGOTTEN_AFTER`] without one.
     failures: u32,
     /// The time when the last of them is answered.
     end: Instant,

@@ -58,8 +58,8 @@ pub fn poll_receive(
     }
 }
 
-/// Wakes the task after [`Received::Nothing`]. Several reads then brought nothing complete, so that
-/// the socket may still have input, for which it would not wake the task.
+/// Wakes the task after [`Received::Nothing`]: the reads of this poll were used up without a complete PDU, but the
+/// socket may have more input. Since that input has been signalled already, the socket would not wake the task again.
 fn looked_again(
     looked: Poll<io::Result<Received>>,
     context: &Context<'_>,

@@ -60,7 +60,7 @@ pub trait ClaimedUnit: Send + Sync {
     fn drop_claim(&self) -> UnitFuture<'_, Result<(), NotDropped>>;
 }
 
-/// A unit that can be served by another node from now on.
+/// A unit that can move to another node.
 pub trait MovableUnit: Send + Sync {
     /// Returns the unit's names. They stay the same when the unit moves to another node.
     fn identity(&self) -> &UnitIdentity;

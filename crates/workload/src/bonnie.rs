@@ -148,9 +148,9 @@ fn bonnie() -> Result<Command, Error> {
     Ok(command)
 }
 
-/// The first field of the line of values, which is its format version, and the host name that we
-/// pass to Bonnie++.
+/// The version of the format: the first field of the line of values.
 const FORMAT: &str = "1.98";
+/// The host name that the command line sets. Bonnie++ prints it in the line of values.
 const NAME: &str = "forebay";
 /// The reported values and their positions in the line.
 const VALUES: [(&str, &str, usize); 4] = [

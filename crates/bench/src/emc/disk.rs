@@ -84,7 +84,7 @@ impl BenchTraceDisk {
         Ok(latency)
     }
 
-    /// Returns the next request and its offset in the file.
+    /// Returns the next request of the trace, and the offset in the data file at which it reads or writes.
     fn next(&self) -> Option<(TraceEvent, u64)> {
         let mut left = self.left.lock().expect("no worker panics");
         let event = left.0.next()?;

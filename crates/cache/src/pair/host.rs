@@ -12,8 +12,8 @@ pub trait PairMemberHost: Send + Sync + 'static {
     /// returned.
     fn partner(&self) -> PairMemberAnswer<'_, Stack>;
 
-    /// Ends all sessions of the partner with the local leg for good. The partner can begin a new session;
-    /// commands that it sent, or sends again, in an earlier session are refused.
+    /// Ends all present sessions of the partner with the local leg. Commands of these sessions are refused, even if the
+    /// partner sends them again. The partner can begin a new session.
     fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()>;
 
     /// Checks that the far volume answers now.

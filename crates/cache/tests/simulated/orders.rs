@@ -75,7 +75,7 @@ async fn short_runs_are_sent_with_more_calls_in_flight() {
     cache.resume();
     let started = Instant::now();
     cache.drain().await.unwrap();
-    // With eight runs in flight, this would take a second.
+    // With at most eight destage writes in flight, the drain would take a second.
     assert!(started.elapsed() < Duration::from_millis(400), "{:?}", started.elapsed());
     assert_eq!(cache.statistics().destage.dirty_slots, 0);
 }

@@ -120,7 +120,8 @@ async fn read_ahead_for_a_slow_reader_uses_little_memory() {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let statistics = cache.statistics();
         let ahead = statistics.hits.read_ahead_bytes / 4096 - statistics.hits.read_ahead_used_slots;
-        // The limit is the first window, until the speed of the reader is known.
+        // Unused read-ahead is limited to the first window (160 slots) until the speed of the reader is known, then
+        // to 64 slots.
         let most = if slot < 300 { 160 } else { 64 };
         assert!(ahead <= most, "{ahead} slots at {slot}");
     }

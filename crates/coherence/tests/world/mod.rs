@@ -34,7 +34,7 @@ impl Budget {
         Self { uses: 0, gateway_crashes: 0, node_crashes: 0, losses: 0, repeats: 0, ticks: 0 };
 }
 
-/// A deliberate mistake that the search has to find.
+/// A fault that is put into the protocol on purpose. The search through the states must find a violation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     None,
@@ -85,7 +85,7 @@ struct Gateway {
 struct Use {
     range: CoherenceRange,
     token: CoherenceToken,
-    /// `None` while the use is in progress.
+    /// `None` while the gateway still reads or writes.
     waits: Option<CoherenceTicket>,
     /// Number of the newest acknowledged write when the use began. A read that returns an older
     /// write is stale.

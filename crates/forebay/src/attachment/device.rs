@@ -244,7 +244,7 @@ impl AttachedDevice {
         folder: &Path,
         manner: Manner,
     ) -> Result<Option<CacheControlStatus>, Failure> {
-        // A drain calls this repeatedly, so log the first step for other manners only.
+        // A detach with `--drain` calls this repeatedly, so only an ordinary detach writes the event.
         if manner == Manner::Usual {
             tracing::info!(mount = %folder.display(), "writing back and unmounting");
         }

@@ -95,8 +95,8 @@ pub const MOST_RESPONSES_MS: [[f64; 2]; 3] = [[0.0, 2.0], [2.0, 5.0], [6.0, 28.0
 /// Figure 11: the longest response times, ms: report after complete (four requests), plain iSCSI.
 pub const LONGEST_MS: IscsiSticsPair<f64> = both(400.0, 300.0);
 
-/// Figure 6: PostMark at 100 Mbit/s, ratio of report after complete to plain iSCSI, over all block sizes and both
-/// pools.
+/// Figure 6: PostMark transactions per second at 100 Mbit/s, of STICS with "report after complete" over plain iSCSI,
+/// for all block sizes and both numbers of files.
 pub const POSTMARK_100M: PaperFigure = PaperFigure {
     place: "Figure 6, section 5.3.1",
     what: "transactions by iSCSI's",

@@ -535,7 +535,7 @@ impl ClaimOwner {
         }
     }
 
-    /// Returns true if the parameters name the opening to which the claim was granted.
+    /// Returns true if the parameters are of the same log, opened the same time, as the claim on record.
     pub(crate) fn is_of(&self, asked: &ClaimParameters) -> bool {
         (self.instance, self.opening) == (asked.instance, asked.opening)
     }

@@ -454,7 +454,7 @@ async fn survey(
         match look(i, half).await {
             Ok(label) => found[i] = label,
             Err(error @ MirrorError::NotAHalf { .. }) if refused.is_none() => refused = Some(error),
-            // Neither leg has a valid label. Report the first one.
+            // The error of the first leg without a valid label is kept.
             Err(MirrorError::NotAHalf { .. }) => {}
             Err(error) => return Err(error),
         }

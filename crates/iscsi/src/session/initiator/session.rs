@@ -139,7 +139,7 @@ impl InitiatorSession {
         self.recover(now);
     }
 
-    /// Selects the distribution of commands from now on.
+    /// Selects how later commands are distributed over the connections.
     pub fn set_spread(&mut self, spread: CommandDistribution) {
         self.spread = spread;
     }

@@ -186,7 +186,7 @@ fn a_log_that_ends_before_its_confirmed_number_is_refused() {
     assert_eq!(admit(Some(&last), &accepting(&next(Some(99))), false), Ok(()));
     let given_back = ClaimOwner { is_held: false, is_dirty: false, ..last.clone() };
     assert_eq!(admit(Some(&given_back), &next(Some(99)), false), behind);
-    // An older gateway sends no number: the unit keeps the number that it has on record for this log.
+    // A gateway of an older version does not send its newest confirmed write: the unit keeps the number on record.
     assert_eq!(admit(Some(&last), &next(None), false), Ok(()));
     assert_eq!(ClaimOwner::granted(Some(&last), next(None)).confirmed, 100);
     // Another log has numbers of its own. After accept_loss, the unit takes the log's lower number.
