@@ -139,7 +139,7 @@ async fn a_gateway_and_its_node_prove_themselves_to_each_other() {
     let other = "mutual = { name = 'storage', secret_file = 'other' }";
     let error = refused(&format!("{user}, {other}"));
     assert!(error.contains("the target failed to authenticate"), "{error}");
-    assert!(error.contains("remedy: give `mutual` the name and the secret"), "{error}");
+    assert!(error.contains("remedy: set `mutual` to the name and the secret"), "{error}");
     let same = "mutual = { name = 'storage', secret_file = 'alice' }";
     let error = refused(&format!("{user}, {same}"));
     assert!(error.contains("exit status: 2"), "{error}");

@@ -192,7 +192,7 @@ fn an_unknown_target_is_reported_with_a_remedy() {
         error.contains("exit status: 1") && error.contains("iqn.2026-11.test:other"),
         "{error}"
     );
-    assert!(error.contains("remedy: see whether the target has that name"), "{error}");
+    assert!(error.contains("remedy: check that the target has that name"), "{error}");
 }
 
 #[test]

@@ -234,7 +234,7 @@ pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
 fn authentication_remedy(remote: &RemoteLayerSettings) -> String {
     let Some(proof) = &remote.user else {
         return match remote.named {
-            FarSettingsOrigin::Options => "prove who you are: --user NAME --secret-file FILE",
+            FarSettingsOrigin::Options => "authenticate: --user NAME --secret-file FILE",
             FarSettingsOrigin::Settings => {
                 "give this remote layer a `user` with the name and the secret that the target wants"
             }

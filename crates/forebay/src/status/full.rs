@@ -433,7 +433,7 @@ mod tests {
             "lz4: in 4.0 KiB by 1.0 KiB",
             "4 share 31.5 segments",
             "READ(10): 9",
-            "2: half below 12.5 us, 99 % 1.5 ms, 99.9 % 2.0 s",
+            "2: median 12.5 us, 99 % 1.5 ms, 99.9 % 2.0 s",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

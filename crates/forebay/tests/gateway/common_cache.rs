@@ -299,7 +299,7 @@ async fn a_volume_lost_for_good_is_removed_from_the_log_and_the_other_stays_serv
     assert!(stderr(&offline(&["give-up"])).contains("given up before, with 8.0 KiB"));
     let check = forebay().arg("check").arg("--config").arg(&config).output().expect("it runs");
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(check.contains("given up, with 8.0 KiB"), "{check}");
+    assert!(check.contains("removed, with 8.0 KiB discarded"), "{check}");
 
     // The other volume has all of its data, and it is destaged.
     for _ in 0..2 {

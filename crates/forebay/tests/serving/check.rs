@@ -75,7 +75,7 @@ fn files_that_serve_could_not_make_are_refused_by_check() {
         assert!(text.contains(what), "{what}: {text}");
     }
     let refused = place.try_serve("gateway", &unit(LOOPBACK, &log)).err().expect("no room");
-    assert!(refused.contains("remedy: make room"), "{refused}");
+    assert!(refused.contains("remedy: free space"), "{refused}");
     assert!(!place.path("l.log").exists(), "W7: it would fill the disk");
 }
 
@@ -98,7 +98,7 @@ fn files_that_fit_their_disk_only_one_by_one_are_refused() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = check(&place, &two);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("bytes together") && text.contains("remedy: make room"), "{text}");
+    assert!(text.contains("bytes together") && text.contains("remedy: free space"), "{text}");
 }
 
 /// `serve` and `check` read the same records.

@@ -346,7 +346,7 @@ async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
     let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
     file.set_len(8 << 20).expect("cut");
     let told = place.serve("node", &grown.replace(", size = '16MiB'", ""));
-    assert!(refused(&told).contains("was cut to 8388608 bytes"));
+    assert!(refused(&told).contains("was truncated to 8388608 bytes"));
 }
 
 /// A write beyond the new end would restore the file's full size, with zeros in between.
@@ -363,7 +363,7 @@ async fn a_volume_file_truncated_in_use_takes_no_writes_and_is_refused_at_the_ne
     // A query of the size must not make the smaller size valid.
     serving.status();
     let told = || std::fs::read_to_string(place.path("events")).expect("text");
-    eventually("an event", || told().contains("was cut short to 4194304 of 8388608 bytes")).await;
+    eventually("an event", || told().contains("was truncated to 4194304 of 8388608 bytes")).await;
     assert!(told().contains("the bytes behind its new end are lost"), "{}", told());
     assert!(put(&*volume, 3, 7).await.is_err(), "it takes no more writes");
     assert!(put(&*volume, 2047, 7).await.is_err(), "nor behind the end");
@@ -375,10 +375,10 @@ async fn a_volume_file_truncated_in_use_takes_no_writes_and_is_refused_at_the_ne
     drop(volume);
     serving.terminate();
     let (code, text) = command(&place, &["check"]);
-    assert!(code == Some(1) && text.contains("was cut to 4194304 bytes"), "{text}");
+    assert!(code == Some(1) && text.contains("was truncated to 4194304 bytes"), "{text}");
     let serving = place.serve("node", &settings);
     let told = refused(&serving);
-    assert!(told.contains("was cut to 4194304 bytes") && told.contains("8388608 bytes"), "{told}");
+    assert!(told.contains("was truncated to 4194304 bytes") && told.contains("8388608 bytes"), "{told}");
 }
 
 /// The file was copied onto a larger one, or has grown, and the settings still have the former size.

@@ -432,7 +432,7 @@ mod tests {
         // The file was copied with its attributes: the id is the same, the inode differs.
         assert_eq!(verdict(&was, &found(Some("aa"), 3, MIB, true)), VolumeFileVerdict::Same);
         assert_eq!(verdict(&was, &found(Some("aa"), 2, 2 * MIB, true)), VolumeFileVerdict::Same);
-        is_wrong(&was, &found(Some("aa"), 2, MIB / 2, true), "cut to 524288 bytes");
+        is_wrong(&was, &found(Some("aa"), 2, MIB / 2, true), "truncated to 524288 bytes");
     }
 
     #[test]
