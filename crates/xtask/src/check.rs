@@ -14,6 +14,8 @@ pub mod method_circles;
 pub mod exceptions;
 pub mod bounds;
 pub mod commits;
+pub mod wording;
+pub mod page_sizes;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,6 +37,8 @@ pub fn steps(list: &mut StepList<'_>) {
     });
     list.add("check: text", || Ok(StepTally::one().with_note(text::check(&root())?)));
     list.add("check: bounds", || Ok(StepTally::one().with_note(bounds::check(&root())?)));
+    list.add("check: wording", || Ok(StepTally::one().with_note(wording::check(&root())?)));
+    list.add("check: pages", || Ok(StepTally::one().with_note(page_sizes::check(&root())?)));
     list.add("check: commits", || Ok(StepTally::one().with_note(commits::check(&root())?)));
     list.add("check: format", || cargo(&["fmt", "--all", "--check"]));
     list.add("check: clippy", || {

@@ -5,33 +5,70 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use proc_macro2::{Span, TokenStream, TokenTree};
 
-/// Returns the code of a file. Comments and the texts of literals become spaces, and lines keep
-/// their numbers. Numbers in the code stay.
+/// Returns the code of a file: see [`ClassifiedSource::code`].
 pub fn code(text: &str) -> Result<String> {
-    let classes = classes(text)?;
-    let kept = text.bytes().zip(classes).map(|(byte, class)| match class {
-        Class::Code => byte,
-        _ if byte == b'\n' => b'\n',
-        _ => b' ',
-    });
-    Ok(String::from_utf8(kept.collect())?)
+    ClassifiedSource::read(text)?.code()
 }
 
-/// Returns the comments of a file, documentation included, line by line. Each comes with its line number, from 1.
-pub fn comments(text: &str) -> Result<Vec<(usize, String)>> {
-    let classes = classes(text)?;
-    let mut comments = vec![];
-    let mut start = 0;
-    for (n, line) in text.split_inclusive('\n').enumerate() {
-        let of_line = &classes[start..start + line.len()];
-        let code_end = of_line.iter().rposition(|class| *class != Class::Comment);
-        let comment = line[code_end.map_or(0, |end| end + 1)..].trim();
-        if !comment.is_empty() {
-            comments.push((n + 1, comment.to_owned()));
-        }
-        start += line.len();
+/// A source file with the class of each of its bytes.
+pub struct ClassifiedSource<'a> {
+    text: &'a str,
+    classes: Vec<Class>,
+}
+
+impl<'a> ClassifiedSource<'a> {
+    /// Reads the text of a file.
+    pub fn read(text: &'a str) -> Result<ClassifiedSource<'a>> {
+        Ok(ClassifiedSource { text, classes: classes(text)? })
     }
-    Ok(comments)
+
+    /// Returns the code of the file. Comments and the texts of literals become spaces, and lines keep their numbers. Numbers
+    /// in the code stay.
+    pub fn code(&self) -> Result<String> {
+        let kept = self.text.bytes().zip(&self.classes).map(|(byte, class)| match class {
+            Class::Code => byte,
+            _ if byte == b'\n' => b'\n',
+            _ => b' ',
+        });
+        Ok(String::from_utf8(kept.collect())?)
+    }
+
+    /// Returns the comments of the file, documentation included, line by line, with line numbers from 1.
+    pub fn comments(&self) -> Vec<(usize, String)> {
+        let of_line = |(line, classes): (&str, &[Class])| {
+            let code_end = classes.iter().rposition(|class| *class != Class::Comment);
+            line[code_end.map_or(0, |end| end + 1)..].trim().to_owned()
+        };
+        Self::numbered(self.lines().map(of_line))
+    }
+
+    /// Returns the texts of literals (strings and characters) of the file, line by line, with line numbers from 1.
+    pub fn literals(&self) -> Vec<(usize, String)> {
+        let of_line = |(line, classes): (&str, &[Class])| {
+            let kept = line.char_indices().map(|(at, c)| match classes[at] {
+                Class::Literal => c,
+                _ => ' ',
+            });
+            kept.collect::<String>().trim().to_owned()
+        };
+        Self::numbered(self.lines().map(of_line))
+    }
+
+    /// Returns the lines with the classes of their bytes.
+    fn lines(&self) -> impl Iterator<Item = (&str, &[Class])> {
+        let mut start = 0;
+        self.text.split_inclusive('\n').map(move |line| {
+            let classes = &self.classes[start..start + line.len()];
+            start += line.len();
+            (line, classes)
+        })
+    }
+
+    /// Numbers the lines from 1, and leaves out the empty ones.
+    fn numbered(lines: impl Iterator<Item = String>) -> Vec<(usize, String)> {
+        let numbered = lines.enumerate().map(|(n, line)| (n + 1, line));
+        numbered.filter(|(_, line)| !line.is_empty()).collect()
+    }
 }
 
 /// Returns code without the items that have the attribute `#[cfg(test)]`.
@@ -161,7 +198,7 @@ mod tests {
     #[test]
     fn comments_come_with_their_lines() {
         let text = "a; // one\n\"// not\";\n/// three\n/* four\nfive */ b();\n";
-        let comments = comments(text).unwrap();
+        let comments = ClassifiedSource::read(text).unwrap().comments();
         let comments: Vec<(usize, &str)> =
             comments.iter().map(|(line, text)| (*line, text.as_str())).collect();
         assert_eq!(comments, [(1, "// one"), (3, "/// three"), (4, "/* four")]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::check::source;
+use crate::check::source::ClassifiedSource;
 
 /// Macros of unfinished work.
 const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
@@ -48,12 +48,13 @@ fn violations(name: &str, text: &str) -> Result<Vec<String>> {
     if !name.ends_with(".rs") {
         return Ok(wrong);
     }
-    for (n, line) in source::code(text)?.lines().enumerate() {
+    let source = ClassifiedSource::read(text)?;
+    for (n, line) in source.code()?.lines().enumerate() {
         for name_of in MACROS.iter().filter(|name_of| stands_alone(line, name_of)) {
             wrong.push(format!("{name}:{}: {name_of} is unfinished work", n + 1));
         }
     }
-    for (n, comment) in source::comments(text)? {
+    for (n, comment) in source.comments() {
         for mark in MARKS.iter().filter(|mark| stands_alone(&comment, mark)) {
             wrong.push(format!("{name}:{n}: {mark} is unfinished work"));
         }
