@@ -378,7 +378,10 @@ async fn a_volume_file_truncated_in_use_takes_no_writes_and_is_refused_at_the_ne
     assert!(code == Some(1) && text.contains("was truncated to 4194304 bytes"), "{text}");
     let serving = place.serve("node", &settings);
     let told = refused(&serving);
-    assert!(told.contains("was truncated to 4194304 bytes") && told.contains("8388608 bytes"), "{told}");
+    assert!(
+        told.contains("was truncated to 4194304 bytes") && told.contains("8388608 bytes"),
+        "{told}"
+    );
 }
 
 /// The file was copied onto a larger one, or has grown, and the settings still have the former size.

@@ -493,8 +493,16 @@ mod tests {
         }
         let blocked = moves.apply(&mut here);
         let told: Vec<_> = blocked.iter().map(|(volume, why)| (volume.as_str(), why)).collect();
-        assert!(told[0].0 == "payroll" && told[0].1.message.contains("wages was moved to the same target"), "{told:?}");
-        assert!(told[1].0 == "wages" && told[1].1.message.contains("payroll was moved to the same target"), "{told:?}");
+        assert!(
+            told[0].0 == "payroll"
+                && told[0].1.message.contains("wages was moved to the same target"),
+            "{told:?}"
+        );
+        assert!(
+            told[1].0 == "wages"
+                && told[1].1.message.contains("payroll was moved to the same target"),
+            "{told:?}"
+        );
         assert_eq!((here.target.len(), here.target[0].unit.len()), (1, 1));
     }
 
