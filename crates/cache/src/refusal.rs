@@ -40,8 +40,8 @@ pub enum CacheOpenError {
     },
     /// The log belongs to another volume.
     #[error(
-        "the log has data of volume \"{found}\", and the cache is for \"{expected}\"; name the log \
-         of \"{expected}\", or drain this log into \"{found}\" first and then format the log"
+        "the log has data of volume \"{found}\", and the cache is for \"{expected}\"; name the log of this cache, or \
+         drain the log into the volume whose data it has, and format the log then"
     )]
     OtherVolume {
         /// The volume that was to be cached.

@@ -75,7 +75,7 @@ fn files_that_serve_could_not_make_are_refused_by_check() {
         assert!(text.contains(what), "{what}: {text}");
     }
     let refused = place.try_serve("gateway", &unit(LOOPBACK, &log)).err().expect("no room");
-    assert!(refused.contains("remedy: free space"), "{refused}");
+    assert!(refused.contains("remedy: make room"), "{refused}");
     assert!(!place.path("l.log").exists(), "W7: it would fill the disk");
 }
 
