@@ -317,11 +317,7 @@ async fn a_volume_lost_for_good_is_removed_from_the_log_and_the_other_stays_serv
     site.place.write("gateway", &whole);
     let serve = forebay().arg("serve").arg("--config").arg(&config).output().expect("it runs");
     let said = stderr(&serve);
-    assert!(
-        said.contains("removed from the log with 2 dirty blocks")
-            && said.contains("gateway take-in"),
-        "{said}"
-    );
+    assert!(said.contains("with 2 dirty blocks") && said.contains("gateway take-in"), "{said}");
     let taken = offline(&["take-in"]);
     assert!(taken.status.success(), "{}", stderr(&taken));
     let said = String::from_utf8_lossy(&taken.stdout).into_owned();
