@@ -340,6 +340,14 @@ mod tests {
     }
 
     #[test]
+    fn the_remedy_of_a_failure_that_a_closure_returns_is_found() {
+        check(
+            "let cannot = |e| Failure::new(format!(\"cannot {e}\")); cannot(1).remedy(\"c\");",
+            &[("cannot …", "c")],
+        );
+    }
+
+    #[test]
     fn events_come_with_the_field_remedy() {
         check("tracing::error!(%path, remedy = HELP, \"lost\");", &[("lost", "help")]);
         check("let remedy = \"r\"; warn!(remedy, \"late: {} s\", 3);", &[("late: … s", "r")]);

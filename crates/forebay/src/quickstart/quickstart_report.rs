@@ -204,3 +204,13 @@ pub fn time(micros: f64) -> String {
         _ => format!("{:.2} s", micros / 1e6),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_have_two_digits_or_more() {
+        assert_eq!([gain(0.5), gain(9.94), gain(10.0), gain(203.4)], ["0.5", "9.9", "10", "203"]);
+    }
+}
