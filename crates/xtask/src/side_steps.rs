@@ -200,33 +200,31 @@ impl StepSchedule {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
-    /// Runs steps with these needs. Each step waits until `expected` steps have run at once, and
-    /// then 20 ms longer, in which a step too many would show. Returns the largest number of steps
-    /// that ran at once, and that of steps with the first need.
+    /// Runs steps with these needs. Each waits until `expected` steps run at once. Returns how many ran at once at most, and
+    /// how many of those with the first need.
     fn most_at_once(places: usize, needs: &[StepNeed], expected: usize) -> (usize, usize) {
-        let counts = Arc::new([(); 2].map(|()| (AtomicUsize::new(0), AtomicUsize::new(0))));
+        // The steps that run, and the most so far: of all, and of those with the first need.
+        let counts = Arc::new((Mutex::new([(0, 0); 2]), Condvar::new()));
         let step = |need: &StepNeed| {
             let counts = Arc::clone(&counts);
-            // The first counter is for all steps, the second one for steps with the first need.
             let of = if *need == needs[0] { 0..2 } else { 0..1 };
             let run = move || {
-                for (now, most) in &counts[of.clone()] {
-                    let now = now.fetch_add(1, Ordering::SeqCst) + 1;
-                    most.fetch_max(now, Ordering::SeqCst);
+                let (counts, changed) = &*counts;
+                let mut now = counts.lock().expect("no step panics");
+                for (running, most) in &mut now[of.clone()] {
+                    *running += 1;
+                    *most = (*most).max(*running);
                 }
-                let begun = Instant::now();
-                while counts[0].1.load(Ordering::SeqCst) < expected
-                    && begun.elapsed() < Duration::from_secs(10)
-                {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                std::thread::sleep(Duration::from_millis(20));
-                for (now, _) in &counts[of] {
-                    now.fetch_sub(1, Ordering::SeqCst);
+                changed.notify_all();
+                let is_short = |now: &mut [(usize, usize); 2]| now[0].1 < expected;
+                let limit = Duration::from_secs(10);
+                let (mut now, _) =
+                    changed.wait_timeout_while(now, limit, is_short).expect("no step panics");
+                for (running, _) in &mut now[of] {
+                    *running -= 1;
                 }
                 SideStepResult { tally: Ok(StepTally::one()), output: String::new() }
             };
@@ -237,7 +235,25 @@ mod tests {
             ended += usize::from(matches!(event, SideStepEvent::Ended(_)));
         });
         assert_eq!(ended, needs.len());
-        (counts[0].1.load(Ordering::SeqCst), counts[1].1.load(Ordering::SeqCst))
+        let counts = counts.0.lock().expect("no step panics");
+        (counts[0].1, counts[1].1)
+    }
+
+    #[test]
+    fn a_step_has_room_if_places_are_free_and_no_running_step_disturbs_it() {
+        let check = |running: &[StepNeed], need: StepNeed, places: usize| {
+            let state = ScheduleState { waiting: VecDeque::new(), running: running.to_vec() };
+            state.has_room(need, places)
+        };
+        assert!(check(&[StepNeed::PLACE; 2], StepNeed::PLACE, 3));
+        assert!(!check(&[StepNeed::PLACE; 3], StepNeed::PLACE, 3));
+        assert!(!check(&[StepNeed::BUSY], StepNeed::BUSY, 3));
+        assert!(check(&[], StepNeed::BUSY, 1), "a step that needs more places than there are");
+        let changing = |kernel| StepNeed::PLACE.changing(kernel);
+        let (mounts, several) = (changing(KernelChange::Mounts), changing(KernelChange::Several));
+        assert!(check(&[mounts], mounts, 3));
+        assert!(!check(&[mounts], changing(KernelChange::Namespaces), 3));
+        assert!(!check(&[several], several, 3));
     }
 
     #[test]
