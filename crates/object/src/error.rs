@@ -1,0 +1,60 @@
+//! The reasons for which an object store refuses a command, or cannot perform it.
+
+use std::ops::Range;
+
+use crate::ObjectAddress;
+
+/// A command of an object store that failed. Nothing was changed, unless the variant says so.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ObjectError {
+    #[error("{object} does not exist")]
+    NoSuchObject { object: ObjectAddress },
+    #[error("{object} exists already")]
+    Exists { object: ObjectAddress },
+    #[error("{object} is not empty")]
+    NotEmpty { object: ObjectAddress },
+    /// A field of the CDB has a value that the store does not accept.
+    #[error("field {field:?} of the command is invalid")]
+    InvalidField { field: RefusedField },
+    /// An attribute cannot be set, or not to this value.
+    #[error("attribute {page:X}h/{number:X}h cannot have this value")]
+    InvalidAttribute { page: u32, number: u32 },
+    /// The drive or a quota is full.
+    #[error("no space: {used} of {limit} bytes or objects are in use")]
+    Quota { used: u64, limit: u64 },
+    /// Stored bytes do not match their checksum, and no good copy exists.
+    #[error("{object} is damaged in bytes {} to {}", range.start, range.end)]
+    Damaged { object: ObjectAddress, range: Range<u64> },
+    #[error("the drive is being formatted")]
+    FormatInProgress,
+    /// The storage below failed. Changes that were not stable may be lost.
+    #[error("storage failed: {0}")]
+    Storage(String),
+    /// The initiator lost its session, and cannot find out if the command was performed.
+    #[error("the outcome is unknown: the session ended before the drive answered")]
+    OutcomeUnknown,
+    /// The drive was restarted since changes were acknowledged that were not flushed.
+    #[error("the drive was restarted: acknowledged changes that were not flushed may be lost")]
+    ChangesMayBeLost,
+    /// The drive refused the capability of the command.
+    #[error("the drive refused the capability: {0}")]
+    Capability(String),
+    #[error("the drive does not support this command")]
+    Unsupported,
+}
+
+/// The fields of a CDB to which sense data can point, with their byte offsets in the CDB of OSD-2.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u16)]
+pub enum RefusedField {
+    Options = 10,
+    Scope = 11,
+    DuplicationMethod = 14,
+    Partition = 16,
+    Object = 24,
+    Length = 32,
+    Start = 40,
+    ContinuationLength = 48,
+    Attributes = 52,
+    Permissions = 129,
+}
