@@ -1,0 +1,97 @@
+//! The capability key, and the request integrity check value that a client makes with it.
+
+use super::{
+    Algorithm,
+    key::Key,
+    mac::{CODE_BYTES, IntegrityCheckValue, Mac},
+};
+use crate::layout::{CAPABILITY_BYTES, CDB_BYTES, INTEGRITY};
+
+/// Bytes of the OSD SYSTEM ID.
+pub const SYSTEM_ID_BYTES: usize = 20;
+
+/// OSD SYSTEM ID: distinguishes drives that have the same keys.
+pub type SystemId = [u8; SYSTEM_ID_BYTES];
+
+/// The key that proves a capability: the code of the capability and of the drive's identifier under
+/// an authentication key.
+#[derive(Clone, Debug)]
+pub struct CapabilityKey {
+    pub algorithm: Algorithm,
+    pub key: Key,
+}
+
+impl CapabilityKey {
+    /// Computes the key of the capability with these bytes.
+    #[must_use]
+    pub fn new(
+        algorithm: Algorithm,
+        authentication: &Key,
+        capability: &[u8; CAPABILITY_BYTES],
+        system: &SystemId,
+    ) -> Self {
+        let code = Mac::new(algorithm, authentication).with(capability).with(system).finish();
+        Self { algorithm, key: Key::from(code) }
+    }
+
+    /// Begins a keyed hash with the capability key.
+    #[must_use]
+    pub fn mac(&self) -> Mac {
+        Mac::new(self.algorithm, &self.key)
+    }
+
+    /// Returns the request integrity check value of the method CAPKEY: the code of the security
+    /// token of the session.
+    #[must_use]
+    pub fn of_token(&self, token: &[u8]) -> IntegrityCheckValue {
+        self.mac().with(token).finish()
+    }
+
+    /// Returns the request integrity check value of the methods CMDRSP and ALLDATA: the code of the
+    /// CDB with a field of zeros in place of the value.
+    #[must_use]
+    pub fn of_cdb(&self, cdb: &[u8; CDB_BYTES]) -> IntegrityCheckValue {
+        self.mac()
+            .with(&cdb[..INTEGRITY])
+            .with(&[0; CODE_BYTES])
+            .with(&cdb[INTEGRITY + CODE_BYTES..])
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ascending, capability_vector, hex, system_vector};
+
+    fn key(algorithm: Algorithm) -> CapabilityKey {
+        let capability = capability_vector(algorithm);
+        CapabilityKey::new(algorithm, &Key::new(ascending(0)), &capability, &system_vector())
+    }
+
+    #[test]
+    fn capability_keys_match_the_vectors() {
+        let sha1 = hex(key(Algorithm::HmacSha1).key.bytes());
+        assert_eq!(sha1[..40], *"405ffbc346ba3f8dc6459c85d541eb9bfc24645f");
+        assert_eq!(sha1[40..], *"000000000000000000000000");
+        assert_eq!(
+            hex(key(Algorithm::HmacSha256).key.bytes()),
+            "90c8b35f407bd27db5649769ac65ca9924581396018d3b5898645b8c67488e6d"
+        );
+        assert_eq!(
+            hex(key(Algorithm::Blake3).key.bytes()),
+            "45dfb1f0d4ae960d6015c38fc4f17e72863fdead07522c4235a1ab94f49daa5f"
+        );
+    }
+
+    #[test]
+    fn proofs_of_a_token_match_the_vectors() {
+        let token: [u8; 16] = ascending(0);
+        let proof = |algorithm| format!("{:?}", key(algorithm).of_token(&token));
+        assert_eq!(proof(Algorithm::HmacSha1)[..40], *"29c766ee212b4a1713bb435971cf044e3e5036cf");
+        assert_eq!(
+            proof(Algorithm::HmacSha256),
+            "01016dbfb66be737c4d14d74167769a072db87c21eb1469fdf28793aa988b458"
+        );
+    }
+}
