@@ -40,7 +40,6 @@ use crate::{
     state::CacheState,
 };
 
-/// The change to the lower volume.
 enum BypassChange {
     Write { sector: u64, data: Data },
     Discard,
@@ -52,7 +51,8 @@ struct HeldSlots {
     id: u64,
     first: u64,
     end: u64,
-    /// A record in the log has to void older ones. The record is counted in `CommitQueue::tombstones`.
+    /// The log may hold older records of these slots, so the call must write a record that voids them.
+    /// `CommitQueue::tombstones` counts this record.
     tombstone: bool,
 }
 
@@ -103,8 +103,8 @@ impl CacheCore {
         if self.rules.is_early() && self.state.lock().log_error().is_none() {
             self.settle().await?;
         }
-        // Lock the slots before spawning the task. A call that is aborted earlier has done nothing. A call
-        // that is aborted later is still ordered before all calls that begin after it.
+        // Lock the slots before spawning the task. A call that is aborted before it has the lock has done
+        // nothing. A call that is aborted later is still ordered before all calls that begin after it.
         let (claim, turn) = self.claim(first, end).await?;
         let (sender, receiver) = oneshot::channel();
         tokio::spawn(run(claim, turn, change, sender));
@@ -112,9 +112,10 @@ impl CacheCore {
         receiver.await.unwrap_or_else(|_| Err(given_up()))
     }
 
-    /// Locks the slots `first .. end` when no other call has them locked, reserves room in the log for the
-    /// record that voids older records, and takes a turn at the lower volume. If the log has no room for the
-    /// record, or a round has the turn, waits a limited time for the round to end.
+    /// Locks the slots `first .. end` when no other call has them locked, and reserves room in the log for
+    /// the record that voids older records. Also keeps destage rounds from beginning, if the lower volume has
+    /// atomic epochs. If the log has no room for the record, or a round is running, waits at most `LOOKS` ×
+    /// `LOOK_EVERY`.
     async fn claim(
         self: &Arc<Self>,
         first: u64,
@@ -148,8 +149,8 @@ impl CacheCore {
         Ok((HeldSlots { shared: Arc::clone(self), id, first, end, tombstone }, turn))
     }
 
-    /// Waits until `check` returns an answer while this call has the turn. Gives the turn back after each
-    /// unsuccessful check, since a round has to run before there is room.
+    /// Waits until `check` returns an answer while no destage round can begin. After each unsuccessful check,
+    /// lets rounds begin again, since a round has to run before the log has room.
     async fn claim_in_turn<T>(
         &self,
         check: &mut impl FnMut(&mut CacheState) -> Option<Result<T, Error>>,
@@ -170,14 +171,14 @@ impl CacheCore {
         }
     }
 
-    /// Waits until no round is running, and keeps the next one from beginning until the guard is dropped.
+    /// Waits until no destage round is running. No round begins until the returned guard is dropped.
     async fn turn(&self) -> OwnedRwLockReadGuard<()> {
         let _waiting = WaitingBypass::begin(&self.lower.waits_for_turn);
         Arc::clone(&self.lower.epoch_turn).read_owned().await
     }
 
-    /// Changes the lower volume. If a write covers a slot in part, also writes the dirty sectors of the rest,
-    /// since the log is about to void the whole slot.
+    /// Changes the lower volume. If a write covers a slot only in part, also writes the other dirty sectors
+    /// of this slot, since the log is about to void the whole slot.
     async fn change_lower(
         self: &Arc<Self>,
         claim: &HeldSlots,
@@ -197,8 +198,8 @@ impl CacheCore {
                     return Ok(());
                 }
                 match self.flush_lower(losses).await {
-                    // A remote volume reports in this way that it was reset after the discard, or before it.
-                    // Repeat the discard.
+                    // A remote volume returns this error to the first flush after its reset. The reset may
+                    // have come before or after the discard, so repeat the discard.
                     Err(Error::Device(_)) => {
                         let losses = self.lower.known_losses();
                         self.lower.volume.discard(extent).await.map_err(Error::after_a_part)?;
@@ -277,8 +278,8 @@ impl CacheCore {
             }
             tokio::task::yield_now().await;
         }
-        // Remove the slots from the tier last: pages that are evicted from memory may be admitted to the
-        // tier.
+        // Void the read tier after memory: a page that is evicted from memory meanwhile may be admitted to
+        // the tier.
         self.void_tier(claim.first..claim.end).await;
     }
 
@@ -292,7 +293,8 @@ impl CacheCore {
             data.slice(at, SLOT_BYTES).copy_to_slice(&mut page);
             let index = state.table.find_or_insert(slot);
             state.table.set_page(index, page.freeze(), WHOLE, Came::Wanted);
-            // A fetch that began before the lock was released may return older content.
+            // A fetch that began before the slots were unlocked may return older content. Clear its id, so
+            // that the slot ignores it.
             state.table.entry_mut(index).fetch = 0;
         }
     }
@@ -317,8 +319,8 @@ async fn run(
 ) {
     let HeldSlots { first, end, .. } = claim;
     let shared = Arc::clone(&claim.shared);
-    // The lock keeps new commits and destage writes of these slots from beginning. Wait for those in
-    // progress.
+    // New commits and destage writes of these slots cannot begin while the slots are locked. Wait for those
+    // in progress.
     let settled = shared
         .wait_until(|state| {
             let busy =
@@ -330,7 +332,8 @@ async fn run(
             }
         })
         .await;
-    // The log disk fails, and content of these slots waits for it. No block was changed.
+    // The log disk fails while older content of these slots waits for it. The lower volume is still
+    // unchanged.
     if let Err(error) = settled {
         shared.state.lock().queue.tombstones -= usize::from(claim.tombstone);
         drop(claim);
@@ -396,8 +399,9 @@ async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<()
         serial
     };
     while let Err(error) = shared.committed(serial).await {
-        // The host gets the error. The slots stay locked until the record is stable in the log, since it may
-        // be there already. The lower volume is changed, so the error must not mean that nothing was done.
+        // The host gets the error now. The slots stay locked until the record is stable, since the failed
+        // write may have put it into the log. The lower volume is changed already, so the error must not mean
+        // "nothing was done".
         if let Some(answer) = answer.take() {
             let _ = answer.send(Err(error.after_a_part()));
         }
@@ -409,8 +413,8 @@ async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<()
 const STEP: u64 = 1024;
 /// A call that waits for locks or for room checks at this interval whether the lower volume still answers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The number of these intervals after which a call is refused: five seconds, well below the 30 s after which
-/// hosts abort a command.
+/// A call is refused after this many intervals of [`LOOK_EVERY`]: five seconds, well below the 30 s after
+/// which hosts abort a command.
 const LOOKS: u32 = 10;
 
 /// Counts a waiting call until this is dropped.
@@ -436,8 +440,8 @@ mod tests {
     use super::*;
     use crate::{Cache, LogVolumeIdentity, Parts, Settings};
 
-    /// The record is written to the log after the lower volume was changed, and a mirrored log may be away by
-    /// then.
+    /// The record is written to the log after the lower volume was changed. If the log then fails with BUSY
+    /// or `Away`, these errors would tell the host that nothing was changed.
     #[tokio::test(start_paused = true)]
     async fn a_log_error_after_a_discard_never_claims_that_nothing_was_changed() {
         for error in [Error::Away("the link is down".into()), Error::Busy("the disk is busy")] {

@@ -276,7 +276,6 @@ impl Cache {
         self.shared.resize(blocks).await
     }
 
-    /// Returns the number of blocks (4096 bytes each) of the log.
     pub async fn log_blocks(&self) -> u64 {
         self.shared.log.superblock.lock().await.log_blocks
     }
@@ -287,7 +286,6 @@ impl Cache {
         self.order(|orders| _ = orders.paused_since.get_or_insert_with(Instant::now));
     }
 
-    /// Ends a pause of destage.
     pub fn resume(&self) {
         self.order(|orders| orders.paused_since = None);
     }
@@ -392,7 +390,8 @@ impl Volume for Cache {
             let (sector, _) = self.sectors(Extent { lba, blocks })?;
             self.shared.lower.volume.check()?;
             self.writable()?;
-            // In early modes a write usually returns at once, so fewer of them are measured.
+            // In the modes that acknowledge before the log disk has the data, a write usually returns at
+            // once, so only one in `SAMPLED` is measured.
             let is_early = self.shared.rules.is_early();
             let weight = if is_early { SAMPLED } else { SAMPLED_WAITING };
             let begun = number.is_multiple_of(weight).then(Instant::now);

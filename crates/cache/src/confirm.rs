@@ -51,7 +51,8 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
         shared.note_needless_nvram().await;
         let noted = shared.confirming.noted();
         if let Some(ConfirmedIn(store)) = store.clone().filter(|_| synced != noted) {
-            // A store reports its own failures. Numbers that are too low make no opening refuse a healthy log.
+            // Ignore the result: a store reports its own failures. Numbers that are too low never refuse a
+            // healthy log.
             let _ = spawn_blocking(move || store.sync()).await;
             synced = noted;
         }

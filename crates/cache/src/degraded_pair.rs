@@ -36,8 +36,8 @@ pub(crate) struct Question {
 }
 
 impl PairWitness {
-    /// `witnessed`: how the mirror was degraded before this opening recorded itself. Only the leg in use
-    /// knows of that state, and the storage node had granted it.
+    /// `witnessed` is the degraded state of the mirror before this opening changed it, if the storage node
+    /// had granted that state. Only the leg in use has recorded it.
     pub fn new(mirror: Arc<Mirror>, witnessed: Option<DegradedMirror>) -> Self {
         let witnessed = witnessed.map_or(0, |alone| alone.epoch);
         Self {
@@ -82,8 +82,8 @@ impl PairWitness {
         self.witnessed.load(Ordering::Acquire) == alone.epoch
     }
 
-    /// Returns the request for this epoch of the mirror. The generation is the same each time the request is
-    /// sent.
+    /// Returns the request to use this leg alone in this epoch of the mirror. Repeated requests have the same
+    /// generation.
     pub fn question(&self, alone: DegradedMirror, superblock: &Superblock) -> Question {
         let mut question = self.question.lock();
         match *question {
@@ -97,13 +97,14 @@ impl PairWitness {
         }
     }
 
-    /// Returns true if the storage node knows this epoch by the claim of the opening, not by a later request.
+    /// Returns true if the storage node granted this degraded state with the claim of the opening, and not
+    /// with a later request to continue alone.
     pub fn is_by_opening(&self, alone: DegradedMirror) -> bool {
         let is_this = |question: &Question| question.epoch == alone.epoch && question.is_asked;
         self.is_witnessed(alone) && !self.question.lock().as_ref().is_some_and(is_this)
     }
 
-    /// Returns true if there ever was such a request.
+    /// Returns true if a request to continue without the partner was ever prepared.
     pub fn has_question(&self) -> bool {
         self.question.lock().is_some()
     }

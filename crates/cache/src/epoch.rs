@@ -32,7 +32,6 @@ impl Item {
     }
 }
 
-/// The epochs of a log.
 pub(crate) struct Epochs {
     /// The sealed epochs that are not in the lower volume yet, oldest first.
     sealed: VecDeque<Sealed>,
@@ -42,7 +41,7 @@ pub(crate) struct Epochs {
     open: u64,
     /// The largest weight of an epoch.
     limit: u64,
-    /// The number of older places in all epochs.
+    /// The number of items in `Sealed::older`, in all epochs.
     kept: usize,
     /// The last segment of the newest epoch that was destaged.
     completed: u64,
@@ -57,7 +56,8 @@ struct Sealed {
     end: u64,
     /// An upper bound of the weight.
     weight: u64,
-    /// Places in this epoch of slots that have a newer place in a later one.
+    /// Log addresses in this epoch of slots that a later epoch has overwritten: destage of this epoch still needs
+    /// them.
     older: Vec<Item>,
 }
 
@@ -81,7 +81,7 @@ impl Epochs {
         Self { replaced: Some(HashMap::new()), ..Self::new(end) }
     }
 
-    /// Sets the largest weight of later epochs. Only an epoch of a single slot may weigh more.
+    /// Sets the largest weight of an epoch. Only an epoch of a single slot may weigh more.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit.max(1);
     }
@@ -123,7 +123,8 @@ impl Epochs {
     pub fn seal_together(&mut self, end: u64, going_down: Option<u64>) {
         match self.sealed.back_mut().filter(|newest| Some(newest.end) != going_down) {
             Some(newest) => {
-                // Places that were older than the previous end are older than this one, too.
+                // The joined epoch does not need the older versions of the newest sealed epoch: it sends newer
+                // content of these slots.
                 self.kept -= newest.older.len();
                 newest.older.clear();
                 newest.end = end;
@@ -189,7 +190,7 @@ impl Epochs {
         self.seal(newest);
     }
 
-    /// Returns the number of older places that are kept, in all epochs.
+    /// Returns the number of older versions of overwritten slots that destage still needs, in all epochs.
     pub fn kept(&self) -> usize {
         self.kept
     }
@@ -203,14 +204,14 @@ impl Epochs {
         }
     }
 
-    /// Sets the newest place of a slot, which is in the open epoch.
+    /// Sets the newest log address of a slot, which is in the open epoch.
     pub fn supersede(&mut self, table: &mut SlotTable, index: u32, place: LogAddress) {
         let entry = table.entry(index);
         let old = entry.place;
         if let Some(old) = old.filter(|old| old.segment <= self.end) {
             let at = self.sealed.partition_point(|epoch| epoch.end < old.segment);
             let item = Item { slot: entry.slot, index, incarnation: entry.incarnation, place: old };
-            // If there is no such epoch, it has been sent to the lower volume completely.
+            // If no sealed epoch has the old segment, the lower volume has the old content.
             if let Some(epoch) = self.sealed.get_mut(at) {
                 epoch.older.push(item);
                 self.kept += 1;
@@ -224,7 +225,7 @@ impl Epochs {
         table.set_place(index, place);
     }
 
-    /// Returns the places in the oldest epoch of slots that were overwritten since. Skips the first `from`.
+    /// Returns the log addresses in the oldest epoch of slots that were overwritten since. Skips the first `from`.
     pub fn older(&self, from: usize) -> &[Item] {
         self.sealed.front().map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
     }
@@ -268,8 +269,8 @@ impl Epochs {
     }
 }
 
-/// Returns the most that an epoch may weigh. `log_blocks` is the size of the log, `lower_slots` the size of
-/// an epoch of the lower volume (0 if it has none), and `link_slots` what the link holds in one round trip.
+/// Returns the largest weight of an epoch. `log_blocks` is the size of the log, `lower_slots` the size of an epoch of
+/// the lower volume (0 if it has none), and `link_slots` what the link holds in one round trip.
 pub(crate) fn limit(log_blocks: u32, lower_slots: u64, link_slots: u64) -> u64 {
     let usual = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
     // The link is idle for one or two round trips between two epochs, so a link that holds much gets long

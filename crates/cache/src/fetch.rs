@@ -31,7 +31,6 @@ pub(crate) enum Origin {
     Lower,
 }
 
-/// The result of a fetch.
 #[derive(Clone)]
 pub(crate) enum FetchResult {
     /// The fetch has not ended.

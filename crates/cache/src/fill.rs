@@ -18,8 +18,8 @@ impl CacheCore {
     pub fn fill(&self, state: &mut CacheState) -> LogFill {
         let most = state.log.ring.most_room().saturating_sub(state.log.ring.reserve()).max(1);
         let left = state.log.ring.room().saturating_sub(state.promised_room());
-        // Compare with the wanted room: calls in this queue may also wait for the end of a resize or for
-        // entries of the slot table.
+        // Compare with the room that the first waiting call wants: a call in this queue may wait for something
+        // else, such as the end of a resize or entries of the slot table.
         let lacks_room = state.room.log_line.first().is_some_and(|wants| wants > left as usize);
         let is_full = left < LEAST_WRITE || lacks_room;
         let used = most.saturating_sub(left);

@@ -10,9 +10,9 @@ impl CacheCore {
         self.found(place).is_some_and(|found| found.blocks > self.lower.extents.blocks(place))
     }
 
-    /// Returns the current geometry of the volume in a region. Returns `None` if there is none, or if the
-    /// volume has become larger than its region: the next region belongs to another volume, so the size that
-    /// the cache uses must not change.
+    /// Returns the current geometry of the volume in a region. Returns `None` if the region is unused, or if
+    /// the volume has become larger than its region: the next region belongs to another volume, so the size
+    /// that the cache uses must not change.
     fn found(&self, place: usize) -> Option<Geometry> {
         match &self.lower.joined {
             Some(joined) => {

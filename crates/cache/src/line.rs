@@ -49,7 +49,8 @@ impl WaitLine {
         let Some(mut spare) = free.checked_sub(wants) else { return false };
         let before = |waiting: &&WaitingCall| ticket.is_none_or(|ticket| waiting.ticket < ticket);
         for waiting in self.waiting.iter().take_while(before) {
-            // The loop ends after `free` steps at the latest, since each call counts as one unit at least.
+            // Each call in the queue counts as at least one unit, so the loop ends after `free` steps at
+            // the latest.
             match spare.checked_sub(waiting.wants.max(1)) {
                 Some(rest) => spare = rest,
                 None => return false,

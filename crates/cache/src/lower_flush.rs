@@ -83,7 +83,7 @@ impl CacheCore {
         self.check_flushed(flushed, losses)
     }
 
-    /// Does the same as [`Self::flush_lower`], and calls `begun` when later writes are sure to come after the
+    /// Flushes like [`Self::flush_lower`], and calls `begun` when later writes are sure to come after the
     /// flush: see [`volume::OrderedFlush`].
     pub async fn flush_lower_ahead(
         &self,

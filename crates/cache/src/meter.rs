@@ -16,7 +16,6 @@ impl Meter {
         Self { began: Instant::now(), now: 0, before: 0 }
     }
 
-    /// Adds `bytes` to the current second.
     pub fn count(&mut self, bytes: u64) {
         self.turn();
         self.now += bytes;

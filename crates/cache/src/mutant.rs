@@ -19,9 +19,10 @@ pub enum Mutant {
     BypassIgnoresLosses,
     /// No record voids the older log content of slots that a bypassing write or discard has changed.
     BypassNotRecorded,
-    /// The record is written before the bypassing write is stable in the lower volume.
+    /// The log record that voids older content is written before the bypassing write is stable in the lower
+    /// volume.
     BypassRecordedFirst,
-    /// A bypassing write is acknowledged before that record is stable.
+    /// A bypassing write is acknowledged before the log record that voids older content is stable.
     BypassAnsweredEarly,
     /// A bypassing write may get into the same epoch of the lower volume as the writes of a destage round.
     BypassTakesNoTurn,

@@ -12,7 +12,7 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Returns why nothing at all is destaged, if that is so.
+    /// Returns why no data is destaged: a pause, or a rate of 0. Returns `None` otherwise.
     pub fn hold(&self) -> Option<&'static str> {
         if self.paused_since.is_some() {
             Some("destage is paused")

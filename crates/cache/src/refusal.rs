@@ -22,7 +22,6 @@ pub enum CacheOpenError {
     Version {
         /// Names the object: "log" or "NVRAM".
         what: &'static str,
-        /// The version that was found.
         found: u32,
         /// The version that this program writes.
         supported: u32,
@@ -49,7 +48,7 @@ pub enum CacheOpenError {
         /// The volume that the log is for.
         found: String,
     },
-    /// The log holds data of a volume that is not among those it was opened with.
+    /// The log holds data of a volume that is not among the volumes of this opening.
     #[error(
         "the log holds {slots} blocks of 4096 bytes of volume \"{name}\", which is not among its \
          volumes any more"
@@ -85,7 +84,6 @@ pub enum CacheOpenError {
          has {blocks} of {size}; drain the log with the former size, then format it"
     )]
     Geometry {
-        /// Recorded number of blocks.
         recorded_blocks: u64,
         /// Recorded block size in bytes.
         recorded_size: u32,
@@ -161,8 +159,8 @@ pub enum CacheOpenError {
     /// Another log holds the claim on the lower volume.
     #[error("cannot claim the volume for this log: {0}")]
     Claim(std::sync::Arc<str>),
-    /// Only one leg of a pair's log can be used, and the lower volume does not answer whether this leg has
-    /// everything.
+    /// The lower volume does not answer, so it is not known whether this leg of a pair's log has
+    /// everything. The other leg cannot be used.
     #[error(
         "the partner does not answer, and the node does not answer whether this leg of the log is \
          complete"

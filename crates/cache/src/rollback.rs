@@ -34,8 +34,8 @@ impl CacheCore {
         self.committed(serial).await
     }
 
-    /// Discards the open epoch. No entry may be waiting for the log. Returns the serial that is durable when
-    /// the rollback is in the log.
+    /// Discards the open epoch. No entry may be waiting for the log. When the returned serial is durable,
+    /// the log holds the record of this rollback.
     fn give_up_open(self: &Arc<Self>, state: &mut CacheState) -> u64 {
         state.queue.ends.is_due = false;
         state.forget_open();

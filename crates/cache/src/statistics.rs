@@ -96,7 +96,7 @@ pub struct TierStatistics {
 pub struct LogStatistics {
     /// Segments written to the log.
     pub commits: u64,
-    /// Slots in these segments.
+    /// Slots in all segments that were written to the log.
     pub committed_slots: u64,
     /// Number of the newest stable segment.
     pub committed_segment: u64,
@@ -140,7 +140,7 @@ pub struct ScrubStatistics {
 pub struct RecoveryStatistics {
     /// Segments that recovery found.
     pub segments: u64,
-    /// Dirty slots in these segments.
+    /// Dirty slots in the segments that recovery found.
     pub slots: u64,
     /// Acknowledged writes that were in the NVRAM only.
     pub nvram: u64,

@@ -39,7 +39,7 @@ struct SequentialStream {
     /// The reader's position when its speed was last measured, and the time. `None` until its second read:
     /// most single reads are random, and reading the clock takes a noticeable part of their time.
     marked: Option<(u64, Instant)>,
-    /// The reader had to wait since then.
+    /// The reader had to wait for data since its speed was last measured.
     waited: bool,
     /// The value of `Streams::clock` at the last read.
     used: u64,
@@ -207,7 +207,8 @@ impl SequentialStream {
             let at = self.early.partition_point(|early| early.start < sectors.start);
             self.early.insert(at, sectors);
             if self.early.len() > EARLY_READS {
-                // The reader has skipped the sectors before these.
+                // Too many reads are early: treat the sectors before the first of them as skipped by the
+                // reader.
                 self.next = self.early[0].start;
             }
         }
@@ -238,7 +239,7 @@ impl SequentialStream {
         self.marked = Some((position, now));
         let elapsed = (now - since).as_secs_f64();
         let fetch_time = fetch_time.as_secs_f64();
-        // The speed of a reader that took no measurable time is unlimited.
+        // If no measurable time has passed, treat the speed of the reader as unlimited.
         let fetched_meanwhile =
             if elapsed > 0.0 { slots as f64 * fetch_time / elapsed } else { f64::INFINITY };
         let times = if std::mem::take(&mut self.waited) { 4.0 } else { 2.0 };

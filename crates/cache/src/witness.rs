@@ -50,8 +50,8 @@ impl CacheCore {
     }
 
     /// Releases the claim at a clean stop. If the log was used with one leg, first obtains a claim for that
-    /// leg, so that the lower volume refuses the other leg, which lacks the end of the log. Claims nothing
-    /// afterwards.
+    /// leg, so that the lower volume refuses the other leg, which lacks the end of the log. No claim is
+    /// requested after this call.
     ///
     /// # Errors
     /// The lower volume has not answered, and the claim stays.
@@ -79,7 +79,7 @@ impl CacheCore {
             instance: superblock.instance.0,
             generation,
             opening: alone.number,
-            // The superblock may have this grant already.
+            // The superblock may have recorded the grant of this claim already, and then has its number.
             granted: superblock.granted.min(generation - 1),
             predecessors: superblock.predecessors(),
             writes_back: self.rules.writes_back,
@@ -143,8 +143,9 @@ impl CacheCore {
         // replaced leg lacks, so that a later start cannot mistake the replaced leg for current.
         pair.mirror.release(half).await?;
         if let Some(alone) = pair.mirror.alone().filter(|alone| !pair.is_by_opening(*alone)) {
-            // The lower volume has granted that claim, or may do so until the leg is filled. An opening of
-            // the filled leg has to know the claim's number.
+            // The lower volume has granted the claim of this leg alone, or may still grant it while the other
+            // leg is being filled. Record the number of the claim in the superblock: an opening of the filled
+            // leg has to know it.
             let generation = pair.question(alone, &*self.log.superblock.lock().await).generation;
             let is_granted = pair.is_witnessed(alone);
             let note = |superblock: &mut Superblock| {
@@ -153,7 +154,7 @@ impl CacheCore {
             let noted = self.write_superblock(note).await;
             noted.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
         }
-        // If the mirror degrades again, that is a new request.
+        // Set a new number: if the mirror degrades again, the request to continue alone must be a new one.
         pair.mirror.set_number(number(&self.settings.owner));
         pair.mirror.replace(half, device).await
     }
@@ -211,7 +212,8 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
     }
 }
 
-/// Returns the log on a leg, without the label of the mirror, if the leg was complete at some time.
+/// Returns the blocks of the log on a leg, without the label of the mirror. Returns `None` if the leg was
+/// never complete.
 pub(crate) async fn blocks_of(half: &Stack) -> Option<Stack> {
     Mirror::look([Some(Arc::clone(half)), None], true).await.ok()
 }

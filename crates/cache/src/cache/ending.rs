@@ -34,8 +34,8 @@ impl Cache {
             state.table.dirty() == 0 && state.log.ring.segments() == 0 && state.queue.is_settled()
         };
         if is_empty && matches!(shared.lower.volume.holding(), Holding::Held | Holding::Reserved) {
-            // If the lower volume does not answer, the claim stays. Then it admits this log again, but
-            // another log only after a decision of the operator.
+            // If the lower volume does not answer, it keeps the claim. It then admits this log again, but
+            // another log only after the operator has decided so.
             let released = timeout(RELEASE_TIME, shared.give_claim_back()).await;
             tracing::debug!(?released, "gave the claim back");
         }
@@ -66,7 +66,7 @@ impl Cache {
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A call that ends later would still write to the log.
+        // Wait for all calls in progress: a call that ended after the export would still write to the log.
         let begun = Instant::now();
         if !self.come_to_rest().await? {
             return Err(Error::Busy("the far volume has not answered all calls"));
@@ -104,7 +104,8 @@ impl Cache {
     }
 
     /// Records in the superblock that the log ends cleanly. `begun` is the time at which
-    /// [`Self::come_to_rest`] was called: the time that it did not use is added to the time for this write.
+    /// [`Self::come_to_rest`] was called: if that took less than `STOP_TIME`, this write may take the
+    /// remaining time in addition.
     async fn note_end(&self, begun: Instant) -> Result<(), Error> {
         let last = |superblock: &mut journal::superblock::Superblock| superblock.clean = true;
         let within = NOTE_TIME + STOP_TIME.saturating_sub(begun.elapsed());

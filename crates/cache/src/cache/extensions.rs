@@ -24,7 +24,8 @@ impl Cache {
     /// Returns which blocks are mapped. Blocks whose data the cache has are mapped, whatever the lower volume
     /// answers. If the lower volume does not answer, all blocks are mapped.
     async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
-        // A caller skips unmapped blocks, which is a read of zeros.
+        // An answer "unmapped" makes the caller skip the block, which is a read of zeros. Apply the checks of
+        // a read.
         self.shared.readable()?;
         let (sector, _) = self.sectors(extent)?;
         let shared = &self.shared;
@@ -33,7 +34,8 @@ impl Cache {
         let blocks = u64::from(extent.blocks).min(SLOTS_LOOKED_AT * per_slot / factor);
         let extent = Extent { blocks: blocks as u32, ..extent };
         let slot_of = |block: u64| (sector + block * factor) / per_slot;
-        // Look at the slots before asking the lower volume. The lower volume has what is destaged in between.
+        // Look at the slots before asking the lower volume: a slot that is destaged in between is then mapped
+        // there.
         let held: Vec<bool> = {
             let state = shared.state.lock();
             (slot_of(0)..=slot_of(blocks - 1))

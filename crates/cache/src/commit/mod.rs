@@ -55,8 +55,8 @@ impl CacheCore {
         batch.seal(&sealer, |fill| scratch_block(&self.log.scratch, fill));
     }
 
-    /// Destages to level 1 everything that waits for the log now. Where only a flush ends an epoch, ends the
-    /// epoch.
+    /// Waits until everything that is queued now is stable in the log. In the mode in which only a flush ends
+    /// an epoch, also ends the epoch.
     pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
         let serial = if self.rules.epochs_end_by_flush {
             self.end_epoch()
@@ -95,8 +95,8 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Ends the epoch with what was queued until now. Returns the serial that is durable once the epoch's end
-    /// is.
+    /// Ends the epoch with the writes that are queued now. Wait for the returned serial: when it is durable,
+    /// the log holds the end of the epoch.
     pub fn end_epoch(self: &Arc<Self>) -> u64 {
         let mut state = self.state.lock();
         let serial = state.end_epoch();
@@ -165,7 +165,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
             Err(error) => error,
         };
         let is_first = reported.is_first(&error);
-        // The partner has taken over the log. The partner either has this segment already, or must not get it.
+        // The partner has taken over the log. It either has this segment already, or must not get it any more.
         if shared.pair.is_some()
             && let Err(fenced) = shared.lower.volume.check()
         {

@@ -65,7 +65,7 @@ impl Batch {
     }
 
     /// Seals the pages, once, before the first attempt to write them: later attempts write the same bytes.
-    /// `block` returns a block that its argument has filled.
+    /// `block` allocates a block, calls its argument to fill it, and returns it.
     pub fn seal(&mut self, sealer: &Sealer, block: impl Fn(&mut dyn FnMut(&mut [u8])) -> Bytes) {
         let number = self.header.number;
         let data = |kind: LogRecordKind| kind == LogRecordKind::Data;
@@ -113,9 +113,9 @@ impl CacheState {
         }
         let mut batch = Batch::new(identity, self.log.ring.next(), !by_flush);
         while batch.ends == 0 && self.take_next(&mut batch) {}
-        // All writes before the one that queued the first remaining entry are complete. A write whose slot
-        // was in the queue already shares the turn of an older write, so it is in the log no later than that
-        // one.
+        // `complete` is the serial before the write that queued the first remaining entry: this segment or an
+        // earlier one holds all writes up to it. A newer write to a slot in the queue keeps the position of
+        // the older write, so it is in the log no later than that one.
         let next = self.queue.entries.front();
         batch.header.complete = next.map_or(self.commits.serial, |next| next.since() - 1);
         if batch.header.records.is_empty() && batch.ends == 0 {
@@ -181,7 +181,8 @@ impl CacheState {
         let (slot, serial) = (self.table.entry(index).slot, content.version);
         let tag = NO_TAG;
         let record = if content.page.is_none() {
-            // Limit zeros to what fits into an epoch. A segment of data is always shorter.
+            // All slots of a segment must fit into one epoch, so limit the slots of zeros. The data blocks of
+            // a segment always fit.
             let limit = self.epochs.limit().max(u64::from(self.log.ring.longest_data()));
             if batch.slots.len() as u64 >= limit.min(u64::from(MAX_ZERO_SLOTS)) {
                 return false;

@@ -109,7 +109,6 @@ impl LowerVolume {
         u64::from(self.opened.block_size) / SECTOR_BYTES as u64
     }
 
-    /// Returns the blocks in a slot.
     pub fn blocks_per_slot(&self) -> u64 {
         SLOT_BYTES as u64 / u64::from(self.opened.block_size)
     }

@@ -95,8 +95,8 @@ impl CacheCore {
     /// Returns a free page, or the page of a clean slot that is evicted. Returns `None` if all pages are in
     /// use.
     pub fn take_page(&self, state: &mut CacheState) -> Option<PageMut> {
-        // The content of an evicted page may still be on its way to a host, so the page is not free at once.
-        // If that happens several times in a row, memory is short for now.
+        // A host may still be reading the content of an evicted page, and then the page is not free at once.
+        // After several such pages in a row, treat memory as short.
         for _ in 0..8 {
             if let Some(page) = self.pages.take_beyond(state.tier.unused_pages()) {
                 return Some(page);

@@ -13,8 +13,8 @@ pub(super) async fn clean(shared: &CacheCore, cut: u64, started: Instant) {
 }
 
 impl CacheState {
-    /// Marks some slots as clean. Returns false if these were the last. Then the round has ended in the same
-    /// step: a rollback in between would restore places in the log that are about to be freed.
+    /// Marks some slots as clean. Returns false when none is left, and ends the round in the same step.
+    /// Otherwise a rollback in between would restore places in the log that are about to be freed.
     pub(super) fn clean_some(&mut self, cut: u64, started: Instant) -> bool {
         for _ in 0..STEP {
             let table = &mut self.table;
@@ -34,7 +34,7 @@ impl CacheState {
     fn end_round(&mut self, cut: u64, started: Instant) {
         self.log.ring.release(cut + 1);
         self.epochs.complete(cut);
-        // If the next round was begun during the flush, `destage.round` is that one: keep it.
+        // If the next round was begun during the flush, `destage.round` is already that next round: keep it.
         if self.destage.flushing.take().is_none() {
             self.destage.round = None;
         }

@@ -6,7 +6,6 @@ use volume::Error;
 
 use crate::{core::CacheCore, slots::table::LogAddress};
 
-/// The failure of a round.
 pub(crate) struct RoundFailure {
     pub error: Error,
     /// The lower volume failed to make stable what the round had sent.
@@ -100,8 +99,8 @@ pub(crate) fn tell(
     let error = failed.error;
     match word {
         RoundFailureEvent::SentAgain => {
-            // The error says that the far volume may have lost writes of any initiator; the log still has
-            // this one's.
+            // The error says that the far volume may have lost writes of any initiator. The writes of this cache
+            // are still in its log.
             tracing::debug!(%error, "the flush of a round failed");
             tracing::info!(
                 "the far volume did not make a destage round stable: the whole round is sent \

@@ -135,21 +135,21 @@ struct Chain<'a> {
 /// The sending of the next round, or its result while the flush of the current round is still running.
 type Sending<'a> = MaybeDone<BoxFuture<'a, Result<Option<SentRound>, RoundFailure>>>;
 
-/// A round that has begun.
 struct BegunRound {
     /// The number of its last segment.
     cut: u64,
-    /// The last segment of the round whose flush this round follows.
+    /// The last segment of the previous round, if this round begins while the flush of that one is running.
     after: Option<u64>,
     started: Instant,
-    /// The most that one epoch of the lower volume holds; 0 if it has no epochs.
+    /// The size of an epoch of the lower volume in slots; 0 if it has no epochs.
     most: u64,
 }
 
 /// A round whose writes were all answered. Only its flush is missing.
 struct SentRound {
     opened: BegunRound,
-    /// The losses of the lower volume that were known before the writes since its latest flush.
+    /// The value of [`LowerVolume::known_losses`] before the first write that the next flush has to make
+    /// stable.
     losses: u64,
     /// The parts in which the round was sent.
     pieces: u64,
@@ -223,8 +223,8 @@ async fn try_round<'a>(
     }
 }
 
-/// Sends the writes of the next round until all are answered. Never returns if no next round has begun, or if
-/// it is sent.
+/// Sends the writes of the next round, and returns when all are answered. If no next round has begun, or all
+/// of its writes are answered already, the future stays pending.
 async fn advance(next: &mut Option<Sending<'_>>) {
     match next {
         Some(next @ MaybeDone::Future(_)) => next.await,
@@ -257,8 +257,8 @@ async fn send_round(
         if rest.is_empty() {
             return Ok(Some(SentRound { opened, losses, pieces }));
         }
-        // Wait for the previous flush. If it failed, a flush of this piece would make writes of this round
-        // stable without those of the previous round.
+        // Wait for the flush of the previous round. If that failed, a flush of this piece would make writes
+        // of this round stable without those of the previous round.
         shared
             .wait_until(|state| {
                 (state.destage.flushing.is_none() || shared.ends_round(state)).then_some(())
@@ -271,8 +271,9 @@ async fn send_round(
     }
 }
 
-/// Makes the writes stable that were sent to the lower volume since `losses` was noted. `begun` gets a
-/// message when the writes of the next round may be sent behind the flush.
+/// Makes the writes of a round stable in the lower volume. `losses` is the number of known losses before
+/// these writes. `begun` gets a message as soon as writes of the next round are sure to be performed after
+/// the flush.
 async fn flush(
     shared: &CacheCore,
     losses: u64,
@@ -307,8 +308,8 @@ async fn complete(
     flush(shared, losses, may_be_followed(shared).then_some(begun)).await?;
     {
         let mut state = shared.state.lock();
-        // A round with unreadable slots has no next round: see `follow`. If the next round was begun,
-        // `destage.round` is that one, and its unreadable slots do not concern this round.
+        // If a slot of this round was unreadable, the round has failed. If the next round was begun already,
+        // `destage.round` is the next round, and its unreadable slots do not concern this one.
         let is_followed = state.destage.flushing.is_some();
         let is_corrupt =
             state.destage.round.as_ref().is_some_and(|round| !round.corrupt.is_empty());
@@ -335,16 +336,16 @@ async fn complete(
     Ok(())
 }
 
-/// Returns true if a round may follow the flush of another one, as far as the settings decide that. The
-/// volumes of a common log would each have to keep the order, and a node's own cache has reads as of its
-/// latest flush.
+/// Returns true if the settings permit that the next round begins during the flush of the previous one. A
+/// common log does not permit it, since each of its volumes would have to keep the order. Nor does a node's
+/// own cache, which answers reads as of its latest flush.
 fn may_be_followed(shared: &CacheCore) -> bool {
     shared.is_atomic_below() && !shared.rules.epochs_end_by_flush && shared.lower.joined.is_none()
 }
 
-/// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume
-/// holds: 0 if it has no epochs. Then the limit is a share of the log, so that the tail of the log moves
-/// often and the link is seldom idle.
+/// Returns the size of an epoch of the lower volume in slots; 0 if it has no epochs. Also sets the limit of
+/// new epochs of the log: a share of the log, so that the tail of the log moves often and the link is seldom
+/// idle.
 fn learn_limit(shared: &CacheCore) -> u64 {
     let slots = shared.lower.volume.geometry().epoch_blocks / shared.lower.blocks_per_slot();
     shared.lower.epoch_slots.store(slots, Ordering::Relaxed);
@@ -372,11 +373,12 @@ fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
     epochs.join_up_to(after, table, most);
 }
 
-/// Flushes the lower volume after a failed round, if that helps the next attempt. In relaxed order, an epoch
-/// of the lower volume need not hold exactly one round: the flush makes the data that was sent before the
-/// failure stable, and frees room for the next attempt. If some slots of the log are corrupt, the flush makes
-/// the rest stable, unless the lower volume has atomic epochs and the order is strict: then it would end an
-/// incomplete epoch.
+/// Flushes the lower volume after a failed round, if that helps the next attempt:
+///
+/// - In relaxed order, an epoch of the lower volume need not hold exactly one round. The flush makes the data
+///   that was sent before the failure stable, and frees room for the next attempt.
+/// - In strict order over a volume without atomic epochs, if some slots in the log are corrupt: the flush
+///   makes the other slots stable. With atomic epochs it would end an incomplete epoch.
 async fn end_lower_epoch(shared: &CacheCore, is_corrupt: bool) {
     let has_epochs = shared.lower.epoch_slots.load(Ordering::Relaxed) > 0;
     let is_wanted = if has_epochs { !shared.is_strict() } else { is_corrupt };
@@ -386,7 +388,8 @@ async fn end_lower_epoch(shared: &CacheCore, is_corrupt: bool) {
     }
 }
 
-/// Returns how many of the items fit into one epoch of the lower volume; at least one, if there is one.
+/// Returns how many of the items fit into one epoch of the lower volume; at least one, unless `items` is
+/// empty.
 fn fitting(items: &[Item], most: u64) -> usize {
     if most == 0 {
         return items.len();
@@ -399,7 +402,7 @@ fn fitting(items: &[Item], most: u64) -> usize {
     fit.count().max(1).min(items.len())
 }
 
-/// Sends slots to the lower volume. Returns false if the round must not continue.
+/// Sends one piece of a round to the lower volume. Returns false if the round must not continue.
 async fn send_piece(
     shared: &Arc<CacheCore>,
     pace: &mut DestagePace,
@@ -511,7 +514,8 @@ async fn collect(shared: &CacheCore, opened: &BegunRound) -> Vec<Item> {
     while collect_newest(shared, opened, &mut items) {
         tokio::task::yield_now().await;
     }
-    // Slots that were overwritten during the first loop are now among the older places of the epoch.
+    // A slot that is overwritten during the first loop moves from the table to the epoch's list of older
+    // versions.
     let mut taken = 0;
     while collect_older(shared, opened, &mut items, &mut taken) {
         tokio::task::yield_now().await;

@@ -63,7 +63,8 @@ pub(crate) async fn send_all(
                 }
                 }
             },
-            // A run that is late stops counting as in flight, without an answer that would wake this task.
+            // Wake at intervals: a late run stops counting as in flight without an answer that would wake this
+            // task.
             () = sleep(LOOK), if more && !has_room => {}
             () = pace.give_way(shared), if has_room => {
                 if !shared.ends_round(&shared.state.lock())
@@ -148,8 +149,8 @@ fn longest_run(shared: &CacheCore) -> u64 {
     longest.min(needed.max(u64::from(shared.settings.destage_run_bytes)))
 }
 
-/// Returns the least number of bytes for which a run counts. Four short runs count as one of the longest. If
-/// the settings allow one run at a time, every run counts as one of the longest.
+/// Returns the least number of bytes that a run counts for in the limit of bytes in flight: a quarter of the
+/// longest run. If the settings allow one run at a time, every run counts as one of the longest.
 fn least_weight(shared: &CacheCore) -> u64 {
     let longest = u64::from(shared.settings.destage_run_bytes);
     if shared.settings.destage_in_flight == 1 { longest } else { longest / 4 }
@@ -363,7 +364,7 @@ const STEP: usize = 1024;
 const USUAL_CALLS: usize = 128;
 /// The most runs of the usual length in the link. If the link holds more, runs are longer.
 const RUNS_IN_LINK: u64 = 64;
-/// How often a round looks for late runs. None is late before this.
+/// How often a round looks for late runs. No run is late before this time.
 const LOOK: Duration = Duration::from_millis(100);
 
 const _: () = assert!(SLOT_BYTES == SECTORS as usize * SECTOR_BYTES);

@@ -39,7 +39,7 @@ pub struct LogBuffer {
 pub struct NvramPromise {
     /// The failures that the NVRAM was declared to survive.
     pub survives: NvramSurvival,
-    /// The present boot, if it is known.
+    /// The boot id of the machine now; `None` if it is not known.
     pub boot: Option<BootId>,
 }
 
@@ -85,7 +85,7 @@ pub struct FoundBuffer {
     disk: Stack,
     ring: LogBufferRing,
     promise: NvramPromise,
-    /// The id of the NVRAM, if the buffer continues with its content; `None` if the NVRAM is to be cleared.
+    /// The id of the NVRAM, if the buffer keeps its content; `None` if the NVRAM is to be cleared.
     goes_on: Option<BufferId>,
     loss: Option<BufferLoss>,
 }
@@ -205,9 +205,9 @@ impl FoundBuffer {
     }
 
     /// Records a loss in the label of the leg on this disk ([`Mirror::note_loss`]). Call this before
-    /// [`begin`](Self::begin). In two cases the loss is accepted, and the label does not show it:
-    /// `accept_loss` is set; or the leg was used without the other leg, so that the other leg does not have
-    /// the writes either, and the NVRAM was not declared to survive this failure.
+    /// [`begin`](Self::begin). The label does not show a loss that is accepted. A loss is accepted if
+    /// `accept_loss` is set. It is also accepted if the leg was used alone and the NVRAM was not declared to
+    /// survive this failure: the other leg lacks these writes, too.
     ///
     /// # Errors
     /// The disk holds no leg of a mirror, or returns an error.
@@ -472,7 +472,7 @@ async fn write_pending(shared: Arc<LogBufferCore>) {
 impl Volume for LogBuffer {
     fn geometry(&self) -> Geometry {
         let geometry = self.shared.disk.geometry();
-        // With this flag the partner sends a flush when it needs the blocks on the disk.
+        // `volatile_cache` makes the partner send a flush when it needs the blocks on the disk.
         Geometry { blocks: geometry.blocks - 1, volatile_cache: true, ..geometry }
     }
 

@@ -22,7 +22,7 @@ pub(super) struct LogBufferRing {
     held: VecDeque<LogBufferRecord>,
     /// The number and the offset of the next record.
     next: (u64, usize),
-    /// The cell that is written next, 0 or 1.
+    /// The index in [`CELLS_AT`] of the cell that is written next, 0 or 1.
     next_cell: usize,
 }
 
@@ -184,7 +184,6 @@ impl LogBufferRing {
         self.held.iter()
     }
 
-    /// Returns the data of a record.
     pub fn data(&self, record: &LogBufferRecord) -> Vec<u8> {
         let mut data = vec![0; record.length() - HEADER_BYTES];
         self.memory.read(record.offset + HEADER_BYTES, &mut data);
@@ -201,7 +200,6 @@ impl LogBufferRing {
         self.memory.error().map(ToString::to_string)
     }
 
-    /// Returns the number of the next record.
     pub fn next(&self) -> u64 {
         self.next.0
     }
@@ -267,7 +265,7 @@ impl LogBufferRing {
         self.note_oldest();
     }
 
-    /// Records the position of the oldest record in a cell.
+    /// Records number and offset of the oldest record in the memory.
     fn note_oldest(&mut self) {
         let oldest = self.held.front().map(|record| (record.number, record.offset));
         let (number, offset) = oldest.unwrap_or(self.next);
@@ -276,7 +274,8 @@ impl LogBufferRing {
         put_u64(&mut cell, 8, offset as u64);
         let checksum = crc32c(&cell[..CELL_CHECKSUM_AT]);
         put_u32(&mut cell, CELL_CHECKSUM_AT, !checksum);
-        // The cells take turns: if one is torn, the other is one step behind.
+        // Write the two cells in turn: if a crash tears this one, the other holds the position from one step
+        // earlier.
         self.write(CELLS_AT[self.next_cell], &cell);
         self.next_cell = 1 - self.next_cell;
     }

@@ -13,7 +13,7 @@ use crate::slots::sectors::SLOT_BYTES;
 /// The volumes that are opened together for one log.
 pub(crate) struct JoinedMembers {
     pub joined: Arc<JoinedVolume>,
-    /// The member records that the superblock gets with this opening.
+    /// The member records that this opening writes into the superblock.
     pub records: Vec<MemberRecord>,
 }
 
@@ -78,12 +78,10 @@ impl MemberExtents {
         Self { stride: joining.joined.stride(), blocks, outgrown: 0.into() }
     }
 
-    /// Returns the number of regions.
     pub fn places(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Returns the region of a block.
     pub fn place(&self, block: u64) -> usize {
         // With one volume, each request saves a division.
         if self.blocks.len() == 1 { 0 } else { (block / self.stride) as usize }
@@ -94,7 +92,6 @@ impl MemberExtents {
         self.blocks.get(place).map_or(0, |blocks| blocks.load(Ordering::Acquire))
     }
 
-    /// Records that the volume in a region has grown to `blocks` blocks.
     pub fn grow(&self, place: usize, blocks: u64) {
         self.blocks[place].fetch_max(blocks, Ordering::AcqRel);
     }
@@ -125,7 +122,7 @@ impl MemberExtents {
 /// Flags that say for which volumes the log has dirty data, or is about to have some.
 pub(crate) struct DirtyFlags {
     slots_per_place: u64,
-    /// One flag, or one for each region.
+    /// One flag for a log of one volume, otherwise one for each region.
     flags: Vec<Dirty>,
 }
 
@@ -142,18 +139,16 @@ impl DirtyFlags {
         }
     }
 
-    /// Sets the flag of the volume that a slot belongs to.
     pub fn set(&self, slot: u64) {
         let place = if self.flags.len() == 1 { 0 } else { slot / self.slots_per_place };
         self.flags[place as usize].set(true);
     }
 
-    /// Clears the flags of all volumes.
     pub fn clear(&self) {
         self.flags.iter().for_each(|flag| flag.set(false));
     }
 
-    /// Returns the flag of the first volume.
+    /// Returns the flag of the first volume; a log of one volume has no other.
     pub fn first(&self) -> Dirty {
         self.flags[0].clone()
     }

@@ -94,7 +94,7 @@ impl Flow {
             Err(place) => place,
         };
         loop {
-            // A late read stops counting without an answer, so look at the window from time to time.
+            // Wake at intervals: a late read stops counting as in flight, and no answer announces that.
             let _ = timeout(LOOK, place.turn.notified()).await;
             if let Some(passage) = self.send_if_first(place.number) {
                 place.is_over = true;
@@ -103,7 +103,8 @@ impl Flow {
         }
     }
 
-    /// Moves a waiting read-ahead to the end of the hosts' queue. A host has asked for its data.
+    /// Moves a waiting read-ahead to the end of the queue of the hosts' reads, because a host has asked for
+    /// its data.
     pub fn hasten(&self, fetch: u32) {
         let mut reads = self.0.lock();
         let Some(at) = reads.ahead.iter().position(|waiting| waiting.fetch == fetch) else {
@@ -233,7 +234,7 @@ impl Drop for FarReadQueuePlace<'_> {
         let mut reads = self.flow.0.lock();
         reads.stream.retain(|waiting| waiting.number != self.number);
         reads.ahead.retain(|waiting| waiting.number != self.number);
-        // This read may have been woken already. Wake the next one instead.
+        // This dropped read may have been woken already, so wake the next one.
         reads.wake_first();
     }
 }

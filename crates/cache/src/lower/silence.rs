@@ -52,8 +52,8 @@ impl SilenceWatch {
         (silence.asked > 0 && elapsed >= LONGEST_SILENCE).then_some(elapsed)
     }
 
-    /// Returns the error for good once this cache is fenced: the lower volume may have newer data than the
-    /// cache, for reads as well as for writes.
+    /// Fails with the error of the refused claim once this cache is fenced. Reads must fail, too: another
+    /// owner may have written newer data to the lower volume.
     pub fn check(&self) -> Result<(), Error> {
         self.fenced.get().map_or(Ok(()), |error| Err(error.clone()))
     }

@@ -100,10 +100,10 @@ enum WindowMode {
     Grow { best: f64, flat: u32, trial: Option<WindowTrial> },
     /// The window follows the measured rate and trip, for `rounds` rounds now.
     Follow { rounds: u32 },
-    /// One request at a time is sent, so that its trip is that of an empty link. The shortest of several
-    /// trips counts, since an answer may be late for other reasons. Random reads do not wait for the window
-    /// and may be in flight all the time. A request that is sent two trips after the drain began meets only
-    /// those, so its trip counts, too.
+    /// Only one request is in flight at a time, so that its trip is that of an empty link. The shortest of
+    /// several trips counts, since a single answer may be late for other reasons. Random reads do not wait
+    /// for the window and may be in flight all the time. A request that is sent two trips after the drain
+    /// began shares the link with random reads only, so its trip counts, too.
     Drain { reason: Reason, since: Instant, trips: u32, shortest: Duration },
 }
 
@@ -213,8 +213,8 @@ const HIGHER: f64 = 1.25;
 /// A trip that is longer than the least trip by this factor means that a window that doubles has begun to
 /// fill a queue.
 const QUEUED: f64 = 2.0;
-/// As [`QUEUED`], in a trial. If others fill the queue, the trial has to end before it adds much to the
-/// queue.
+/// The limit like [`QUEUED`] for a trial. If other senders fill the queue, the trial has to end before it adds
+/// much to the queue.
 const QUEUED_IN_TRIAL: f64 = 1.25;
 /// A round that is full and has less than this part of the peak rate is slow.
 const SLOW: f64 = 0.5;
@@ -222,18 +222,20 @@ const SLOW: f64 = 0.5;
 const SLOW_ROUNDS: u32 = 4;
 /// The number of requests that travel alone before the drain ends.
 const DRAIN_TRIPS: u32 = 2;
-/// A trip that is longer by this factor on an empty link is another path.
+/// If the trip on an empty link is longer by this factor, the path has changed.
 const LONGER: f64 = 1.5;
-/// A trial succeeds with this part of the rate that there was.
+/// A trial succeeds if the rate returns to this part of the former rate.
 const RESTORED: f64 = 0.8;
-/// The time until the first trip is measured again: others may have filled the queue.
+/// The time until the first trip is measured again, because other senders may have filled the queue during the
+/// first measurement.
 const UNSURE: Duration = Duration::from_secs(5);
 /// The time after a failed trial until the next one.
 const RETRY: Duration = Duration::from_secs(10);
 /// The time between two drains while the path is longer than it once was. Such a drain finds out whether the
 /// path has become short again. The drain costs two trips: a sixtieth of the time at 80 ms.
 const REPEAT: Duration = Duration::from_secs(10);
-/// A later trial succeeds if the rate grows by this factor: a path that is much longer gives more.
+/// A repeated trial succeeds if the rate grows by this factor. On a path that is much longer, the larger window
+/// raises the rate by more.
 const RETRIED: f64 = 2.2;
 /// The shortest span of [`Peak`].
 const SPAN: Duration = Duration::from_secs(1);
@@ -241,9 +243,9 @@ const SPAN: Duration = Duration::from_secs(1);
 const SPAN_TRIPS: u32 = 10;
 /// A round has at least this many answers: fewer say little about the rate.
 const ROUND_ANSWERS: u32 = 8;
-/// No request is late before this.
+/// The shortest time after which a request may count as late.
 const LATE: Duration = Duration::from_millis(100);
-/// A request is late after this many trips of a full window.
+/// A request counts as late after this many trips of a full window.
 const LATE_TRIPS: f64 = 8.0;
 
 impl Window {

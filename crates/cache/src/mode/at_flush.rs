@@ -42,15 +42,15 @@ pub(super) async fn write(core: &Arc<CacheCore>, write: HostWrite) -> Result<(),
     core.wait_for_log(end, durability).await
 }
 
-/// If the log is lost, the flush fails, and ends the epoch all the same, so that destage sends it: once the
-/// lower volume has everything that was written until now, the next flush succeeds.
+/// If the log is lost, the flush fails, but ends the epoch all the same, so that destage sends the epoch.
+/// The next flush succeeds once the lower volume has everything that was written until now.
 pub(super) fn begin_flush(core: &Arc<CacheCore>) -> Result<bool, Error> {
     core.check_log().inspect_err(|_| _ = core.end_epoch())?;
     Ok(true)
 }
 
 pub(super) async fn flush(core: &Arc<CacheCore>) -> Result<(), Error> {
-    // This ends the epoch.
+    // `settle` ends the epoch.
     core.settle().await?;
     core.log_on_disk().await
 }

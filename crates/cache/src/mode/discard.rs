@@ -57,8 +57,8 @@ impl DiscardPlan {
         written.map_err(|error| if has_begun { stalled(error) } else { error })
     }
 
-    /// Discards the slots through the log. Long discards bypass it in relaxed order, and so do all if the log
-    /// has no room. `durability` is that of the discard when this returns.
+    /// Discards the slots through the log, and waits until the discard has this `durability`. The discard
+    /// bypasses the log if the log has no room, or if it is long and the order is relaxed.
     pub async fn discard_in_log(
         mut self,
         core: &Arc<CacheCore>,

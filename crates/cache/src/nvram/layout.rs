@@ -34,9 +34,9 @@ pub(super) const CHECKSUM_AT: usize = 36;
 pub(super) const HEADER_BYTES: usize = 40;
 /// Two pairs of cells; each cell holds a number and has a cache line of its own.
 pub(super) const CELLS_AT: [[usize; 2]; 2] = [[64, 128], [192, 256]];
-/// The pair that holds the newest stable segment.
+/// Index in [`CELLS_AT`] of the pair that holds the number of the newest stable segment.
 pub(super) const WATERMARK: usize = 0;
-/// The pair that holds the newest segment that was begun.
+/// Index in [`CELLS_AT`] of the pair that holds the number of the newest segment that was begun.
 pub(super) const BEGUN: usize = 1;
 pub(super) const CELL_CHECKSUM_AT: usize = 8;
 pub(super) const CELL_BYTES: usize = 12;

@@ -83,7 +83,7 @@ impl MappedFile {
         } else if found != length {
             return Err(other_length(found, nvram_bytes));
         } else if let Err(error) = settle(&named.file, &named.path) {
-            // No reason to fail: the file was usable before, and this process may not be able to read its
+            // Warn, but do not fail: the file was usable before, and this process may not be able to read its
             // folder.
             tracing::warn!(
                 path = %path.display(), %error,
@@ -127,8 +127,8 @@ impl MappedFile {
         check_room(path, 0, length_for(nvram_bytes / BLOCK_BYTES as u64))
     }
 
-    /// Prepares the memory to survive a power failure: syncs its content to storage (msync(2)), and from now
-    /// on each write before the next one. On persistent memory (DAX) this flushes the processor's caches; on
+    /// Prepares the memory to survive a power failure: syncs its content to storage (msync(2)), and from now on
+    /// syncs each write before the next one. On persistent memory (DAX) this flushes the processor's caches; on
     /// tmpfs it does nothing.
     ///
     /// The content is stable only after this call. The kernel marks a page as clean even if an earlier

@@ -82,8 +82,8 @@ impl NvramBuffer {
     }
 
     fn contents(&mut self, header: &[u8], instance: InstanceId) -> NvramContents {
-        // The header is cleared first and written last when the memory is taken into use: without
-        // all of it, nothing that is in the slots was ever acknowledged.
+        // `format` clears the header first and writes the magic last. A header without the whole magic
+        // therefore means that no write in the slots was ever acknowledged.
         let magic = &header[..MAGIC.len()];
         let unfinished = (0..MAGIC.len())
             .any(|n| magic[..n] == MAGIC[..n] && magic[n..].iter().all(|&byte| byte == 0));
@@ -195,12 +195,10 @@ impl NvramBuffer {
         self.write(0, &[0; HEADER_BYTES]);
     }
 
-    /// Returns the number of slots that the buffer gets when it is formatted.
     pub fn most_slots(&self) -> u32 {
         slots_in(self.memory.len())
     }
 
-    /// Returns the number of slots of the buffer.
     pub fn slots(&self) -> u32 {
         self.slots
     }
@@ -215,7 +213,6 @@ impl NvramBuffer {
         self.memory.error()
     }
 
-    /// Returns the number of free slots.
     pub fn free(&self) -> usize {
         self.free.len()
     }
@@ -277,7 +274,8 @@ impl NvramBuffer {
         put_u64(&mut cell, 0, number);
         let checksum = crc32c(&cell[..CELL_CHECKSUM_AT]);
         put_u32(&mut cell, CELL_CHECKSUM_AT, !checksum);
-        // Write the cells in turn: if one is torn, the other is only one segment behind.
+        // Write the two cells of a pair in turn: if a crash tears this one, the other is only one segment
+        // behind.
         self.write(CELLS_AT[pair][self.next_cells[pair]], &cell);
         self.next_cells[pair] ^= 1;
     }

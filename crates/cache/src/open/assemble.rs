@@ -30,7 +30,6 @@ use crate::{
     tier::MOST_BUFFERED,
 };
 
-/// The results of an opening.
 pub(super) struct OpenedParts {
     pub settings: Settings,
     pub rules: ModeRules,
@@ -46,7 +45,7 @@ pub(super) struct OpenedParts {
     pub newest: u64,
     pub salt: Option<Salt>,
     pub scratch: Arc<SlotPagePool>,
-    /// The number that the claim on the lower volume counts as confirmed.
+    /// The number of the newest write that the claim on the lower volume has recorded as confirmed.
     pub claimed: Confirmed,
     pub counters: Counters,
 }
@@ -78,7 +77,8 @@ impl OpenedParts {
             .joining
             .as_ref()
             .map_or_else(|| MemberExtents::of_one(opened.blocks), MemberExtents::of_several);
-        // In strict order all data came to the lower volume through the log.
+        // In strict order, and without writes that bypass a failing log, all data in the lower volume was
+        // destaged, and is stable.
         let is_stable = settings.order == DestageOrder::Strict
             && rules.uses_log
             && settings.on_log_error == LogErrorPolicy::StopWrites;

@@ -23,7 +23,6 @@ use crate::{
     },
 };
 
-/// The content of a log.
 pub(super) struct FoundLog {
     pub scan: Scan,
     pub table: SlotTable,
@@ -48,8 +47,8 @@ pub(super) async fn scan_until_whole(
         let found =
             scan_once(log, superblock, (settings, rules), lower, watermark, &mut doubt).await?;
         let end = found.scan.end;
-        // Repair each segment once, or this might never end. The last segment may be missing without a trace
-        // in the copy that is read alone.
+        // Repair each segment at most once: otherwise the loop might never end. Also repair if the copies
+        // differ: the copy that was read may lack the last segment without any sign of that.
         if (found.scan.loss.is_some() || !doubt.is_empty())
             && end.0 > mended
             && mend(log, superblock, end).await.map_err(CacheOpenError::Log)?

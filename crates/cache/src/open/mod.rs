@@ -165,8 +165,8 @@ async fn read_and_check(
         older::report_void_nvram(&settings, &superblock, &found.scan, slots);
     }
 
-    // Matches the recorded volumes of a common log with those that it was opened with. Writes nothing: the
-    // new list of volumes is written with the superblock of the new generation.
+    // Matches the volumes that a common log has recorded with those of this opening. Writes nothing: the new
+    // list of volumes is written with the superblock of the new generation.
     let dirty_flags = match &joining {
         Some(joining) => members::match_up(joining, &mut superblock, &mut found.table, &mut nvram)?,
         None => DirtyFlags::of_one(),
@@ -203,7 +203,6 @@ fn refuse_or_accept_loss(
     Ok(newest)
 }
 
-/// The volumes of an opening.
 struct OpeningBottom {
     lower: Stack,
     /// The geometry of `lower` when the opening began.
@@ -248,8 +247,8 @@ impl Opening {
         let scratch = self.scratch()?;
         self.write_superblocks(&scratch).await?;
         if self.settings.log_buffer.is_some() {
-            // The lower volume records this opening next. The lower volume would refuse a later opening whose
-            // superblock lacks this one.
+            // Flush the superblock before the claim: the lower volume records this opening with the claim, and
+            // would later refuse an opening whose superblock lacks it.
             self.bottom.log.flush().await.map_err(log_failed)?;
         }
 
@@ -284,12 +283,12 @@ impl Opening {
         // NVRAM, in the log or in both: an NVRAM slot is released only when the log has its write.
         replay(&core, held, complete)?;
 
-        // Waits until the log has all of them. A crash after this leaves a superblock that may still require
-        // the NVRAM, although the mode of this opening does not. The NVRAM is still that of the log, and its
-        // slots are free.
+        // Waits until the log has all replayed writes. A crash after this leaves a superblock that may still
+        // require the NVRAM, although the mode of this opening does not. The NVRAM still belongs to the log, and
+        // its slots are free.
         core.settle().await.map_err(log_failed)?;
 
-        // Sets the mode of this opening in the superblock. A crash after this leaves a log of this opening.
+        // Sets the mode of this opening in the superblock. A crash after this leaves a log in this mode.
         core.forget_old_mode(boot).await?;
         Ok(core)
     }
@@ -337,7 +336,8 @@ impl Opening {
         pool(SCRATCH_PAGES + if self.found.seals.is_some() { SEALED_PAGES } else { 0 })
     }
 
-    /// Writes both copies of the superblock. `&mut`, because an NVRAM cannot be shared between threads.
+    /// Writes both copies of the superblock. Takes `&mut self`, because an NVRAM cannot be shared between
+    /// threads.
     async fn write_superblocks(
         &mut self,
         scratch: &Arc<SlotPagePool>,

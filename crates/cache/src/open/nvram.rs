@@ -26,9 +26,9 @@ pub(super) struct FoundNvram {
     mark: u32,
     /// Acknowledged writes, in serial order.
     pub held: Vec<HeldNvramSlot>,
-    /// The newest segment that the NVRAM has recorded as stable.
+    /// The number of the newest segment that the NVRAM has recorded as stable.
     pub watermark: Option<u64>,
-    /// The newest segment that the NVRAM has recorded as stable or as begun.
+    /// The number of the newest segment that the NVRAM has recorded as stable or as begun.
     pub noted: Option<u64>,
     /// The changes to make once no check can refuse the opening any more.
     pub change: NvramChange,
@@ -37,7 +37,7 @@ pub(super) struct FoundNvram {
 /// Changes to an NVRAM before it is used.
 #[derive(Default)]
 pub(super) struct NvramChange {
-    /// Format the NVRAM: it is new to this log.
+    /// Format the NVRAM, because this log has not used it before.
     formats: bool,
     /// Slots whose writes the log does not need.
     pub released: Vec<u32>,
@@ -55,7 +55,8 @@ impl FoundNvram {
         key: &OpeningKey,
         is_void: bool,
     ) -> Result<Self, CacheOpenError> {
-        // Only in this case can acknowledged data be in the NVRAM alone.
+        // Acknowledged data can be in the NVRAM alone only after an opening with immediate report that did not
+        // end cleanly.
         let needed = superblock.immediate && !superblock.clean && !settings.accept_loss && !is_void;
         let Some(memory) = memory else { return Self::none(rules, needed) };
         let (buffer, contents) = NvramBuffer::open(memory, superblock.instance, key.sealing());
@@ -204,9 +205,9 @@ fn missing<T>(what: &str) -> Result<T, CacheOpenError> {
     Err(CacheOpenError::NvramMissing(what.into()))
 }
 
-/// Returns the contents of an NVRAM as far as they may be used. A void NVRAM counts as blank. An NVRAM with
-/// slots that the log's key does not open counts as damaged. With a wrong key no slot is opened: then it
-/// matters only whether there are any.
+/// Returns the contents of an NVRAM as far as they may be used. An NVRAM that is void after a reboot counts as
+/// blank. If the log's key does not open some slot, the NVRAM counts as damaged. If the settings have a wrong
+/// key, no slot is opened: the opening is refused anyway as soon as a slot holds data.
 fn usable(
     contents: NvramContents,
     buffer: &NvramBuffer,

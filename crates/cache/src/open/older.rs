@@ -38,7 +38,7 @@ pub(crate) fn is_nvram_void(settings: &Settings, superblock: &Superblock) -> boo
 }
 
 /// Reports which acknowledged writes may be lost with a [void NVRAM](is_nvram_void). `slots` is the number of
-/// blocks that it has.
+/// slots that the NVRAM holds.
 pub(crate) fn report_void_nvram(
     settings: &Settings,
     superblock: &Superblock,

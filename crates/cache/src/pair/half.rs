@@ -28,7 +28,7 @@ pub struct LogLeg {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum LogLegUser {
     None,
-    /// The local cache, in the opening with this number.
+    /// The local cache is the user, in the turn with this number. Calls from its earlier turns fail.
     Here(u64),
     Partner,
 }

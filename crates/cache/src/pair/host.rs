@@ -19,9 +19,9 @@ pub trait PairMemberHost: Send + Sync + 'static {
     /// Checks that the far volume answers now.
     fn far(&self) -> PairMemberAnswer<'_, ()>;
 
-    /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log has only one
-    /// leg, the far volume must answer: the superblock has to record each opening whose claim was not
-    /// answered.
+    /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log has only one leg, first
+    /// check that the far volume answers: each opening whose claim gets no answer takes an entry in the superblock's
+    /// list of openings.
     fn serve(&self, log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>>;
 
     /// Stops serving the unit. With `at_rest`, the cache has everything in its log when this returns, because

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{Cache, random::random, witness::blocks_of};
 
-/// The role of a member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {
     /// The member serves the unit.
@@ -38,11 +37,11 @@ enum PartnerObservation {
     Silent,
 }
 
-/// The partner has not answered. True if the session has ended for good, so that a new session may be answered.
+/// The partner has not answered. The value is true if the session has ended for good, so that a new session may
+/// be answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct HasEnded(bool);
 
-/// The status of a member.
 #[derive(Clone, Debug)]
 pub struct PairMemberStatus {
     pub role: Role,
@@ -92,7 +91,7 @@ impl Active {
     }
 }
 
-/// The state that is kept from one look to the next.
+/// The observations of the partner that are kept between two questions to it.
 struct PartnerWatch {
     session: Option<Stack>,
     /// The time of the partner's last answer.
@@ -153,8 +152,8 @@ impl PairMember {
             };
             match active {
                 Some(active) => {
-                    // Do not renew if the partner may have taken over, accepted writes, failed, and
-                    // restarted.
+                    // Do not extend the time of reads if the partner may have taken over, accepted writes,
+                    // failed, and restarted.
                     if seen == PartnerObservation::Standby && watch.is_as_it_was {
                         active.cache.renew(sent + self.timing.dead_after);
                     }
@@ -170,7 +169,6 @@ impl PairMember {
         }
     }
 
-    /// Returns the status of the member.
     #[must_use]
     pub fn standing(&self) -> PairMemberStatus {
         let known = self.known.lock();
@@ -315,9 +313,9 @@ impl PairMember {
         with_partner: bool,
     ) -> Result<Active, Arc<str>> {
         let here = self.half.take().await;
-        // From here on the local leg gives the partner no answer with which it could extend its reads
-        // ([`Cache::renew`]). Earlier answers have expired if the partner stands by now, or has not used this
-        // leg for `dead_after`.
+        // From here on, calls of the partner to the local leg fail, and the partner cannot extend the time in
+        // which it answers reads ([`Cache::renew`]). That time is over if the partner stands by now, or has not
+        // used this leg for `dead_after`.
         let sent = Instant::now();
         let theirs = if with_partner { self.fresh(watch).await.ok() } else { None };
         if theirs.is_none() && !self.is_partner_silent(watch) {
@@ -381,7 +379,7 @@ impl PairMember {
                 return self.step_back(watch, active, true, None).await;
             }
         }
-        // From here on reads are not answered, until the node has granted that this gateway continues alone.
+        // From here on the cache answers no reads until the node has granted that this gateway continues alone.
         let is_gone = seen == PartnerObservation::Silent
             && watch.last_answer.elapsed() >= self.timing.dead_after;
         if is_gone && active.mirror.alone().is_none() {
@@ -422,8 +420,8 @@ impl PairMember {
         }
         active.cache.abandon("the partner of this gateway serves the unit");
         if at_rest && active.mirror.alone().is_some() {
-            // The partner's leg was lost while the cache was being stopped, so the partner cannot serve the
-            // unit.
+            // The partner's leg was lost while the cache was being stopped. The leg lacks writes, so the
+            // partner cannot serve.
             tracing::warn!(
                 "the partner's leg of the log lacks writes, so the unit is not handed over"
             );
@@ -550,8 +548,8 @@ mod tests {
         member.known.lock().seen
     }
 
-    /// Otherwise a gateway whose disk is broken would be mistaken for the active one for ever, and its
-    /// partner would never take over.
+    /// An error of the partner's disk or of the link must not count as "active": then the partner of a gateway
+    /// with a broken disk would never take over.
     #[tokio::test(start_paused = true)]
     async fn a_partner_counts_as_active_only_if_its_own_answer_says_so() {
         let half = LogLeg::new(disk());
@@ -572,8 +570,8 @@ mod tests {
         }
     }
 
-    /// If the leg were marked as used alone, and the partner has everything, the partner would refuse to fill
-    /// this leg.
+    /// While the node is unreachable, this gateway cannot continue alone. If it marked its leg as used alone
+    /// all the same, the partner, which may have everything, would later refuse to fill this leg.
     #[tokio::test(start_paused = true)]
     async fn a_leg_is_not_marked_as_used_alone_while_the_node_is_unreachable() {
         let (ours, theirs) = (disk(), disk());

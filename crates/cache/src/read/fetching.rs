@@ -122,7 +122,8 @@ impl CacheCore {
                 let valid = entry.valid;
                 match state.table.page(index) {
                     Some(newer) => copy_sectors(newer, &mut page, valid),
-                    // The newer sectors are in the log only; the next read merges them again.
+                    // The newer sectors of this slot are only in the log. Do not keep the fetched page: the
+                    // next read merges both again.
                     None if entry.place.is_some() => continue,
                     None => {}
                 }
@@ -161,7 +162,7 @@ impl CacheCore {
         (purpose, missing_runs(state, range.start, range.end.min(end), longest))
     }
 
-    /// Returns the most slots of one fetch of a sequential reader.
+    /// Returns the number of slots in the longest fetch for a sequential reader.
     pub(super) fn longest_of_stream(&self) -> usize {
         let slots = self.lower.link.reads.longest_request() / SLOT_BYTES as u64;
         (slots as usize).clamp(1, MOST_FETCHED)
@@ -193,12 +194,13 @@ impl Drop for FetchGuard<'_> {
             self.shared.lower.link.host_fetches.fetch_sub(1, Ordering::Relaxed);
         }
         fetch.finish(FetchResult::Abandoned);
-        // The pages of its slots may be evicted now.
+        // Wake calls that wait for a page: the pages of the fetched slots may be evicted now.
         self.shared.signals.changed.notify_waiters();
     }
 }
 
-/// Cuts a run of slots into pieces, each of which is in the read tier or not.
+/// Cuts a run of slots into pieces. Each piece is either completely in the read tier, or is fetched from the
+/// lower volume.
 pub(super) fn runs_to_fetch(state: &CacheState, first: u64, count: u32) -> Vec<tier::TierPiece> {
     let slots = first..first + u64::from(count);
     // A bypassing write removes its slots from memory before it removes them from the tier. In between, a

@@ -87,7 +87,8 @@ impl CacheCore {
         // Keep a round from beginning: it would overwrite content in the lower volume that this read is about to
         // fetch with content of a later epoch.
         let _no_round_begins = self.lower.flushed_reads.read().await;
-        // The second try succeeds at the latest: then no round is running that could free a part of the log.
+        // At most two tries are needed. The first try may fail because the round that was running has freed a
+        // part of the log. No other round begins during this call.
         loop {
             if let Some(data) = self.try_read_flushed(sector, sectors).await? {
                 return Ok(data);
@@ -95,7 +96,8 @@ impl CacheCore {
         }
     }
 
-    /// Returns `None` if the running round has ended meanwhile and has freed a log block that this read needs.
+    /// Tries the read once. Returns `None` if the running round has ended meanwhile and has freed a log block
+    /// that this read needs.
     async fn try_read_flushed(&self, sector: u64, sectors: u64) -> Result<Option<Data>, Error> {
         let pieces: Vec<FlushedReadPiece> = {
             let state = self.state.lock();

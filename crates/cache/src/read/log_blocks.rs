@@ -32,8 +32,8 @@ impl CacheCore {
         state.table.set_page(index, page.freeze(), place.mask, Came::Wanted);
     }
 
-    /// Reads the content of a slot from the log. Returns `None` if the place no longer has its newest logged
-    /// content.
+    /// Reads the content of a slot from the log. Returns `None` if `place` is no longer the address of the
+    /// slot's newest logged content.
     pub async fn load(&self, slot: u64, place: LogAddress) -> Result<Option<Data>, Error> {
         let read = self.read_log(slot, &place).await;
         let state = self.state.lock();
@@ -76,7 +76,7 @@ impl CacheCore {
         Ok(blocks)
     }
 
-    /// Returns the content of a data block of the log, which is sealed if the log has a key.
+    /// Returns the content of a data block of the log. Opens the block first if the log is encrypted.
     fn open_logged(&self, slot: u64, place: &LogAddress, block: Data) -> Result<Data, Error> {
         let Some(seals) = &self.log.seals else { return Ok(block) };
         match seals.open(slot, place, &block.into_bytes()) {

@@ -159,7 +159,8 @@ impl CacheCore {
                     && let Err(error) = self.committed(unlogged).await
                     && self.pair.is_some()
                 {
-                    // The partner may have taken over without this write.
+                    // Do not return the data: the partner may have taken over, and may not have the writes that
+                    // this read has seen.
                     return Err(error);
                 }
                 return Ok((data, farthest.max(origin)));
@@ -237,7 +238,7 @@ impl CacheCore {
         Ok(Some((data, farthest)))
     }
 
-    /// Moves read-ahead that this read of a host waits for to the hosts' queue.
+    /// Moves read-ahead in progress that this read needs to the end of the queue of the hosts' reads.
     fn hasten_joined(&self, plan: &ReadPlan) {
         let mut last = None;
         for piece in &plan.pieces {

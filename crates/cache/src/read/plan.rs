@@ -38,7 +38,7 @@ pub(super) enum NewerSectors {
     Log(LogAddress),
 }
 
-/// Which content that is not in the log yet readers may see: the content of acknowledged writes.
+/// Selects which content of acknowledged writes a read may return before that content is in the log.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum ReadVisibility {
     All,
@@ -124,7 +124,7 @@ impl CacheCore {
                 Err((Some(fetch), newer)) => SlotReadSource::Lower { fetch, newer },
                 Err((None, newer)) => {
                     missing.push(plan.pieces.len());
-                    // Replaced when the run has ended.
+                    // This source is replaced by a fetch when the run of missing slots has ended.
                     plan.pieces.push(SlotReadPiece {
                         slot,
                         first,

@@ -55,7 +55,7 @@ impl Cache {
         check_settings(&settings)?;
         let known = match superblock(&log).await {
             Ok(superblock) => superblock.members,
-            // `open` reports these errors later.
+            // Ignore a log without a usable superblock here: `open` formats it or reports the error.
             Err(NoSuperblock::Blank | NoSuperblock::Garbage | NoSuperblock::Version(_)) => {
                 Vec::new()
             }
@@ -141,7 +141,8 @@ fn records(
             key: *key,
             geometry,
             granted: was.map_or(0, |was| was.granted),
-            // A volume that was removed earlier knows this log by the opening that it granted then.
+            // Keep the number of the opening that this volume last granted, even if the volume was removed
+            // meanwhile: the volume recognises the log by this number.
             opening: was.or_else(given_up).map_or(0, |was| was.opening),
             given_up: None,
         });
@@ -289,7 +290,8 @@ impl Provisioning for OneOfSeveral {
         Io::new(async move { asked.await.map_err(|error| self.up(error)) })
     }
 
-    /// Unknown, as for the cache.
+    /// Returns `None`, as the cache itself does: a block may take space in the log, in the lower volume, or
+    /// in both.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(cache.statistics().destage.dirty_bytes, 0);
     }
 
-    /// Such a log was damaged, or written by another program.
+    /// A log with dirty data between two regions was damaged, or written by another program.
     #[tokio::test]
     async fn a_log_with_data_between_two_volumes_is_refused() {
         let log = log();

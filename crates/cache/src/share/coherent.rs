@@ -115,7 +115,6 @@ impl Coherent {
         }
     }
 
-    /// Returns the state of the tokens.
     #[must_use]
     pub fn tokens(&self) -> TokenStatistics {
         let now = self.shared.now();
@@ -300,7 +299,7 @@ impl CoherentCore {
             state.waited += 1;
             state.waiting.insert(ticket, sender);
         }
-        // The use may have begun before the sender was registered. Run an empty step to pass that on.
+        // The use may have begun before `sender` was in `waiting`. An empty step of the state machine signals it then.
         self.step(|_, _| ());
         match timeout_at(until, begun).await {
             Ok(Ok(())) => {
@@ -454,9 +453,10 @@ async fn ask(shared: &CoherentCore) {
     }
 }
 
-/// Prepares ranges so that their tokens can be given back: with `writes_back` those that may have dirty data,
-/// otherwise the others. The two kinds have a task each, since a drain may wait until the node has registered
-/// this gateway, and the node may wait for ranges of the other kind before that.
+/// Prepares ranges so that their tokens can be given back. With `writes_back`, prepares the ranges that may
+/// have dirty data, and destages this data; otherwise prepares the clean ranges. Each kind of range has a
+/// task of its own: a drain may have to wait until the node has registered this gateway, and before that the
+/// node may wait for clean ranges.
 async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
     let which = usize::from(writes_back);
     loop {

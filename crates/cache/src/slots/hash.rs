@@ -2,8 +2,8 @@
 
 use std::hash::Hasher;
 
-/// Hashes slot numbers cheaply. They are not chosen to collide, and a strong hash would cost more than the
-/// rest of a hit.
+/// Hashes slot numbers cheaply. No attacker chooses the numbers, and a strong hash would cost more than the
+/// rest of a cache hit.
 #[derive(Default)]
 pub(crate) struct SlotHasher(u64);
 

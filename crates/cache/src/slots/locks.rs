@@ -33,12 +33,10 @@ impl SlotLocks {
         self.next
     }
 
-    /// Returns true if no slot is locked.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Removes the lock `id`.
     pub fn remove(&mut self, id: u64) {
         self.list.retain(|claim| claim.id != id);
     }

@@ -32,7 +32,8 @@ pub(crate) struct SlotPagePool {
 // SAFETY: `base` points into `_arena`, which lives as long as the pool; a page is accessed only through the
 // one `PageMut` or the frozen `SlotPage` that holds its number.
 unsafe impl Send for SlotPagePool {}
-// SAFETY: as above; the list of free pages is behind a lock.
+// SAFETY: threads share only `free`, which is behind a lock, and `base`. A page is accessed only through the
+// one `PageMut` or the frozen `SlotPage` that holds its number.
 unsafe impl Sync for SlotPagePool {}
 
 impl SlotPagePool {
@@ -101,7 +102,7 @@ impl Drop for SlotPage {
 pub(crate) struct PageMut(SlotPage);
 
 impl PageMut {
-    /// Ends the filling. From now on the page is shared and does not change.
+    /// Ends the filling of the page. From now on the page is shared and does not change.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self.0)
     }

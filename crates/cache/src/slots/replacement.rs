@@ -83,7 +83,6 @@ impl<T> Replacement<T> {
         }
     }
 
-    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         (self.small.length + self.main.length) as usize
     }
@@ -167,8 +166,7 @@ impl<T> Replacement<T> {
     /// all pages are pinned.
     pub fn evict(&mut self, key: impl Fn(&T) -> Option<u64>) -> Option<EvictedPage<T>> {
         let mut spared = 0;
-        // Pinned pages move to the back of their queue. After one full pass over a queue, it is not scanned
-        // any more.
+        // A pinned page moves to the back of its queue. Stop scanning a queue after one full pass over it.
         let mut rest = [self.small.length, self.main.length];
         loop {
             let is_small = self.small.length as usize * SMALL_SHARE >= self.len();

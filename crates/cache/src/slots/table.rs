@@ -147,7 +147,6 @@ impl SlotTable {
         }
     }
 
-    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.length
     }

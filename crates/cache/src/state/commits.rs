@@ -83,8 +83,8 @@ impl Commits {
         self.waiters.drain(..complete).map(|waiter| waiter.waker).collect()
     }
 
-    /// Wakes `waker` when `serial` is durable or has failed. `id` is what an earlier call for the same serial
-    /// returned. Returns the id of the call in the list.
+    /// Arranges that `waker` is woken when `serial` is durable or has failed. Returns the id of the waiting
+    /// call. A repeated call for the same serial passes the id from the first call, and replaces the waker.
     pub fn wait(&mut self, serial: u64, id: Option<u64>, waker: Waker) -> u64 {
         if let Some((at, id)) = self.find(serial, id).zip(id) {
             self.waiters[at].waker = waker;

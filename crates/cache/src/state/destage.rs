@@ -26,14 +26,13 @@ impl DestageRound {
     }
 }
 
-/// The state of destage.
 pub(crate) struct DestageState {
     /// The round whose writes are being sent. During a flush: the next round if one has begun, otherwise the
     /// round that is being flushed.
     pub round: Option<DestageRound>,
     /// The last segment of the round that is being flushed, if `round` is the next one.
     pub flushing: Option<u64>,
-    /// Calls wait for room in the log that a round has to make.
+    /// Calls are waiting for room in the log that only a destage round can make.
     pub is_starving: bool,
     /// The orders of operators: a pause, a rate.
     pub orders: Orders,
@@ -41,9 +40,10 @@ pub(crate) struct DestageState {
     pub meter: Meter,
     /// The number of reasons to destage without waiting for idle periods, until nothing is dirty.
     pub draining: usize,
-    /// When the oldest dirty data became dirty, or earlier.
+    /// The time at which the oldest dirty data became dirty, or an earlier time.
     pub dirty_since: Option<Instant>,
-    /// Sent with the claim on the lower volume: the log has dirty data, or is about to have it.
+    /// The flags that the claim on the lower volume carries: for each volume, whether the log has dirty data
+    /// or is about to have it.
     pub dirty_flags: DirtyFlags,
     /// The cache is being stopped: destage ends, and no new write is accepted.
     pub is_stopping: bool,

@@ -37,7 +37,6 @@ impl LostLog {
     }
 }
 
-/// The state of the log.
 pub(crate) struct LogState {
     pub ring: SegmentRing,
     /// Set while the log's file is lost.

@@ -16,12 +16,12 @@ pub(crate) struct LowerState {
 }
 
 impl LowerState {
-    /// An earlier opening of the cache may have left unflushed writes in the lower volume.
+    /// Starts with `is_unflushed` set: an earlier opening of the cache may have left unflushed writes in
+    /// the lower volume.
     pub fn new() -> Self {
         Self { error: None, fails_since: None, refuses: None, is_unflushed: true }
     }
 
-    /// Records that a call has succeeded.
     pub fn note_success(&mut self) {
         (self.error, self.fails_since) = (None, None);
     }

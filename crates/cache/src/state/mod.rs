@@ -76,8 +76,8 @@ impl CacheState {
         self.table.dirty() > 0 || !self.queue.entries.is_empty() || self.queue.in_flight_slots > 0
     }
 
-    /// Returns true if the log has, or is about to have, content of any slot of `first .. end`. For a long
-    /// run the answer may be true without need.
+    /// Returns true if the log has, or is about to have, content of any slot of `first .. end`. For a run
+    /// that is longer than `LOOKED_UP`, returns true if anything is dirty.
     pub fn may_be_logged(&self, first: u64, end: u64) -> bool {
         if end - first > LOOKED_UP {
             return self.is_dirty();
@@ -91,14 +91,15 @@ impl CacheState {
         })
     }
 
-    /// Queues the newest content of an entry for the log, as write `serial`. An entry that is in the queue
-    /// already keeps its turn: its newest content is written then.
+    /// Queues the newest content of an entry for the log, as write `serial`. If the entry is in the queue
+    /// already, it keeps its position there, and its newest content is written in that position.
     pub fn queue_slot(&mut self, index: u32, serial: u64) {
         self.queue.ends.is_due = true;
         let entry = self.table.entry_mut(index);
         self.destage.dirty_flags.set(entry.slot);
         entry.version = serial;
-        // A fetch in progress returns older content.
+        // A fetch that is in progress returns older content than this write. Clear its id, so that the slot
+        // ignores it.
         entry.fetch = 0;
         self.tier.void(entry.slot);
         if !entry.queued {
@@ -120,13 +121,14 @@ impl CacheState {
         serial
     }
 
-    /// Call this before an entry gets newer content. If the newer content must not take the turn that the
-    /// entry has in the queue, its present content takes it.
+    /// Prepares an entry for newer content. Usually the newer content takes the position of the entry in the
+    /// queue for the log. In the following cases it must not: then the present content keeps the position,
+    /// and the newer content is queued again.
     ///
-    /// - [`QueueOrder::Segments`]: if the newer content could get into an earlier segment than entries behind
-    ///   it. The log, even without its NVRAM, then holds all writes that were acknowledged up to some moment,
-    ///   and none that was acknowledged later.
-    /// - [`QueueOrder::Epochs`]: if the end of an epoch is behind it.
+    /// - [`QueueOrder::Segments`]: the newer content could get into an earlier segment than entries behind
+    ///   it. With this rule, the log, even without its NVRAM, holds all writes that were acknowledged up to
+    ///   some moment, and no later one.
+    /// - [`QueueOrder::Epochs`]: the end of an epoch is in the queue behind the entry.
     pub fn keep_order(&mut self, index: u32, order: QueueOrder) {
         let entry = self.table.entry(index);
         let moves_up = match order {
@@ -162,7 +164,7 @@ impl CacheState {
 
     /// Returns true if the log has room for one more record of a bypassing write.
     pub fn room_for_tombstone(&self) -> bool {
-        // While the layout of the ring is being changed, the room is not known.
+        // While a resize changes the layout of the ring (`is_frozen`), the free room is not known.
         let taken = self.blocks_promised() + self.queue.tombstones;
         !self.queue.is_frozen && self.log.ring.room() as usize > taken
     }

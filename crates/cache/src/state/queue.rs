@@ -79,14 +79,14 @@ pub(crate) struct CommitQueue {
     pub slots: usize,
     /// Slots that steps of writes are about to queue. A step copies its data without the lock.
     pub copying_slots: usize,
-    /// The number of such steps.
+    /// The number of steps of writes that are copying their data now.
     pub copying: usize,
     /// Records of bypassing writes that are reserved, in the queue or in flight.
     pub tombstones: usize,
     pub ends: EpochEnds,
     /// First slot and number of slots of each record of the segment that is being written.
     pub in_flight: Vec<(u64, u32)>,
-    /// Slots of this segment.
+    /// Slots of the segment that is being written.
     pub in_flight_slots: usize,
     /// A driver task is writing segments.
     pub is_writing: bool,
@@ -137,7 +137,7 @@ impl CommitQueue {
         end < self.entries.len() && self.index_of(turn) < end
     }
 
-    /// Queues the newest content of an entry of the table. Returns its turn.
+    /// Queues the newest content of an entry of the table. Returns its position, modulo 2^32.
     pub fn push_slot(&mut self, index: u32, since: u64) -> u32 {
         let turn = self.next_turn();
         self.entries.push_back(Queued::Slot { index, since });
@@ -153,8 +153,8 @@ impl CommitQueue {
         self.ends.is_due = false;
     }
 
-    /// Makes the content that the entry `index` of the table has in the queue with this turn independent of
-    /// newer content of the entry.
+    /// Fixes the content that the table entry `index` has now for its position `turn` in the queue: newer
+    /// content of the entry does not replace it there.
     pub fn set_older(&mut self, index: u32, turn: u32, content: QueuedSlot) {
         let place = self.index_of(turn);
         let queued = &mut self.entries[place];

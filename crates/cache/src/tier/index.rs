@@ -23,12 +23,10 @@ impl TierIndex {
         Self { slots: vec![0; cells], heads: vec![0; cells], next: vec![0; cells], length: 0 }
     }
 
-    /// Returns the number of slots.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Returns the number of cells.
     pub fn cells(&self) -> u32 {
         self.slots.len() as u32
     }

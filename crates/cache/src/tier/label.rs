@@ -32,7 +32,6 @@ pub(crate) enum NoLabel {
 }
 
 impl TierLabel {
-    /// Encodes the label into a block.
     pub fn encode(&self, block: &mut [u8]) {
         block.fill(0);
         put(block, MAGIC, &MAGIC_BYTES);

@@ -119,7 +119,6 @@ impl Tiered {
         if let TierStatus::Works(tier) = &mut self.standing { Some(tier) } else { None }
     }
 
-    /// Returns the statistics of the tier.
     pub fn statistics(&self) -> TierStatistics {
         let tier = self.tier();
         TierStatistics {
@@ -145,7 +144,7 @@ impl Tiered {
         MOST_BUFFERED as usize - self.tier().map_or(0, Tier::pages)
     }
 
-    /// Admits an evicted slot, with its page: a copy would be made under the lock.
+    /// Admits an evicted slot. Takes over its page, since a copy would be made while the lock is held.
     pub fn admit(&mut self, evicted: Evicted) {
         let TierStatus::Works(tier) = &mut self.standing else { return };
         match tier.admit(evicted.slot, evicted.page) {
@@ -314,7 +313,7 @@ impl Tier {
         }
     }
 
-    /// Returns the number of pages in memory.
+    /// Returns the number of pages that wait in memory for the disk of the tier.
     fn pages(&self) -> usize {
         self.filling.len() + self.full.len() * self.slots as usize
     }

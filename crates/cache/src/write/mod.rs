@@ -69,7 +69,6 @@ impl SlotWrite {
     }
 }
 
-/// A write of a host.
 pub(crate) struct HostWrite {
     /// The first sector of 512 bytes.
     pub sector: u64,
@@ -306,7 +305,8 @@ impl CacheCore {
         let serial = state.commits.serial;
         let mut placed = 0;
         for (part, page, checksum) in filled {
-            // The lock was released during the copies, so check again.
+            // A bypassing call may have locked the slot while this write copied its data without the lock, so
+            // check again.
             if self.is_claimed(state, part.slot)
                 || needs_log(state, part, loaded.as_ref()).is_some()
             {
@@ -329,7 +329,8 @@ impl CacheCore {
     }
 
     /// With immediate report, makes the content stable in the NVRAM before the write is acknowledged. If the
-    /// NVRAM fails, it keeps the older version until the log has this one, and the write waits for the log.
+    /// NVRAM fails, it keeps the older version until the log has this one, and the write is acknowledged only
+    /// when the log has it.
     fn keep_in_nvram(
         &self,
         state: &mut CacheState,

@@ -164,8 +164,8 @@ impl CacheCore {
             return Ok(RoomAnswer::Room);
         }
         if !self.is_strict() {
-            // While the lower volume does not answer, a bypassing write would wait for it, so the write waits
-            // for room here.
+            // A bypassing write would wait for the lower volume. While that does not answer, wait for room in the
+            // log instead.
             return Ok(match self.is_away(state) && !is_too_long {
                 true => RoomAnswer::Nothing("the log is full and the far volume does not answer"),
                 false => RoomAnswer::Bypass,
@@ -220,8 +220,8 @@ impl CacheCore {
         let per_slot = 1.0
             + 1.0 / f64::from(state.log.ring.longest_data())
             + 1.0 / self.longest_step(state) as f64;
-        // `cost` rounds up two numbers of headers: subtract two blocks. Below, subtract one slot, since a write may
-        // begin in the middle of a slot.
+        // `cost` rounds up the numbers of headers twice, so subtract two blocks here. Subtract one slot below,
+        // since a write may begin in the middle of a slot.
         let most = (most.saturating_sub(UNDER_WAY + 2) as f64 / per_slot) as usize;
         let [bytes, most] =
             [slots, most.saturating_sub(1)].map(|slots| (slots * SLOT_BYTES) as u64);
@@ -327,8 +327,8 @@ impl LogReservation<'_> {
     pub fn begin_step(&mut self, state: &mut CacheState, slots: usize) {
         self.slots -= slots;
         state.room.reserved.slots -= slots;
-        // A step that was cut short leads to more steps than were planned. Such a step has no reserved header:
-        // `step` has checked that the log has room for one.
+        // If a step places fewer slots than planned, the write needs more steps than it has reserved headers for.
+        // Such a step has no reserved header: `step` has checked that the log has room for one.
         let planned = usize::from(self.headers > 0);
         self.headers -= planned;
         state.room.reserved.headers -= planned;

@@ -57,7 +57,6 @@ fn a_reopened_ring_has_every_record_that_was_added_and_not_released() {
             })
             .collect();
         assert_eq!(found, expected, "turn {turn}");
-        // Continue with the reopened ring.
         ring = again;
     }
     assert!(full > 100, "{full}");

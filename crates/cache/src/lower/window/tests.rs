@@ -43,7 +43,8 @@ struct Simulation {
     mean_queue: f64,
     /// The most bytes that one sender had in flight in the last run.
     most_under_way: u64,
-    /// The answers to come, in nanoseconds, the next one first: negative, since the heap gives the largest.
+    /// The answers to come: the negated time in nanoseconds, since the heap returns the largest element
+    /// first.
     answers: BinaryHeap<(i64, usize, u64)>,
     sent: u64,
 }
@@ -110,7 +111,7 @@ impl Simulation {
         self.most_under_way = self.most_under_way.max(under_way);
     }
 
-    /// Has each sender send one request while the link is idle, as the commands of a login are.
+    /// Lets each sender send one request while the link is idle, as an initiator does at its login.
     fn log_in(&mut self) {
         for sender in &mut self.senders {
             let sent = self.begun + Duration::from_secs_f64(self.now);
@@ -207,7 +208,8 @@ fn probes_that_find_no_more_bandwidth_become_rare() {
         probes += u32::from(is_probe && !was_probe);
         was_probe = is_probe;
     }
-    // With a full queue, a round takes about two and a half trips: one of sixteen rounds is one of 40 trips.
+    // With a full queue, a round takes about two and a half trips. A probe in one of sixteen rounds is one in
+    // 40 trips.
     let trips = 5.0 / link.trip;
     assert!(probes > 0 && f64::from(probes) < trips / 30.0, "{probes} in {trips} trips");
 }
@@ -317,7 +319,7 @@ fn senders_share_a_link_within_a_factor_of_two() {
 fn a_connection_that_begins_slowly_gets_a_full_window() {
     let link = Link { slow: 24, ..link(200.0, 80.0) };
     let mut simulation = Simulation::new(link, 1);
-    // The commands of the login have shown the trip of the empty link.
+    // The login measures the trip of the empty link before the slow start of TCP begins.
     simulation.link.slow = 0;
     simulation.log_in();
     simulation.link.slow = 24;
