@@ -90,7 +90,7 @@ async fn cached(lower: Stack, size: Size, order: DestageOrder) -> Arc<Cache> {
         dram_bytes: bytes(size.dram),
         nvram_bytes: 64 << 10,
         read_ahead_bytes: 0,
-        // Blocks that are soon overwritten shall not be sent: destage only when it is necessary.
+        // Destage only when it is necessary, so that blocks that are soon overwritten are not sent.
         destage_threshold: 0.5,
         max_dirty_age_ms: 3_600_000,
         idle_ms: 60_000,

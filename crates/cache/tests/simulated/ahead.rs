@@ -24,7 +24,7 @@ async fn with_backlog(keeps_order: bool) -> (Gateway, Arc<Cache>) {
     backlog_of(Gateway::new(4096), keeps_order).await
 }
 
-/// Returns such a gateway whose log disk can be made to fail. Writes of hosts then bypass the log.
+/// Returns a gateway with such a backlog whose log disk can be made to fail. Writes of hosts then bypass the log.
 async fn with_failing_log(change: impl FnOnce(&mut Gateway)) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let mut gateway = Gateway::new(4096);
     let fault = FaultVolume::new(Arc::clone(&gateway.log));
@@ -159,11 +159,12 @@ async fn no_roll_back_is_sent_before_every_write_that_followed_was_answered() {
     cache.resume();
     until(&gateway, |calls| count(calls, "flushed") > 0).await;
     let asked = Instant::now();
-    // The first roll-back was sent before the first round.
+    // Count two roll-backs: the cache has sent the first one before its first round.
     until(&gateway, |calls| count(calls, "roll back") > 1).await;
     let calls = gateway.far.peek_calls();
     assert!(followed(&calls) == 1, "{calls:?}");
-    // The time is far longer than the pause before the next try.
+    // This time is far longer than the pause before the next try, so the roll-back has waited for the answers to the
+    // writes.
     assert!(asked.elapsed() >= ROUND_TRIP * 18, "{:?}: {calls:?}", asked.elapsed());
     gateway.far.set_delay(ROUND_TRIP);
     cache.drain().await.unwrap();

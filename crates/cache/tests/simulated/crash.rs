@@ -43,7 +43,7 @@ fn crash(script: &Script, point: Point) -> Result<(), String> {
     };
     let mut rng = Rng::new(seed.wrapping_add(number << 20));
     let mut end = [End::Power, End::Power, End::NearPower, End::Kill][rng.below(4) as usize];
-    // This fault shows only if the process is killed and the power fails soon afterwards.
+    // The fault `OpeningNotFlushed` shows only if the process is killed and the power fails soon afterwards.
     let is_of_opening = script.mutation == Mutation::OpeningNotFlushed;
     if is_of_opening {
         end = End::Kill;
@@ -51,7 +51,8 @@ fn crash(script: &Script, point: Point) -> Result<(), String> {
     let remains = hardware.end(end, &mut rng);
     drop(hardware);
     world.check_drained(&remains.lower_contents().read(0..script.geometry.bytes()))?;
-    // For this fault, do not open the cache in between, because that would make everything stable.
+    // With the fault `OpeningNotFlushed`, do not open the cache in between, because that would make everything
+    // stable.
     let remains = match is_of_opening {
         true => remains,
         false => check(script, remains, &world, number % 4 == 0, rng.next_u64())?,

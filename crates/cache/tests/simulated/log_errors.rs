@@ -94,7 +94,7 @@ async fn a_bypassing_write_does_not_make_a_part_of_a_round_stable() {
             "roll back" => is_open = false,
             "flush" => {
                 flushes += 1;
-                // The first flush failed.
+                // The test lets the first flush fail, so the writes before it are still not stable.
                 is_open = flushes == 1;
             }
             "write stable" => assert!(!is_open, "{call:?} in {seen:?}"),

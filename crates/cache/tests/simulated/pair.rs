@@ -315,9 +315,9 @@ fn a_gateway_that_is_cut_off_returns_no_stale_data() {
     });
 }
 
-/// As before, but the partner, which has taken over and acknowledged a write, is restarted and then shows its leg of
-/// the log again. The gateway that was cut off must not accept this leg and serve: the write is only on the leg of the
-/// partner.
+/// A gateway was cut off from the node and from its partner. The partner has taken over, has acknowledged a write, and
+/// is restarted; then it lends its leg of the log again. The gateway that was cut off must not accept this leg and
+/// serve: the write is only on the leg of the partner.
 #[test]
 fn a_gateway_that_was_cut_off_returns_no_stale_data_when_its_partner_is_back() {
     runtime().block_on(async {
@@ -483,8 +483,8 @@ async fn go_on_alone(world: &World, dead: usize, value: u8) {
     write_slots(world, value, 20).await;
 }
 
-/// A leg is restored to a state in which it was used alone, and the last claim that the node granted is its own. It
-/// must not overrule the leg that was filled from it and has newer writes.
+/// A leg was used alone, and the node granted its claim. The other leg was then filled from it and got newer writes.
+/// When the first leg is restored to its earlier state, it must not overrule the other leg.
 #[test]
 fn a_leg_restored_to_when_it_was_alone_does_not_overrule_the_leg_filled_from_it() {
     for is_seen in [false, true] {
@@ -571,7 +571,7 @@ fn every_omitted_rule_is_detected() {
     for wrong in
         [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites, Wrong::StrayAnswers]
     {
-        // Only a lost write counts as noticed, not a pair that stops serving.
+        // Only a lost acknowledged write counts as noticing the fault. A pair that stops serving does not count.
         let is_loss = |fault: &String| fault.contains("acknowledge");
         let ends = (1..=MUTANT_SEEDS).map(|seed| run(seed, wrong, Nvram::None));
         let noticed = ends.filter_map(Result::err).find(is_loss);

@@ -66,7 +66,8 @@ fn writes_that_overtake_the_log_are_detected() {
 fn immediate(seed: u64) -> Script {
     let mut script = Script::new(seed);
     script.settings.report = WriteMode::Immediate;
-    // Every third seed. The kind of crash depends on other bits of the seed.
+    // In every third script the NVRAM survives a power loss. The kind of crash depends on other
+    // bits of the seed.
     if seed.is_multiple_of(3) {
         script.settings.nvram_survives = NvramSurvival::PowerLoss;
     } else {

@@ -238,7 +238,8 @@ async fn an_nvram_that_was_abandoned_is_never_used_again() {
     // Kill the cache with one write that only the new NVRAM has.
     immediate(&cache, 2, 8).await;
     let newer = gateway.memory.clone().expect("it has one").0.lock().clone();
-    // Copy the log before it has this write, so that both copies are of the same moment.
+    // Copy the log before it has the write that is in the NVRAM only, so that both copies are of
+    // the same moment.
     let killed = copy(&gateway).await;
     drop(cache);
 

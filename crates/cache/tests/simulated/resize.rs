@@ -85,7 +85,7 @@ async fn a_log_shrinks_when_data_behind_its_new_end_has_been_destaged() {
     resizing.await.unwrap().unwrap();
     assert_eq!(cache.log_blocks().await, SMALL);
     assert!(cache.statistics().log.bytes < SMALL * 4096);
-    // The blocks beyond the new end must not be needed any more.
+    // Write again: the log must not need the blocks beyond its new end any more.
     crate::support::gateway::write(&cache, 0, 4, 8).await.unwrap();
     drop(cache);
     let found = inspect(&gateway.log).await.unwrap();
@@ -143,7 +143,7 @@ async fn a_failed_superblock_write_leaves_the_log_with_its_old_size() {
         gateway.log = faulty;
         let cache = gateway.open().await;
         write(&cache, 0, 1, 8).await.unwrap();
-        // The failure comes after the first copy of the superblock, or before it.
+        // With 0 passes, the write of the first superblock copy fails; with 1, that of the second copy.
         let broken = Symptom::Fails(Error::Device("broken".into()));
         faults.add(FaultRule::always(FaultCallKind::Write, broken).after(passes).times(3));
         assert!(cache.resize(LARGE).await.is_err());

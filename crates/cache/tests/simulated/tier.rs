@@ -43,7 +43,7 @@ async fn read_slots(cache: &Cache, slots: impl IntoIterator<Item = u64>, byte: i
     }
 }
 
-/// Waits until the tier has written what it was given.
+/// Waits until the tier has written all slots that it has admitted.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
@@ -124,7 +124,7 @@ async fn writes_discards_and_foreign_writes_invalidate_slots_of_the_tier() {
         gateway.far.poke(32, vec![202; 4096]).await;
         assert!(cache.forget(4 * 4096, 4096));
         cache.drain().await.unwrap();
-        // Read other slots, so that all of these leave memory.
+        // Read other slots, so that memory evicts all slots that were changed above.
         read_slots(&cache, 100..200, kind).await;
         let expected = [vec![200; 8], vec![3, 201], vec![3; 6], vec![0; 8], vec![202; 8]].concat();
         assert_eq!(read(&cache, 8, 32).await.unwrap(), expected, "{report:?}");
@@ -200,7 +200,8 @@ async fn a_disk_that_fails_ends_the_tier_and_no_read() {
             }
             settle().await;
             let statistics = cache.statistics();
-            // A disk whose writes hang falls behind for ever. The slots that it has are still valid.
+            // If writes of the tier's disk hang, the tier admits no more slots. The slots that it has
+            // are still valid.
             assert_eq!(statistics.tier.error.is_none(), hangs_writing, "{statistics:?}");
             assert_eq!(statistics.tier.dropped_slots > 0, hangs_writing, "{statistics:?}");
             assert_eq!(statistics.tier.bytes > 0, hangs_writing);
@@ -333,8 +334,8 @@ impl Tale {
         }
     }
 
-    /// Runs one host with one call after the other: every read must return exactly what was written
-    /// last.
+    /// Runs the workload in a runtime of its own. The only host makes one call after the other, and
+    /// every read must return exactly the data that was written last.
     fn tell(&self) -> Result<CacheStatistics, String> {
         runtime().block_on(self.run())
     }

@@ -28,7 +28,6 @@ pub struct Node {
     lost: AtomicBool,
     /// Changes were lost or rolled back and have not been sent again.
     behind: AtomicBool,
-    /// The node is unreachable.
     pub away: AtomicBool,
     delay: Duration,
     rng: Mutex<Rng>,
@@ -148,7 +147,8 @@ impl Volume for Node {
     fn flush(&self) -> Io<'_, ()> {
         Io::new(async move {
             self.travel().await?;
-            // Report the loss as an initiator does that knows of it (decision 0009).
+            // An initiator that knows of a loss reports it in this way to the next flush (decision
+            // 0009).
             if self.lost.swap(false, Ordering::SeqCst) {
                 return Err(Error::Device("the node has restarted".into()));
             }

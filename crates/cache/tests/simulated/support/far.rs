@@ -75,7 +75,7 @@ impl Far {
         self.fail_flushes(1);
     }
 
-    /// Makes the next `count` flushes fail like that.
+    /// Makes the next `count` flushes fail, as after restarts of the node.
     pub fn fail_flushes(&self, count: u32) {
         self.lost_flushes.store(count, Ordering::SeqCst);
     }

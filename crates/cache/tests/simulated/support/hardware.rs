@@ -69,7 +69,6 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Returns the content of the lower volume.
     pub fn lower_contents(&self) -> StableDiskImage {
         self.lower.contents()
     }
@@ -255,7 +254,6 @@ impl Hardware {
         self.nvram.lock().last = writes;
     }
 
-    /// Returns the content of the lower volume.
     pub fn lower_contents(&self) -> StableDiskImage {
         self.lower.contents()
     }

@@ -131,7 +131,8 @@ impl Model {
         self.check_prefix_from(0, bytes, least, overtaken)
     }
 
-    /// Checks the same for the sectors from `first` on, whatever the others hold.
+    /// Checks, as [`Self::check_prefix`] does, that the sectors from `first` on are a consistent
+    /// prefix, whatever the others hold.
     pub fn check_prefix_from(
         &self,
         first: usize,

@@ -46,11 +46,9 @@ pub enum Wrong {
 /// The kind of NVRAM in front of the two legs of the log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Nvram {
-    /// There is no NVRAM.
     None,
-    /// An NVRAM that survives the loss of power.
     SurvivesPower,
-    /// An NVRAM that survives the end of the process.
+    /// The NVRAM survives the end of the process, but not the loss of power.
     SurvivesProcess,
 }
 
@@ -342,7 +340,7 @@ impl PairMemberHost for Process {
             let world = self.world.upgrade().ok_or("the end")?;
             let number = world.number();
             let lower = Arc::new(self.far_volume(&world, number));
-            // An opening without an answer would be one more predecessor to remember, so check the link first.
+            // Check the link before the opening: the superblock has to list each opening whose claim gets no answer.
             if log.alone().is_some() {
                 lower.travel().await.map_err(|error| error.to_string())?;
             }
@@ -486,7 +484,7 @@ impl Theirs {
             Some(process) if is_up && !process.power.is_off() && process.half.get().is_some() => {
                 Ok(process)
             }
-            // Sometimes the failure is reported at once, sometimes never.
+            // Half of the failed calls get an error at once, and the others are never answered.
             _ if self.rng.lock().chance(50) => Err(Error::Unreachable("no route".into())),
             _ => std::future::pending().await,
         }

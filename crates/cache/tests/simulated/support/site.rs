@@ -172,7 +172,7 @@ pub struct Site {
     seed: u64,
 }
 
-/// The content of the devices of both after the end of a run.
+/// The content of all devices of gateway and node after the end of a run.
 pub struct Left {
     pub gateway: Remains,
     pub node: Remains,
@@ -366,7 +366,7 @@ impl Site {
         let through = self.through.lock();
         match self.trial.promise {
             Promise::Prefix => model.check_prefix(bytes, least, &|_| false),
-            // Discards cannot be told apart: they look the same with and without the log.
+            // A discard writes zeros whether or not it bypassed the log, so accept each discard early.
             Promise::PrefixExceptThrough => model.check_prefix(bytes, least, &|write| {
                 write.value == 0 || through.contains(&write.value)
             }),

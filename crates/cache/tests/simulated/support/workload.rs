@@ -75,7 +75,8 @@ impl Script {
             nvram: report == WriteMode::Immediate || rng.chance(30),
             settings,
             geometry,
-            // The log has room for hardly any data up to all of it.
+            // Besides the headers, the log has room for hardly any data, for all of it, or for something in
+            // between.
             log_blocks: 2
                 + 4
                 + u64::from(segment_slots + 1) * 6
@@ -125,7 +126,7 @@ impl Script {
             read_ahead_bytes: [0, 16384, 1 << 20][rng.below(3) as usize],
             discard_log_bytes: [0, 8192, 1 << 20][rng.below(3) as usize],
             segment_slots,
-            // The index has frames now and then, more frames than places, or none.
+            // With 1 segment in a frame the index overflows, with 1024 it never gets a frame.
             index_segments: [1, 3, 10, 1024][rng.below(4) as usize],
             owner: "a gateway".into(),
             log_key: seed.is_multiple_of(3).then(|| LogKey::new(&[seed as u8; 64])),

@@ -41,7 +41,7 @@ struct Followed {
     by_a_write: AtomicU64,
 }
 
-/// One such flush. Dropping it counts it as ended.
+/// A flush that writes may follow before its answer. Dropping this counts the flush as ended.
 struct OneFollowed<'a>(&'a Followed);
 
 impl Drop for OneFollowed<'_> {
@@ -139,7 +139,7 @@ impl Link {
         unflushed.writes.push((number, incarnation));
     }
 
-    /// Changes blocks of the node, after the flush that was sent before it has ended.
+    /// Changes blocks of the node. Waits first until every flush that was sent before has ended.
     async fn change<F>(&self, change: impl FnOnce(Arc<Cache>) -> F) -> Result<u64, Error>
     where
         F: Future<Output = Result<(), Error>>,
@@ -177,7 +177,7 @@ impl Link {
             }
             number
         };
-        // The initiator sends such a flush only in the present session.
+        // The initiator sends a flush that writes may follow only in the present session with the node.
         let only_in = begun.as_ref().and_then(|_| self.site.up.borrow().as_ref().map(|up| up.0));
         let followed = begun.map(|begun| {
             self.followed.sent.fetch_add(1, Ordering::SeqCst);
