@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// CRC32C (Castagnoli) of `bytes`, as in RFC 3720 B.4.
+/// Returns the CRC32C (Castagnoli) of `bytes`, as in RFC 3720 B.4.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

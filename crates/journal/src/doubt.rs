@@ -1,6 +1,6 @@
-//! Decides between copies of the log that differ after a crash, when the log is mirrored. Checksums decide
-//! which copy is right. Each superblock, frame and segment is checked in all copies and repaired; after that,
-//! the rest of the copies is made equal.
+//! Repairs a mirrored log whose copies differ after a crash. Checksums decide which copy is right. Each
+//! superblock, index frame and segment is checked in all copies and repaired. After that, the rest of the
+//! copies is made equal.
 
 use volume::{Data, Error, Extent, Lba, Stack, examine};
 
@@ -28,7 +28,7 @@ enum ExpectedLogBlock {
 }
 
 impl Doubt {
-    /// Asks the log in which extents its copies differ.
+    /// Asks the log which extents may differ between its copies.
     pub fn new(log: &Stack) -> Self {
         Self { extents: log.extensions().divergent(), blocks: Vec::new() }
     }
@@ -38,7 +38,7 @@ impl Doubt {
         self.extents.is_empty()
     }
 
-    /// Forgets the noted blocks, since another scan begins.
+    /// Forgets the noted blocks. Call this when another scan of the log begins.
     pub fn restart(&mut self) {
         self.blocks.clear();
     }
@@ -75,7 +75,7 @@ impl Doubt {
                     ExpectedLogBlock::Data(checksum) => crc32c(&bytes) == checksum,
                 }
             };
-            // If no copy is right, the next reader of the block gets the error.
+            // If no copy is right, leave the block: the next reader of it gets the error.
             examine(&**log, Extent { lba: Lba(*block), blocks: 1 }, &is_right).await?;
         }
         log.extensions().make_equal().await

@@ -4,12 +4,11 @@ use std::fmt;
 
 use volume::Geometry;
 
-/// The volume a log belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogVolumeIdentity {
     /// The volume's name, at most 248 bytes. For a remote volume it is made of target and unit.
     pub name: String,
-    /// The volume's properties when the log was formatted. The size is newer: that of the last opening or
+    /// The volume's properties when the log was formatted; the number of blocks is that of the last opening or
     /// growth.
     pub geometry: Geometry,
 }

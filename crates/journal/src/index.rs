@@ -22,7 +22,6 @@ pub(crate) struct IndexFrame {
     pub first: u64,
     /// The block where segment `first` begins.
     pub start: u32,
-    /// The number of segments.
     pub count: u32,
     entries: Vec<u8>,
 }
@@ -129,7 +128,7 @@ pub(crate) struct IndexReader<'a> {
 /// The frame whose entries are being read.
 struct Current {
     frame: IndexFrame,
-    /// The next segment of the frame, and the offset of its entry.
+    /// The number of the next segment of the frame, and the offset of its entry in the frame's bytes.
     next: u64,
     at: usize,
 }
@@ -189,15 +188,14 @@ impl<'a> IndexReader<'a> {
         self.found.last().copied()
     }
 
-    /// Returns the last segment of each frame that has only segments before `end`. The frames are numbered
-    /// from the superblock's index tail on.
+    /// Returns the last segment of each frame whose segments are all before `end`. The first item is the
+    /// frame at the index tail of the superblock.
     pub(crate) fn into_frames(self, end: u64) -> Vec<u64> {
         let mut found = self.found;
         found.retain(|&last| last < end);
         found
     }
 
-    /// Reads the next frame, if there is one.
     async fn load(&mut self) -> Option<Current> {
         let number = self.superblock.index_tail + self.found.len() as u64;
         if self.ended || self.found.len() as u64 >= self.superblock.frames() {

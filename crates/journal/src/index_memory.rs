@@ -32,7 +32,7 @@ pub struct LogIndexFrames {
 }
 
 impl LogIndexFrames {
-    /// Returns the frames as recovery found them. `superblock` is that of this opening.
+    /// Starts with the frames that recovery found. `superblock` is the superblock of this opening.
     pub fn new(superblock: &Superblock, most: u32, found: FoundIndex) -> Self {
         let mut waiting = VecDeque::from(found.unindexed);
         let filling = waiting.pop_back().unwrap_or_default();
@@ -48,7 +48,7 @@ impl LogIndexFrames {
         }
     }
 
-    /// Returns the oldest frame that recovery needs if it begins with segment `tail`.
+    /// Returns the number of the oldest frame that recovery needs if the tail of the log is segment `tail`.
     pub fn oldest_for(&self, tail: u64) -> u64 {
         self.tail + self.written.partition_point(|&last| last < tail) as u64
     }
@@ -89,8 +89,8 @@ impl LogIndexFrames {
         let number = self.next();
         let room = (self.written.len() as u64) < self.shape.frames();
         let Some(frame) = self.waiting.pop_front().filter(|_| room) else {
-            // If there is no position for the oldest frame, there is none for the frames after it either.
-            // Drop them all: frames must follow each other.
+            // The index has no free position, so drop all waiting frames: each frame must follow the
+            // previous one. Recovery then reads their segments in full.
             self.waiting.clear();
             self.writing = false;
             return None;
@@ -111,7 +111,6 @@ impl LogIndexFrames {
         self.writing
     }
 
-    /// Allows the writing of frames again.
     pub fn let_go(&mut self) {
         self.held = false;
     }
@@ -121,15 +120,16 @@ impl LogIndexFrames {
         self.tail + self.written.len() as u64
     }
 
-    /// Moves the index to the position that `superblock` gives; it is empty there. Only while it is held.
+    /// Moves the index to the position that `superblock` gives. The index is empty after that. Call this
+    /// only while frames are [held](Self::hold).
     pub fn move_to(&mut self, superblock: &Superblock) {
         self.tail = superblock.index_tail;
         self.written.clear();
         self.shape = superblock.clone();
     }
 
-    /// Records that the frame that was taken last is stable. Only the driver calls this, before it takes the
-    /// next frame, so no other frame can have got the number.
+    /// Records that the frame that was taken last is stable. Call this before taking the next frame: the
+    /// number of a frame is the number of stable frames before it.
     pub fn wrote(&mut self, last: u64) {
         self.written.push_back(last);
     }

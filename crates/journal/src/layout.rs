@@ -55,7 +55,6 @@ impl SegmentLayout {
         before + block - self.zones[zone].first
     }
 
-    /// Returns the number of blocks in all zones.
     pub(crate) fn blocks(&self) -> u32 {
         self.zones.iter().map(|zone| zone.blocks()).sum()
     }
@@ -80,7 +79,6 @@ impl SegmentLayout {
             && zones.into_iter().all(|(at, zone)| self.zones[..at].iter().all(|z| apart(z, zone)))
     }
 
-    /// Encodes the layout into a record of [`LAYOUT_BYTES`].
     pub(crate) fn encode(&self, record: &mut [u8]) {
         assert!(self.zones.len() <= MOST_ZONES, "a resize that needs more is refused");
         put_u64(record, FIRST_AT, self.first);

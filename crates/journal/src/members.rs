@@ -4,7 +4,7 @@ use volume::{Geometry, JoinedVolume};
 
 use crate::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 
-/// One of the volumes whose data is in a log for several volumes.
+/// The record of one volume of a log that serves several volumes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MemberRecord {
     /// The volume's region in the address space of the log, see [`JoinedVolume`]; less than
@@ -12,8 +12,8 @@ pub struct MemberRecord {
     pub place: usize,
     /// The name by which the volume is recognised at the next start.
     pub name: String,
-    /// The key that the last opening had for this volume. With it, an opening can identify the volume before
-    /// the volume has answered.
+    /// The key that identified this volume at the last opening. With the key, an opening can identify the
+    /// volume before the volume has answered.
     pub key: u64,
     /// The volume's properties. The size is that of the last opening, or the size to which it has grown
     /// since.
@@ -27,8 +27,8 @@ pub struct MemberRecord {
     pub given_up: Option<GivenUp>,
 }
 
-/// How a volume was removed from the log with dirty data. No other volume gets its region while the log or
-/// the NVRAM has data for this region.
+/// Describes the removal of a volume from the log with dirty data. No other volume gets its region while the
+/// log or the NVRAM has data for this region.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GivenUp {
     /// The number of dirty slots (4096 bytes each) that were discarded.

@@ -1,9 +1,9 @@
-//! The openings of a log, of which the lower volume may know one by its claim.
+//! The openings of a log. The claim on the lower volume names one of them.
 //!
-//! A log may be copied, and both copies may be opened. Each opening therefore draws a random number, and
-//! records it in the superblock before it asks the lower volume for the claim. When the claim is granted, the
-//! superblock records that too. After a crash between these steps, the next opening of this log can still
-//! name the opening that the lower volume knows. Another copy of the log cannot.
+//! A log may be copied, and both copies may be opened. Each opening therefore draws a random number, and records it
+//! in the superblock before it asks the lower volume for the claim. When the claim is granted, the superblock records
+//! that too. After a crash between these steps, the next opening of this log can still name the opening that the
+//! lower volume knows. Another copy of the log cannot.
 
 use volume::{Holding, JoinedVolume};
 
@@ -15,8 +15,8 @@ impl Superblock {
         self.openings.iter().copied().filter(|&opening| opening != 0).collect()
     }
 
-    /// Records a new opening, with a number made of random bytes, after the others. If the list is full,
-    /// drops the oldest opening that was not granted.
+    /// Records a new opening, with a number made of random bytes, at the end of the list. If the list is full, drops
+    /// the oldest opening that was not granted.
     pub fn note_opening(&mut self, [a, b, c, d, e, f, g, h, ..]: [u8; 16]) {
         let opening = u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1);
         let mut openings = self.predecessors();
@@ -48,15 +48,17 @@ impl Superblock {
         }
     }
 
-    /// Removes the newest opening, whose claim was not granted and never will be.
+    /// Removes the newest opening. Call this only if the lower volume did not grant its claim, and cannot grant it
+    /// any more.
     pub fn forget_opening(&mut self) {
         let mut openings = self.predecessors();
         openings.pop();
         self.set_openings(&openings);
     }
 
-    /// Records the request to the storage node to continue without the partner. Do this before the partner's
-    /// leg is written again. The generation of the request is not used again, whether or not the node has granted it.
+    /// Records the request to the storage node to continue without the partner. Do this before the partner's leg is
+    /// written again. Also marks the generation of the request as used, even if the node has not granted it: no later
+    /// claim may have this generation.
     pub fn note_alone(&mut self, number: u64, generation: u64, is_granted: bool) {
         self.note_number(number);
         if is_granted {

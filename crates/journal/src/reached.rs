@@ -18,7 +18,7 @@ pub struct LegProgress {
     /// The sequence number of the superblock.
     sequence: u64,
     pub last: u64,
-    /// No segment up to `last` has this generation or a later one, as far as that is known.
+    /// All segments up to `last` have lower generations than this, as far as the scan can see.
     before: u64,
     /// Set if segments are known to be missing after `last`.
     has_lost: bool,
@@ -41,7 +41,8 @@ impl LegProgress {
         let last = scan.ring.next() - 1;
         let before = match newest {
             Some(generation) => generation + 1,
-            // The last segment belongs to a generation before that of the superblock, or to that one.
+            // The scan has found no segment. Segment `last` has at most the generation of the superblock, and
+            // a lower one if it is before `generation_first`.
             None => superblock.generation + u64::from(last >= superblock.generation_first),
         };
         Ok(Some(Self {
@@ -61,10 +62,11 @@ impl LegProgress {
         self.instance == other.instance && (self.sequence + 1 < other.sequence || is_shorter)
     }
 
-    /// Returns true if this leg has segments that the two legs together never had. `generation` is that of an
-    /// opening that found no segment from `first` on.
+    /// Returns true if this leg has segments that the log of both legs never had. `generation` is the
+    /// generation of an opening that found no segment from `first` on.
     pub fn is_beyond(&self, first: u64, generation: u64) -> bool {
-        // One more segment may have been in flight to both legs.
+        // Segment `first` itself does not count: it may have been in flight to both legs when the log was
+        // opened.
         self.last > first && self.before <= generation
     }
 }

@@ -28,7 +28,7 @@ pub struct AcknowledgedLoss {
     pub first_missing: u64,
     /// The block of the log where segment `first_missing` should begin.
     pub block: u64,
-    /// The number of whole segments before it.
+    /// The number of whole segments before `first_missing`.
     pub intact: u64,
     /// The reason why the segment must have existed, for messages.
     pub evidence: String,
@@ -69,7 +69,7 @@ pub struct FoundIndex {
 pub enum NoSuperblock {
     /// The superblocks and the block after them are all zeros: the disk is new.
     Blank,
-    /// The superblocks are invalid.
+    /// The blocks are not zeros, and both superblocks are invalid.
     Garbage,
     /// A superblock has this version, which is not ours.
     Version(u32),
@@ -86,7 +86,8 @@ pub async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
     let bytes = read(log, 0, blocks as u32).await.map_err(NoSuperblock::Io)?;
     let mut copies: Vec<_> = bytes.chunks_exact(BLOCK_BYTES).map(Superblock::decode).collect();
     let beyond = copies.split_off(FIRST_BLOCK as usize).pop();
-    // If one copy has another version, that version may be in the middle of writing its copies: refuse both.
+    // If one copy has another format version, a program of that version may have crashed while it wrote both
+    // copies. Refuse the log.
     for copy in &copies {
         if let Err(InvalidSuperblock::Version(version)) = copy {
             return Err(NoSuperblock::Version(*version));
@@ -120,9 +121,9 @@ pub async fn scan(
     mut apply: impl FnMut(u32, &SegmentHeader),
 ) -> Result<Scan, Error> {
     let mut scanner = LogScanner::new(log, superblock);
-    // Start with the superblock: segments of writes that have been destaged are freed.
+    // Start with the numbers of the superblock: the segments of destaged writes are not in the ring any more.
     let (mut serial, mut complete) = (superblock.serial, superblock.complete);
-    // Segments of an epoch whose end was not found yet.
+    // Segments of an epoch whose last segment was not found yet.
     let mut open = Vec::new();
     let mut ended = scanner.ring.next();
     while let Some((start, header)) = scanner.next_segment().await? {
@@ -162,7 +163,7 @@ struct LogScanner<'a> {
     index: IndexReader<'a>,
     /// The ring with every whole segment so far.
     ring: SegmentRing,
-    /// The segments after the last one that the index has.
+    /// The segments behind the newest one in the index.
     unindexed: Vec<IndexFrame>,
     /// The generation of the newest whole segment so far.
     generation: u64,
@@ -332,7 +333,8 @@ async fn evidence(
     }
     let longest = superblock.segment_slots + 1;
     let mut block = ring.position();
-    // The missing segment has at most `longest` blocks, and may be followed by the unused end of a zone.
+    // Look for a newer segment behind the missing one, which has at most `longest` blocks and may be followed
+    // by the unused end of a zone.
     for _ in 0..(4 * longest).min(ring.blocks()) {
         if let Some(header) = window.header(block).await? {
             if header.generation > superblock.generation {

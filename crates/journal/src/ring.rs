@@ -51,7 +51,8 @@ impl SegmentRing {
         Self::with_layouts(vec![SegmentLayout::whole(first, end)], longest, next, head)
     }
 
-    /// Returns a ring with the layouts of live segments, oldest first. `head` may lie in the oldest layout.
+    /// Returns an empty ring with the layouts of live segments, oldest first. `head` may lie in the oldest
+    /// layout.
     pub(crate) fn with_layouts(
         layouts: Vec<SegmentLayout>,
         longest: u32,
@@ -63,14 +64,15 @@ impl SegmentRing {
         let (tail, wall, pushed) = (next, None, 0);
         let mut ring = Self { longest, layouts, current: 0, head, starts, tail, wall, pushed };
         ring.enter();
-        // The head comes from the disk: it may be the end of a zone, or arbitrary.
+        // Recovery reads the head from the disk: it may be the end of a zone, or arbitrary.
         if ring.layout().zone_of(ring.head).is_none() {
             ring.head = ring.layout().zones[0].first;
         }
         ring
     }
 
-    /// Switches to the layout of the next segment, if that has another one.
+    /// Makes the layout of the next segment the current one. If it begins with this segment, moves the head
+    /// to its start.
     fn enter(&mut self) {
         let next = self.next();
         let current = self.layouts.iter().rposition(|layout| layout.first <= next).unwrap_or(0);
@@ -94,12 +96,11 @@ impl SegmentRing {
         self.wall = self.starts.iter().copied().find(|&start| layout.zone_of(start).is_some());
     }
 
-    /// Returns the data blocks in the longest segment.
+    /// Returns the number of data blocks in the longest segment: all of its blocks except the header.
     pub fn longest_data(&self) -> u32 {
         self.longest - 1
     }
 
-    /// Returns the number of the next segment.
     pub fn next(&self) -> u64 {
         self.tail + self.starts.len() as u64
     }
@@ -137,7 +138,8 @@ impl SegmentRing {
     pub fn fits(&self, blocks: u32) -> bool {
         let position = self.position();
         let skipped = self.distance(self.head, position);
-        // Strictly less: head and tail are at the same block only if the ring is empty.
+        // Compare with "less": if a segment filled the last free block, head and tail would be at the same
+        // block, as in an empty ring.
         blocks <= self.longest && skipped + blocks < self.free()
     }
 
@@ -191,13 +193,13 @@ impl SegmentRing {
         }
     }
 
-    /// Returns the blocks that segments of any lengths may still take. The blocks that may stay unused at the
-    /// ends of zones are already subtracted.
+    /// Returns how many blocks segments of any lengths may still take. Blocks that may stay unused at the
+    /// ends of zones do not count.
     pub fn room(&self) -> u32 {
         self.free().saturating_sub(self.lost())
     }
 
-    /// Returns the [`Self::room`] of an empty ring.
+    /// Returns what [`Self::room`] returns for the ring without live segments.
     pub fn most_room(&self) -> u32 {
         self.blocks().saturating_sub(self.lost())
     }
@@ -206,7 +208,6 @@ impl SegmentRing {
         self.layout().zones.len() as u32 * self.longest + 1
     }
 
-    /// Returns the number of blocks in the ring.
     pub fn blocks(&self) -> u32 {
         self.layout().blocks()
     }
@@ -216,12 +217,12 @@ impl SegmentRing {
         self.blocks() - self.free()
     }
 
-    /// Returns the blocks that data may not take. They are reserved for the records of bypassed writes.
+    /// Returns the number of blocks that segments of data may not take. They are reserved for records of
+    /// bypassed writes.
     pub fn reserve(&self) -> u32 {
         (self.blocks() / 16).clamp(self.longest, MOST_RESERVED)
     }
 
-    /// Returns the number of live segments.
     pub fn segments(&self) -> usize {
         self.starts.len()
     }
@@ -234,7 +235,7 @@ impl SegmentRing {
     /// Uses `layout` from the next segment on. The caller makes sure that the blocks at its start are free.
     pub fn set_layout(&mut self, layout: SegmentLayout) {
         assert_eq!(layout.first, self.next(), "it begins with the next segment");
-        // Drop layouts of which no segment was written yet.
+        // Drop layouts that begin with the next segment or later: no segment uses them yet.
         while self.layouts.back().is_some_and(|last| last.first >= layout.first) {
             self.layouts.pop_back();
         }
@@ -248,7 +249,7 @@ impl SegmentRing {
         }
     }
 
-    /// Returns a layout for the next segments in which the ring ends at `end` instead of `old_end`.
+    /// Returns a layout for the next segments after the end of the ring has moved from `old_end` to `end`.
     pub fn grown(&self, old_end: u32, end: u32) -> SegmentLayout {
         let mut zones = self.layout().zones.clone();
         let head = self.head;
@@ -260,7 +261,8 @@ impl SegmentRing {
         let zone = zones[at];
         let added = Zone { first: old_end, end };
         let (before, behind) = (Zone { end: head, ..zone }, Zone { first: head, ..zone });
-        // A part that is too short for a segment stays unused until the ring is one zone again.
+        // A zone must have room for the longest segment. A shorter part stays unused until the ring is one
+        // zone again.
         let parts = [before, added, behind].into_iter().filter(|z| z.blocks() >= self.longest);
         zones.splice(at..=at, parts);
         SegmentLayout { first: self.next(), start: old_end, zones }
@@ -273,7 +275,7 @@ impl SegmentRing {
         let at = layout.zone_of(self.head).expect("the head is in a zone");
         let kept = |zone: Zone| Zone { end: zone.end.min(end).max(zone.first), ..zone };
         let long = |zone: &Zone| zone.blocks() >= self.longest;
-        // Take the zones in the order of the ring, beginning with the zone of the head.
+        // Take the zones in the order of the ring, beginning at the head.
         let count = layout.zones.len();
         let rest = (at..at + count).map(|i| kept(layout.zones[i % count]));
         let zones: Vec<_> = rest.filter(long).collect();
@@ -286,7 +288,7 @@ impl SegmentRing {
         enough.then(|| SegmentLayout { first: self.next(), start, zones })
     }
 
-    /// Returns the current layout for the next segments.
+    /// Returns a layout for the next segments that has the zones of the current layout.
     pub fn same(&self) -> SegmentLayout {
         SegmentLayout { first: self.next(), start: self.head, zones: self.layout().zones.clone() }
     }
@@ -301,12 +303,13 @@ impl SegmentRing {
         (in_order && is_behind && self.head < end).then_some(layout)
     }
 
-    /// Ends recovery: no more live segments will be found. The newest layout holds from the next segment on.
+    /// Ends recovery: all live segments were found. From the next segment on, the newest layout is used.
     pub(crate) fn end_recovery(&mut self) {
         let next = self.next();
         let newest = self.layouts.len() - 1;
         if newest > self.current {
-            // Drop the layouts in between: their segments were not found or are discarded.
+            // Drop the layouts between the current and the newest one: recovery has not found their segments,
+            // or discards them.
             self.layouts.drain(self.current + 1..newest);
             self.layouts[self.current + 1].first = next;
             self.enter();
@@ -315,13 +318,15 @@ impl SegmentRing {
 
     fn free(&self) -> u32 {
         match self.wall {
-            // If head and wall are the same block, the ring is full: a ring with a wall is not empty.
+            // A ring with a wall has a live segment. If head and wall are the same block, the ring is
+            // therefore full, not empty.
             Some(wall) => self.distance(self.head, wall),
             None => self.blocks(),
         }
     }
 
-    /// Returns the number of blocks from one block forwards to another, round the ring.
+    /// Returns the number of blocks from one block forwards to another, across the end of the ring if
+    /// necessary.
     fn distance(&self, from: u32, to: u32) -> u32 {
         let layout = self.layout();
         let (from, to) = (layout.offset(from), layout.offset(to));

@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Superblock {
-    /// Returns the block after the last of the ring. The index begins there.
+    /// Returns the first block behind the ring. The index begins there.
     pub fn ring_end(&self) -> u32 {
         self.log_blocks as u32 - self.index_blocks
     }
@@ -20,7 +20,7 @@ impl Superblock {
         }
     }
 
-    /// Stores those of `layouts` that the segments from the tail on need.
+    /// Stores the layouts that segments from the tail on need, and drops the others.
     pub fn keep_layouts(&mut self, layouts: impl Iterator<Item = SegmentLayout>) {
         self.layouts = layouts.collect();
         while self.layouts.get(1).is_some_and(|layout| layout.first <= self.tail) {
@@ -38,7 +38,7 @@ impl Superblock {
         }
     }
 
-    /// Returns true if later arithmetic can rely on the layouts.
+    /// Checks the layouts for damage: later arithmetic relies on their numbers.
     pub(crate) fn layouts_make_sense(&self) -> bool {
         let ring = Zone { first: FIRST_BLOCK, end: self.ring_end() };
         let in_order = self.layouts.windows(2).all(|pair| pair[0].first < pair[1].first);

@@ -25,8 +25,8 @@ pub struct LogKey(Prk);
 pub type Salt = [u8; 12];
 /// The authentication tag of a sealed block.
 pub type Tag = [u8; 16];
-/// A value derived from the key and stored in the superblock. An opening with another key is recognised by
-/// it.
+/// A value that is derived from the key and stored in the superblock. An opening compares it to detect a
+/// wrong key.
 pub(crate) type KeyCheck = [u8; 16];
 
 impl LogKey {
@@ -36,7 +36,7 @@ impl LogKey {
         Self(Extract::new(HKDF_SHA256, b"forebay log key 1").extract(secret))
     }
 
-    /// Returns the key check for the superblock of the log `instance`. The key cannot be computed from it.
+    /// Returns the key check for the superblock of the log `instance`. The check does not reveal the key.
     pub fn check(&self, instance: &[u8; 16]) -> KeyCheck {
         self.derive(&[b"check", instance])
     }

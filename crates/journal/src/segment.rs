@@ -47,12 +47,12 @@ pub struct SegmentHeader {
     pub complete: u64,
     /// The segment is the last of its epoch. Recovery uses the segments of whole epochs only.
     pub ends_epoch: bool,
-    /// The open segments before this one are void: those after the last segment that ended an epoch.
+    /// This segment voids all earlier segments after the last one that ended an epoch.
     pub voids_open: bool,
     /// Set if the data blocks are sealed: the salt of the opening that wrote them.
     pub salt: Option<Salt>,
-    /// The NVRAM had recorded this segment before it was written. If its numbers are lower at the next
-    /// opening, it is an older copy of itself. The index does not store this field.
+    /// The NVRAM recorded the number of this segment before the segment was written. An NVRAM with a lower
+    /// number at the next opening is an older copy. The index does not store this field.
     pub noted: bool,
     /// The records. Data blocks follow the header in the order of their records.
     pub records: Vec<LogRecord>,
@@ -294,7 +294,7 @@ impl LogRecord {
     }
 }
 
-/// The encoding of the records of a segment: sealed segments store a tag in each.
+/// The encoding of the records of a segment: in sealed segments each record stores a tag.
 #[derive(Clone, Copy)]
 struct SegmentShape {
     sealed: bool,

@@ -7,13 +7,12 @@ pub const fn most_segment_slots(sealed: bool) -> u32 {
     if sealed { MAX_SEALED_SLOTS } else { MAX_SEGMENT_SLOTS }
 }
 
-/// Returns the blocks in the smallest ring. Six full segments leave room for data next to the reserve and the
-/// unused end of the ring.
+/// Returns the blocks in the smallest ring. Six full segments leave room for data in addition to the reserve
+/// and the unused end of the ring.
 pub(crate) const fn least_ring(segment_slots: u32) -> u64 {
     6 * (segment_slots as u64 + 1)
 }
 
-/// Returns the blocks in the smallest log.
 pub const fn least_blocks(segment_slots: u32) -> u64 {
     FIRST_BLOCK as u64 + least_ring(segment_slots) + LEAST_FRAMES
 }
@@ -24,9 +23,9 @@ pub const fn least_blocks(segment_slots: u32) -> u64 {
 /// In the index a record takes 24 bytes and a segment 32 more, which is 0.6 % of a segment of any length.
 /// With the unused ends of frames, also of the smallest, it is less than 1 %.
 ///
-/// A frame is 1/131072 of the log, at most 64 KiB. Recovery reads those segments in full that are not in a
-/// frame yet. With this size they are a small part of a large log, and of any log at most as many as one
-/// frame describes.
+/// A frame has 1/131072 of the log, at least one block and at most 64 KiB. After a crash, recovery reads the
+/// segments that are not in a frame yet in full: at most as many as one frame describes, which is a small
+/// part of a large log.
 pub fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
     let frame = (log_blocks >> 17).clamp(1, u64::from(MOST_FRAME_BLOCKS));
     let surplus = log_blocks - least_blocks(segment_slots);

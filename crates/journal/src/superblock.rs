@@ -2,8 +2,8 @@
 //! segment the log is known to be stable.
 //!
 //! Blocks 0 and 1 hold two copies. Each change writes both, and the first copy is stable before the second is
-//! written. A crash leaves at least one whole copy, at most one state old, and a damaged copy is repaired
-//! from the other one.
+//! written. A crash leaves at least one whole copy, which is the newest state or the one before it. A damaged
+//! copy is repaired from the other one.
 
 use volume::Geometry;
 
@@ -50,8 +50,8 @@ pub struct Superblock {
     pub immediate: bool,
     /// The random mark of the NVRAM in use; 0 if there is none.
     pub nvram: u32,
-    /// The NVRAM had recorded segment `committed`. If its numbers are lower at the next opening, it is an
-    /// older copy of itself.
+    /// The NVRAM recorded segment `committed` before that was written. An NVRAM with a lower number at the
+    /// next opening is an older copy.
     pub noted: bool,
     /// The boot id of the machine, if the NVRAM loses its content when the machine restarts. `None` if the
     /// NVRAM keeps its content longer, or if the boot id is not known.
@@ -70,8 +70,8 @@ pub struct Superblock {
     pub openings: [u64; MAX_OPENINGS],
     /// Set if the data blocks of all segments are sealed: the check of their key.
     pub key: Option<KeyCheck>,
-    /// The layouts of all segments from the tail on, oldest first. If empty, the ring is one zone for all
-    /// segments.
+    /// The layouts of all segments from the tail on, oldest first. An empty list means that the ring is one
+    /// zone.
     pub layouts: Vec<SegmentLayout>,
     pub members: Vec<MemberRecord>,
 }
@@ -88,7 +88,6 @@ pub(crate) enum InvalidSuperblock {
 }
 
 impl Superblock {
-    /// Encodes the record into a block of 4096 bytes.
     pub fn encode(&self, block: &mut [u8]) {
         block.fill(0);
         let name = self.identity.name.as_bytes();
@@ -148,7 +147,7 @@ impl Superblock {
         put_u32(block, LAYOUT_COUNT_AT, count as u32);
         let records = block[LAYOUTS_AT..].chunks_exact_mut(LAYOUT_BYTES);
         records.zip(&self.layouts).for_each(|(record, layout)| layout.encode(record));
-        // Without layouts the checksum stays 0 and nothing after the first 512 bytes matters.
+        // Without layouts the checksum stays 0, and the bytes after the first 512 are not read.
         if count > 0 {
             let checksum = crc32c(&block[LAYOUTS_AT..][..count * LAYOUT_BYTES]);
             put_u32(block, LAYOUTS_CHECKSUM_AT, checksum);
@@ -181,7 +180,8 @@ impl Superblock {
         crc32c(&bytes)
     }
 
-    /// Encodes the members after the first 512 bytes, with a checksum of their own like the layouts.
+    /// Encodes the members after the first 512 bytes. As for the layouts, their checksum is in the first 512
+    /// bytes.
     fn encode_members(&self, block: &mut [u8]) {
         let count = self.members.len();
         put_u32(block, MEMBER_COUNT_AT, count as u32);
@@ -359,8 +359,8 @@ const MEMBER_COUNT_AT: usize = 488;
 const MEMBERS_CHECKSUM_AT: usize = 492;
 const COMPLETE_AT: usize = 496;
 const NVRAM_AT: usize = 504;
-/// All fields up to here are in the first 512 bytes, which no disk tears: an interrupted format leaves a
-/// blank disk.
+/// The checksum and all fields before it are in the first 512 bytes, which no disk tears. An interrupted
+/// format therefore leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
 const LAYOUTS_AT: usize = 512;
 /// The records of the members follow those of the layouts.
@@ -472,7 +472,7 @@ pub(crate) mod tests {
             with_boot.encode(&mut block);
             assert_eq!(Superblock::decode(&block), Ok(with_boot));
         }
-        // Build a torn block: the first sector is of this state, the rest of the next one.
+        // Build a torn block: the first 512 bytes have this state, the rest has the next one.
         let first = block[..512].to_vec();
         Superblock { boot: Some([6; 16]), sequence: 8, ..sample() }.encode(&mut block);
         block[..512].copy_from_slice(&first);
@@ -510,7 +510,7 @@ pub(crate) mod tests {
             torn[at] ^= 1;
             assert_eq!(Superblock::decode(&torn), Err(InvalidSuperblock::Garbage));
         }
-        // Only the first sector was written to the disk.
+        // Build a block of which only the first 512 bytes were written to the disk.
         block[512..].fill(0);
         assert_eq!(Superblock::decode(&block), Err(InvalidSuperblock::Garbage));
         let mut kept = Superblock { tail: 85, ..resized() };
