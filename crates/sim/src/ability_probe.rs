@@ -1,5 +1,5 @@
-//! Finds out which optional calls a layer passes to the volume below it: `AbilityProbe` is that lower volume and lists
-//! the calls that arrive.
+//! A volume for tests that lists the optional calls that arrive at it. A test puts a layer over it to find out which
+//! calls the layer passes on.
 
 use std::{mem::take, time::Duration};
 
@@ -31,15 +31,15 @@ impl AbilityProbe {
     }
 
     /// Performs each optional call, and [`Volume::admit`], on `above`, which is a layer over this volume. Returns the
-    /// calls that arrived here: `call` if it arrived as the same call, once, and `call -> others` if other calls
-    /// arrived in its place. A call that is not listed did not arrive.
+    /// calls that arrived here: `call` if only this call arrived, and `call -> others` if the layer made other calls
+    /// instead. A call that is not listed did not arrive.
     ///
     /// # Panics
-    /// If a call arrived, but the answer of this volume did not come back.
+    /// If a call arrived, and `above` did not return the answer of this volume.
     pub async fn calls_through(&self, above: &dyn Volume) -> Vec<String> {
         self.calls.lock().clear();
         let mut listed = Vec::new();
-        // Returns true if the call arrived as it was made.
+        // Notes which calls have arrived for the call `asked`. Returns true if exactly this call has arrived.
         let mut note = |asked: &str| {
             let arrived = take(&mut *self.calls.lock());
             let is_passed = arrived == [asked];
@@ -88,9 +88,9 @@ impl AbilityProbe {
         listed
     }
 
-    /// Performs each optional call on `volume`, which may have no layer. Returns the calls whose answer differs from
-    /// the answer of a volume without the ability. `refresh`, `make_equal` and `release` are left out, because all
-    /// volumes give the same answer to them.
+    /// Performs each optional call on any `volume`. Returns the calls whose answer differs from the answer of a volume
+    /// without the ability. `refresh`, `make_equal` and `release` are left out, because all volumes give the same
+    /// answer to them.
     pub async fn answered(volume: &dyn Volume) -> Vec<&'static str> {
         let mut answered = Vec::new();
         let mut note = |asked: &'static str, is_answered: bool| {

@@ -2,8 +2,9 @@
 
 use crate::Rng;
 
-/// How a crash treats unstable writes. Independent chances for each atom would hardly ever produce the cases that
-/// find most bugs (all lost, all kept, all up to one), so each of them is a choice of its own.
+/// Selects how a crash treats unstable writes. If each atom survived by a chance of its own, the cases that find
+/// most bugs would hardly ever occur (all lost, all kept, all up to one), so each of these cases is a choice of
+/// its own.
 pub(crate) enum CrashFate {
     /// No unstable write survives.
     Lost,

@@ -46,7 +46,7 @@ pub struct CrashVolume {
     power: Arc<Power>,
     outage: Outage,
     sync: FlushGuarantee,
-    /// Chance in per cent; see [`CrashVolume::with_yields`].
+    /// The chance in per cent that a call waits; see [`CrashVolume::with_yields`].
     yields: u32,
     state: Mutex<CrashVolumeState>,
 }
@@ -56,9 +56,9 @@ struct CrashVolumeState {
     /// The versions of each atom that are newer than the stable one, oldest first; never empty. Reads return the last
     /// one.
     unstable: BTreeMap<u64, Vec<UnstableVersion>>,
-    /// Number of writes and discards so far, which is the number of the next one.
+    /// The number of writes and discards so far. It is also the number of the next one.
     operations: u64,
-    /// Operations whose callers have not received the answer yet. A flush need not make these stable.
+    /// Operations whose callers have not received the answer yet. A flush need not make these operations stable.
     in_flight: BTreeSet<u64>,
     rng: Rng,
 }
@@ -112,14 +112,14 @@ impl CrashVolume {
         {
             let mut state = next.state.lock();
             state.unstable.clone_from(&left.unstable);
-            // The killed process received no answers, so no operation counts as in flight here: the next flush has to
-            // cover them all.
+            // Callers of the killed process get no more answers. Count none of its operations as in flight, so that
+            // the next flush makes all of them stable.
             state.operations = left.operations;
         }
         next
     }
 
-    /// Uses a supply that other disks share.
+    /// Uses `power` as the power supply. Other disks may share it.
     #[must_use]
     pub fn powered_by(mut self, power: &Arc<Power>) -> Self {
         self.power = Arc::clone(power);
@@ -139,7 +139,7 @@ impl CrashVolume {
         self
     }
 
-    /// Sets whether the disk honours its guarantees.
+    /// Sets whether flushed data survives a crash.
     #[must_use]
     pub fn with_sync(mut self, sync: FlushGuarantee) -> Self {
         self.sync = sync;
@@ -161,7 +161,6 @@ impl CrashVolume {
         self
     }
 
-    /// Returns the power supply.
     #[must_use]
     pub fn power(&self) -> &Arc<Power> {
         &self.power
@@ -173,8 +172,8 @@ impl CrashVolume {
     }
 
     /// Makes the power fail, if it has not failed yet, and returns the content of the medium. Every unstable write
-    /// may have survived completely, in part, or not at all. Further calls choose again, so a test can try one crash
-    /// with many outcomes.
+    /// may have survived completely, in part, or not at all. Each call draws the survivors again, so a test can try
+    /// one crash with many outcomes.
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> StableDiskImage {
         self.power.fail();
@@ -235,7 +234,7 @@ impl CrashVolume {
         self.pause().await;
         self.powered().await?;
         let operation = {
-            // Count under the lock, so that operations are counted in the order of their effects.
+            // Count and change under one lock, so that the numbers of operations have the order of their effects.
             let mut state = self.state.lock();
             self.power.begin_operation();
             state.change(&self.bytes_of(extent), data.map(Data::into_bytes))
@@ -384,7 +383,8 @@ impl CrashVolumeState {
         }
     }
 
-    /// Makes the operations stable that had been `answered` when a flush was called. Others may be lost.
+    /// Makes the operations stable that had been `answered` when a flush was called. Other operations become stable
+    /// by chance.
     fn settle_all(&mut self, answered: &AnsweredOperations) {
         let Self { stable, unstable, rng, .. } = self;
         unstable.retain(|&atom, versions| {

@@ -4,8 +4,8 @@ use std::{io, mem::MaybeUninit, path::Path};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
-/// Counts how often a folder itself, and not a file in it, is opened while `act` runs, by this process or
-/// another one.
+/// Counts how often a process opens the folder itself while `act` runs. Openings of files in it do not
+/// count.
 ///
 /// # Panics
 /// If the system cannot watch the folder.

@@ -39,7 +39,6 @@ impl Power {
         self.off.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true if the power has failed.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.off.load(Ordering::SeqCst)

@@ -1,5 +1,5 @@
-//! A remote volume that is restarted now and then: it loses writes that were not made stable, and reports the loss to
-//! one caller only (decision 0004).
+//! A remote volume for tests that is restarted now and then: it loses writes that were not made stable, and reports
+//! the loss to one caller only (decision 0004).
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Vol
 
 use crate::{CrashVolume, Rng, StableDiskImage, yield_now};
 
-/// A [`CrashVolume`] behind an initiator. Calls that were not answered before a restart are repeated. A flush fails
-/// with [`Error::Device`] if it cannot confirm all writes that were acknowledged before it, once for each write;
-/// nothing else reports the loss.
+/// A [`CrashVolume`] behind an initiator. The initiator repeats calls that were not answered before a restart. A
+/// flush fails with [`Error::Device`] if it cannot confirm all writes that were acknowledged before it. Only one
+/// flush reports the loss of a write, and no other call does.
 pub struct Restarting {
     state: Mutex<RestartingState>,
 }
@@ -49,13 +49,13 @@ impl Restarting {
     pub fn left(&self) -> StableDiskImage {
         let mut state = self.state.lock();
         let state = &mut *state;
-        // The crashed disk is a copy. Calls in progress continue on the other one.
+        // Let a copy of the disk crash. Calls in progress continue on the other copy.
         let goes_on = wired(state.disk.goes_on(state.rng.next_u64()));
         let left = std::mem::replace(&mut state.disk, goes_on);
         left.crash(&mut state.rng)
     }
 
-    /// Returns the present disk and the number of its incarnation.
+    /// Returns the present disk, and the number of restarts before it.
     fn now(&self) -> (Arc<CrashVolume>, u64) {
         let state = self.state.lock();
         (Arc::clone(&state.disk), state.incarnation)
@@ -81,7 +81,7 @@ impl Restarting {
         if answer.is_ok() && durability == Durability::Volatile {
             self.state.lock().unflushed.push(incarnation);
         }
-        // Yield once: the disk has done the work before the caller receives the acknowledgment, as over a link.
+        // Let other tasks run between the work of the disk and its answer, as if the answer crossed a link.
         yield_now().await;
         answer
     }

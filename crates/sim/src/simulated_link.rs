@@ -14,9 +14,9 @@ use bytes::{Bytes, BytesMut};
 pub struct SimulatedLink {
     delay: Duration,
     bytes_per_second: Option<u64>,
-    /// The bytes with their arrival times, in order.
+    /// The bytes in flight with their arrival times, in order.
     flight: VecDeque<(Instant, Bytes)>,
-    /// When the last byte has left the sender.
+    /// When the last byte leaves the sender; the rate limit delays later bytes until then.
     free: Option<Instant>,
     sent: u64,
     cut_after: Option<u64>,
@@ -38,7 +38,7 @@ impl SimulatedLink {
         }
     }
 
-    /// Limits the rate to `bytes_per_second`.
+    /// Limits the rate of the link to `bytes_per_second`.
     ///
     /// # Panics
     /// If the rate is zero.
@@ -49,17 +49,17 @@ impl SimulatedLink {
         self
     }
 
-    /// Cuts the link: only the first `bytes` bytes since the start arrive.
+    /// Cuts the link: only the first `bytes` bytes that were ever sent arrive.
     pub fn cut_after(&mut self, bytes: u64) {
         self.cut_after = Some(bytes);
     }
 
-    /// Flips the bits `flips` of the byte at `offset`, counted from the start.
+    /// Flips the bits of the mask `flips` in the byte at `offset`, counted from the first byte that was ever sent.
     pub fn corrupt(&mut self, offset: u64, flips: u8) {
         self.corrupted = Some((offset, flips));
     }
 
-    /// Sends `bytes` at the time `now`; with a rate, they wait until earlier bytes have left.
+    /// Sends `bytes` at the time `now`. If the rate is limited, they leave only after earlier bytes have left.
     pub fn send(&mut self, bytes: &[u8], now: Instant) {
         if bytes.is_empty() {
             return;
@@ -101,7 +101,7 @@ impl SimulatedLink {
         self.flight.pop_front().map(|(_, bytes)| bytes)
     }
 
-    /// Returns true when the link was cut and everything before the cut has been received.
+    /// Returns true if the link was cut and everything before the cut has been received.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut_after.is_some_and(|end| self.sent >= end) && self.flight.is_empty()

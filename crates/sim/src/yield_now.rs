@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, task::Poll};
 
-/// A future that is ready at its second poll and requests that poll at once.
+/// Returns to the executor once, and is polled again at once.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {

@@ -88,7 +88,7 @@ fn crash(seed: u64, after: u64, sync: FlushGuarantee) -> (u64, bool) {
     let mut rng = Rng::new(seed);
     let mut image = None;
     let mut operations = 0;
-    // The second run starts from the content that the first one has left.
+    // The second run starts from the content that the crash of the first one has left.
     for life in 0..2 {
         let mut truth = Truth::of(image.as_ref());
         let disk = match image.take() {
@@ -135,7 +135,7 @@ fn a_disk_that_ignores_flushes_is_detected() {
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
-        // No waker is needed: a future that yields is ready soon.
+        // Poll in a loop, without a waker: a call of the disk yields a few times at most.
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return value;
         }

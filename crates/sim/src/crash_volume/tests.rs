@@ -10,7 +10,7 @@ use super::*;
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
-        // No waker is needed: a future that yields is ready soon.
+        // Poll in a loop, without a waker: a call of the disk yields a few times at most.
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return value;
         }
@@ -77,7 +77,8 @@ fn unflushed_writes_survive_in_every_combination() {
     write(&disk, 0, 1, 2, Durability::Volatile);
     write(&disk, 1, 2, 2, Durability::Volatile);
     let all = outcomes(&disk, 3);
-    // The first block is old or new, the second one old, first or second, the third one old or new.
+    // Block 0 holds its old data or the first write; block 1 the old data or either write; block 2
+    // the old data or the second write.
     assert_eq!(all.len(), 2 * 3 * 2, "{all:?}");
 }
 
