@@ -22,24 +22,24 @@ pub struct SharingMember(pub u32);
 pub struct Terms {
     /// Shared tokens of a gateway that has sent nothing for this time are granted to others. At least 8 ms.
     pub lease: Millis,
-    /// Number of ranges of the volume. Requests for other ranges are ignored.
+    /// Number of ranges of the volume. Requests for ranges beyond it are ignored.
     pub ranges: u32,
 }
 
 /// The state of one member, for the status.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SharingMemberStatus {
-    /// True if no message of the member has arrived for a lease.
+    /// No message of the member has arrived for the time of a lease.
     pub is_silent: bool,
-    /// True if the member held tokens before the node started and has not joined since. The node grants no tokens to
-    /// any member until then.
+    /// The member held tokens before the node started and has not joined since. The node grants no tokens to any
+    /// member until then.
     pub is_awaited: bool,
-    /// Number of ranges for which it holds a shared token.
+    /// Number of ranges for which the member holds a shared token.
     pub shared: usize,
-    /// Number of ranges for which it holds an exclusive token: the gateway may have data of these ranges that exists
-    /// nowhere else.
+    /// Number of ranges for which the member holds an exclusive token: the gateway may have data of these ranges that
+    /// exists nowhere else.
     pub exclusive: usize,
-    /// Number of its tokens that other members wait for.
+    /// Number of the member's tokens that other members wait for.
     pub recalled: usize,
 }
 
@@ -55,11 +55,12 @@ pub struct Grantor {
     members: BTreeMap<SharingMember, MemberState>,
     /// The ranges for which a token is held or requested.
     ranges: BTreeMap<CoherenceRange, RangeGrants>,
-    /// Members from before the start of the node. Each may have dirty data of any range: no token is granted until
-    /// each of them has reported which tokens it holds.
+    /// Members from before the start of the node that have not joined since. Each may have dirty data of any range,
+    /// so no token is granted until each of them has reported which tokens it holds.
     awaited: BTreeSet<SharingMember>,
     started: Millis,
-    /// No token is granted before this time: a member that was awaited and was expelled may still read until then.
+    /// No token is granted before this time. A member that the node was waiting for was expelled, and may still read
+    /// until then.
     quiet_until: Millis,
     next_grant: u64,
     next_life: u64,
@@ -80,10 +81,9 @@ struct MemberState {
     life: Option<u64>,
     /// The highest number of a Join in this session.
     joined: u64,
-    /// When the last message of the member arrived.
     last_message: Millis,
-    /// True until it joins again. A new session of an expelled member does not extend the time for which its tokens
-    /// are valid.
+    /// The operator has expelled the member, and it has not joined again. Messages of a new session do not extend the
+    /// time for which its tokens are valid.
     is_expelled: bool,
     tokens: usize,
     waits: usize,
@@ -102,7 +102,7 @@ struct HeldToken {
     member: SharingMember,
     token: CoherenceToken,
     grant: Grant,
-    /// The number of the request that this grant answers.
+    /// The number of the request for which this token was granted.
     number: u64,
     recall: Recall,
 }
@@ -110,7 +110,7 @@ struct HeldToken {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Recall {
     No,
-    /// The member has to give up writing; it may keep a shared token.
+    /// The member has to give up its exclusive token, and may keep a shared one.
     Lessened,
     Whole,
 }
@@ -123,9 +123,9 @@ struct QueuedTokenRequest {
 }
 
 impl Grantor {
-    /// Returns the machine of a node that has just started. `awaited`: the members that may have dirty data of the
-    /// volume from before the start. Lives and grants are numbered from `first` on, which must be well above the
-    /// numbers of an earlier start.
+    /// Returns the state machine of a node that has just started. `awaited` are the members that may have dirty data
+    /// of the volume from before the start. Lives and grants are numbered from `first` on, which must be well above
+    /// all numbers of earlier starts.
     #[must_use]
     pub fn new(
         terms: Terms,
@@ -146,7 +146,6 @@ impl Grantor {
         }
     }
 
-    /// Returns the parameters of the volume.
     #[must_use]
     pub fn terms(&self) -> Terms {
         self.terms
@@ -157,8 +156,8 @@ impl Grantor {
         self.terms.ranges = self.terms.ranges.max(ranges);
     }
 
-    /// Begins a new session of a member. From now on, all messages of this member must be of this session; the caller
-    /// drops late messages of the last one. Its tokens are kept.
+    /// Begins a new session of a member, which keeps its tokens. From now on, pass only messages of this session: the
+    /// caller drops late messages of an earlier one.
     pub fn attach(&mut self, member: SharingMember, now: Millis) {
         let known = self.members.entry(member).or_insert(MemberState {
             life: None,
@@ -172,7 +171,7 @@ impl Grantor {
         if !known.is_expelled {
             known.last_message = now;
         }
-        // Answers that were sent in the last session may be lost.
+        // Drop the answers for the earlier session: the member repeats its requests.
         self.outboxes.remove(&member);
     }
 
@@ -188,7 +187,8 @@ impl Grantor {
         if let Some(life) = life
             && known_life != Some(life)
         {
-            // A request of an earlier life is ignored if the member has begun a new one.
+            // If the node does not know the member's life, ask it to join again. Ignore a request of an earlier life
+            // than the present one.
             if known_life.is_none() {
                 self.say(member, CoherenceReply::Rejoin { life });
             }
@@ -211,13 +211,15 @@ impl Grantor {
                 );
             }
             CoherenceRequest::Release { life, range, grant, keeps } => {
-                // A grant that was given to another member meanwhile cannot be kept.
+                // A member may keep a shared token only if it still held this grant: the node may have granted the
+                // range to another member in between.
                 let keeps = self.release(member, range, grant, keeps, now) && keeps;
                 self.say(member, CoherenceReply::Released { life, range, grant, keeps });
             }
             CoherenceRequest::Renew { life, sent } => {
                 let renewed = &mut self.outboxes.entry(member).or_default().renewed;
-                // If an earlier Renewed is still to be fetched, the recalls that were repeated with it are, too.
+                // Repeat the recalls once for each fetched Renewed. If the member has not fetched the earlier
+                // Renewed, the recalls that were repeated with it are still in the outbox.
                 if renewed.replace(CoherenceReply::Renewed { life, sent }).is_none() {
                     self.recall_again(member, life);
                 }
@@ -225,13 +227,13 @@ impl Grantor {
         }
     }
 
-    /// Grants tokens that have become free because time has passed (a lease or the quiet time has ended).
+    /// Grants tokens that other members held until a lease or the quiet time ended.
     pub fn handle_timeout(&mut self, now: Millis) {
         let waited: Vec<_> = self.waited().collect();
         waited.into_iter().for_each(|range| self.advance(range, now));
     }
 
-    /// Returns the next answer and its receiver.
+    /// Returns the next answer, and the member that must receive it.
     pub fn poll_answer(&mut self) -> Option<(SharingMember, CoherenceReply)> {
         let mut outboxes = self.outboxes.iter_mut();
         outboxes.find_map(|(to, outbox)| Some((*to, outbox.pop()?)))
@@ -249,10 +251,11 @@ impl Grantor {
         }
     }
 
-    /// Returns true if a member may change a range now, in its present session. The caller must drop writes of an
-    /// earlier session, must hold back `Release` and `Join` of the member for these blocks while a write is in
-    /// progress, and must call [`Grantor::remove`] and [`Grantor::expel`] only while no write of the member is in
-    /// progress.
+    /// Returns true if a member may change a range now, in its present session.
+    ///
+    /// The caller must drop writes of an earlier session. While a write of the member is in progress, the caller must
+    /// hold back `Release` and `Join` of the member for these blocks, and must not call [`Grantor::remove`] or
+    /// [`Grantor::expel`].
     #[must_use]
     pub fn may_write(&self, member: SharingMember, range: CoherenceRange) -> bool {
         self.held(member, range).is_some_and(|held| held.token == CoherenceToken::ExclusiveWrite)
@@ -294,7 +297,6 @@ impl Grantor {
         self.handle_timeout(now);
     }
 
-    /// Returns the state of a member.
     #[must_use]
     pub fn standing(&self, member: SharingMember, now: Millis) -> SharingMemberStatus {
         let held = self.ranges.values().flat_map(|tokens| &tokens.held);
@@ -317,7 +319,7 @@ impl Grantor {
         known.joined = number;
         known.last_message = known.last_message.max(now);
         known.is_expelled = false;
-        // Answers to an earlier life are not sent any more.
+        // A Join begins a new life. Drop the answers to the earlier life.
         self.outboxes.remove(&member);
         let life = self.next_life;
         self.next_life += 1;
@@ -329,8 +331,8 @@ impl Grantor {
             if !kept.insert(*range) {
                 continue;
             }
-            // At the first Join of an awaited member since the node started, its own list decides: no token has been
-            // granted to any member before that.
+            // The node was waiting for this member, and has granted no token since its start. The member's own list
+            // therefore decides which tokens it holds.
             if was_awaited && range.0 < self.terms.ranges {
                 let held = &mut self.ranges.entry(*range).or_default().held;
                 if held.is_empty() {
@@ -374,7 +376,8 @@ impl Grantor {
         if let Some(held) = self.held(member, range)
             && held.token >= wanted.token
         {
-            // The grant was lost on its way, or the token that the member holds is sufficient.
+            // The member asks again for a token that it holds already, or has a greater one. The answer may have been
+            // lost, so send it again.
             let HeldToken { token, grant, .. } = *held;
             let number = wanted.number;
             self.say(member, CoherenceReply::Granted { life, range, token, number, grant });
@@ -412,7 +415,7 @@ impl Grantor {
         let is_it = |held: &&mut HeldToken| held.member == member && held.grant == grant;
         let Some(held) = tokens.held.iter_mut().find(is_it) else { return false };
         if keeps {
-            // If the node wants a complete release by now, `advance` recalls the shared token, too.
+            // If other members by now need a complete release, `advance` recalls the shared token, too.
             (held.token, held.recall) = (CoherenceToken::SharedRead, Recall::No);
         } else {
             tokens.held.retain(|held| (held.member, held.grant) != (member, grant));
@@ -508,7 +511,7 @@ impl Grantor {
         }
     }
 
-    /// Takes all tokens from a member except those for the ranges `kept`, and removes its requests.
+    /// Takes all tokens from a member except those for the ranges in `kept`, and removes its waiting requests.
     fn give_up_all(&mut self, member: SharingMember, kept: &BTreeSet<CoherenceRange>, now: Millis) {
         let mut freed = Vec::new();
         for (range, tokens) in &mut self.ranges {
@@ -587,6 +590,6 @@ impl RangeGrants {
     }
 }
 
-/// Maximum number of answers that a member has not fetched, besides Renewed and Recall: a grant and a release of each
-/// token that it may hold and request.
+/// Maximum number of answers that wait for a member to fetch them, besides Renewed and Recall: a grant and a release
+/// of each token that it may hold and request.
 const MOST_ANSWERS: usize = 4 * MOST_TOKENS;

@@ -2,9 +2,11 @@
 //!
 //! A token is kept after its last use until another gateway wants it (local consistency, lazy release). Then new uses
 //! wait, uses in progress end, dirty data is destaged, cached data that may not be kept is dropped, and the token is
-//! released. Shared tokens end with the lease. It is measured by this machine's clock from the moment when the last
-//! answered renewal was *sent*. Exclusive tokens do not end with the lease, because the node does not grant them to
-//! others (see `grantor`): a lost link does not stop a writer.
+//! released.
+//!
+//! Shared tokens end with the lease. This machine measures the lease by its own clock, from the moment when it *sent*
+//! the last renewal that was answered. Exclusive tokens do not end with the lease, because the node does not grant them
+//! to others (see `grantor`): a lost link does not stop a writer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,7 +38,6 @@ pub struct Holder {
     standing: HolderMembership,
     /// The number of the last [`CoherenceRequest::Join`].
     join: u64,
-    /// When the last Join was sent.
     join_sent: Millis,
     renewed: Millis,
     ranges: BTreeMap<CoherenceRange, HolderRangeState>,
@@ -48,7 +49,7 @@ pub struct Holder {
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 enum HolderMembership {
-    /// Before it joins, the machine releases the ranges that it holds for reading.
+    /// The machine must join again. Before that, it releases the ranges that it holds for reading.
     Leaving,
     Joining,
     Joined {
@@ -63,8 +64,8 @@ enum HolderMembership {
 }
 
 impl Holder {
-    /// Returns the machine of a gateway that starts, and requests to join at once. `dirty`: the ranges of which its
-    /// log has data that may not have been destaged.
+    /// Returns the state machine of a gateway that starts. It requests to join at once. `dirty` are the ranges of which
+    /// the gateway's log may have data that was not destaged.
     #[must_use]
     pub fn new(
         lease: Millis,
@@ -97,7 +98,7 @@ impl Holder {
         let is_known = self.ranges.contains_key(&range);
         let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.used = now;
-        // A new use does not overtake uses that wait.
+        // Earlier uses of this range may be waiting. Do not overtake them.
         let may_use = part.may_use(token) && part.waiting.is_empty();
         if may_use && !matches!(self.standing, HolderMembership::Lost { .. }) {
             part.uses += 1;
@@ -121,7 +122,7 @@ impl Holder {
         self.go_on(range, now);
     }
 
-    /// Cancels a use that waits; ends it if it has begun.
+    /// Cancels a use that waits. If the use has begun meanwhile, ends it.
     pub fn cancel(&mut self, range: CoherenceRange, ticket: CoherenceTicket, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let before = part.waiting.len();
@@ -144,7 +145,8 @@ impl Holder {
             HolderMembership::Joined { life } => {
                 self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
             }
-            // A range that the next Join does not name is thereby released.
+            // Stop holding a clean range without a message to the node: the next Join does not name the range, and
+            // thereby releases it.
             HolderMembership::Leaving
             | HolderMembership::Joining
             | HolderMembership::Lost { .. } => {
@@ -179,14 +181,14 @@ impl Holder {
         }
     }
 
-    /// Handles a new session with the node: messages of the last one may be lost.
+    /// Begins a new session with the node. Messages of the last session may be lost, so requests are sent again.
     pub fn handle_reconnected(&mut self, now: Millis) {
         self.expire(now);
         self.requests.clear();
         self.ask_again(now);
     }
 
-    /// Handles the passage of time.
+    /// Does the work that is due at the time `now`. See [`Holder::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Millis) {
         self.expire(now);
         if now < self.poll_timeout() {
@@ -268,9 +270,8 @@ impl Holder {
         }
     }
 
-    /// Begins a new lease after a gap. In the gap the node may have granted the shared tokens of this gateway to
-    /// others, including those whose grants have not arrived: an answer to an earlier request is not accepted as a
-    /// token.
+    /// Begins a new lease after a time without one. Meanwhile the node may have granted the shared tokens of this
+    /// gateway to others. An answer to an earlier request may carry such a token, so it is not accepted.
     fn begin_lease(&mut self, now: Millis) {
         self.renumber_reads();
         let (mut asked, mut kept) = (Vec::new(), Vec::new());
@@ -278,7 +279,8 @@ impl Holder {
             if matches!(part.wanted, Some((CoherenceToken::SharedRead, _))) {
                 asked.push(range);
             }
-            // The range is clean: drop its cached data as well, then release it completely.
+            // The gateway wanted to keep this clean range for reading. Its cached data may be outdated now: drop that
+            // as well, and release the range completely.
             if let (CoherenceReleaseStep::Releasing { keeps: true }, Some((_, grant))) =
                 (part.stop, part.held)
             {
@@ -291,7 +293,7 @@ impl Holder {
         kept.into_iter().for_each(|range| self.go_on(range, now));
     }
 
-    /// Gives requests for reading new numbers, so that grants which have not arrived are ignored.
+    /// Gives requests for shared tokens new numbers, so that grants in answer to the old numbers are ignored.
     fn renumber_reads(&mut self) {
         for part in self.ranges.values_mut() {
             if let Some((CoherenceToken::SharedRead, number)) = &mut part.wanted {
@@ -310,8 +312,8 @@ impl Holder {
     }
 
     fn stop_reading(&mut self, now: Millis) {
-        // The node may have granted to others a range whose grant to this gateway has not arrived: ignore such
-        // grants.
+        // The node may have granted a range to others after it granted the range to this gateway. Ignore such a grant
+        // if it arrives now.
         self.renumber_reads();
         let is_read =
             |part: &HolderRangeState| matches!(part.held, Some((CoherenceToken::SharedRead, _)));
@@ -323,12 +325,12 @@ impl Holder {
         read.into_iter().for_each(|range| self.stop(range, false, now));
     }
 
-    /// Leaves after a restart of the node: releases the ranges that are held for reading. The next Join names the
-    /// ranges that are held for writing.
+    /// Prepares a new Join after the node was restarted. Releases the ranges that are held for reading; the Join names
+    /// the ranges that are held for writing.
     fn leave(&mut self, now: Millis) {
         self.standing = HolderMembership::Leaving;
         self.requests.clear();
-        // Grants of an earlier life do not arrive any more.
+        // Messages of the earlier life are ignored, so none of its grants needs to be refused any more.
         self.ranges.values_mut().for_each(|part| part.refused = UNCONFIRMED);
         self.lease.end(now);
         self.stop_reading(now);
@@ -372,11 +374,12 @@ impl Holder {
         for (range, grant) in grants {
             match self.ranges.get_mut(range).and_then(|part| part.held.as_mut()) {
                 Some((_, known)) => *known = *grant,
-                // The gateway has released the range after the Join had named it.
+                // The Join has named this range, and the gateway has released it since.
                 None => self.refuse(life, *range, *grant, now),
             }
         }
-        // A named range that the answer does not mention is lost, too: the node has not granted it.
+        // An exclusive range that the Join has named and the answer does not mention is lost, too: the node has not
+        // granted it.
         let granted: BTreeSet<CoherenceRange> = grants.iter().map(|(range, _)| *range).collect();
         let named_lost: BTreeSet<CoherenceRange> = lost.iter().copied().collect();
         let is_lost = |range: &CoherenceRange, part: &HolderRangeState| {
@@ -407,7 +410,8 @@ impl Holder {
         if part.wanted.is_none_or(|(_, wanted)| wanted != number) || grant <= part.refused {
             return;
         }
-        // Cached data of the range may be outdated. Clean it first; then the token is requested again.
+        // Ignore a grant of a range that is being cleaned: its cached data may be outdated. The token is requested
+        // again later.
         if matches!(
             part.stop,
             CoherenceReleaseStep::Ending { .. } | CoherenceReleaseStep::Cleaning { .. }
@@ -416,7 +420,8 @@ impl Holder {
         }
         part.wanted = None;
         part.held = Some((token, grant));
-        // A lease that begins later does not cover this grant.
+        // A shared token that is granted while no lease is valid must be released at once: a lease that begins later
+        // does not cover it.
         let is_late = token == CoherenceToken::SharedRead && !is_leased;
         part.stop = if is_late {
             CoherenceReleaseStep::Ending { keeps: false }
@@ -437,14 +442,14 @@ impl Holder {
             }
             // A new grant for this range is on its way and will be recalled again.
             (Some(_), Some(_)) => {}
-            // The node recalls a grant that this gateway does not hold.
+            // The node recalls another grant than the one that this gateway holds: release the range.
             (Some(_), None) => self.stop(range, false, now),
-            // The recalled grant has not arrived.
+            // The recall has overtaken its grant: refuse the grant when it arrives.
             (None, _) => self.refuse(life, range, grant, now),
         }
     }
 
-    /// Releases a grant that has not arrived and must not be accepted any more.
+    /// Releases a grant that has not arrived yet. When it arrives, the gateway does not accept it.
     fn refuse(&mut self, life: u64, range: CoherenceRange, grant: Grant, now: Millis) {
         let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.refused = part.refused.max(grant);
@@ -471,7 +476,7 @@ impl Holder {
         let is_it = part.held.is_some_and(|(_, held)| held == grant);
         if part.refused == grant && !keeps {
             part.refused = UNCONFIRMED;
-            // The grant may still arrive as an answer to the former request: give the request a new number.
+            // The refused grant may still arrive in answer to the old request number, so give the request a new number.
             if let Some((_, number)) = &mut part.wanted {
                 self.next += 1;
                 *number = self.next;
@@ -481,14 +486,15 @@ impl Holder {
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps }) {
             self.let_go(range, now);
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps: true }) {
-            // The node had already taken this grant away, so other gateways may have written the cached blocks.
+            // The gateway wanted to keep a shared token, but the node had taken the grant away already. Other gateways
+            // may have written the cached blocks.
             part.held = Some((CoherenceToken::SharedRead, grant));
             part.stop = CoherenceReleaseStep::Ending { keeps: false };
             self.go_on(range, now);
         }
     }
 
-    /// Ends a release: the range is no longer held, or is held for reading.
+    /// Ends a release: the gateway no longer holds the range, or holds it for reading.
     fn let_go(&mut self, range: CoherenceRange, now: Millis) {
         let is_leased = self.is_leased(now) && self.is_joined();
         let Some(part) = self.ranges.get_mut(&range) else { return };
@@ -517,8 +523,8 @@ impl Holder {
         }
     }
 
-    /// Advances a range as far as possible: starts uses that wait, requests the token that they need, and starts the
-    /// cleaning of a range that has to be released.
+    /// Does everything that is possible for a range now: starts uses that wait, requests the token that they need, and
+    /// starts the cleaning if the range has to be released.
     fn go_on(&mut self, range: CoherenceRange, now: Millis) {
         let is_leased = self.is_leased(now) && self.is_joined();
         let is_lost = self.lost().is_some();
@@ -546,7 +552,7 @@ impl Holder {
             && part.stop == CoherenceReleaseStep::No
             && !part.has(token)
             && part.wanted.is_none_or(|(wanted, _)| wanted < token)
-            // A shared token without a lease would be useless.
+            // Without a valid lease, a shared token may not be used, so do not request one.
             && (is_leased || token == CoherenceToken::ExclusiveWrite)
         {
             self.next += 1;
@@ -573,8 +579,8 @@ impl Holder {
         }
     }
 
-    /// Downgrades ranges that were not used for a while to reading: should this gateway fail, they do not block
-    /// others.
+    /// Releases the exclusive tokens of ranges that were not used for a while, and keeps shared ones. If this gateway
+    /// fails later, these ranges do not block other gateways.
     fn give_back_idle(&mut self, now: Millis) {
         let before = self.lease.idle_since(now);
         let is_idle = |part: &HolderRangeState| {

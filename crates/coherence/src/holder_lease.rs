@@ -2,10 +2,9 @@
 
 use crate::token::Millis;
 
-/// The lease, by the clock of the gateway.
+/// The lease of a gateway, measured by its own clock.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct HolderLease {
-    /// The length of a lease.
     length: Millis,
     /// The end of the lease: shared tokens are valid until then.
     until: Millis,
@@ -23,13 +22,12 @@ impl HolderLease {
         self.length
     }
 
-    /// Returns true if the lease is valid now.
     pub(crate) fn is_valid(&self, now: Millis) -> bool {
         now < self.until
     }
 
-    /// Extends the lease after the answer to a message that was sent at `sent`. Returns true if it was not valid
-    /// before.
+    /// Extends the lease after the answer to a message that was sent at `sent`. Returns true if the lease was
+    /// not valid before.
     pub(crate) fn extend(&mut self, sent: Millis, now: Millis) -> bool {
         self.until = self.until.max(sent.saturating_add(self.length - self.margin()));
         let is_valid = self.is_valid(now);
@@ -49,7 +47,8 @@ impl HolderLease {
         (self.until, self.was_valid) = (now, false);
     }
 
-    /// Returns the latest time of last use at which an exclusive token counts as idle and is given back.
+    /// Returns the end of the idle time: an exclusive token that was last used at this time or earlier is given
+    /// back.
     pub(crate) fn idle_since(&self, now: Millis) -> Millis {
         now.saturating_sub(self.length.saturating_mul(IDLE_LEASES))
     }

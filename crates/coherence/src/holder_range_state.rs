@@ -19,7 +19,7 @@ pub struct CoherenceTicket(pub u64);
 pub struct Cleaning {
     /// The range to be cleaned.
     pub range: CoherenceRange,
-    /// There may be dirty data of the range.
+    /// Dirty data of the range may exist, and must be destaged.
     pub writes_back: bool,
     /// Clean cached data of the range stays valid.
     pub keeps: bool,
@@ -29,13 +29,12 @@ pub struct Cleaning {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct HolderRangeState {
     pub(crate) held: Option<(CoherenceToken, Grant)>,
-    /// Number of uses in progress.
     pub(crate) uses: u32,
     pub(crate) stop: CoherenceReleaseStep,
     /// The token that is requested, with the number of the request.
     pub(crate) wanted: Option<(CoherenceToken, u64)>,
-    /// A grant that was recalled before it arrived and was released. This grant and earlier ones are not accepted any
-    /// more.
+    /// The highest grant that was recalled before it arrived. This grant and earlier ones are not accepted when they
+    /// arrive.
     pub(crate) refused: Grant,
     pub(crate) waiting: VecDeque<(CoherenceTicket, CoherenceToken)>,
     pub(crate) used: Millis,
@@ -44,13 +43,13 @@ pub(crate) struct HolderRangeState {
 /// The progress of a release.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum CoherenceReleaseStep {
-    /// The range may be used.
+    /// The range is not being released, and may be used.
     No,
-    /// Uses in progress have to end.
+    /// The release waits until uses in progress have ended.
     Ending { keeps: bool },
-    /// The caller cleans the range.
+    /// The release waits until the caller has cleaned the range.
     Cleaning { keeps: bool },
-    /// The node has to answer the release.
+    /// The release was sent, and waits for the answer of the node.
     Releasing { keeps: bool },
 }
 
@@ -77,12 +76,11 @@ impl HolderRangeState {
         self.held.is_some_and(|(held, _)| held >= token)
     }
 
-    /// Returns true if there is no use in progress and the range is not being released.
     pub(crate) fn is_unused(&self) -> bool {
         self.stop == CoherenceReleaseStep::No && self.uses == 0
     }
 
-    /// Returns the requests for this range that the node has not answered.
+    /// Returns the Acquire and Release requests for this range that the node has not answered.
     pub(crate) fn unanswered(
         &self,
         life: u64,

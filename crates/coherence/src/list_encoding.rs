@@ -337,8 +337,8 @@ impl Entries<'_> {
         }
     }
 
-    /// Decodes a counted sequence. The count of the peer does not allocate memory, and is bounded by the number of
-    /// ranges that a gateway can name.
+    /// Decodes a sequence with a count in front. The count comes from the peer: no memory is allocated for it in
+    /// advance, and it is limited to the number of ranges that a gateway can name.
     fn many<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         if count > 2 * MOST_TOKENS {

@@ -19,17 +19,17 @@ pub enum CoherenceRequest {
         life: u64,
         range: CoherenceRange,
         token: CoherenceToken,
-        /// The number of the request, which the grant repeats.
+        /// The number of this request. The grant repeats it.
         number: u64,
     },
     /// Releases a grant; repeated until the node answers it.
     Release {
-        /// The life in which the token was granted.
+        /// The number of the life in which the token was granted; see [`CoherenceReply::Joined`].
         life: u64,
         range: CoherenceRange,
         /// The grant to be released.
         grant: Grant,
-        /// The gateway keeps a shared token.
+        /// The gateway keeps a shared token for the range.
         keeps: bool,
     },
     /// Asks the node to renew the lease.
@@ -45,14 +45,14 @@ pub enum CoherenceRequest {
 pub enum CoherenceReply {
     /// The answer to [`CoherenceRequest::Join`].
     Joined {
-        /// The number of the Join.
+        /// The number of the Join request that this answers.
         number: u64,
-        /// The life that begins.
+        /// The number of the life that begins: later messages carry it.
         life: u64,
         /// The grants with which the gateway continues, in the order of the ranges that it has named.
         grants: Vec<(CoherenceRange, Grant)>,
-        /// The ranges that the gateway has named and holds no more: the operator of the node has expelled it, and
-        /// other gateways may hold them.
+        /// The ranges that the gateway has named and no longer holds: the operator of the node has expelled the
+        /// gateway, and other gateways may hold these ranges.
         lost: Vec<CoherenceRange>,
     },
     /// The answer to [`CoherenceRequest::Acquire`].
@@ -61,7 +61,7 @@ pub enum CoherenceReply {
         range: CoherenceRange,
         /// The granted token: at least the requested one.
         token: CoherenceToken,
-        /// The number of the request.
+        /// The number of the Acquire request that this answers.
         number: u64,
         /// The number of the grant.
         grant: Grant,
@@ -80,9 +80,8 @@ pub enum CoherenceReply {
         life: u64,
         range: CoherenceRange,
         grant: Grant,
-        /// The gateway keeps a shared token: the gateway has asked for that, and the grant was still valid. A gateway
-        /// that first keeps a shared token and later releases the same grant completely must not mistake the answer
-        /// to the first release for that to the second.
+        /// The gateway keeps a shared token: it has asked for that, and the grant was still valid. The field tells
+        /// two answers apart: a gateway may first keep a shared token and later release the same grant completely.
         keeps: bool,
     },
     /// The answer to [`CoherenceRequest::Renew`].
@@ -91,6 +90,6 @@ pub enum CoherenceReply {
         /// When the renewal was sent, by the gateway's clock.
         sent: Millis,
     },
-    /// The node does not know the life of the request, because the node was restarted since.
+    /// The node does not know the life of the request, because it was restarted since. The gateway has to join again.
     Rejoin { life: u64 },
 }

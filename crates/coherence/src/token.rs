@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CoherenceRange(pub u32);
 
-/// The permission of a gateway to use a range. The greater one includes the lesser.
+/// The permission of a gateway to use a range. `ExclusiveWrite` includes `SharedRead`.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum CoherenceToken {
     /// Read the range and cache what was read. Other gateways may do the same.

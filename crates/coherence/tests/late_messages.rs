@@ -17,7 +17,7 @@ fn node() -> Grantor {
     node
 }
 
-/// Returns all answers for a member, and drops the answers for other members.
+/// Takes the answers of the node to all members. Returns those to `to`.
 fn answers(node: &mut Grantor, to: SharingMember) -> Vec<CoherenceReply> {
     std::iter::from_fn(|| node.poll_answer()).filter(|(of, _)| *of == to).map(|(_, a)| a).collect()
 }
@@ -34,7 +34,7 @@ fn talk(holder: &mut Holder, node: &mut Grantor, member: SharingMember, now: Mil
     }
 }
 
-/// Joins as a member whose messages the test builds itself. Returns its life.
+/// Joins as a member for which the test builds the messages itself. Returns the number of its life.
 fn join(node: &mut Grantor, member: SharingMember, named: &[CoherenceRange], now: Millis) -> u64 {
     node.handle(member, CoherenceRequest::Join { number: 1, exclusive: named.to_vec() }, now);
     let joined = answers(node, member);
@@ -52,7 +52,7 @@ fn acquire(
     node.handle(member, CoherenceRequest::Acquire { life, range: X, token, number: 1 }, now);
 }
 
-/// Makes a gateway that has joined, and has written and used the first range.
+/// Returns a gateway that has joined, has written the first range, and has ended this use.
 fn writer(node: &mut Grantor) -> Holder {
     let mut holder = Holder::new(LEASE, [], 0);
     talk(&mut holder, node, A, 0);
@@ -74,13 +74,14 @@ fn a_gateway_does_not_keep_a_token_for_reading_that_was_granted_to_another() {
     recall.into_iter().for_each(|answer| a.handle(answer, 0));
     assert_eq!(a.poll_cleaning(), Some(Cleaning { range: X, writes_back: true, keeps: true }));
     a.cleaned(X, 0);
-    // The node learns that the gateway keeps the range for reading; the test drops the answer.
+    // The node receives the release with which gateway A keeps the range for reading. The test drops the
+    // answer.
     requests(&mut a).into_iter().for_each(|request| node.handle(A, request, 0));
     answers(&mut node, A);
-    // A lease passes, and the other gateway writes.
+    // Nothing is received from gateway A for a lease, so gateway B may write.
     acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, LEASE);
     assert!(node.may_write(B, X));
-    // The link is restored. The renewal is answered first.
+    // Gateway A reaches the node again. The node answers its renewal before the repeated release.
     let now = LEASE + 1;
     a.handle_timeout(now);
     talk(&mut a, &mut node, A, now);
@@ -112,7 +113,8 @@ fn the_node_lets_no_gateway_keep_a_token_that_was_granted_to_another() {
     node.handle(A, release, LEASE);
     let gone = answers(&mut node, A);
     assert!(matches!(gone[..], [CoherenceReply::Released { keeps: false, .. }]), "{gone:?}");
-    // A gateway that has not checked its clock accepts the answer, and does not wait for ever.
+    // Gateway A has not noticed yet that its lease has ended. It accepts the answer, and does not wait for
+    // ever.
     gone.into_iter().for_each(|answer| a.handle(answer, 1));
     assert_eq!(a.usable(X, 1), None);
     let cleaning = a.poll_cleaning().expect("what is cached is dropped");
@@ -139,7 +141,7 @@ fn a_grant_from_before_the_lease_ended_is_not_accepted_in_the_next_lease() {
     others.into_iter().for_each(|request| node.handle(A, request, late));
     let old = answers(&mut node, A);
     assert!(matches!(old[..], [CoherenceReply::Granted { .. }]), "{old:?}");
-    // The range is granted to another gateway, because nothing was received for a lease.
+    // The node grants the range to gateway B, because it has received nothing from gateway A for a lease.
     let life = join(&mut node, B, &[], late);
     let later = late + LEASE;
     acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, later);

@@ -48,7 +48,7 @@ pub enum Fault {
     ReleaseBeforeDestage,
     /// A gateway keeps its cached data when it releases a range.
     CachedIsKept,
-    /// The node accepts every write.
+    /// The node accepts every write, also one of an earlier session.
     LateWritesAreTaken,
 }
 
@@ -58,7 +58,7 @@ pub struct World {
     budget: Budget,
     node: Grantor,
     starts: u64,
-    /// The members that may have dirty data, as the node has it on stable storage.
+    /// The members that may have dirty data, as recorded in the stable storage of the node.
     members: BTreeSet<SharingMember>,
     /// The node's content of each range: the number of its last write.
     home: Vec<u8>,
@@ -75,7 +75,7 @@ struct Gateway {
     /// `None` while the gateway is down.
     holder: Option<Holder>,
     cached: Vec<Option<u8>>,
-    /// The writes in its log, which survive a crash.
+    /// For each range the write in the gateway's log, which survives a crash of the gateway.
     dirty: Vec<Option<u8>>,
     cleaning: BTreeSet<Cleaning>,
     uses: Vec<Use>,
@@ -85,7 +85,7 @@ struct Gateway {
 struct Use {
     range: CoherenceRange,
     token: CoherenceToken,
-    /// `None` while the gateway still reads or writes.
+    /// The ticket for which the use waits; `None` when the use has begun.
     waits: Option<CoherenceTicket>,
     /// Number of the newest acknowledged write when the use began. A read that returns an older
     /// write is stale.
@@ -182,7 +182,8 @@ impl Scene {
                 *home = write;
                 let gateway = &mut world.gateways[from as usize];
                 let dirty = &mut gateway.dirty[range.0 as usize];
-                // Only a gateway in the same session receives the answer.
+                // The gateway receives the answer only if it is still in the session in which it sent the
+                // write.
                 if gateway.session == session && gateway.holder.is_some() && *dirty == Some(write) {
                     *dirty = None;
                     gateway.cached[range.0 as usize] = Some(write);
@@ -234,7 +235,7 @@ impl Scene {
         world.node.attach(member, now);
     }
 
-    /// Restarts the node. It remembers only which members it has to wait for.
+    /// Restarts the node. From before, the node remembers only which members may have dirty data.
     fn crash_node(&self, world: &mut World) {
         let now = world.now;
         world.budget.node_crashes -= 1;
@@ -273,7 +274,7 @@ impl Scene {
             Letter::Up(of, session, _) | Letter::Down(of, session, _) => {
                 sessions[*of as usize] == *session
             }
-            // The node has to refuse late writes.
+            // Keep late writes in flight: the node has to refuse them.
             Letter::Write(..) => true,
         });
         self.look(world);
@@ -349,7 +350,8 @@ impl Scene {
                         self.use_ends(&mut world, name, at);
                         moved = true;
                     }
-                    // Work that needs the node must not delay work that does not.
+                    // Take a step for every range: a range whose dirty data must be sent to the node does
+                    // not delay the others.
                     for cleaning in world.gateways[name].cleaning.clone() {
                         if self.is_clean(&world.gateways[name], cleaning.range) {
                             self.clean(&mut world, name, cleaning);
@@ -405,7 +407,7 @@ impl Model for Scene {
             acknowledged: vec![0; self.ranges as usize],
             violated: None,
         };
-        // All gateways have joined: faults before that are covered by restarts.
+        // Start with all gateways joined: restarts later cover faults before a Join.
         (0..self.gateways).for_each(|name| self.restart(&mut world, name));
         self.collect(&mut world);
         while let Some(letter) = world.wire.pop_first() {
