@@ -117,7 +117,7 @@ impl Cache {
         self.shared.may_rejoin(label)
     }
 
-    /// Checks that a leg that is to be filled has no segments that the log should have.
+    /// Checks that a leg that is to be filled has no segments that this log lacks.
     ///
     /// # Errors
     /// The leg has such segments, or it cannot be read.

@@ -14,8 +14,8 @@ use volume::{DegradedMirror, Error, Mirror, MirrorLegStatus};
 /// The log of a pair of gateways, and whether this gateway may use its leg alone.
 pub(crate) struct PairWitness {
     pub mirror: Arc<Mirror>,
-    /// The epoch of the mirror for which the storage node has granted that this leg is used alone; 0 if it
-    /// never did.
+    /// The epoch of the mirror for which the storage node has granted that this leg is used alone; 0 without
+    /// a grant.
     pub witnessed: AtomicU64,
     /// The request to the storage node to continue without the partner, if one was prepared or sent.
     pub question: Mutex<Option<Question>>,
@@ -29,7 +29,7 @@ pub(crate) struct PairWitness {
 /// A request to continue without the partner.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
-    /// The epoch of the mirror in which it is degraded.
+    /// The epoch of the degraded mirror for which this gateway asks.
     pub epoch: u64,
     pub generation: u64,
     pub is_asked: bool,

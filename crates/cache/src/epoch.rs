@@ -45,9 +45,9 @@ pub(crate) struct Epochs {
     kept: usize,
     /// The last segment of the newest epoch that was destaged.
     completed: u64,
-    /// For each slot that the open epoch has replaced, by index in the table: its place in the newest sealed
-    /// epoch. Places up to `completed` are void: the lower volume has their content, and the log may have
-    /// overwritten them. `None` if an epoch can end without a flush.
+    /// For each slot whose newest log address is in the open epoch, by index in the table: its log address in the
+    /// newest sealed epoch. Addresses in segments up to `completed` are void: the lower volume has their content, and
+    /// the log may have overwritten them. The field is `None` if an epoch can end without a flush.
     replaced: Option<HashMap<u32, LogAddress>>,
 }
 
@@ -237,7 +237,8 @@ impl Epochs {
         epoch.map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
     }
 
-    /// Returns the places in sealed epochs of slots that were overwritten since, those of the newest epoch last.
+    /// Returns the log addresses in sealed epochs of slots that were overwritten since; those of the newest epoch
+    /// come last.
     pub fn sealed_places(&self) -> impl Iterator<Item = &Item> {
         self.sealed.iter().flat_map(|epoch| &epoch.older)
     }
@@ -249,8 +250,8 @@ impl Epochs {
         (place.segment > self.completed).then_some(place)
     }
 
-    /// Rolls the open epoch back. Returns the earlier places of its slots, by index in the table. A slot
-    /// without such a place is clean.
+    /// Rolls the open epoch back. Returns the log addresses that its slots had before, by index in the table. A slot
+    /// without such an address is clean.
     pub fn void_open(&mut self) -> HashMap<u32, LogAddress> {
         let mut replaced = self.replaced.take().unwrap_or_default();
         replaced.retain(|_, place| place.segment > self.completed);

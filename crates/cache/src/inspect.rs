@@ -33,7 +33,7 @@ pub struct LogInfo {
     pub encrypted: bool,
     /// Blocks of 4096 bytes, superblocks included.
     pub log_blocks: u64,
-    /// Blocks in use, including those lost at the ends of zones.
+    /// Blocks in use, including blocks that no segment can use because too few are left at the end of a zone.
     pub used_blocks: u64,
     pub segments: u64,
     /// Number of the newest segment.
@@ -44,9 +44,9 @@ pub struct LogInfo {
     pub dirty_of_members: Vec<u64>,
     /// Set if acknowledged data is missing.
     pub loss: Option<AcknowledgedLoss>,
-    /// The log has every write up to this number.
+    /// The log has every write up to this serial.
     pub complete: u64,
-    /// Number of the newest write.
+    /// The serial of the newest write.
     pub newest: u64,
 }
 

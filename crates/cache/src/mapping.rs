@@ -86,7 +86,8 @@ impl Drop for Mapping {
 
 /// The addresses of a mapping. They are atomics because the signal handler can take no lock.
 struct Region {
-    /// [`FREE`]; or [`TAKEN`] while the other fields are being set; or the first address.
+    /// The first address of the mapping; [`FREE`] if the region is unused, and [`TAKEN`] while the other
+    /// fields are being set.
     start: AtomicUsize,
     bytes: AtomicUsize,
     failed: AtomicBool,
@@ -146,7 +147,7 @@ fn install() {
     });
 }
 
-/// Handles SIGBUS: maps an anonymous page at the address if that belongs to a mapping.
+/// Handles SIGBUS: if the address belongs to a mapping, maps an anonymous page of zeros there.
 extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a complete record. `errno` belongs to this thread and is restored. The page
     // that is replaced lies in a live `Mapping`, since the faulting instruction uses it.
@@ -155,7 +156,8 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
         let address = (*info).si_addr().addr();
         match REGIONS.iter().find(|region| region.holds(address)) {
             Some(region) if replace_page(address) => region.failed.store(true, Ordering::Release),
-            // Restore the former action. The instruction runs again, faults again and triggers that action.
+            // The fault does not concern a mapping. Restore the former action: the instruction runs and
+            // faults again, and then triggers that action.
             _ => {
                 libc::sigaction(libc::SIGBUS, (*BEFORE.0.get()).as_ptr(), ptr::null_mut());
             }

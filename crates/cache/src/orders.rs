@@ -5,7 +5,8 @@ use tokio::time::Instant;
 /// The requests are valid until they are changed or the cache is opened again.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// Set while destage is paused: since when. No destage round begins.
+    /// The time since which destage is paused; `None` if it is not. During a pause no destage round
+    /// begins.
     pub paused_since: Option<Instant>,
     /// Bytes per second that may be destaged. With 0 no data is destaged; `None` means no limit.
     pub rate: Option<u64>,

@@ -32,9 +32,9 @@ pub enum CacheOpenError {
     /// The log disk has become smaller.
     #[error("the log has {recorded} blocks, but the log disk only {found}")]
     Truncated {
-        /// Blocks of 4096 bytes when it was formatted.
+        /// The size of the log in blocks of 4096 bytes, as recorded when it was formatted.
         recorded: u64,
-        /// Blocks of 4096 bytes now.
+        /// The size of the log disk in blocks of 4096 bytes.
         found: u64,
     },
     /// The log belongs to another volume.
@@ -115,9 +115,10 @@ pub enum CacheOpenError {
          recorded segments up to {noted}; it lacks writes that were acknowledged later"
     )]
     NvramBehind {
-        /// The newest segment of the log whose header says that the NVRAM had recorded it.
+        /// The number of the newest segment of the log whose header says that the NVRAM had
+        /// recorded it.
         segment: u64,
-        /// The newest segment that this NVRAM has recorded.
+        /// The number of the newest segment that this NVRAM has recorded.
         noted: u64,
     },
     /// The log, with its NVRAM, is an older copy.

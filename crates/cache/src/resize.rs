@@ -26,7 +26,7 @@ use crate::core::CacheCore;
 /// The reason why the size of a log was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// A log cannot have this size.
+    /// The requested size is not possible for a log.
     #[error("a log cannot have {asked} blocks of 4096 bytes: {why}")]
     Size {
         /// The requested number of blocks.
@@ -48,7 +48,8 @@ pub enum ResizeError {
     Volume(#[from] Error),
 }
 
-/// Serializes resizes. The task of a change holds it too, since it continues after its caller was dropped.
+/// Serializes resizes. The task that changes the layout holds the guard too, since it continues after its
+/// caller was dropped.
 type LogResizeTurn = Arc<OwnedMutexGuard<()>>;
 
 impl CacheCore {

@@ -49,7 +49,7 @@ impl CacheCore {
     }
 }
 
-/// Makes new writes wait until it is dropped.
+/// Makes new writes wait until this is dropped.
 struct RollingBack<'a>(&'a CacheCore);
 
 impl<'a> RollingBack<'a> {

@@ -1,23 +1,23 @@
 //! The rules of a write mode that all other modules of the cache use. The files in `mode` set these rules,
 //! each for its mode.
 
-/// When a write that need not be stable at once is acknowledged.
+/// The moment at which a write that need not be stable is acknowledged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AcknowledgedAt {
-    /// When it is in the log, stable.
+    /// The write is acknowledged when it is stable in the log.
     Log,
-    /// When it is in the NVRAM. If the NVRAM has failed, when it is in the log.
+    /// The write is acknowledged when it is in the NVRAM; if the NVRAM has failed, when it is in the log.
     Nvram,
-    /// When it is in memory.
+    /// The write is acknowledged when it is in memory.
     Memory,
-    /// When it is in the lower volume, stable.
+    /// The write is acknowledged when it is stable in the lower volume.
     Lower,
 }
 
 /// The order that writes must keep while they wait for the log. See `CacheState::keep_order`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum QueueOrder {
-    /// Newer content of a slot may take the turn of older content.
+    /// Newer content of a slot may take the position of older content in the queue.
     Any,
     /// A segment must not hold newer writes than a later segment.
     Segments,
@@ -34,8 +34,8 @@ pub(crate) struct ModeRules {
     pub uses_log: bool,
     /// An acknowledged write becomes stable with the next flush only.
     pub is_volatile: bool,
-    /// Only a flush ends an epoch: recovery discards all writes after the last flush. Otherwise each segment
-    /// may end one.
+    /// Only a flush ends an epoch: recovery discards all writes after the last flush. If false, each segment
+    /// may end an epoch.
     pub epochs_end_by_flush: bool,
     pub queue_order: QueueOrder,
     /// Each write is put into the NVRAM, and recovery needs the NVRAM.

@@ -33,9 +33,9 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
     }
 }
 
-/// Returns the next places to check: those in the table, then those that are kept for sealed epochs. Returns
-/// `None` at the end of the pass. Destage may remove entries meanwhile, so a pass may miss some; those do not
-/// stay in the log for long.
+/// Returns the next log addresses to check: those in the table, then those that are kept for sealed epochs.
+/// Returns `None` at the end of the pass. Destage may remove entries meanwhile, so a pass may miss some. Such
+/// entries do not stay in the log for long.
 fn next(shared: &CacheCore, at: &mut u32, older: &mut usize) -> Option<Vec<(u64, LogAddress)>> {
     let state = shared.state.lock();
     let end = state.table.indices();
@@ -63,7 +63,8 @@ async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
     if matches!(found, Ok(Some(_))) {
         return;
     }
-    // If the slot was destaged meanwhile, its block may have been overwritten.
+    // Report only slots that still have this log address: if a slot was destaged meanwhile, its block may
+    // have been overwritten.
     let state = shared.state.lock();
     let current = state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place));
     let kept = || state.epochs.sealed_places().any(|it| (it.slot, it.place) == (slot, place));

@@ -11,18 +11,18 @@ use crate::confirmed::{BootId, ConfirmedIn};
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteMode {
-    /// When it is stable on the log disk.
+    /// A write is acknowledged when it is stable on the log disk.
     #[default]
     AfterComplete,
-    /// When it is in the NVRAM. Flushes and writes with FUA still wait for the log disk, unless the NVRAM
-    /// survives the loss of power.
+    /// A write is acknowledged when it is in the NVRAM. Flushes and writes with FUA still wait for the log disk,
+    /// unless the NVRAM survives the loss of power.
     Immediate,
-    /// When it is stable on the lower volume. The log receives no new data.
+    /// A write is acknowledged when it is stable on the lower volume. The log receives no new data.
     Through,
-    /// As [`WriteMode::Through`], but written data is not kept in memory.
+    /// Like [`WriteMode::Through`], but written data is not kept in memory.
     Around,
-    /// At once; it is stable after the next flush. After a crash, either all writes between two flushes are
-    /// there or none of them. A write with FUA is a write and a flush.
+    /// A write is acknowledged at once, and is stable after the next flush. After a crash, either all writes
+    /// between two flushes are there or none of them. A write with FUA includes a flush.
     AtFlush,
 }
 
@@ -30,10 +30,10 @@ pub enum WriteMode {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvramSurvival {
-    /// The end of the process, in any way.
+    /// The content survives the end of the process, in any way.
     #[default]
     Restart,
-    /// Also the loss of power: data in the NVRAM is as stable as data on the log disk.
+    /// The content also survives the loss of power: data in the NVRAM is as stable as data on the log disk.
     PowerLoss,
 }
 
@@ -83,7 +83,7 @@ pub struct Settings {
     /// Bytes that may wait for the log disk; at least 64 KiB, at most half of `dram_bytes`. With
     /// [`WriteMode::Immediate`] the NVRAM must have room for them. Default 4 MiB.
     pub nvram_bytes: u64,
-    /// When writes are acknowledged. Default after complete.
+    /// The moment at which a write is acknowledged. Default after complete.
     pub report: WriteMode,
     /// The failures that the NVRAM survives. Default a restart. Only used with [`WriteMode::Immediate`].
     pub nvram_survives: NvramSurvival,
@@ -91,9 +91,9 @@ pub struct Settings {
     /// Until the next flush of the log, a write to the log survives these failures only. Default none: there
     /// are no such NVRAMs.
     pub log_buffer: Option<NvramSurvival>,
-    /// The treatment of writes while the log disk returns errors. Default: they fail, too.
+    /// The treatment of writes while the log disk returns errors. Default: the writes fail with this error.
     pub on_log_error: LogErrorPolicy,
-    /// Permits writes to overtake older ones on the way to the lower volume. Default strict. Not used with
+    /// The order of destage, and whether writes may bypass the log. Default strict. Not used with
     /// [`WriteMode::Through`].
     pub order: DestageOrder,
     /// The treatment of more data between two flushes than fits into the log. Default refused.
@@ -140,7 +140,7 @@ pub struct Settings {
     /// The key with which log and NVRAM are encrypted. Default none. A log is formatted for one key or for
     /// none; its key changes when it is opened without dirty data.
     pub log_key: Option<LogKey>,
-    /// Other gateways write the lower volume, too: all calls come through [`crate::Coherent`].
+    /// Other gateways write the lower volume as well as this one: all calls come through [`crate::Coherent`].
     pub shares: bool,
     /// Open a log although acknowledged data is missing from it, or although it is an older copy. Default false.
     pub accept_loss: bool,

@@ -17,15 +17,16 @@ pub(crate) struct Streams {
     list: Vec<SequentialStream>,
     clock: u64,
     fetch_time: FetchTime,
-    /// The most slots that are read ahead at once. 0 before the first fetch, which means the largest number.
+    /// The most slots that are read ahead at once. Before the first fetch it is 0, which stands for
+    /// [`MOST_PIECE`].
     most_piece: u64,
     trust: Trust,
 }
 
 struct SequentialStream {
-    /// The first sector of its first read.
+    /// The first sector of the reader's first read.
     first: u64,
-    /// The sector after its last read.
+    /// The sector after the reader's last read.
     next: u64,
     /// Reads beyond `next` that arrived before the reads between: a reader with several requests in flight
     /// may send them on several connections. Sorted, at most [`EARLY_READS`].
@@ -303,7 +304,7 @@ mod tests {
                 advance(Duration::from_millis(1)).await;
                 let sectors = slot * 8..slot * 8 + 8;
                 let ahead = streams.note(sectors, false, 4096, Ahead::default).ahead;
-                // By now, the window has its smallest size.
+                // After 500 slots the window has its smallest size.
                 if let Some(range) = ahead.filter(|_| slot >= 500) {
                     longest = longest.max(range.end - range.start);
                 }

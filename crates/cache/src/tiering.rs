@@ -59,7 +59,7 @@ async fn first_blocks(volume: &Stack) -> Result<Result<Data, Error>, TierError> 
     Ok(volume.read(Extent { lba: Lba(0), blocks: FIRST_BLOCK as u32 }).await)
 }
 
-/// Checks the first blocks of a disk. Without a log, they must be blank.
+/// Checks the first blocks of a disk. If no log exists yet, the blocks must be blank.
 fn admit(begin: &Data, log: Option<InstanceId>, is_sealed: bool) -> Result<(), TierError> {
     match TierLabel::decode(&begin.clone().into_bytes()) {
         Err(NoLabel::Blank) => Ok(()),

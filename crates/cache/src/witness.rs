@@ -110,8 +110,8 @@ impl CacheCore {
         }
     }
 
-    /// Checks that a leg that is to be overwritten has no segments that this leg should have. This leg may
-    /// have been restored from a backup before it was opened alone.
+    /// Checks that a leg that is to be overwritten has no segments that this leg lacks. This leg may have
+    /// been restored from a backup before it was opened alone.
     ///
     /// # Errors
     /// The other leg has such segments, or it cannot be read.

@@ -23,8 +23,8 @@ impl Cache {
         let shared = &self.shared;
         let is_empty = {
             let mut state = shared.state.lock();
-            // Blank the NVRAM only if no data is dirty: otherwise it must still name the log that has the
-            // data.
+            // Blank the NVRAM only if no data is dirty. If data is dirty, the NVRAM must still name the log
+            // that has this data.
             if state.table.dirty() == 0
                 && state.queue.is_settled()
                 && let Some(nvram) = &mut state.nvram

@@ -59,7 +59,7 @@ impl Batch {
         self.slots.len()
     }
 
-    /// Returns the data blocks as they are written to the log.
+    /// Returns the data blocks for the log: the sealed ones, if blocks are sealed.
     pub fn blocks(&self) -> &[Bytes] {
         if self.sealed.is_empty() { &self.pages } else { &self.sealed }
     }

@@ -57,7 +57,7 @@ pub(crate) struct CacheLog {
 }
 
 impl CacheLog {
-    /// Makes the log that `superblock`, which is on the disk, describes.
+    /// Returns the log of `superblock`, which must be on the disk already.
     pub fn new(
         volume: Stack,
         superblock: Superblock,

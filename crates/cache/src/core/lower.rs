@@ -41,7 +41,7 @@ pub(crate) struct LowerVolume {
     /// The volume itself. The wrapper also records the time of the last answer, and whether the volume has
     /// fenced this cache.
     pub volume: SilenceWatch,
-    /// The parts of `volume`, if it is several volumes.
+    /// The single volumes that `volume` joins, if a log serves several.
     pub joined: Option<Arc<JoinedVolume>>,
     /// The geometry when the cache was opened. The size may have grown since, see `extents`.
     pub opened: Geometry,
@@ -128,8 +128,8 @@ impl LowerVolume {
         self.extents.end(block).saturating_mul(self.sectors_per_block())
     }
 
-    /// Returns true if the lower volume has atomic epochs and no other initiator can end one of them in the
-    /// middle. Without a claim, a flush of another initiator would.
+    /// Returns true if the lower volume has atomic epochs, and no other initiator can end one of them in the
+    /// middle. Only a claim keeps other initiators from ending an epoch with a flush.
     pub fn has_atomic_epochs(&self) -> bool {
         self.epoch_slots.load(Ordering::Relaxed) > 0 && self.volume.holding() == Holding::Held
     }

@@ -80,7 +80,7 @@ pub(crate) struct CacheSignals {
 }
 
 impl CacheCore {
-    /// Waits until `check` returns a value. The check is repeated after every change.
+    /// Waits until `check` returns a value. Repeats the check each time that `changed` is notified.
     pub async fn wait_until<T>(&self, mut check: impl FnMut(&mut CacheState) -> Option<T>) -> T {
         loop {
             let mut changed = pin!(self.signals.changed.notified());
@@ -215,7 +215,7 @@ impl CacheCore {
         }
     }
 
-    /// Returns why new writes are refused now, if they are.
+    /// Returns the error with which new writes are refused now; `None` if they are accepted.
     pub fn refusal(&self, state: &CacheState) -> Option<Error> {
         if state.destage.is_stopping {
             return Some(Error::Busy("the cache is stopping"));

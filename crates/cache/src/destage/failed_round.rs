@@ -27,7 +27,7 @@ impl From<Error> for RoundFailure {
     }
 }
 
-/// The state of a series of rounds that failed one after the other.
+/// The failures of rounds since the last round that succeeded, and the pause before the next attempt.
 #[derive(Default)]
 pub(crate) struct FailedRounds {
     /// The pause before the latest attempt.

@@ -136,7 +136,7 @@ struct Chain<'a> {
 type Sending<'a> = MaybeDone<BoxFuture<'a, Result<Option<SentRound>, RoundFailure>>>;
 
 struct BegunRound {
-    /// The number of its last segment.
+    /// The number of the round's last segment.
     cut: u64,
     /// The last segment of the previous round, if this round begins while the flush of that one is running.
     after: Option<u64>,

@@ -23,7 +23,7 @@ pub(crate) struct DestagePace {
 enum Obstacle {
     /// An operator has paused destage, or has set the rate to 0.
     Hold,
-    /// The configured rate requires a wait of this time.
+    /// The configured rate requires a wait of this length.
     Rate(Duration),
     /// Hosts have sent requests so recently that the idle period is not over before this time.
     Requests(Duration),

@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// Sends these slots to the lower volume. Returns the slots that were left out, because a bypassing write is
-/// changing them.
+/// Sends these slots to the lower volume. Leaves out slots that a bypassing write is changing now, and returns
+/// them.
 pub(crate) async fn send_all(
     shared: &Arc<CacheCore>,
     pace: &mut DestagePace,

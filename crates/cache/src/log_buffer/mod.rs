@@ -59,7 +59,7 @@ pub enum BufferError {
     /// The disk has returned an error.
     #[error("the log disk fails: {0}")]
     Disk(#[from] Error),
-    /// The disk needs the NVRAM that it was used with.
+    /// The disk was used with an NVRAM, and is to be opened without it.
     #[error("an NVRAM may hold writes that this log does not have")]
     Needed,
     /// The NVRAM may hold writes of another log.

@@ -26,7 +26,6 @@ pub(super) struct LogBufferRing {
     next_cell: usize,
 }
 
-/// One write in the ring.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct LogBufferRecord {
     pub number: u64,

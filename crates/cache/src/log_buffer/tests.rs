@@ -140,7 +140,8 @@ async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_detected() {
         let (disk, memory) = (disk(), Memory::new(40));
         let buffer = open(&slow(&disk), &memory).await;
         let id = buffer.shared.buffer;
-        // No two of these writes are adjacent, so each is a write of its own to the disk.
+        // No two of the writes below are adjacent, so the buffer writes each of them to the disk
+        // separately.
         for turn in 0..30_u8 {
             put(&buffer, u64::from(turn) * 2, turn + 1, 1).await.expect("written");
         }

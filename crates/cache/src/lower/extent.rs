@@ -83,7 +83,7 @@ impl MemberExtents {
     }
 
     pub fn place(&self, block: u64) -> usize {
-        // With one volume, each request saves a division.
+        // Skip the division if there is only one volume, since every request comes here.
         if self.blocks.len() == 1 { 0 } else { (block / self.stride) as usize }
     }
 

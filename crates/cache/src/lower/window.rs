@@ -44,7 +44,7 @@ pub(crate) struct Window {
 
 #[derive(Default)]
 struct RequestsUnderWay {
-    /// In the order of sending, the oldest first.
+    /// The requests in flight, the oldest first.
     requests: VecDeque<WindowRequest>,
     next_number: u64,
     /// The bytes of requests that are not late.
@@ -110,7 +110,8 @@ enum WindowMode {
 /// A window that grows to find out whether the path is longer, or others fill the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct WindowTrial {
-    /// The trip if the path is the old one.
+    /// The least trip before the trial. It is still right if the trial shows that the path has not become
+    /// longer.
     least_trip: Duration,
     /// The rate that shows that the path is longer.
     rate: f64,
@@ -121,12 +122,12 @@ struct WindowTrial {
 enum Reason {
     /// The rate has fallen. Either the link is slower, or the path is longer.
     Slow { peak: f64 },
-    /// The least trip may be too long: others may have filled the queue of the link when it was measured, or
-    /// the path was longer and has become short again. A window of the size of the longer path keeps the
-    /// trips long.
+    /// The least trip may be too long. Other senders may have filled the queue of the link when it was
+    /// measured. Or the path was longer and has become short again: a window of the size of the longer path
+    /// keeps the trips long.
     Unsure,
-    /// A trial has failed, but the path may be longer nevertheless: the link may be slower, too, or TCP's
-    /// window may have grown more slowly than this one.
+    /// A trial has failed, but the path may be longer nevertheless: perhaps the link is slower at the same
+    /// time, or TCP's window has grown more slowly than this one.
     Retry,
 }
 
@@ -141,8 +142,8 @@ struct Peak {
 /// About one round trip, over which rate and trip are judged.
 struct WindowRound {
     since: Instant,
-    /// The number of the first request that is sent in this round. Only an answer to such a request can end
-    /// the round.
+    /// The number of the first request that is sent in this round. Only an answer to this request or a later
+    /// one can end the round.
     first_number: u64,
     bytes: u64,
     answers: u32,
@@ -296,7 +297,7 @@ impl Window {
         if self.is_considerate(now) { self.longest_request(now) } else { LONGEST_REQUEST }
     }
 
-    /// Returns true if another request may be sent. Late requests do not count; the caller bounds those.
+    /// Returns true if another request may be sent. Late requests do not count here; the caller limits them.
     pub fn has_room(&mut self, now: Instant) -> bool {
         self.set_late_aside(now);
         // A considerate window admits a request only if the whole request fits.
@@ -506,8 +507,8 @@ impl Window {
         let request = self.request_bytes as f64;
         let usual = held + more * request;
         self.set(if gain > 1.0 {
-            // A large window grows by the gain less one request, so that the queue of the link overflows less
-            // often.
+            // A probe makes a large window larger by the factor `gain`, less one request, so that the queue of
+            // the link overflows less often.
             (gain * held + request).max(usual + request / 2.0) as u64
         } else {
             (gain * held + more * request) as u64

@@ -1,5 +1,6 @@
 //! At flush: a write is acknowledged at once, and becomes stable with the next flush. After a crash, either
-//! all writes between two flushes are there or none of them. A stable write is a write and a flush.
+//! all writes between two flushes are there or none of them. A write that must be stable at once includes a
+//! flush.
 
 use std::sync::Arc;
 

@@ -111,14 +111,14 @@ impl Settings {
     }
 }
 
-/// Returns true if the settings are those of a pair: it reports after completion, in strict order, through
-/// its log only.
+/// Returns true if the settings are allowed for a pair: report after completion, strict order, and no writes that
+/// bypass the log.
 pub(crate) fn fits_pair(settings: &Settings) -> bool {
     settings.report == WriteMode::AfterComplete && goes_through_log(settings)
 }
 
-/// Returns true if the settings are those of a log for several volumes: everything goes through the log, in
-/// strict order, and each write is acknowledged on its own.
+/// Returns true if the settings are allowed for a log of several volumes: no writes that bypass the log, strict
+/// order, and an acknowledgment that does not depend on a flush.
 pub(crate) fn fits_common(settings: &Settings) -> bool {
     matches!(settings.report, WriteMode::AfterComplete | WriteMode::Immediate)
         && goes_through_log(settings)

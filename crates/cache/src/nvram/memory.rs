@@ -298,7 +298,7 @@ impl StableMemory for MappedFile {
 
     fn write(&mut self, offset: usize, from: &[u8]) {
         self.map[offset..offset + from.len()].copy_from_slice(from);
-        // The fence keeps the stores of one write before those of the next.
+        // This fence makes all stores of one write visible before any store of the next write.
         fence(Ordering::SeqCst);
         self.note_failure();
         if self.is_synced

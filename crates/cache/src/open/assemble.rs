@@ -125,7 +125,8 @@ fn pending_slots(
 ) -> usize {
     let limit = (settings.nvram_bytes / SLOT_BYTES as u64) as usize;
     let Some(nvram) = nvram else { return limit };
-    // Set it twice: either cell may hold a higher number that is no longer valid.
+    // Set the number twice, once in each cell: either cell may hold a higher number that is no longer
+    // valid.
     nvram.set_watermark(superblock.committed);
     nvram.set_watermark(superblock.committed);
     if rules.keeps_in_nvram {

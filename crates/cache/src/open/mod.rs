@@ -229,7 +229,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// Runs the steps of an opening that write. A crash may interrupt each of them.
+    /// Runs the steps of an opening that write. A crash may interrupt each step; see the comments before them.
     async fn begin(mut self, doubt: Doubt) -> Result<Arc<CacheCore>, CacheOpenError> {
         let log_failed = CacheOpenError::Log;
 
@@ -303,7 +303,8 @@ impl Opening {
         superblock.generation_first = found.scan.ring.next();
         if self.key.is_wrong() {
             key::change(superblock, &mut found.scan, &self.settings);
-            // No slot is in use, as was checked above, but the slots may still contain older data in clear text.
+            // The checks above have made sure that no slot is in use. The slots may still contain older data in
+            // clear text.
             nvram.change.clears_data = true;
             found.epochs = log::new_epochs((&self.settings, &self.rules), superblock, lower);
         }
@@ -322,8 +323,8 @@ impl Opening {
         superblock.identity.geometry.blocks = lower.blocks;
         let alone = self.bottom.pair.as_ref().and_then(|mirror| mirror.alone());
         if let Some(alone) = alone {
-            // This leg was used without the partner, perhaps without a record of that in the superblock. The
-            // request to continue alone has used one generation.
+            // An earlier opening used this leg without the partner, perhaps without a record in the superblock.
+            // Its request to continue alone has used one generation.
             superblock.note_number(alone.number);
             superblock.generation += 1;
         }

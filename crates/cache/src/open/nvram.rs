@@ -175,8 +175,9 @@ impl FoundNvram {
                 }
             }
             check_readable(buffer)?;
-            // Every segment up to this one is stable, so recovery after a crash may rely on the number.
-            // Record it twice: either cell may still hold a higher number that is no longer valid.
+            // Every segment up to `committed` is stable, so recovery after a crash may rely on this number.
+            // Record it twice, once in each cell: either cell may still hold a higher number that is no longer
+            // valid.
             buffer.note_begun(superblock.committed);
             buffer.note_begun(superblock.committed);
             noted = is_immediate && buffer.is_sound();
@@ -191,7 +192,7 @@ impl FoundNvram {
             immediate: is_immediate || !self.held.is_empty(),
             boot: if keeps_boot { None } else { boot },
             noted,
-            // From now on no other NVRAM is accepted for this log.
+            // The superblock names the mark of this NVRAM from now on: no other NVRAM is accepted for this log.
             nvram: self.mark,
             ..superblock.clone()
         };

@@ -18,7 +18,7 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Sta
 /// A file or device with a leg of a log, and its current user.
 pub struct LogLeg {
     disk: Stack,
-    /// Each call holds it shared until the call has ended; a change of the user holds it exclusively.
+    /// Each call holds this lock shared until the call has ended. A change of the user holds it exclusively.
     user: Arc<RwLock<LogLegUser>>,
     turns: AtomicU64,
     /// The time of the partner's last call.
@@ -51,8 +51,8 @@ impl LogLeg {
         Arc::new(LogLegAccess { half: Arc::clone(self), user: LogLegUser::Partner })
     }
 
-    /// Makes the local cache the user. Calls of the former user that have begun have ended when this returns,
-    /// and its later calls fail.
+    /// Makes the local cache the user of the leg. When this returns, no call of the former user is in
+    /// progress. Later calls of the former user fail.
     pub(super) async fn take(self: &Arc<Self>) -> Stack {
         let user = LogLegUser::Here(self.turns.fetch_add(1, Ordering::Relaxed) + 1);
         *self.user.write().await = user;
@@ -84,7 +84,7 @@ impl LogLeg {
     }
 }
 
-/// The leg as seen by one of its users.
+/// The access of one user to the leg. Its calls fail when the leg has another user.
 struct LogLegAccess {
     half: Arc<LogLeg>,
     user: LogLegUser,
@@ -97,7 +97,8 @@ impl LogLegAccess {
         }
     }
 
-    /// Runs a change to its end even if the caller is dropped. The next user waits for it.
+    /// Runs a change to its end even if the caller is dropped, so that the next user cannot begin in the
+    /// middle of it.
     fn change<F>(&self, change: impl FnOnce(Stack) -> F + Send + 'static) -> Io<'_, ()>
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -165,8 +166,8 @@ impl Volume for LogLegAccess {
     }
 }
 
-/// The error that a partner gets, for reads too, while the local gateway serves the unit. No fault of a disk
-/// or link has this error (DATA PROTECT on the wire).
+/// The error that a partner gets for all calls, reads included, while the local gateway serves the unit. On
+/// the wire it is DATA PROTECT, which no fault of a disk or of the link causes.
 const IN_USE: Error = Error::ReadOnly;
 
 /// Returns true if the partner has answered with [`IN_USE`].

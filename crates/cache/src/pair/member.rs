@@ -23,7 +23,7 @@ use crate::{Cache, random::random, witness::blocks_of};
 pub enum Role {
     /// The member serves the unit.
     Active,
-    /// The member lends its leg to the partner.
+    /// The member is on standby, and lends its leg to the partner.
     Standby,
 }
 
@@ -32,7 +32,7 @@ pub enum Role {
 enum PartnerObservation {
     /// The partner serves the unit.
     Active,
-    /// The partner lends us its leg.
+    /// The partner is on standby, and lends its leg to this member.
     Standby,
     Silent,
 }
@@ -103,7 +103,7 @@ struct PartnerWatch {
     before: PartnerObservation,
     /// The label of the partner's leg says that the leg was not used alone.
     is_as_it_was: bool,
-    /// The unit is not taken over before this time.
+    /// This member does not take the unit over before this time.
     rest_until: Instant,
     /// The unit was handed over: take it back only if the partner has failed, or if both members have stood
     /// by for ten times `dead_after`.
@@ -200,7 +200,8 @@ impl PairMember {
         Ok(())
     }
 
-    /// Asks the partner for its role, through its leg.
+    /// Finds out the role of the partner by reading the label of its leg. Opens a new session if the present
+    /// one has ended or may be dead.
     async fn look(&self, watch: &mut PartnerWatch) -> PartnerObservation {
         let mut answer = self.ask(watch).await;
         // The partner ends our session when it opens its leg: try a new one. While this member is active,
@@ -278,7 +279,8 @@ impl PairMember {
                     self.half.last_call().is_some_and(|called| called + dead_after > now);
                 is_asked || (!has_called && watch.last_answer + dead_after <= now)
             }
-            // Either the partner has handed the unit over, or it has just started; or both have just started.
+            // The partner is on standby because it has handed the unit over, or because it or both members have
+            // just started.
             PartnerObservation::Standby => {
                 let is_mine = watch.before == PartnerObservation::Active || self.timing.is_first;
                 let is_refused = watch.handed_over && watch.idle + dead_after * 10 > now;
@@ -431,7 +433,7 @@ impl PairMember {
             let mut known = self.known.lock();
             (known.active, known.reason) = (None, reason);
         }
-        // From here on, calls of the old cache to its log fail.
+        // Lend the leg to the partner: calls of the old cache to its log fail from now on.
         self.half.lend().await;
         watch.idle = Instant::now();
         watch.rest_until = Instant::now() + REST;

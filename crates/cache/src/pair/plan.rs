@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(plan(None, Some(None)), Ok(PairOpeningPlan::Both));
         assert!(plan(None, None).is_err());
         assert!(plan(None, Some(label(3, false))).is_err());
-        // The leg was being filled when the other one was replaced. No complete leg is left.
+        // This leg was still being filled when the partner's leg was replaced. No complete leg is left.
         assert!(plan(label(0, false), Some(None)).is_err());
         assert!(plan(label(0, false), Some(label(0, false))).is_err());
     }
@@ -86,7 +86,7 @@ mod tests {
             }
         }
         assert_eq!(plan(label(4, true), Some(label(4, true))), Ok(PairOpeningPlan::Here));
-        // The leg was filled completely, but the link broke before the other leg had recorded that.
+        // This leg was filled completely, but the link broke before the partner's leg had recorded that.
         assert_eq!(plan(label(4, false), Some(label(3, true))), Ok(PairOpeningPlan::Here));
         assert_eq!(plan(label(3, true), Some(label(4, false))), Ok(PairOpeningPlan::Here));
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl CacheCore {
-    /// Keeps a block of the log in memory, if there is room for it.
+    /// Keeps a block that was read from the log in memory, if there is room for it.
     pub(super) fn keep_logged(
         &self,
         state: &mut CacheState,

@@ -39,9 +39,9 @@ use crate::{
 };
 
 impl CacheCore {
-    /// Begins a read of `sectors` sectors. Returns their content if all of it is in memory and may be
-    /// returned to a host now, and the purpose of the read. Starts read-ahead if the read continues a
-    /// sequential stream.
+    /// Begins a read of `sectors` sectors. Returns their content if memory has all of it and it may be returned
+    /// to a host now. Also returns the purpose of the read. Starts read-ahead if the read continues a sequential
+    /// stream.
     pub fn begin_read(self: &Arc<Self>, sector: u64, sectors: u64) -> (Option<Data>, ReadPurpose) {
         let (hit, (purpose, ahead)) = {
             let mut state = self.state.lock();
@@ -252,8 +252,8 @@ impl CacheCore {
         }
     }
 
-    /// Counts pages as used whose content a read took from a fetch that another call had begun. Pages that
-    /// were read ahead would otherwise count as unused, and too many of those stop the read-ahead.
+    /// Counts a use of each page that a read took from a fetch which another call had begun. Otherwise pages
+    /// that were read ahead would count as unused, and too many unused pages stop the read-ahead.
     fn use_joined(&self, slots: &[u64]) {
         if slots.is_empty() {
             return;

@@ -156,9 +156,9 @@ fn records(
     Ok(records)
 }
 
-/// Returns a region that no volume has or had. If there is none, returns the region of a volume that is left
-/// out, preferably of one that was not removed with dirty data: the log should keep the record of such a
-/// removal.
+/// Returns a region that no volume has or had. If there is none, returns the region of a volume that this
+/// opening leaves out. Prefers one that was not removed with dirty data, so that the log keeps the records of
+/// such removals.
 fn free_place<'a>(
     known: &[MemberRecord],
     taken: impl Iterator<Item = &'a MemberRecord>,
@@ -377,7 +377,7 @@ mod tests {
             matches!(&refused, CacheOpenError::Beyond { name, slots } if is_right(name, *slots)),
             "{refused}"
         );
-        // When the log was written, the volume was as long as it is here.
+        // With 803 blocks, the volume is as long as when the log was written.
         open(&log, &[803, 24]).await.expect("opened");
     }
 }

@@ -62,7 +62,7 @@ struct CoherentCore {
 struct CoherentState {
     /// The state machine. `None` until the node has reported the size of a range.
     holder: Option<Holder>,
-    /// Blocks of a range; 0 until the node has reported it.
+    /// The number of blocks of a range; 0 until the node has reported it.
     grain: u32,
     lease: Millis,
     waiting: HashMap<CoherenceTicket, oneshot::Sender<()>>,
@@ -74,7 +74,7 @@ struct CoherentState {
     failed: Option<Error>,
 }
 
-/// A use of a range, which ends when this is dropped.
+/// A use of a range. Dropping this ends the use.
 struct CoherentRangeUse<'a> {
     shared: &'a CoherentCore,
     range: CoherenceRange,
@@ -228,7 +228,7 @@ impl CoherentCore {
             state.requests.push(request);
         }
         while let Some(ticket) = holder.poll_begun() {
-            // A use that was dropped meanwhile has been cancelled.
+            // A use whose caller was dropped is not in `waiting` any more: the caller has cancelled it.
             if let Some(waiting) = state.waiting.remove(&ticket) {
                 let _ = waiting.send(());
             }

@@ -17,7 +17,7 @@ pub(crate) struct Replacement<T> {
     small: ReplacementQueue,
     main: ReplacementQueue,
     ghosts: Ghosts,
-    /// Counts inserted and used pages, modulo 2^32. Repeated uses of the same page count once.
+    /// Counts insertions and uses of pages, modulo 2^32. Several uses of one page in a row count as one.
     clock: u32,
     last: u32,
     /// A use of a page counts only if the clock has advanced by this much since its last use that counted.
@@ -37,7 +37,7 @@ pub(crate) struct Ahead {
 }
 
 struct ReplacementNode<T> {
-    /// `None` if this number is free.
+    /// The page; `None` if no page has this number.
     value: Option<T>,
     newer: u32,
     older: u32,
@@ -251,9 +251,9 @@ impl ReplacementQueue {
     }
 }
 
-/// Fingerprints of the pages that were evicted from the small queue. A page that returns soon is inserted
-/// into the main queue. A bucket with more than four fingerprints loses the oldest too early. One fingerprint
-/// in about 10^9 is mistaken for another.
+/// Fingerprints of the pages that were evicted from the small queue. If such a page is inserted again soon,
+/// it goes into the main queue. A bucket with more than four fingerprints loses the oldest too early. One
+/// fingerprint in about 10^9 is mistaken for another.
 struct Ghosts {
     /// Fingerprints with the time of eviction; zeros in unused cells.
     buckets: Vec<[(u32, u32); 4]>,

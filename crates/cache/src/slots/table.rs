@@ -95,9 +95,9 @@ struct PageFrame {
 /// The reason why a page was loaded or written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Came {
-    /// A host has read or written it.
+    /// A host has read or written the page.
     Wanted,
-    /// The cache has read it ahead.
+    /// The cache has read the page ahead.
     Ahead,
 }
 

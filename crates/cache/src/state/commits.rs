@@ -60,7 +60,7 @@ impl Commits {
         self.take_wakers()
     }
 
-    /// Records that the log disk fails for good: all later writes get the error, too, and no more segment is
+    /// Records that the log disk fails for good: every later write gets this error, and no more segments are
     /// written. Returns the wakers of all waiting calls.
     pub fn fail_for_good(&mut self, error: Error) -> Vec<Waker> {
         self.failure = Some((u64::MAX, error));

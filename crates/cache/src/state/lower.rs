@@ -8,8 +8,8 @@ pub(crate) struct LowerState {
     pub error: Option<Error>,
     /// The start of the current series of failed calls.
     pub fails_since: Option<Instant>,
-    /// Since when the lower volume refuses destage rounds, and with which error. Only a completed round
-    /// clears this, since other calls may succeed meanwhile.
+    /// The time since which the lower volume has refused destage rounds, and its error. Only a completed
+    /// round clears this field, since other calls may succeed meanwhile.
     pub refuses: Option<(Instant, Error)>,
     /// The lower volume may hold writes that were not flushed there.
     pub is_unflushed: bool,
@@ -26,8 +26,8 @@ impl LowerState {
         (self.error, self.fails_since) = (None, None);
     }
 
-    /// Records that a call has failed. A series of failures continues as long as all of its errors may pass
-    /// by themselves, or none of them.
+    /// Records that a call has failed. If this error may pass by itself and the previous one could not, or
+    /// the reverse, a new series of failures begins.
     pub fn note_error(&mut self, error: &Error) {
         let before = self.error.replace(error.clone());
         let goes_on = before.is_some_and(|before| before.may_pass() == error.may_pass());

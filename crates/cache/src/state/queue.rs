@@ -34,7 +34,7 @@ impl Queued {
 
 /// One version of a slot on its way to the log.
 pub(crate) struct QueuedSlot {
-    /// Serial of the newest write in it.
+    /// Serial of the newest write in this version.
     pub version: u64,
     /// The content; `None` stands for zeros.
     pub page: Option<Bytes>,

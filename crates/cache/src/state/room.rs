@@ -7,9 +7,9 @@ use crate::line::WaitLine;
 pub(crate) struct Reserved {
     /// Writes with a reservation.
     pub live: usize,
-    /// Slots that these writes have not placed yet.
+    /// Slots that writes with a reservation have not placed yet.
     pub slots: usize,
-    /// Segment headers for the steps that these writes have not begun yet.
+    /// Segment headers that are reserved for steps which these writes have not begun yet.
     pub headers: usize,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct TierDisk {
 #[derive(Clone)]
 pub(crate) struct Full {
     pub(super) number: u64,
-    /// The first cell of the segment.
+    /// The first cell of the segment; a cell holds one slot.
     pub(super) first: u32,
     pub(super) pages: Arc<[Bytes]>,
 }
@@ -45,7 +45,7 @@ pub(super) enum TierBlockCheck {
     Tag(Tag),
 }
 
-/// Adjacent slots, all of which were in the tier when this was made.
+/// Adjacent slots. All of them were in the tier when this was made.
 pub(crate) struct Stretch {
     pub(super) disk: Arc<TierDisk>,
     pub(super) finds: Vec<Find>,
@@ -55,10 +55,10 @@ pub(crate) struct Stretch {
 pub(super) struct Find {
     pub slot: u64,
     pub cell: u32,
-    /// The segment of the block, and its position in the segment.
+    /// The segment of the block, and the position of the block in the segment.
     pub which: Which,
     pub check: TierBlockCheck,
-    /// The content, if it is not on the disk yet.
+    /// The content of the slot, if it is not on the disk yet.
     pub page: Option<Bytes>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum NoLabel {
     Blank,
     /// The blocks hold other data.
     Other,
-    /// The label has this version, which is not ours.
+    /// The label has this version, which this program does not know.
     Version(u32),
 }
 
@@ -69,7 +69,7 @@ const MAGIC: usize = 0;
 const VERSION: usize = 8;
 const FLAGS: usize = 12;
 const INSTANCE: usize = 16;
-/// At the end of the first sector, which a disk writes as a whole or not at all.
+/// The checksum is at the end of the first 512 bytes, which a disk writes as a whole or not at all.
 const CHECKSUM: usize = 508;
 
 #[cfg(test)]

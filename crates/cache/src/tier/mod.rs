@@ -282,7 +282,7 @@ impl Tiered {
 enum TierAdmission {
     /// The slot is in the tier already.
     Known,
-    /// The disk is too slow.
+    /// The disk is too slow, so the slot was not admitted.
     Behind,
     /// The slot was admitted. `is_full`: it was the last one of its segment.
     Taken { is_full: bool },
@@ -394,8 +394,8 @@ const LEAST_SEGMENTS: u64 = 64;
 /// which the disk is slow. At most a quarter of the cells of a small disk, so that no segment is overwritten
 /// before it is written.
 pub(crate) const MOST_BUFFERED: u32 = 4 * MOST_SEGMENT_SLOTS as u32;
-/// Fewer adjacent tier slots than this (32 KiB) between others are read from the lower volume together with
-/// those.
+/// A run of fewer adjacent slots of the tier (32 KiB) is read from the lower volume, together with the slots
+/// before and after the run.
 const LEAST_STRETCH: u64 = 8;
 /// Slots or cells that are looked at in one go under the lock: some tens of microseconds.
 const STEP: u64 = 1024;

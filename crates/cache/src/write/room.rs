@@ -53,7 +53,7 @@ enum RoomAnswer {
     Bypass,
     /// The log takes no writes because of a resize or a rollback, which ends within seconds.
     Soon(&'static str),
-    /// The log has no room, for this reason.
+    /// The log has no room. The text says why.
     Nothing(&'static str),
 }
 
@@ -266,7 +266,7 @@ impl CacheCore {
         self.settings.busy_after_ms > 0 && (state.room.held_bytes == 0 || held as u64 <= share)
     }
 
-    /// Counts the error if it is BUSY, and returns it.
+    /// Counts the error in the statistics if it is BUSY, and returns it.
     pub fn refuse(&self, error: Error) -> Error {
         if matches!(error, Error::Busy(_)) {
             self.counters.traffic.refused_busy.add(1);

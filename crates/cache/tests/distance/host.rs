@@ -106,7 +106,8 @@ impl Program {
         }
     }
 
-    /// Starts a write as soon as there is room in the buffers, and does not wait for its end.
+    /// Starts a write as soon as there is room in the buffers, and returns without waiting for its
+    /// end.
     async fn write(&mut self, file: u64) {
         let room = Arc::clone(&self.room).acquire_owned().await.expect("never closed");
         let stack = Arc::clone(&self.stack);

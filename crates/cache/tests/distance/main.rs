@@ -47,12 +47,12 @@ impl Size {
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Nowhere,
-    /// Next to the disks, behind the link.
+    /// The cache is next to the disks, behind the link.
     Far(Size),
-    /// At the host, in front of the link.
+    /// The cache is at the host, in front of the link.
     Near(Size),
-    /// At the host, with strict order: the far volume always holds a consistent prefix, which the
-    /// paper's cache does not guarantee.
+    /// The cache is at the host, and keeps strict order: the far volume always holds a consistent
+    /// prefix, which the paper's cache does not guarantee.
     Ordered(Size),
 }
 

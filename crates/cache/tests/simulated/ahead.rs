@@ -19,12 +19,14 @@ const SLOTS: u64 = 480;
 /// The longest wait for an event, in virtual time: far longer than a drain takes.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Returns a gateway in front of a node with epochs. Its log holds many epochs that have ended, and destage is paused.
+/// Returns a gateway in front of a node with epochs. The gateway's log holds many epochs that have ended, and destage
+/// is paused.
 async fn with_backlog(keeps_order: bool) -> (Gateway, Arc<Cache>) {
     backlog_of(Gateway::new(4096), keeps_order).await
 }
 
-/// Returns a gateway with such a backlog whose log disk can be made to fail. Writes of hosts then bypass the log.
+/// Returns a gateway like that of [`with_backlog`] whose log disk can be made to fail. Writes of hosts then bypass the
+/// log.
 async fn with_failing_log(change: impl FnOnce(&mut Gateway)) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let mut gateway = Gateway::new(4096);
     let fault = FaultVolume::new(Arc::clone(&gateway.log));
@@ -340,7 +342,7 @@ async fn a_round_in_pieces_waits_for_the_flush_that_it_follows() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_round_is_sent_again_with_versions_that_are_overwritten_since() {
     let (gateway, cache) = with_backlog(true).await;
-    // These writes belong to later epochs, so no round may send them yet.
+    // Overwrite all slots. The new content belongs to later epochs, so no round may send it yet.
     for slot in 0..SLOTS {
         write(&cache, slot * 16, 251, 8).await.unwrap();
     }

@@ -154,7 +154,7 @@ async fn with_a_full_log_writes_are_refused_before_calls_on_a_lost_link_time_out
     let mut gateway = Gateway::new(1200).relaxed();
     gateway.settings.busy_after_ms = 0;
     let cache = gateway.open().await;
-    // No destage runs, so the log stays full.
+    // Fill the log. No destage runs, so the log stays full.
     let mut slot = 0;
     while cache.statistics().traffic.bypassed == 0 {
         write(&cache, slot * 8, 1, 8).await.unwrap();
@@ -243,13 +243,14 @@ async fn a_failing_far_device_is_tried_again_for_ever() {
 async fn writes_bypass_a_full_log_and_stay_the_newest() {
     let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.open().await;
-    // No destage runs, so the log stays full.
+    // Fill the log. No destage runs, so the log stays full.
     let mut slot = 0;
     while cache.statistics().traffic.bypassed == 0 {
         write(&cache, slot * 8, 1, 8).await.unwrap();
         slot += 1;
     }
-    // Write over a part of dirty slots: the write must take along the rest of them from the log.
+    // Write the second half of slot 0 and the first half of slot 1. The bypassing write must also
+    // send the other halves, which are only in the log.
     write(&cache, 4, 2, 8).await.unwrap();
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [vec![1; 4], vec![2; 8], vec![1; 4]].concat());
     drop(cache);

@@ -116,11 +116,11 @@ async fn corrupt_data_of_an_indexed_segment_is_detected_when_it_is_read() {
     assert!(
         gateway.far.read(Extent { lba: Lba(16), blocks: 1 }).await.unwrap() == Data::zeros(512)
     );
-    // Other slots are destaged and made stable at the far volume.
+    // The other slots of the round are destaged and made stable at the far volume.
     assert_eq!(gateway.far.peek(8, 1).await, [12; 512]);
     assert_eq!(gateway.far.peek(24, 1).await, [14; 512]);
     assert!(gateway.far.take_calls().contains(&("flush", 0, 0)));
-    // When newer content replaces the corrupt slot, everything is destaged.
+    // Replace the corrupt slot with newer content: after that, everything is destaged.
     write(&cache, 16, 99, 8).await.unwrap();
     write(&cache, 800, 98, 8).await.unwrap();
     tokio::time::timeout(std::time::Duration::from_secs(60), cache.drain()).await.unwrap().unwrap();

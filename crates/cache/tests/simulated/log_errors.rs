@@ -18,7 +18,7 @@ async fn failing(policy: LogErrorPolicy) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let cache = gateway.open().await;
     write(&cache, 0, 1, 8).await.unwrap();
     faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::NoSpace)));
-    // The first write that meets the failure gets the error, and stays queued for the log.
+    // Let a write meet the failure: it gets the error, and stays queued for the log.
     assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
     assert!(cache.statistics().log.error.is_some_and(|error| error.contains("no space")));
     (gateway, cache, faults)
@@ -51,7 +51,7 @@ async fn with_write_through_slots_that_are_not_in_the_log_are_written_to_the_far
     assert_eq!(far(&gateway, 80).await, 3, "stable at the far volume when it is answered");
     assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
     cache.discard(Extent { lba: Lba(88), blocks: 16 }).await.unwrap();
-    // These slots are in the log or queued for it. If a write bypassed the log, recovery could bring the older
+    // Slots 0 and 1 are in the log or queued for it. If a write bypassed the log, recovery could bring the older
     // content back.
     for lba in [0, 8] {
         assert!(matches!(write(&cache, lba, 9, 8).await, Err(Error::NoSpace)), "{lba}");

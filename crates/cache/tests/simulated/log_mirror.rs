@@ -150,7 +150,7 @@ async fn a_scrub_repairs_blocks_that_are_not_read_and_reports_lost_ones() {
     );
     assert_eq!(halves.mirror.mended(), 1);
     drop(cache);
-    // The second leg alone: the scrub has repaired its segment 3. Segment 7 is lost on both legs.
+    // Open the second leg alone: the scrub has repaired its segment 3. Segment 7 is lost on both legs.
     let second = Mirror::look([None, Some(halves.memory[1].clone())], true).await.unwrap();
     let error = inspect(&second).await;
     assert!(error.is_ok_and(|info| info.loss.is_some_and(|loss| loss.first_missing == 7)));

@@ -29,7 +29,7 @@ async fn with_nvram_that_survives_a_power_cut_a_write_is_stable_at_once() {
         // The NVRAM does not hold discards, so a discard is not stable before it is in the log.
         let mut discard = Box::pin(cache.discard(Extent { lba: Lba(0), blocks: 8 }));
         assert!(futures_util::poll!(&mut discard).is_pending());
-        // A read waits too: it must not show the discard before that is stable.
+        // A read of the discarded blocks waits, too: it must not return zeros before the discard is stable.
         assert!(!is_done(read(&cache, 0, 8)).await);
         assert!(is_done(read(&cache, 8, 8)).await);
         drop(discard);

@@ -120,7 +120,7 @@ async fn when_the_nvram_fails_every_write_waits_for_the_log_disk() {
     assert!(!cache.geometry().volatile_cache && is_done(cache.flush()).await);
 }
 
-/// An NVRAM file that was truncated does not survive a restart either, so later writes must wait for the log disk.
+/// An NVRAM file that was truncated does not survive a restart, so later writes must wait for the log disk.
 #[tokio::test(start_paused = true)]
 async fn when_an_nvram_that_survives_only_restarts_fails_writes_wait_for_the_log_disk() {
     let site = Site::new(NvramSurvival::Restart);

@@ -63,8 +63,8 @@ impl ConfirmedStore for Synced {
     }
 }
 
-/// The copy is of the same opening, so its content does not show that it is old. The confirmed numbers must show
-/// it.
+/// The copy of the log was made in the same opening, so its content does not show that it is old. The confirmed
+/// numbers must show it.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
     for report in [WriteMode::AfterComplete, WriteMode::AtFlush] {

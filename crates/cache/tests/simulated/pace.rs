@@ -60,7 +60,7 @@ async fn continuous_reads_of_the_lower_volume_do_not_stop_destage_of_a_full_log(
     tokio::spawn(cache.run());
     let begun = Instant::now();
     until_clean(&cache).await;
-    // Regression: with one write at a time this took 15 s.
+    // Regression: when destage sent one write at a time, the drain took 15 s.
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     reader.abort();
 }

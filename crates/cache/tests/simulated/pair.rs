@@ -223,7 +223,7 @@ async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), St
     fault.map_or(Ok(()), Err)?;
     whole?;
     check(&world, &model).await?;
-    // The standby gateway must have the data, too: kill the active one.
+    // Kill the active gateway, to check that the standby one has the data, too.
     until_whole(&world, Duration::from_secs(60)).await?;
     let active = usize::from(world.served(0).is_none());
     world.kill(active);
@@ -352,7 +352,7 @@ fn a_gateway_that_was_cut_off_returns_no_stale_data_when_its_partner_is_back() {
             let found = read(&before, 0, 8).await;
             assert!(found.is_err(), "the partner has taken a write: {found:?}");
         }
-        // When the node can be reached again, its claim shows which leg is the newest.
+        // Connect the gateway to the node again. The claim at the node shows which leg is the newest.
         world.set(Wire::ToNode(cut_off), true);
         until_whole(&world, Duration::from_secs(60)).await.unwrap();
         let newest = async {
@@ -411,7 +411,7 @@ async fn expect_slots(world: &World, value: u8, slots: u64) {
 }
 
 /// One leg is restored from a backup of the same run. The labels of both legs have the same epoch, and neither says
-/// that it was used alone. The restored leg must be filled from the other one all the same.
+/// "used alone". The restored leg must be filled from the other one all the same.
 #[test]
 fn a_leg_restored_from_a_backup_of_this_run_is_filled_again() {
     for (index, is_paused) in [(0, false), (0, true), (1, false), (1, true)] {
@@ -447,8 +447,8 @@ fn a_leg_restored_from_a_backup_of_this_run_is_filled_again() {
     }
 }
 
-/// A leg is restored from a backup while its partner is off, and serves: no one can detect that it is old. When the
-/// partner returns, neither leg may be written over, because both have writes that the other lacks.
+/// While the partner is off, a leg is restored from a backup and serves: no one can detect that the leg is old. When
+/// the partner returns, neither leg may be overwritten, because each has writes that the other lacks.
 #[test]
 fn a_leg_restored_while_its_partner_was_off_does_not_overwrite_the_partner() {
     for is_paused in [false, true] {

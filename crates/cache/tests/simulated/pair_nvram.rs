@@ -129,7 +129,7 @@ fn a_write_is_acknowledged_from_both_nvrams_and_a_flush_or_fua_from_both_disks()
                 cache.write(Lba(8), data, Durability::Stable).await.expect("acknowledged");
             }
             assert!(begun.elapsed() >= DISK_WRITE, "{:?}", begun.elapsed());
-            // This write is on neither disk.
+            // The disks are slow, so the following write is on neither of them when the NVRAMs have acknowledged it.
             write(&cache, 16, 1, 8).await.expect("acknowledged");
             (0..2).for_each(|index| world.kill(index));
             (0..2).for_each(|index| world.start(index));

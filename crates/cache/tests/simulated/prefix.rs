@@ -19,7 +19,8 @@ fn through_the_log(seed: u64) -> Script {
     if matches!(script.settings.report, WriteMode::Through | WriteMode::Around) {
         script.settings.report = WriteMode::AfterComplete;
     }
-    // With relaxed order the first read would flush, perhaps in the middle of a round.
+    // Strict order: with relaxed order, the first read would flush, perhaps in the middle of a
+    // round.
     script.settings.order = DestageOrder::Strict;
     script.settings.on_log_error = LogErrorPolicy::StopWrites;
     script.log_fails = false;

@@ -196,7 +196,7 @@ async fn random_reads_concurrent_with_a_stream_find_a_short_queue() {
     gateway.settings.dram_bytes = 64 << 20;
     gateway.settings.read_ahead_bytes = 8 << 20;
     gateway.far.poke(0, vec![5; VOLUME as usize]).await;
-    // At 200 Mbit/s the link holds 200 KB.
+    // The link has 200 Mbit/s, so it holds 200 KB in a round trip.
     let cache = over_a_line_of(&gateway, 25_000_000).await;
     let started = Instant::now();
     // A host reads three quarters of the volume sequentially, with 32 requests of 64 KiB in flight.

@@ -125,7 +125,7 @@ async fn a_sequential_reader_waits_for_the_link_a_few_times_only() {
     let waits = started.elapsed().as_millis() / 8;
     assert!(waits < 20, "{waits} round trips");
     let reads = gateway.far.take_calls().len();
-    // Each read has 64 KiB, an eighth of the first window of 512 KiB.
+    // 64 KiB per read, an eighth of the first window of 512 KiB, make 64 reads for 4 MiB.
     assert!(reads < 80, "{reads} reads for 1024 slots");
 }
 
@@ -136,7 +136,7 @@ async fn requests_are_counted_by_where_they_were_answered() {
     let cache = gateway.open().await;
     write(&cache, 0, 1, 16).await.unwrap();
     read(&cache, 0, 16).await.unwrap();
-    // One half of the extent is in memory, the other is not.
+    // Bring one half of the extent into memory.
     read(&cache, 8, 16).await.unwrap();
     // The page of slot 0 leaves memory; its content is in the log.
     for slot in 2..1400 {

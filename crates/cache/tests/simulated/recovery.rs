@@ -395,7 +395,7 @@ async fn the_first_read_does_not_fail_with_flushes_of_concurrent_discards() {
     };
     let (first, _, found, ()) = tokio::join!(discard(0, 0), discard(5, 80), reader, losses);
     assert_eq!(found.unwrap(), [0; 8]);
-    // The first discard was repeated after the first failure, and failed again.
+    // The first discard was repeated after its flush had failed, and the second flush failed, too.
     assert!(matches!(first, Err(Error::Device(_))), "{first:?}");
 }
 

@@ -47,7 +47,8 @@ async fn the_log_holds_no_clear_text_and_every_write_is_recovered() {
         for lba in 0..300 {
             write(&cache, lba * 8, 0xa5, 8).await.unwrap();
         }
-        // Write a part of a slot, which is merged with its content.
+        // Write two blocks of a slot. The cache merges them with the slot's other blocks, which it
+        // must decrypt.
         write(&cache, 9, 0x5a, 2).await.unwrap();
         cache.flush().await.unwrap();
         let log = image(&gateway.log).await;
@@ -83,7 +84,7 @@ async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_at_its_first_use() {
     gateway.settings.log_key = Some(LogKey::new(&[7; 64]));
     drop(gateway.open().await);
     assert!(!is_in(&gateway.memory.as_ref().unwrap().0.lock(), 0xa5));
-    // Use the NVRAM of another log that needs nothing from it.
+    // Use the NVRAM, which still holds this data, with another log.
     let mut other = sealed().with_nvram();
     other.settings.report = WriteMode::Immediate;
     *other.memory.as_ref().unwrap().0.lock() = before;
@@ -144,7 +145,7 @@ async fn an_unencrypted_log_is_encrypted_only_when_it_is_empty() {
         assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8]);
         cache.stop().await.unwrap();
         drop(cache);
-        // No data of the previous turn may be left in clear.
+        // The log has a key now, so the data that the previous turn wrote in clear must be gone.
         if wanted.is_some() {
             assert!(!is_in(&image(&gateway.log).await, 0xa5));
         }
@@ -180,7 +181,7 @@ async fn forged_data_is_not_served_though_its_checksums_are_right() {
     let error = read(&cache, 0, 8).await.unwrap_err();
     assert!(matches!(&error, Error::Medium { reason, .. } if reason.contains("key")), "{error}");
     assert_eq!(read(&cache, 8, 8).await.unwrap(), [2; 8]);
-    // The changed slot must not be destaged either.
+    // Destage must not send the changed slot to the far volume.
     tokio::spawn(cache.run());
     let _ = tokio::time::timeout(std::time::Duration::from_secs(1), cache.drain()).await;
     assert_eq!(gateway.far.peek(0, 1).await, [0; 512]);

@@ -139,7 +139,7 @@ async fn each_volume_gets_its_own_data() {
         let beyond = above[1].write(Lba(lba), filled(1, 2), Durability::Volatile).await;
         assert!(matches!(beyond, Err(Error::OutOfRange(extent)) if extent.lba == Lba(lba)));
     }
-    // Read-ahead must not go beyond the end of the volume either.
+    // Read the end of the volume sequentially: read-ahead must not go beyond it.
     site.a.far.take_calls();
     let whole = Extent { lba: Lba(7000), blocks: 1005 };
     for at in 0..4 {
@@ -198,7 +198,7 @@ async fn a_region_is_not_reused_while_the_log_has_data_of_its_volume() {
     let names: Vec<_> = (0..=16).map(|number| format!("volume {number}")).collect();
     let volumes: Vec<_> = names.iter().map(|_| Claimed::new(64)).collect();
     let all: Vec<_> = names.iter().map(|name| &**name).zip(&volumes).collect();
-    // All regions are in use.
+    // Open 16 volumes, so that all regions of the log are in use.
     let (cache, above) = site.open(&all[..16]).await.expect("opened");
     write(&above[0], 0, 1).await;
     drop((cache, above));
@@ -320,7 +320,8 @@ async fn no_volume_grows_beyond_its_region() {
     assert!(matches!(beyond, Err(Error::OutOfRange(_))), "{beyond:?}");
     cache.stop().await.expect("stopped");
     drop((cache, above));
-    // The log's record of its volumes must still be valid.
+    // Open the log again: its record of the volumes must be valid although one of them was too
+    // large.
     site.a.far.set_blocks(8005);
     site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
 }

@@ -80,7 +80,7 @@ impl Trial {
         let delay = Duration::from_millis([0, 1, 4][rng.below(3) as usize]);
         let (atomic, is_away) = (rng.chance(60), rng.chance(40));
         let millis = |rng: &mut Rng, most| Duration::from_millis(rng.below(most));
-        // Most runs end before the longest of these outages.
+        // Some outages are drawn longer than most runs.
         let away = is_away.then(|| {
             let at = rng.below(sizes.len() as u64) as usize;
             (at, millis(&mut rng, 80), millis(&mut rng, 20_000))
@@ -109,7 +109,7 @@ struct Site {
     trial: Trial,
     power: Arc<Power>,
     nodes: Vec<Arc<Node>>,
-    /// One log, or one for each volume.
+    /// One log for all volumes, or a log for each volume.
     logs: Vec<Arc<CrashVolume>>,
     memories: Vec<Memory>,
 }

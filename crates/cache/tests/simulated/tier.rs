@@ -229,7 +229,7 @@ async fn the_tier_is_empty_after_a_restart_and_unusable_for_another_log() {
     let cache = filled(&gateway, disk.clone()).await;
     cache.stop().await.unwrap();
     drop(cache);
-    // Another gateway has written to the far volume in the meantime.
+    // Simulate a write of another gateway to the far volume.
     far_bytes(&gateway, 200, |_| 77).await;
     let cache = gateway.start().await;
     cache.use_tier(disk.clone()).await.expect("it is ours");

@@ -333,7 +333,7 @@ fn requests_that_do_not_fill_the_window_do_not_make_it_smaller() {
     let mut simulation = Simulation::new(link(200.0, 8.0), 1);
     simulation.run(15.0);
     let full = simulation.senders[0].window.estimate();
-    // Then, for a minute, never more than two requests are in flight.
+    // In the following minute, at most two requests are in flight at any time.
     let mut now = simulation.instant() + Duration::from_secs(1);
     let Sender { window, tickets, .. } = &mut simulation.senders[0];
     for (_, _, ticket) in tickets.drain(..) {

@@ -42,7 +42,7 @@ impl Site {
         Self::slow(log_blocks, settings, Duration::ZERO).await
     }
 
-    /// Does the same as [`Self::new`]; each write to the far volume takes the time `write`.
+    /// Opens a cache like [`Self::new`], with a far volume whose writes take the time `write`.
     async fn slow(log_blocks: u64, settings: Settings, write: Duration) -> Self {
         let far = Arc::new(MemVolume::new(Geometry::with_blocks(32768)));
         let far = FaultVolume::new(Arc::new(DelayVolume::new(
@@ -82,7 +82,7 @@ impl Site {
         self.cache.drain().await.expect("drained");
     }
 
-    /// Returns the byte that fills these blocks. Panics if they do not all hold the same byte.
+    /// Returns the byte that all of these blocks are filled with. Panics if they hold different bytes.
     async fn one(&self, lba: u64, bytes: usize) -> u8 {
         let extent = Extent { lba: Lba(lba), blocks: (bytes / 512) as u32 };
         let data = self.cache.read(extent).await.expect("it is cached").into_bytes();

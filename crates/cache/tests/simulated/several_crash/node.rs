@@ -88,8 +88,8 @@ impl Node {
         self.staged.lock().is_empty() && !self.behind.load(Ordering::SeqCst)
     }
 
-    /// Returns the content after the end of the gateway; with `power`, the node has lost its power,
-    /// too.
+    /// Returns the content of the node after the gateway was lost. With `power`, the node has lost
+    /// its power, too.
     pub fn left(&self, power: bool, rng: &mut Rng) -> Vec<u8> {
         let mut left = self.stable.lock().clone();
         for (extent, data) in &*self.staged.lock() {

@@ -80,7 +80,7 @@ impl Far {
         self.lost_flushes.store(count, Ordering::SeqCst);
     }
 
-    /// Returns true if this flush has to fail.
+    /// Counts down `lost_flushes`. Returns true if the present flush has to fail.
     fn loses(&self) -> bool {
         let one_less = |left: u32| left.checked_sub(1);
         self.lost_flushes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()

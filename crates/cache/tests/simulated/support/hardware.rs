@@ -48,7 +48,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// Injects the fault into the cache, if it is one of the cache.
+    /// Switches the fault on in the cache, unless it is a fault of the hardware.
     pub fn mutate(self, cache: &Cache) {
         if let Self::Cache(mutant) = self {
             cache.mutate(mutant);
@@ -258,7 +258,7 @@ impl Hardware {
         self.lower.contents()
     }
 
-    /// Ends the run in this way. Returns the content that is left.
+    /// Ends the run as `end` says. Returns the content that the devices keep.
     pub fn end(&self, end: End, rng: &mut Rng) -> Remains {
         self.power.fail();
         let left = |disk: &CrashVolume, keeps: bool, rng: &mut Rng| match keeps {
@@ -434,7 +434,7 @@ struct Remote {
     disk: Arc<CrashVolume>,
     delay: Duration,
     mutation: Mutation,
-    /// True if a discard was sent since the last flush. The next flush is then the one of the discard.
+    /// A discard was sent since the last flush, so the next flush is that of the discard.
     discarded: AtomicBool,
     calls: AtomicU64,
     observer: Option<Observer>,

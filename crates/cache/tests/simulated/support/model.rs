@@ -7,7 +7,7 @@ pub const SECTOR: usize = 512;
 
 /// A write or discard of some sectors.
 pub struct Write {
-    /// The number of the write, or zero if it writes zeros.
+    /// The number of the write; 0 if the write writes zeros.
     pub value: u64,
     pub submitted: u64,
     /// When the write was answered or cancelled; `None` while it is in progress.

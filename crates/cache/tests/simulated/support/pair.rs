@@ -74,7 +74,7 @@ pub struct World {
     numbers: AtomicU64,
 }
 
-/// A gateway: its disk, its NVRAM, and its process.
+/// The disk, the NVRAM and the process of one gateway.
 struct Side {
     index: usize,
     to_node: AtomicBool,

@@ -122,8 +122,8 @@ impl Trial {
             Wrong::Gateway(mutation) => self.script.mutation = mutation,
             Wrong::NoMarkers => self.node.report = WriteMode::AfterComplete,
             Wrong::Bypass => self.script.settings.order = DestageOrder::Relaxed,
-            // This fault shows when a gateway is lost in the middle of a round; commands of the operator would hide
-            // it.
+            // The fault `NotRolledBack` shows when a gateway is lost in the middle of a round. Commands of an
+            // operator would hide it.
             Wrong::NotRolledBack => self.script.operates = false,
             _ => {}
         }
@@ -332,7 +332,7 @@ impl Site {
     async fn check_seen(&self, world: &World) -> Result<(), String> {
         let Some((_, node)) = self.up.borrow().clone() else { return Ok(()) };
         let hardware = self.node.lock().twin();
-        // By now, all calls of the gateway have been answered or aborted.
+        // Wait until all calls of the gateway have been answered or aborted.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let seen = async {
             let mut beside = None;

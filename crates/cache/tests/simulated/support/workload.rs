@@ -134,8 +134,8 @@ impl Script {
         }
     }
 
-    /// Returns true if data that a read has returned survives every crash, as acknowledged data does. It does
-    /// not if acknowledged data is not stable either, if the log disk fails (its writers get an error), or if
+    /// Returns true if data that a read has returned survives every crash, as acknowledged data does. Returns
+    /// false in three cases: acknowledged data is not stable; the log disk fails (writers get an error); or
     /// writes bypass the log (the lower volume returns them before they are stable).
     fn keeps_what_it_shows(&self) -> bool {
         let Settings { report, nvram_survives, .. } = &self.settings;
@@ -334,7 +334,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
 }
 
 pub async fn power_off(hardware: &Hardware) {
-    // All calls hang when the power is off, so this timer is the next event.
+    // All calls hang when the power is off. In virtual time this timer is then the next event, so the loop
+    // ends.
     while !hardware.power.is_off() {
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
@@ -403,7 +404,7 @@ impl Host<'_> {
         let id = self.world.model.lock().submit(first, count, false);
         let bytes: Vec<u8> = (first..first + count).flat_map(|s| content(s, id)).collect();
         let mut data = Data::new();
-        // Split the data into pieces, as it arrives from a network.
+        // Split the data into pieces, as it arrives in pieces from a network.
         let piece = [512, 1536, 4096, 65536][self.rng.below(4) as usize];
         bytes.chunks(piece).for_each(|p| data.push(bytes::Bytes::copy_from_slice(p)));
         let stable = self.rng.chance(30);

@@ -59,7 +59,8 @@ struct Unflushed {
 }
 
 impl Unflushed {
-    /// Returns the node's starts for the writes that were acknowledged before the flush `begun`.
+    /// Returns, for each write that was acknowledged before the flush `begun`, the number of the node's start that
+    /// received it.
     fn before(&self, begun: u64) -> impl Iterator<Item = u64> {
         let before = self.writes.iter().filter(move |(number, _)| *number <= begun);
         before.map(|&(_, incarnation)| incarnation)
@@ -224,7 +225,7 @@ impl Volume for Link {
     fn geometry(&self) -> Geometry {
         let geometry = self.site.trial.script.geometry;
         let known = self.site.epoch_blocks.load(Ordering::SeqCst);
-        // With this fault, the gateway relies on epochs that the node does not have.
+        // With the fault `NoMarkers`, the gateway relies on epochs that the node does not have.
         let epoch_blocks = if self.site.trial.wrong == Wrong::NoMarkers { 800 } else { known };
         Geometry { epoch_blocks, ..geometry }
     }
