@@ -28,7 +28,7 @@ enum ExpectedLogBlock {
 }
 
 impl Doubt {
-    /// Asks the log which extents may differ between its copies.
+    /// Asks the log in which extents its copies differ.
     pub fn new(log: &Stack) -> Self {
         Self { extents: log.extensions().divergent(), blocks: Vec::new() }
     }
@@ -58,8 +58,8 @@ impl Doubt {
         }
     }
 
-    /// Finds the right copy of each noted block and repairs the others. Then makes the copies equal
-    /// everywhere.
+    /// Finds the right copy of each noted block, and overwrites the other copies with it. Then makes the
+    /// copies of the whole log equal.
     pub async fn settle(self, log: &Stack, superblock: &Superblock) -> Result<(), Error> {
         let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
         let limit = superblock.segment_slots;

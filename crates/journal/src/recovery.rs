@@ -71,7 +71,7 @@ pub enum NoSuperblock {
     Blank,
     /// The blocks are not zeros, and both superblocks are invalid.
     Garbage,
-    /// A superblock has this version, which is not ours.
+    /// A superblock has this version, which this program does not know.
     Version(u32),
     Io(Error),
 }
@@ -93,7 +93,7 @@ pub async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
             return Err(NoSuperblock::Version(*version));
         }
     }
-    // The disk is new only if the block after the superblocks is zeros, too.
+    // Treat the disk as new only if the block after the superblocks is zeros, too.
     let blank = copies.iter().chain(&beyond).all(|copy| *copy == Err(InvalidSuperblock::Blank));
     let newest = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
     match newest {

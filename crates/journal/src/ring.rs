@@ -182,7 +182,8 @@ impl SegmentRing {
         self.find_wall();
     }
 
-    /// Removes the segments from `number` on. The next segment has this number again, and the same position.
+    /// Removes the segments from `number` on. The next segment gets the number and the position of the first
+    /// removed one.
     pub(crate) fn truncate(&mut self, number: u64) {
         let kept = number.checked_sub(self.tail).expect("no older than the oldest") as usize;
         if let Some(&start) = self.starts.get(kept) {
@@ -212,7 +213,8 @@ impl SegmentRing {
         self.layout().blocks()
     }
 
-    /// Returns the blocks of live segments, including those that are unused at the ends of zones.
+    /// Returns the number of blocks that are not free: those of live segments, and unused ones at the ends of
+    /// zones.
     pub fn used(&self) -> u32 {
         self.blocks() - self.free()
     }

@@ -83,7 +83,7 @@ pub(crate) enum InvalidSuperblock {
     Blank,
     /// The block is not a superblock, or is torn or damaged.
     Garbage,
-    /// The block is a superblock of this other version.
+    /// The block is a superblock of this version, which this program does not know.
     Version(u32),
 }
 
