@@ -15,7 +15,7 @@ pub(crate) enum CrashFate {
     /// The reverse of `InOrder`: operations before this number are lost, the operation with the number is torn,
     /// later ones survive.
     Reordered(u64),
-    /// Each operation survives completely or not at all, depending on this seed.
+    /// Each operation survives completely or not at all. This seed decides for each operation.
     Whole(u64),
     /// Each atom of each operation survives with this chance in per cent.
     Torn(u32),
