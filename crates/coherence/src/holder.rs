@@ -303,8 +303,8 @@ impl Holder {
         }
     }
 
-    /// Stops all reading when the lease has ended, even if a new one has begun: the node may have granted the ranges
-    /// to others in between.
+    /// Stops all reading if a lease has ended since the last check, even if a new one has begun: the node may have
+    /// granted the ranges to others in between.
     fn expire(&mut self, now: Millis) {
         if self.lease.has_ended(now) {
             self.stop_reading(now);

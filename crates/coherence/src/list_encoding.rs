@@ -23,7 +23,7 @@ pub enum ListError {
     /// The version is unknown.
     #[error("a list of coherence tokens of an unknown version")]
     Version,
-    /// The list is truncated, too long, or has another length than its header says.
+    /// The list is truncated, too long, or does not have the length that its header gives.
     #[error("a list of coherence tokens with a wrong length")]
     Length,
     /// The checksum is wrong.

@@ -8,9 +8,9 @@ pub struct CoherenceRange(pub u32);
 /// The permission of a gateway to use a range. `ExclusiveWrite` includes `SharedRead`.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum CoherenceToken {
-    /// Read the range and cache what was read. Other gateways may do the same.
+    /// Permits to read the range and to cache its data. Other gateways may hold this token, too.
     SharedRead,
-    /// Read and write the range, and cache both. No other gateway may do either.
+    /// Permits to read and write the range, and to cache its data. No other gateway holds a token for the range.
     ExclusiveWrite,
 }
 

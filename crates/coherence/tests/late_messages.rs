@@ -180,7 +180,8 @@ fn answers_to_renewals_that_are_not_fetched_do_not_accumulate() {
         told[..],
         [CoherenceReply::Recall { .. }, CoherenceReply::Renewed { sent: 999, .. }]
     ));
-    // Other requests do not add answers either, and exactly the fetched answers are removed.
+    // Repeat another request: its answers are limited, too. After that, `told` must remove exactly the
+    // fetched answers.
     for number in 0..5 * MOST_TOKENS as u64 {
         let (range, token) = (X, CoherenceToken::SharedRead);
         node.handle(A, CoherenceRequest::Acquire { life: a, range, token, number }, 0);
