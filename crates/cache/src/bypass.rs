@@ -45,7 +45,8 @@ enum BypassChange {
     Discard,
 }
 
-/// Locks slots against writes and destage until dropped.
+/// The locks of one bypassing call on its slots. Until this is dropped, writes to these slots wait, and
+/// destage does not send them.
 struct HeldSlots {
     shared: Arc<CacheCore>,
     id: u64,
@@ -417,7 +418,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// which hosts abort a command.
 const LOOKS: u32 = 10;
 
-/// Counts a waiting call until this is dropped.
+/// Counts a call that waits to bypass the log, until this is dropped.
 struct WaitingBypass<'a>(&'a AtomicUsize);
 
 impl<'a> WaitingBypass<'a> {

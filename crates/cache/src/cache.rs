@@ -112,7 +112,7 @@ impl Cache {
         self.shared.lower.volume.check()
     }
 
-    /// Checks by its label that a leg may be filled: it must not be one that the partner may have used alone.
+    /// Checks by its label that a leg may be filled: the partner must not have used it alone.
     pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
         self.shared.may_rejoin(label)
     }
@@ -189,8 +189,8 @@ impl Cache {
     }
 
     /// Ends the effect of [`Cache::lose_log`]. Call this when the same file has its name back and has lost no
-    /// byte. Returns false if a part of the log could not be read meanwhile: then only the next start uses it
-    /// again.
+    /// byte. Returns false if a part of the log could not be read meanwhile: then the log is used again only
+    /// after the next start.
     pub fn regain_log(&self) -> bool {
         self.shared.regain_log()
     }
@@ -246,8 +246,8 @@ impl Cache {
         Ok(WriteOrderMark(shared.state.lock().log.ring.next() - 1))
     }
 
-    /// Returns true if the lower volume has everything. In the mode in which writes become stable with the
-    /// next flush, this means all flushed writes.
+    /// Returns true if the lower volume has all acknowledged writes. In the mode in which writes become
+    /// stable with the next flush, it must have all flushed writes.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let state = self.shared.state.lock();
@@ -302,7 +302,7 @@ impl Cache {
         self.shared.signals.changed.notify_waiters();
     }
 
-    /// Switches a deliberate fault on. A test has to detect it.
+    /// Switches a deliberate fault on, which a test then has to detect.
     #[cfg(feature = "mutation")]
     pub fn mutate(&self, mutant: Mutant) {
         self.shared.mutation.begin(mutant);

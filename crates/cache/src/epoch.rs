@@ -54,7 +54,7 @@ pub(crate) struct Epochs {
 struct Sealed {
     /// The last segment of the epoch.
     end: u64,
-    /// An upper bound of the weight.
+    /// An upper bound of the epoch's weight.
     weight: u64,
     /// Log addresses in this epoch of slots that a later epoch has overwritten: destage of this epoch still needs
     /// them.
@@ -157,8 +157,8 @@ impl Epochs {
         let next = self.sealed.get_mut(at).expect("the caller has looked");
         self.kept -= first.older.len();
         let again: HashSet<u32> = next.older.iter().map(|item| item.index).collect();
-        // Keep the place of a slot that the next epoch does not write: the log frees that copy together with
-        // the joined epoch, and a crash or a rollback may discard the slot's later content.
+        // Keep the log address of a slot that the next epoch does not write: destage of the joined epoch needs it,
+        // since a crash or a rollback may discard the slot's later content.
         let is_kept = |item: &Item| {
             let is_behind = |place: LogAddress| place.segment > next.end;
             table.is_alive(item.index, item.incarnation)

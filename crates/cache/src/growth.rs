@@ -60,13 +60,14 @@ impl CacheCore {
                 // fetch that ends at the former end.
                 self.lower.extents.grow(place, found.blocks);
                 if let Some(last) = last {
-                    // The dirty content of the last slot stays.
+                    // Drop the clean copy of the last slot, because it ends at the former end of the volume.
+                    // Dirty content stays.
                     state.drop_clean(last / self.lower.blocks_per_slot());
                 }
                 drop(state);
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
             }
-            // The next call tries again.
+            // Keep the former size for now: the next call tries again.
             Err(error) => {
                 tracing::warn!(%error, "cannot record the new size of the volume in the log");
             }

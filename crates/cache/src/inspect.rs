@@ -126,8 +126,8 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
     })
 }
 
-/// Returns the number up to which a log has every write. If the superblock does not store it, this is the
-/// newest write.
+/// Returns the serial up to which a log has every write. If the superblock does not store it, returns the
+/// serial of the newest write.
 pub(crate) fn complete(superblock: &Superblock, found: &Scan) -> u64 {
     if superblock.complete == 0 { found.serial } else { found.complete }
 }

@@ -15,7 +15,7 @@ struct WaitingCall {
     wants: usize,
 }
 
-/// Names one waiting call.
+/// Identifies one waiting call.
 pub(crate) type WaitTicket = u64;
 
 impl WaitLine {

@@ -37,8 +37,8 @@ impl CacheCore {
     }
 
     /// Ends the effect of [`Self::lose_log`]. Call this when the file has its name back and nothing else has
-    /// changed it. Returns false if a part of the log could not be read meanwhile: then only the next start
-    /// uses it again.
+    /// changed it. Returns false if a part of the log could not be read meanwhile: then the log is used again
+    /// only after the next start.
     pub fn regain_log(&self) -> bool {
         let mut state = self.state.lock();
         if state.log.lost.as_ref().is_some_and(|lost| lost.all_sent) {

@@ -204,7 +204,8 @@ impl CacheCore {
             );
             while let Err(error) = self.write_superblock(|_| ()).await {
                 tracing::debug!(%error, "cannot record the size of the log; trying again");
-                // No segment is being written, so no other task returns the error to the waiting calls.
+                // Return the error to the waiting calls here: no segment is being written, so no other task
+                // returns it.
                 let wakers = self.state.lock().commits.fail(error);
                 wakers.into_iter().for_each(Waker::wake);
                 self.signals.changed.notify_waiters();

@@ -1,7 +1,8 @@
 //! Rolls back unflushed writes, in the mode in which writes become stable with the next flush.
 //!
-//! A gateway that was disconnected in the middle of a destage round sends the whole round again. The first
-//! attempt would take room in the log, and must not become visible if the gateway does not return.
+//! A gateway that was disconnected in the middle of a destage round sends the whole round again. Without a
+//! rollback, the first attempt would take room in the log, and would become visible if the gateway does
+//! not return.
 
 use std::sync::Arc;
 

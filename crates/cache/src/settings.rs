@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::confirmed::{BootId, ConfirmedIn};
 
-/// When a write is acknowledged (STICS 5.1).
+/// The moment at which a write is acknowledged (STICS 5.1).
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteMode {

@@ -116,7 +116,7 @@ impl Streams {
         let most_piece = if self.most_piece == 0 { MOST_PIECE } else { self.most_piece };
         let piece = (window / 2).clamp(1, most_piece.min(MOST_PIECE));
         let end = position + window;
-        // The next piece is fetched when the reader has made room for it.
+        // Fetch the next piece only when all of it fits into the window.
         if end < stream.ahead + piece {
             return None;
         }

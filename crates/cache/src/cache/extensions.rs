@@ -14,7 +14,7 @@ impl Provisioning for Cache {
         Io::new(self.allocation_of(extent))
     }
 
-    /// Unknown: a block may take space in the log, in the lower volume, or in both.
+    /// Returns `None`: a block may take space in the log, in the lower volume, or in both.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }

@@ -134,7 +134,7 @@ async fn write_segments(shared: Arc<CacheCore>) {
             }
             published
         };
-        // Confirm before any write that relies on this segment is acknowledged.
+        // Raise the confirmed numbers before any write that relies on this segment is acknowledged.
         shared.confirm();
         // Drop pages and call wakers without the lock.
         let header = batch.header;
@@ -249,7 +249,7 @@ impl Future for Committed<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = self.shared;
         let mut state = shared.state.lock();
-        // This check comes first: a lost log is still written, but a restart does not find it.
+        // Check first for a lost log: segments are still written to it, but a restart does not find them.
         if let Some(error) = state.risk() {
             return Poll::Ready(Err(error));
         }

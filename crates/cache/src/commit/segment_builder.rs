@@ -94,7 +94,7 @@ struct BatchSlot {
     kind: LogRecordKind,
 }
 
-/// The consequences of a segment that has become stable.
+/// The results of [`CacheState::publish`] for a segment that has become stable.
 pub(crate) struct PublishedSegment {
     /// The first block of the segment.
     pub start: u32,
@@ -243,8 +243,8 @@ impl CacheState {
             self.epochs.supersede(&mut self.table, slot.index, place);
             let entry = self.table.entry_mut(slot.index);
             entry.in_flight = false;
-            // The NVRAM slot holds this version, or a newer one that still waits for the log. Keep it in the
-            // second case.
+            // Release the NVRAM slot only if it holds this version. Otherwise it holds a newer version that
+            // still waits for the log.
             if entry.version == slot.version && entry.nvram != NONE {
                 let index = std::mem::replace(&mut entry.nvram, NONE);
                 self.nvram.as_mut().expect("it is in use").release(index);

@@ -126,9 +126,12 @@ impl CacheCore {
         self.is_strict() && self.lower.volume.geometry().epoch_blocks > 0
     }
 
-    /// Returns true if a running round must not continue: when the cache stops; when the flush before the
-    /// round has failed; and, if the lower volume has atomic epochs, when destage is held while the log disk
-    /// fails: otherwise writes that bypass the log would wait for the end of the round.
+    /// Returns true if a running round must not continue, in one of these cases:
+    ///
+    /// - The cache stops.
+    /// - The flush of the previous round has failed.
+    /// - Destage is held, the log disk fails, and the lower volume has atomic epochs. Writes that bypass the log
+    ///   would otherwise wait for the end of the round.
     pub fn ends_round(&self, state: &CacheState) -> bool {
         let destage = &state.destage;
         let is_held = destage.round.is_some() && destage.orders.hold().is_some();
@@ -141,7 +144,7 @@ impl CacheCore {
     /// Returns a description of the consistency of the lower volume if this cache is lost.
     pub fn promise(&self) -> &'static str {
         if !self.rules.uses_log {
-            // The log may still hold writes of an earlier mode. They are lost with it.
+            // The log may still hold writes from an earlier mode. These are lost with the cache.
             if self.state.lock().is_dirty() { EMPTYING } else { "every write that was answered" }
         } else if !self.is_strict() {
             BYPASS_ALLOWED
@@ -227,5 +230,6 @@ impl CacheCore {
     }
 }
 
-/// The description while the mode does not use the log and older writes in it are still being destaged.
+/// The consistency of the lower volume in a mode that does not use the log, while the log still holds older
+/// writes.
 const EMPTYING: &str = "none (the log holds older writes)";

@@ -126,7 +126,7 @@ async fn pause(shared: &CacheCore, time: Duration) {
 /// A sequence of rounds in which each round begins while the flush of the previous round is running.
 #[derive(Default)]
 struct Chain<'a> {
-    /// Holds back calls that bypass the log until the sequence has ended.
+    /// The lock on `LowerVolume::epoch_turn`: calls that bypass the log wait until the sequence has ended.
     turn: Option<OwnedRwLockWriteGuard<()>>,
     /// The round that was begun while the current flush is running.
     next: Option<Sending<'a>>,

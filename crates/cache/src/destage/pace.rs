@@ -25,7 +25,7 @@ enum Obstacle {
     Hold,
     /// The configured rate requires a wait of this length.
     Rate(Duration),
-    /// Hosts have sent requests so recently that the idle period is not over before this time.
+    /// Hosts have sent requests lately: the idle period ends only after this time.
     Requests(Duration),
 }
 
@@ -100,7 +100,8 @@ impl DestagePace {
         if self.debt < 1.0 { Duration::ZERO } else { wait_for(self.debt / rate as f64) }
     }
 
-    /// Returns how long there has been no request, as far as it was looked at.
+    /// Returns for how long hosts have sent no request and have waited for no read of the lower volume. A
+    /// request counts from the call of this function that first sees it.
     fn quiet(&mut self, shared: &CacheCore) -> Duration {
         let requests = shared.counters.requests.value();
         let fetching = shared.lower.link.host_fetches.load(Ordering::Relaxed) > 0;

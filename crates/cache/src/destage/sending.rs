@@ -51,8 +51,8 @@ pub(crate) async fn send_all(
             Some((counted, ticket, result)) = under_way.next(), if !under_way.is_empty() => {
                 weight -= counted;
                 note_trip(shared, ticket, &result);
-                // If the lower volume answers at once every time, this loop would keep its thread for the
-                // whole round.
+                // Let other tasks run: if the lower volume answers at once every time, this loop would keep
+                // its thread for the whole round.
                 tokio::task::yield_now().await;
                 match result {
                 Ok(()) => {}

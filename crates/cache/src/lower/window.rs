@@ -113,11 +113,11 @@ struct WindowTrial {
     /// The least trip before the trial. It is still right if the trial shows that the path has not become
     /// longer.
     least_trip: Duration,
-    /// The rate that shows that the path is longer.
+    /// If the trial reaches this rate, the path is longer.
     rate: f64,
 }
 
-/// Why a window drains.
+/// The reason why a window drains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reason {
     /// The rate has fallen. Either the link is slower, or the path is longer.

@@ -62,7 +62,8 @@ mod tests {
     use super::*;
     use crate::format_page::{rows, tables};
 
-    /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
+    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// docs/formats/nvram.md.
     const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", 0, 8),
         ("version", VERSION_AT, 4),

@@ -155,7 +155,8 @@ impl FoundNvram {
         }
     }
 
-    /// Makes the changes, and updates the superblock accordingly. Returns true if the superblock has changed.
+    /// Applies `change` to the NVRAM, and updates the superblock accordingly. Returns true if the superblock
+    /// has changed.
     pub fn take_into_use(
         &mut self,
         superblock: &mut Superblock,

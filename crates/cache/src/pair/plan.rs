@@ -8,7 +8,8 @@ use volume::HalfLabel;
 pub(super) enum PairOpeningPlan {
     /// Both legs. They differ at most by writes that were never acknowledged.
     Both,
-    /// The local leg only. The other leg is filled from it, after the node has granted the claim of this one.
+    /// Only the local leg. The partner's leg is filled from it after the node has granted the claim of the
+    /// local leg.
     Here,
 }
 

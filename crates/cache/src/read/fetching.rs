@@ -107,7 +107,8 @@ impl CacheCore {
                 page[length..].fill(0);
                 slot += 1;
             }
-            // The end of the volume may cut the last slot short. The volume may grow later.
+            // If the end of the volume cuts the last slot short, only its first sectors are valid: the volume
+            // may grow later.
             let last = data.len().div_ceil(SLOT_BYTES) as u64 + fetch.first - 1;
             let short = mask(0, (data.len() % SLOT_BYTES / SECTOR_BYTES) as u32);
             let mut state = self.state.lock();

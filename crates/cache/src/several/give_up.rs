@@ -58,7 +58,7 @@ pub async fn give_up(log: &Stack, member: &MemberRecord, slots: u64) -> Result<(
     change(log, |known| {
         let is_it = known.counts() && known.place == member.place && known.name == member.name;
         if is_it {
-            // Keep `opening`: if the volume becomes a member again, it knows this log by that number.
+            // Keep `opening`: if the volume becomes a member again, it recognises this log by that number.
             known.granted = 0;
             known.given_up = Some(GivenUp { slots, may_return: false });
         }

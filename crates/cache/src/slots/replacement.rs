@@ -59,7 +59,7 @@ pub(crate) struct EvictedPage<T> {
     pub is_passing: bool,
 }
 
-/// A doubly linked list of nodes.
+/// The small or the main queue: a doubly linked list of nodes.
 struct ReplacementQueue {
     newest: u32,
     oldest: u32,

@@ -7,16 +7,16 @@ use bytes::Bytes;
 
 use crate::slots::table::{SlotEntry, SlotTable};
 
-/// One entry of the queue.
+/// One entry of the queue for the log.
 pub(crate) enum Queued {
     /// The newest content of a slot. `since` is the serial of the write that queued it.
     Slot { index: u32, since: u64 },
     /// Content of a slot that was overwritten before its turn. See `CacheState::keep_order`.
     Older { index: u32, since: u64, content: Box<QueuedSlot> },
-    /// A record that voids older ones.
+    /// A record that voids the older log content of `count` slots from `slot` on.
     Drop { slot: u64, count: u32, since: u64 },
-    /// The end of an epoch. If `voids` is set, the open epoch is discarded; no entry of it is behind this one
-    /// in the queue.
+    /// The end of an epoch. If `voids` is set, it discards the open epoch; no entry of that epoch is behind
+    /// it in the queue.
     End { since: u64, voids: bool },
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct EpochEnds {
 /// The entries that wait for the log, and the segment that is being written to it.
 #[derive(Default)]
 pub(crate) struct CommitQueue {
-    /// The oldest entry comes first. They hold at most `CacheLimits::pending_slots` slots.
+    /// The entries, the oldest first. Together they hold at most `CacheLimits::pending_slots` slots.
     pub entries: VecDeque<Queued>,
     /// The number of entries that have left the queue at its front, modulo 2^32. The turn of an entry minus
     /// this number is the index of the entry in `entries`.

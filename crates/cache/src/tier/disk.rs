@@ -98,7 +98,7 @@ impl TierDisk {
                 (None, Checks::Tags(_)) => unreachable!("a disk is sealed or not"),
             }
             if ordinal % 16 == 15 {
-                // Sealing or checking 16 blocks takes some tens of microseconds. Let other tasks run.
+                // Let other tasks run: sealing or checking 16 blocks takes some tens of microseconds.
                 tokio::task::yield_now().await;
             }
         }
@@ -168,5 +168,5 @@ pub(crate) const FIRST_BLOCK: u64 = 32;
 /// Slots in a segment, 512 KiB. A flash disk that is overwritten in units of this size has little data to
 /// move.
 pub(super) const MOST_SEGMENT_SLOTS: u64 = 128;
-/// The slot is in the index, not in the sealed block.
+/// The additional data of every sealed block. It does not name the slot, which only the index knows.
 const ABOUT: SealedBlockId = SealedBlockId { slot: 0, mask: WHOLE, serial: 0 };

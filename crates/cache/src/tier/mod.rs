@@ -94,7 +94,7 @@ impl TierPiece {
 }
 
 impl Tiered {
-    /// Begins to use a disk, without content. Only once for a cache.
+    /// Begins to use an empty disk as the tier. Call this at most once for a cache.
     pub fn begin(&mut self, disk: TierDisk) {
         // With a second disk, blocks in flight to or from the first one could be mistaken for those of the
         // second.
@@ -193,9 +193,9 @@ impl Tiered {
         *done < end
     }
 
-    /// Cuts a run of slots into pieces that are in the tier and pieces that are not. A few tier slots between
-    /// others are read from the lower volume with these: one longer call costs less than a call to the tier
-    /// saves.
+    /// Cuts a run of slots into pieces that are in the tier and pieces that are not. If only a few slots
+    /// between others are in the tier, they are read from the lower volume together with the others: one
+    /// longer call costs less than a call to the tier would save.
     pub fn cut(&self, first: u64, count: u32) -> Vec<TierPiece> {
         let Some(tier) = self.tier().filter(|tier| tier.index.len() > 0) else {
             return vec![TierPiece::missing(first..first + u64::from(count))];

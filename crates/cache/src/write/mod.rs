@@ -32,7 +32,7 @@ use crate::{
 
 /// The result of one step of a write.
 enum WriteStep {
-    /// This many slots are in the queue.
+    /// This step has put `slots` slots into the queue.
     Placed { slots: usize, serial: u64 },
     /// No slot was placed: a page, room in the queue or the NVRAM, or a lock on a slot must become free
     /// first.
@@ -267,7 +267,7 @@ impl CacheCore {
             }
             reservation.begin_step(&mut state, pages.len());
         }
-        // Then copy the data, without the lock.
+        // Copy the data without holding the lock.
         let mut filled = Vec::with_capacity(pages.len());
         for (part, mut page) in parts.zip(pages) {
             let range = part.first as usize * SECTOR_BYTES..;
@@ -501,7 +501,7 @@ fn needs_log(
         return None;
     }
     let place = entry.place.filter(|place| place.kind == LogRecordKind::Data)?;
-    // The write replaces all sectors of the logged content.
+    // The write replaces all sectors of the logged content, so nothing has to be merged.
     if place.mask & !part.mask() == 0 {
         return None;
     }
@@ -539,7 +539,7 @@ fn merge(
     } else {
         new
     };
-    // The page still has content of other slots.
+    // Clear the sectors that are not valid: the page still has content of other slots there.
     clear_sectors(&mut page, !valid);
     (page, valid)
 }

@@ -86,7 +86,7 @@ async fn hosts_see_no_error_when_a_mirror_leg_is_lost_and_replaced() {
     while halves.mirror.standings()[0] != MirrorLegStatus::InSync {
         sleep(Duration::from_millis(10)).await;
     }
-    // The new leg alone must hold everything.
+    // Open the new leg alone: it must hold everything.
     drop(cache);
     let alone = Mirror::open([Some(new), None], [7; 16], true).await.unwrap();
     gateway.log = Arc::new(alone);
@@ -198,7 +198,7 @@ async fn after_a_crash_the_intact_copy_is_kept_on_whichever_leg_it_is() {
                 check(&cache).await;
                 assert_eq!(cache.statistics().recovery.slots, 10, "{case}");
                 assert!(mirror.extensions().divergent().is_empty(), "{case}");
-                // Each leg alone must now be complete.
+                // Open each leg alone: each must be complete now.
                 drop(cache);
                 for half in 0..2 {
                     let mut alone = [None, None];

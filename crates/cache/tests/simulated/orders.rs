@@ -295,8 +295,8 @@ async fn a_read_of_flushed_data_sees_no_write_after_the_flush() {
     }
 }
 
-/// A read as of the last flush makes many calls to the lower volume here. A round that begins during the read
-/// would destage a later epoch, and the read would find parts of it.
+/// The read as of the last flush makes many calls to the lower volume. A round that began during the read would
+/// destage a later epoch, and the read would find parts of it.
 #[tokio::test(start_paused = true)]
 async fn a_round_does_not_begin_during_a_read_of_flushed_data() {
     let mut gateway = Gateway::new(LOG);

@@ -28,7 +28,8 @@ async fn a_log_that_fills_up_does_not_wait_for_an_idle_host() {
     let mut gateway = Gateway::new(4096);
     (gateway.settings.idle_ms, gateway.settings.max_dirty_age_ms) = (60_000, 3_600_000);
     let cache = gateway.start().await;
-    // Destage has begun to wait for the idle period when the log is still nearly empty.
+    // Destage begins to wait for the idle period now, while the log is nearly empty. It must notice
+    // that the log fills up.
     write(&cache, 0, 1, 8).await.unwrap();
     sleep(Duration::from_millis(10)).await;
     fill(&cache).await;

@@ -168,7 +168,8 @@ async fn until_whole(world: &World, within: Duration) -> Result<(), String> {
 }
 
 async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
-    // A handover may be in progress, and a gateway that continues alone asks the node first.
+    // Read until a gateway answers: a handover may be in progress, or a gateway may wait for the node's grant to
+    // continue alone.
     let begun = Instant::now();
     let data = loop {
         let found = match (0..2).find_map(|index| world.served(index)) {
@@ -438,7 +439,7 @@ fn a_leg_restored_from_a_backup_of_this_run_is_filled_again() {
             assert!(world.served(1 - index).is_some(), "{}", world.describe());
             until_whole(&world, Duration::from_secs(60)).await.unwrap();
             expect_slots(&world, 2, 20).await;
-            // The restored leg must be complete again.
+            // Kill the other gateway: the restored leg must be complete, so its gateway must serve all data.
             world.kill(1 - index);
             sleep(DEAD_AFTER * 5).await;
             assert!(world.served(index).is_some(), "{}", world.describe());

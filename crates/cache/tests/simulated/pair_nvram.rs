@@ -88,7 +88,7 @@ fn a_gateway_that_lost_its_nvram_does_not_serve_without_its_partner() {
 /// be filled again.
 async fn one_reboots_quickly(wrong: Wrong) -> Result<(), String> {
     let (world, active, cache) = pair(wrong).await;
-    // Without destage, the log keeps every write.
+    // Pause destage, so that the log keeps every write.
     cache.pause();
     write_slots(&cache, 1).await;
     world.kill(1 - active);
@@ -241,7 +241,7 @@ fn a_gateway_used_alone_serves_again_after_a_power_failure_that_its_nvram_does_n
         world.start(active);
         let found = slots(&world).await.expect("it serves");
         assert_eq!(found, [1; SLOTS as usize], "what was on the disk is there");
-        // The partner does not have these writes, so it must not serve.
+        // Start the partner with a broken link. Its leg lacks the writes of the active gateway, so it must not serve.
         world.set(Wire::Gateways, false);
         world.start(1 - active);
         sleep(DEAD_AFTER * 10).await;

@@ -138,7 +138,7 @@ async fn requests_are_counted_by_where_they_were_answered() {
     read(&cache, 0, 16).await.unwrap();
     // Bring one half of the extent into memory.
     read(&cache, 8, 16).await.unwrap();
-    // The page of slot 0 leaves memory; its content is in the log.
+    // Read other slots until memory evicts the page of slot 0. The log still has its content.
     for slot in 2..1400 {
         read(&cache, slot * 8, 8).await.unwrap();
     }

@@ -216,7 +216,7 @@ async fn an_nvram_that_was_abandoned_is_never_used_again() {
         let mut write = cache.write(Lba(slot * 8), data, Durability::Volatile);
         assert!(futures_util::poll!(&mut write).is_ready(), "it was acknowledged");
     };
-    // The abandoned NVRAM gets high serial numbers.
+    // Write often, so that the NVRAM that is abandoned later gets high serial numbers.
     for _ in 0..50 {
         write(&cache, 0, 1, 8).await.unwrap();
     }

@@ -9,7 +9,7 @@
 //! 4. All this holds if one node is unreachable for long, or for ever. Removing the volume of that node loses no
 //!    data of the others.
 //!
-//! With a separate cache for each volume the second does not hold, as the last test shows.
+//! With a separate cache for each volume, statement 2 does not hold, as the last test shows.
 //! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; this test tries 3 for every 100 of them, the same
 //! ratio as without the variable. `FOREBAY_CRASH_SEED=n` runs one script.
 

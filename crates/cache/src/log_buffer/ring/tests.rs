@@ -118,7 +118,8 @@ fn after_a_torn_cell_write_the_previous_cell_is_used() {
     bytes[CELLS_AT[1 - ring.next_cell]] ^= 1;
     let (found, contents) = reopen(bytes);
     assert_eq!(contents, LogBufferContents::Whole);
-    // The opening writes that record to the disk a second time, which changes nothing.
+    // Record `second` was released, but is found again. The opening writes it to the disk a second
+    // time, which changes nothing.
     assert_eq!(found.held().map(|record| record.number).collect::<Vec<_>>(), [second]);
 }
 

@@ -112,7 +112,7 @@ impl Far {
         self.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Returns the calls since the last time, in order.
+    /// Returns the calls since the previous `take_calls`, in order.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.lock())
     }

@@ -81,15 +81,16 @@ impl Model {
         }
     }
 
-    /// Returns since when the content of a write must not be lost.
+    /// Returns the time from which the content of a write must not be lost: its acknowledgment, or the
+    /// first read of it.
     fn kept_since(&self, sector: usize, id: u64) -> Option<u64> {
         let write = &self.writes[id as usize];
         let acknowledged = write.ended.filter(|_| write.acknowledged);
         acknowledged.into_iter().chain(self.shown.get(&(sector, id)).copied()).min()
     }
 
-    /// Returns true if another write was submitted after this one had ended, and its content had to be
-    /// kept before `as_of`.
+    /// Returns true if a read submitted at `as_of` must not return write `id` any more: a newer write
+    /// was submitted after `id` had ended, and the newer content had to be kept before `as_of`.
     fn superseded(&self, sector: usize, id: u64, as_of: u64) -> bool {
         let Some(ended) = self.writes[id as usize].ended else { return false };
         self.sectors[sector].iter().any(|&other| {
