@@ -269,7 +269,8 @@ impl Superblock {
     }
 }
 
-/// How much of the index is read with one call: few calls, and little memory.
+/// The number of bytes of the index that are read with one call: many enough for few calls, few enough for
+/// little memory.
 const READ_BYTES: u64 = 1 << 20;
 
 const MAGIC: &[u8] = b"FBYLOGIX";
@@ -294,7 +295,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::segment::tests::{INSTANCE, SLOTS, header};
 
-    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", MAGIC_AT, 8),
         ("version", VERSION_AT, 4),

@@ -121,7 +121,8 @@ const ZONE_BYTES: usize = 8;
 pub(crate) mod tests {
     use super::*;
 
-    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("first", FIRST_AT, 8),
         ("start", START_AT, 4),

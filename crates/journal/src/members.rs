@@ -143,7 +143,8 @@ const NAME_AT: usize = 48;
 pub(crate) mod tests {
     use super::*;
 
-    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("place", PLACE_AT, 4),
         ("name length", NAME_LENGTH_AT, 4),

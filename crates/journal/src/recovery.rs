@@ -38,7 +38,7 @@ pub struct AcknowledgedLoss {
 pub struct Scan {
     /// The ring with every whole segment from the tail on.
     pub ring: SegmentRing,
-    /// The highest serial of any write.
+    /// The highest serial of any write that is or was in the log.
     pub serial: u64,
     /// Every write up to this serial is in the log, or was destaged from it, as far as the log knows.
     pub complete: u64,
@@ -51,7 +51,7 @@ pub struct Scan {
     pub end: (u64, u32),
     /// The frames of the index, and the segments that are in no frame.
     pub index: FoundIndex,
-    /// Number of the newest whole segment, if its header says that the NVRAM had noted it.
+    /// Number of the newest whole segment, if its header says that the NVRAM had recorded it.
     pub noted: Option<u64>,
 }
 

@@ -372,7 +372,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", MAGIC_AT, 8),
         ("version", VERSION_AT, 4),

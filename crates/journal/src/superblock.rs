@@ -44,7 +44,7 @@ pub struct Superblock {
     /// Every write up to this serial was in the log or in the lower volume when the superblock was written; 0
     /// if that is not known.
     pub complete: u64,
-    /// The log was closed in order: no segment after `committed` was ever begun.
+    /// The log was stopped cleanly: no segment after `committed` was ever begun.
     pub clean: bool,
     /// The NVRAM may hold acknowledged data that is not in the log.
     pub immediate: bool,
@@ -76,7 +76,7 @@ pub struct Superblock {
     pub members: Vec<MemberRecord>,
 }
 
-/// Why a block is not a superblock.
+/// The reason why a block is not a superblock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum InvalidSuperblock {
     /// The block is all zeros.
@@ -412,7 +412,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", MAGIC_AT, 8),
         ("version", VERSION_AT, 4),
