@@ -20,7 +20,7 @@ use crate::{
     yield_now::{never, yield_now},
 };
 
-/// Selects a disk that honours its guarantees about stable storage, or one that lies.
+/// Selects a disk whose flushes and stable writes survive a crash, or one that ignores them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FlushGuarantee {
     /// Flushed and stable writes survive a crash.
