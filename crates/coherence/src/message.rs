@@ -63,7 +63,7 @@ pub enum CoherenceReply {
         token: CoherenceToken,
         /// The number of the Acquire request that this answers.
         number: u64,
-        /// The number of the grant.
+        /// The number of the grant, which the gateway names when it releases the token.
         grant: Grant,
     },
     /// Another gateway wants the range; repeated until the gateway releases it.
