@@ -175,9 +175,10 @@ impl Cache {
         self.shared.end_tier(Error::Device(reason));
     }
 
-    /// Records that the log's file was removed, cut short or replaced. From now on no write is acknowledged
-    /// because it is in the log, and destage sends everything that can be read to the lower volume without
-    /// waiting for idle periods. Events name the blocks that cannot be read. Hosts get `reason` in the error.
+    /// Records that the log's file was removed, cut short or replaced. From now on a write is not
+    /// acknowledged merely because it is in the log, and destage sends everything that can be read to the
+    /// lower volume without waiting for idle periods. Events name the blocks that cannot be read. Hosts get
+    /// `reason` in the error.
     pub fn lose_log(&self, reason: &str) {
         self.shared.lose_log(reason);
     }

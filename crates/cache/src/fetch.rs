@@ -62,7 +62,6 @@ impl SlotFetch {
         }
     }
 
-    /// Waits until the fetch has ended.
     pub async fn wait(&self) -> FetchResult {
         loop {
             let mut done = std::pin::pin!(self.done.notified());

@@ -36,7 +36,6 @@ pub struct LogInfo {
     /// Blocks in use, including blocks that no segment can use because too few are left at the end of a zone.
     pub used_blocks: u64,
     pub segments: u64,
-    /// Number of the newest segment.
     pub newest_segment: u64,
     /// Slots of 4096 bytes that are not in the lower volume yet.
     pub dirty_slots: u64,

@@ -1,8 +1,9 @@
 //! Handles a log whose file was removed, cut short or replaced while it is in use.
 //!
-//! The open file may still be read and written, but a restart would not find it. From then on, no write is
-//! acknowledged because it is in the log. All other work continues: writes that were acknowledged before and
-//! wait for the log are written to the open file, and destage sends all that can be read to the lower volume.
+//! The open file may still be read and written, but a restart would not find it. From then on, a write is not
+//! acknowledged merely because it is in the log. All other work continues: writes that were acknowledged
+//! before and wait for the log are written to the open file, and destage sends all that can be read to the
+//! lower volume.
 
 use std::{collections::HashMap, task::Waker};
 
@@ -19,8 +20,9 @@ use crate::{
 };
 
 impl CacheCore {
-    /// Marks the log as lost: from now on no write is acknowledged because it is in the log, and destage runs
-    /// without pauses. Hosts get the reason in the error; only the reason of the first call is kept.
+    /// Marks the log as lost: from now on a write is not acknowledged merely because it is in the log, and
+    /// destage runs without pauses. Hosts get the reason in the error; only the reason of the first call is
+    /// kept.
     pub fn lose_log(&self, reason: &str) {
         let wakers: Vec<Waker> = {
             let mut state = self.state.lock();

@@ -52,8 +52,8 @@ pub(crate) struct LowerVolume {
     pub epoch_slots: AtomicU64,
     /// Serializes flushes. The lower volume reports a loss to one flush only.
     pub flush_turn: tokio::sync::Mutex<()>,
-    /// Used if the lower volume has atomic epochs. A destage round holds it exclusively, and bypassing writes
-    /// share it: the flush of one of them would end the epoch in the middle of a round.
+    /// Used if the lower volume has atomic epochs. A destage round holds this lock exclusively, and bypassing
+    /// writes share it: the flush of a bypassing write would end the epoch in the middle of a round.
     pub epoch_turn: Arc<tokio::sync::RwLock<()>>,
     /// The number of calls that wait for `epoch_turn` in order to bypass the log. While it is not 0, no round
     /// begins during the flush of another one.

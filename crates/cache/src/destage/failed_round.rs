@@ -27,7 +27,7 @@ impl From<Error> for RoundFailure {
     }
 }
 
-/// The failures of rounds since the last round that succeeded, and the pause before the next attempt.
+/// The failures of rounds since the last round that succeeded, and the last pause between two attempts.
 #[derive(Default)]
 pub(crate) struct FailedRounds {
     /// The pause before the latest attempt.

@@ -196,9 +196,10 @@ const FIRST: u64 = 384 * 1024;
 const LEAST: u64 = 128 * 1024;
 /// The largest window: 10 Gbit/s over a round trip of 200 ms.
 const MOST: u64 = 256 << 20;
-/// The window in relation to rate × trip in the round that looks for a higher rate.
+/// In the round that probes for a higher rate, the window is this multiple of rate × trip.
 const PROBE: f64 = 1.25;
-/// The window in relation to rate × trip in the round after a probe, so that the queue of the probe drains.
+/// In the round after a probe, the window is this multiple of rate × trip, so that the queue of the probe
+/// drains.
 const YIELD: f64 = 0.9;
 /// The number of rounds from a probe that has found a higher rate to the next probe.
 const PROBED: u32 = 8;

@@ -189,8 +189,8 @@ impl NvramBuffer {
         self.next_cells = [0; 2];
     }
 
-    /// Makes the memory blank. Call this when the log has stopped and no acknowledged data is missing if the
-    /// log is replaced from now on.
+    /// Makes the memory blank, so that it no longer names its log. Call this after the log has stopped, when
+    /// the memory need not reveal any more that its log is missing.
     pub fn retire(&mut self) {
         self.write(0, &[0; HEADER_BYTES]);
     }

@@ -85,7 +85,8 @@ pub(crate) fn check_confirmed(
     compare((complete(superblock, found), newest), confirmed, settings.boot)
 }
 
-/// Refuses a log and NVRAM that are an older copy, as an opening in this boot would. Changes nothing.
+/// Checks log and NVRAM as an opening in this boot would: refuses them if they are an older copy. Changes
+/// nothing.
 ///
 /// # Errors
 /// [`CacheOpenError::Behind`].

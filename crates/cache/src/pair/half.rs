@@ -64,7 +64,6 @@ impl LogLeg {
         *self.user.write().await = LogLegUser::Partner;
     }
 
-    /// Returns the time of the partner's last call.
     pub(super) fn last_call(&self) -> Option<Instant> {
         *self.last_call.lock()
     }

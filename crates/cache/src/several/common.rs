@@ -207,7 +207,7 @@ impl OneOfSeveral {
         Extent { lba: Lba(self.start + extent.lba.0), ..extent }
     }
 
-    /// Converts an error to the addresses of this volume.
+    /// Converts an error of the joined address space to the block addresses of this volume.
     fn up(&self, error: Error) -> Error {
         let up = |extent: Extent| Extent {
             lba: Lba(extent.lba.0.saturating_sub(self.start)),

@@ -47,7 +47,6 @@ impl Commits {
         }
     }
 
-    /// Returns the serial of the next write.
     pub fn next_serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial

@@ -31,12 +31,10 @@ impl TierIndex {
         self.slots.len() as u32
     }
 
-    /// Returns the slot in a cell.
     pub fn slot(&self, cell: u32) -> Option<u64> {
         self.slots[cell as usize].checked_sub(1)
     }
 
-    /// Returns the cell of a slot.
     pub fn find(&self, slot: u64) -> Option<u32> {
         let mut cell = self.heads[self.place(slot)].checked_sub(1)?;
         while self.slots[cell as usize] != slot + 1 {

@@ -28,7 +28,8 @@ fn through_the_log(seed: u64) -> Script {
     script
 }
 
-/// Runs a script and checks the lower volume after each round. Returns a violation.
+/// Runs a script and checks the lower volume after each round. Returns the first violation of the
+/// consistent prefix.
 fn far_prefix_fault(script: &Script) -> Option<String> {
     let world = World::new(script);
     let (seen, bytes) = (Arc::clone(&world), script.geometry.bytes());
