@@ -128,8 +128,8 @@ impl LogIndexFrames {
         self.shape = superblock.clone();
     }
 
-    /// Records that the frame that was taken last is stable. Call this before taking the next frame: the
-    /// number of a frame is the number of stable frames before it.
+    /// Records that the frame that was taken last is stable. Call this before taking the next frame: frames are
+    /// numbered in the order of these calls.
     pub fn wrote(&mut self, last: u64) {
         self.written.push_back(last);
     }

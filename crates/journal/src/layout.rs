@@ -22,7 +22,7 @@ impl Zone {
 /// The zones of the ring, for the segments from `first` on until the next layout begins.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SegmentLayout {
-    /// Number of the first segment that was or will be written by this layout.
+    /// Number of the first segment that was or will be written with this layout.
     pub first: u64,
     /// The block where segment `first` begins. If too few blocks are left behind it in its zone, the segment
     /// begins at the first block of the next zone.
