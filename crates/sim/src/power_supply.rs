@@ -34,7 +34,6 @@ impl Power {
         self.last.store(operations, Ordering::SeqCst);
     }
 
-    /// Makes the power fail now.
     pub fn fail(&self) {
         self.off.store(true, Ordering::SeqCst);
     }

@@ -71,14 +71,12 @@ impl Rng {
         (!items.is_empty()).then(|| &items[self.below(items.len() as u64) as usize])
     }
 
-    /// Shuffles `items` in place.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
         }
     }
 
-    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for part in bytes.chunks_mut(8) {
             part.copy_from_slice(&self.next_u64().to_le_bytes()[..part.len()]);
