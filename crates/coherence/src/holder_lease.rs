@@ -42,7 +42,6 @@ impl HolderLease {
         has_ended
     }
 
-    /// Ends the lease at once.
     pub(crate) fn end(&mut self, now: Millis) {
         (self.until, self.was_valid) = (now, false);
     }
