@@ -69,7 +69,7 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     report.end()
 }
 
-/// Number of the problems so far; prints each check.
+/// Prints the result of each check, and counts the problems in `wrong`.
 #[derive(Default)]
 struct SettingsCheckReport {
     wrong: usize,
@@ -110,7 +110,8 @@ fn portals(
     running: Option<&ServingStatus>,
     report: &mut SettingsCheckReport,
 ) -> Result<(), Failure> {
-    // Keep the sockets until the end, because two of the addresses may exclude each other.
+    // Keep each socket open until all addresses are bound: two addresses of these settings may conflict with each
+    // other.
     let mut held = Vec::new();
     for group in settings.groups() {
         for (address, _) in &group.portals {
@@ -395,12 +396,13 @@ async fn look_at_claim(
     cache: &config::CacheLayerSettings,
 ) -> Option<Failure> {
     let far: FarVolumeAddress = remote.url.parse().ok()?;
-    // A shared volume, or the unit of a pair, may be claimed by another log without a refusal of this one.
+    // Other logs may also have claims on a shared volume or on the unit of a pair. A start does not refuse this log
+    // because of such a claim.
     if is_own(settings, target, &far) || cache.share || cache.pair.is_some() {
         return None;
     }
     let here = match stack::log_exists(cache) {
-        // A log in use ends this check: the process that serves it has presented the claim.
+        // If another process uses the log, this check ends: that process has presented the claim to the node.
         true => stack::instance(cache, &stack::look_at_log(cache, open).await.ok()??).await.ok()?,
         false => None,
     };

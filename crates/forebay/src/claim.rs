@@ -4,7 +4,6 @@ use control::{ClaimStatus, ControlRequest, ControlResponse, Failure};
 
 use crate::{cli::ClaimAct, control_socket, output::print_line};
 
-/// Performs the command of the command line.
 pub fn run(act: ClaimAct) -> Result<(), Failure> {
     match act {
         ClaimAct::Show(args) => {

@@ -11,20 +11,18 @@ use transport::TlsClient;
 
 use crate::cli::Credentials;
 
-/// Returns the CHAP credentials of the command line, if there are any.
 pub fn chap(args: &Credentials) -> Result<Option<InitiatorChap>, Failure> {
     let Some(user) = user(args)? else { return Ok(None) };
     Ok(Some(login_rules::prove(&user, mutual(args)?.as_ref(), &config::ChapHashSetting::ALL)))
 }
 
-/// Returns the TLS configuration of the command line, if there is one.
 pub fn tls(args: &Credentials) -> Result<Option<TlsClient>, Failure> {
     let Some(ca) = &args.ca else { return Ok(None) };
     let own = args.certificate.as_deref().zip(args.key.as_deref());
     Ok(Some(certificates::client(own, ca, args.server_name.as_deref())?))
 }
 
-/// Returns a remote layer with both kinds of credentials.
+/// Returns the settings of a remote layer for `url`, with the CHAP and TLS credentials of the command line.
 pub fn remote(url: &str, args: &Credentials) -> Result<RemoteLayerSettings, Failure> {
     let tls = args.ca.clone().map(|ca| {
         RemoteTls::of(ca, args.server_name.clone(), args.certificate.clone(), args.key.clone())

@@ -18,7 +18,6 @@ use crate::{
     status::pair_in_words,
 };
 
-/// Performs the command of the command line.
 pub async fn run(act: GatewayAct) -> Result<(), Failure> {
     match act {
         GatewayAct::Flush(SendDown { of, timeout }) => {
@@ -134,7 +133,7 @@ impl DrainProgressBar {
         Ok(())
     }
 
-    /// Shows another activity in place of the state of the cache.
+    /// Shows `what` as the present activity, in place of the state of the cache.
     pub fn say(&mut self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.tick();
@@ -152,8 +151,8 @@ impl DrainProgressBar {
 /// Interval of the progress lines if stderr is not a terminal.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
-/// Returns the number of bytes that destage has not sent. The bytes that the current round has sent count as dirty
-/// until its end.
+/// Returns the number of bytes that destage has not sent. Bytes that the current destage round has sent count as dirty
+/// until the round ends.
 fn unsent(standing: &CacheControlStatus) -> u64 {
     standing.dirty_bytes.saturating_sub(standing.sent_bytes)
 }

@@ -59,7 +59,7 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     }
 }
 
-/// Admits the volume again.
+/// Adds a removed volume to the log of its common cache again.
 pub async fn take_in(args: OfLog) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args;
     let settings = Settings::load_without_secrets(config)?;

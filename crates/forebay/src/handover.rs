@@ -94,7 +94,7 @@ async fn stop(opened: &[OpenedStack]) -> Result<(), Failure> {
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
-/// Refuses a log whose former gateway is not fenced.
+/// Fails unless the claim at the node is valid, because only the claim fences the former gateway of the log.
 fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     match holding {
         Holding::Held | Holding::Reserved => Ok(()),
@@ -160,8 +160,8 @@ fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
         .remedy("bring the log of the other host there first, or correct `log`"))
 }
 
-/// Returns the tables of these units, each below the table of its target, with the serial numbers by which hosts
-/// recognize them.
+/// Returns the `[[target]]` tables of the settings with only these units, and with the serial number by which hosts
+/// recognize each unit.
 fn kept_targets(
     targets: &toml::Value,
     units: &[(&IscsiTargetSettings, &Unit)],
@@ -196,8 +196,9 @@ fn kept_targets(
     kept
 }
 
-/// Returns the target with this unit as settings text, with the serial number by which hosts recognize the unit; for a
-/// common cache, with all of its units and the common cache.
+/// Returns the settings that the other host needs: the target with this unit, as TOML text. For a common cache, these
+/// are all of its units and the common cache itself. The text contains the serial numbers by which hosts recognize the
+/// units.
 fn fragment(
     config: &Path,
     served: &Settings,

@@ -25,7 +25,6 @@ struct ListedTarget {
     units: Result<Vec<initiator::ListedUnit>, initiator::Error>,
 }
 
-/// Lists the targets or units and prints them.
 pub async fn run(args: &Ls) -> Result<(), Failure> {
     let far: FarVolumeAddress = args.url.parse().map_err(|error: String| {
         Failure::settings(error)

@@ -63,7 +63,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let done = match cli.command {
         ForebayCommand::Serve(args) => serve::run(&args.config, args.ready_fd, events),
         ForebayCommand::Check(args) => in_runtime(check::run(&args.config)),
-        // Its exit code may report a problem of the asked process without an error of this one.
+        // Return at once: the exit code of `forebay status` may report a problem of the queried process although this
+        // command has not failed.
         ForebayCommand::Status(args) => return status::run(&args),
         ForebayCommand::Secret(args) => secret::make(&args),
         ForebayCommand::Key(args) => stack::key_file::make(

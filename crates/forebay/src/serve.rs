@@ -28,7 +28,7 @@ pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<
     open_file_limit::raise(server_settings(&settings.iscsi).open_connections());
     let runtime = runtime(settings.threads, !settings.iscsi.busy_poll.0.is_zero())?;
     let result = runtime.block_on(serve(&config, settings, ready_fd, events));
-    // Tasks that still run can be dropped without harm, as in a kill.
+    // Drop tasks that still run after 100 ms. This loses no more than killing the process does.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
@@ -79,7 +79,7 @@ async fn serve(
         }
     };
     if let Err(failure) = started {
-        // Report the first failure only.
+        // Return the failure of the start; a failure of the stop is only logged.
         if let Err(second) = node.stop(signals.end()).await {
             tracing::error!(%second, "stopping after a failed start");
         }
@@ -153,7 +153,6 @@ async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
     }
 }
 
-/// Makes a response of a result.
 fn respond<T>(
     result: Result<T, Failure>,
     response: impl FnOnce(T) -> ControlResponse,
@@ -177,7 +176,7 @@ fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failu
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let line = format!("ready {}\n", addresses.join(" "));
     let Some(number) = ready_fd else {
-        // If the reader has ended, serve nevertheless.
+        // A closed stdout must not prevent the process from serving.
         if let Err(error) = std::io::stdout().write_all(line.as_bytes()) {
             tracing::debug!(%error, "cannot report that the process is ready");
         }
@@ -263,5 +262,5 @@ pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     settings
 }
 
-/// Used in place of "never": 100 years.
+/// Time limit for settings in which zero means "never": 100 years.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);

@@ -18,16 +18,15 @@ use crate::{
 
 /// Lowest rate of a move in bytes per second. At a lower rate, the other node would assume that the connection is lost.
 const LEAST_RATE: u64 = 64 << 10;
-/// Default of the longest time that hosts wait for the last pass.
+/// Default of `--pause`, the longest time that hosts wait for the last pass of the copy.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Range of that time. Every disk would exceed a shorter one. Linux gives a command 30 s, and the steps after the last
-/// pass need a part of these.
+/// Smallest and largest value of `--pause`. A shorter pause would not suffice for any disk. Linux cancels a command
+/// after 30 s, and the steps after the last pass need a part of that time.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(20);
 /// Interval of the requests for the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Performs the command of the command line.
 pub fn run(act: VolumeAct) -> Result<(), Failure> {
     match act {
         VolumeAct::Move { volume, to, rate, pause, told } => {

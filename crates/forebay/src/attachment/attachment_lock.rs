@@ -25,7 +25,7 @@ pub struct AttachmentLock {
 }
 
 impl AttachmentLock {
-    /// Takes the right for the volume's name, before the volume is opened.
+    /// Takes the exclusive right to attach the volume that `source` names. Call this before the volume is opened.
     pub fn take(source: &AttachmentSource) -> Result<Self, Failure> {
         let socket = Path::new(FOLDER).join(format!("{}.sock", key(&source.name)));
         let control = ControlSocket::open(&socket).map_err(|failure| match ask(&socket) {
@@ -35,8 +35,9 @@ impl AttachmentLock {
         Ok(Self { control, socket, locks: Vec::new() })
     }
 
-    /// Takes the right for the opened volume, by its `identity` if it has one, and clears the devices that a former
-    /// process has left. Returns the name of the FUSE file, which contains the key of the volume.
+    /// Takes the exclusive right to attach the volume that is open now, by its `identity`, or by its name if it has
+    /// none. Also clears the devices that a killed process has left of this volume. Returns the name of the FUSE file,
+    /// which contains a key that is derived from the identity.
     pub async fn take_volume(
         &mut self,
         source: &AttachmentSource,
@@ -70,7 +71,6 @@ impl AttachmentLock {
         Ok(name)
     }
 
-    /// Returns the path of the volume's control socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -109,7 +109,7 @@ fn sockets() -> Result<impl Iterator<Item = PathBuf>, Failure> {
     Ok(files.filter(|file| file.extension().is_some_and(|kind| kind == "sock")))
 }
 
-/// Returns true if the socket belongs to the process with this number.
+/// Returns true if the control socket belongs to the process with this number.
 fn has(socket: &Path, process: &str) -> bool {
     fs::read_to_string(socket.with_extension("sock.lock"))
         .is_ok_and(|owner| owner.trim() == process)
@@ -178,7 +178,7 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Describes a device for people.
+/// Formats the users of a device for messages.
 pub fn list(users: &[attach::DeviceUser]) -> String {
     users.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

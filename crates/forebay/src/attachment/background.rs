@@ -32,7 +32,8 @@ pub fn start() -> Result<(), Failure> {
         BufReader::new(stdout).read_line(&mut line).map_err(cannot)?;
     }
     if line.is_empty() {
-        // The background process has printed the reason on the terminal.
+        // The background process has failed, and has printed the reason on the terminal itself: return only its exit
+        // code.
         let status = child.wait().map_err(cannot)?;
         std::process::exit(status.code().unwrap_or(1));
     }
@@ -42,7 +43,7 @@ pub fn start() -> Result<(), Failure> {
 /// Redirects stdout and stderr to /dev/null. This frees the terminal, and a program that reads our output gets end of
 /// file.
 pub fn leave() -> Result<(), Failure> {
-    // Write events that are queued to the terminal first.
+    // Events that are still queued belong to the terminal: write them before stderr is redirected.
     events::flush();
     let nowhere =
         OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Failure::new)?;

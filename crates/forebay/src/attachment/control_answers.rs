@@ -59,7 +59,7 @@ pub struct AttachmentResponder {
 }
 
 impl AttachmentResponder {
-    /// Makes the responder for a volume that is not open yet. It sends requests to detach to `ask`.
+    /// Makes the responder for a volume that is not open yet. The responder sends detach requests to `ask`.
     pub fn new(source: &AttachmentSource, ask: mpsc::Sender<DetachRequest>) -> Self {
         Self {
             since: Instant::now(),
@@ -123,7 +123,8 @@ impl AttachmentResponder {
 
     async fn take_away(&self, manner: Manner) -> Result<ControlResponse, Failure> {
         let gone = || Failure::new("the process has ended before it was done");
-        // Refuse while there is no device: otherwise it would be created after the answer that it is detached.
+        // Refuse to detach while there is no device yet: otherwise the process would create the device after it has
+        // answered that the device is detached.
         self.device()?;
         let (answer, answered) = oneshot::channel();
         self.ask.send(DetachRequest { manner, answer }).await.map_err(|_| gone())?;

@@ -93,7 +93,7 @@ fn ask(
     let (answer, answered) = mpsc::channel();
     let socket = socket.to_owned();
     std::thread::spawn(move || {
-        // The receiver has ended if the command timed out.
+        // Sending fails if the command has timed out and waits for no response any more.
         let _ = answer.send(control_socket::ask(&socket, request));
     });
     loop {

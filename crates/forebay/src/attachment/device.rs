@@ -25,7 +25,7 @@ pub struct AttachedDevice {
     served: ServedFile,
     volume: Stack,
     opened: Arc<OpenedStack>,
-    /// Name of the volume in commands.
+    /// Name of the attached unit in commands, as users write it.
     unit: UnitName,
     attached: AttachedVolumeStatus,
     /// True once the kernel has cleared the device.
@@ -166,8 +166,8 @@ impl AttachedDevice {
         }
     }
 
-    /// Detaches the device by force after another failure. The caller returns that first failure, so one of this call
-    /// is only logged.
+    /// Detaches the device by force after the attachment has failed. The caller returns that failure, so a failure of
+    /// the detach is only logged.
     pub async fn give_up(&mut self) {
         if let Err(failure) = self.detach(Manner::Force).await {
             tracing::warn!("{}", failure.message);
@@ -206,7 +206,8 @@ impl AttachedDevice {
         }
         let device = self.device;
         if manner == Manner::Drained {
-            // With a mount, the unmount has written nearly everything already; without one, this may be all the data.
+            // Write back what the kernel still holds for the device, so that the drain includes it. If the device was
+            // not mounted, this may be all of the data.
             if let Err(error) = apart(move || Ok(device.flush())).await? {
                 return Err(self.not_stable(&error).await);
             }
@@ -355,7 +356,7 @@ impl AttachedDevice {
                 let users = apart(move || Ok(attach::busy_with(&place))).await?;
                 Err(self.in_use(&users))
             }
-            // Another process has cleared the device first.
+            // The kernel has no file behind this device any more: another process has cleared the device.
             Some(libc::EINVAL) => Ok(()),
             _ => Err(refusal(&error)),
         }
@@ -401,7 +402,7 @@ impl AttachedDevice {
     }
 }
 
-/// Returns the remedy after which a volume that failed a flush with this error accepts one again.
+/// Returns the remedy for the cause of a failed flush. After it, the volume accepts a flush again.
 fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     match cause? {
         volume::Error::NoSpace => Some("free space on the far volume"),
@@ -432,7 +433,8 @@ fn leave(users: &[DeviceUser]) -> String {
     format!("{first}, and detach again; --force detaches it nevertheless")
 }
 
-/// Returns the command that unmounts a file system in another mount namespace; `None` if the user is no such mount.
+/// Returns the command that unmounts a file system in another mount namespace; `None` if this user of the device is not
+/// such a mount.
 fn unmount_elsewhere(user: &DeviceUser) -> Option<String> {
     let DeviceUser::MountElsewhere { place, id, .. } = user else { return None };
     let place = shell_word(&place.display().to_string());
@@ -455,7 +457,7 @@ fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
         DeviceUser::Mount(place) => Some(place),
         _ => None,
     });
-    // Sync all of them, even after one has failed.
+    // Continue after a file system that cannot be synced, so that the others are written back.
     let mut synced = Ok(());
     for place in mounts {
         synced = synced.and(attach::sync(&place));

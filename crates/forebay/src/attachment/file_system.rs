@@ -98,7 +98,6 @@ fn ends(geometry: Geometry) -> (Extent, Extent) {
     (extent(0), extent(geometry.blocks - blocks))
 }
 
-/// Makes a file system.
 pub async fn make(kind: &str, device: &Path) -> Result<(), Failure> {
     tracing::info!(kind, device = %device.display(), "making a file system");
     let mut program = program(&format!("mkfs.{kind}"));

@@ -67,7 +67,7 @@ fn find_program(name: &str, package: &str) -> Result<(), Failure> {
 /// Folders of mkfs and mount, which a user's search path may lack.
 pub const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// Returns the failure of a step with its remedy.
+/// Converts a failed step of an attachment to a failure that names the remedy.
 pub fn refusal(error: &attach::Error) -> Failure {
     let kind = error.error.kind();
     let is_denied = kind == ErrorKind::PermissionDenied;

@@ -28,7 +28,8 @@ pub struct AttachmentSource {
     naming: Option<Arc<Naming>>,
     /// True if other hosts write to the volume, too (`--shared`).
     is_shared: bool,
-    /// Records of storage. The stack of a URL has no file and needs none.
+    /// Records which storage was used at which path. The stack of a URL uses no local storage, so its records are
+    /// empty.
     records: Records,
 }
 
@@ -85,7 +86,7 @@ impl AttachmentSource {
         })
     }
 
-    /// Returns the URL of the command line with all of its parts.
+    /// Returns the URL of the command line, with LUN 0 if the user has named no LUN.
     fn address(args: &Attach) -> Result<String, Failure> {
         let remedy = "write iscsi://HOST[:PORT][,HOST[:PORT]]/TARGET-NAME/LUN, or name settings with --config";
         let wrong = |error: &dyn std::fmt::Display| Failure::settings(error).remedy(remedy);
@@ -131,7 +132,8 @@ impl AttachmentSource {
 
     /// Opens the stack of the volume.
     pub async fn open(&self) -> Result<OpenedStack, Failure> {
-        // The kernel is the only writer of the device, and it sends flushes.
+        // Without `--shared`, this host's kernel is the only writer of the volume, and it sends flushes. Layers may
+        // rely on that.
         let given =
             if self.is_shared { stack::StackInput::Nothing } else { stack::StackInput::OneWriter };
         let context = StackContext {
@@ -179,7 +181,7 @@ impl AttachmentSource {
         }
     }
 
-    /// Returns the part of the name that becomes part of the FUSE file's name.
+    /// Returns the part of the volume's name that is shown in the name of the FUSE file.
     pub fn about(&self) -> &str {
         let target = self.name.strip_prefix("iscsi://").unwrap_or(&self.name);
         target.split(" of ").next().unwrap_or_default()

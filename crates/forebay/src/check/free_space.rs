@@ -8,7 +8,8 @@ use volume::FileVolumeOptions;
 
 use super::SettingsCheckReport;
 
-/// Adds up, for each file system, the files that would be created and filled: each of them alone may fit.
+/// Checks, for each file system, that there is space for all files together that a start would create and fill. Each
+/// file alone may fit although all of them do not.
 pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Result<(), Failure> {
     let units = settings.target.iter().flat_map(|target| &target.unit);
     let mut wanted = Vec::new();

@@ -6,7 +6,7 @@ use config::quantity::{REMEDY, Size, TimeSpan};
 use control::LinkDirectionSettings;
 use wan::{BurstLossModel, DirectionSettings, PacketLossModel};
 
-/// One setting, such as `delay=4ms`.
+/// A setting of a link, such as `delay=4ms`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LabLinkSetting {
     key: String,

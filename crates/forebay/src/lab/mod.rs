@@ -15,7 +15,6 @@ pub use arguments::Lab;
 use arguments::{Act, LabSubcommand};
 use control::Failure;
 
-/// Performs the command of the command line.
 pub fn run(lab: &Lab) -> Result<(), Failure> {
     let link = match &lab.part {
         LabSubcommand::Wan(link) => link,

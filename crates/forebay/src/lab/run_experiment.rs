@@ -25,7 +25,7 @@ use crate::output::{print, print_line, tell};
 
 /// Measures the points that have no result yet, and writes the report.
 pub fn run(args: &Measure) -> Result<(), Failure> {
-    // No measurement has begun, so a failure is one of the request.
+    // `begin` measures nothing, so each failure is one of the request: use the exit code of wrong settings.
     let PreparedLabRun { experiment, scale, all, plan, mut results, mut stage, stop, beside, out } =
         begin(args).map_err(|failure| Failure { code: WRONG_SETTINGS, ..failure })?;
     let ended = if plan.run.is_empty() {
@@ -57,7 +57,7 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let scale = if args.quick { ExperimentScale::Quick } else { ExperimentScale::Full };
     let all = experiment.points(scale);
     let chosen = chosen(args, &all)?;
-    // The name is also part of folder names.
+    // Check the name even if no link is needed, because it becomes part of folder names.
     wan::check_name(&args.name).map_err(super::link_failure::failed)?;
     let beside = args.beside.as_deref().map(beside).transpose()?;
     let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
@@ -69,8 +69,8 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     })?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(Arc::clone(&stop), what_stays(args, &out))?;
-    // Lock the results first: a second run with the same name then reports that they are in use, instead of leaving out
-    // points for other reasons.
+    // Lock the results first. Otherwise a second run with the same name would leave out points for other reasons,
+    // instead of reporting that the results are in use.
     let stage = stage(args, &out, &stop)?;
     let wanted: Vec<ExperimentPoint> =
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
@@ -78,7 +78,8 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let others = wanted.iter().filter(|point| results.is_of_others(point)).count();
     let plan = || {
         let folders = [&*out, &*in_memory(&args.name)];
-        // This run owns the name now, and the installation may have provided what a link needs.
+        // Check the link only now: `stage` has made this run the owner of the name. After --install the plan is made
+        // again, because the new packages may have provided what a link needs.
         let (name, link) = (&*args.name, link(&args.name));
         let means = Means::of_this_machine(&wanted, name, link, folders).map_err(failed)?;
         Ok::<MeasurementPlan, Failure>(means.plan(wanted.clone()))
@@ -108,7 +109,7 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     Ok(PreparedLabRun { experiment, scale, all, plan: planned, results, stage, stop, beside, out })
 }
 
-/// Returns the requested points.
+/// Returns the points that `--only` selects; all points without that option.
 fn chosen(args: &Measure, all: &[ExperimentPoint]) -> Result<Vec<ExperimentPoint>, Failure> {
     let parts = || format!("its parts are {}", sections(all).join(", "));
     for word in &args.only {
@@ -128,7 +129,7 @@ fn link(name: &str) -> Result<(), Lack> {
     let name = name.to_owned();
     let options = wan::LinkOptions { name, settings: Default::default(), seed: 1, capture: None };
     wan::check(&options).map_err(|error| match error {
-        // Other obstacles are reported elsewhere.
+        // The general remedy for this error suggests quickstart, which cannot measure the points of a paper.
         wan::Error::Privilege => {
             Lack { why: error.to_string(), remedy: Some("be root".to_owned()) }
         }
@@ -180,11 +181,11 @@ fn describe(
     text
 }
 
-/// Returns a remedy for everything that is missing, if anything is.
+/// Returns a remedy that names everything that is missing; `None` if nothing is.
 fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     let packages = install::names(&plan.missing).join(" ");
     let install = (!packages.is_empty()).then(|| {
-        // With --install, the installation has been tried already.
+        // With --install, the installation has been tried already, so do not suggest it.
         let or = if args.install { "" } else { ", or --install" };
         format!("apt-get install {packages}{or}")
     });
@@ -281,7 +282,6 @@ fn what_stays(args: &Measure, out: &Path) -> String {
     )
 }
 
-/// Shows the progress of a run.
 struct LabProgressBar {
     bar: ProgressBar,
 }
@@ -376,7 +376,8 @@ fn beside(file: &Path) -> Result<Section, Failure> {
     lab::beside(&text).map_err(failed)
 }
 
-/// Returns the origin of all results and the time of the report.
+/// Returns the facts for the head of the report: its scale, the programs and machines that measured the results, and
+/// the time.
 fn facts(scale: ExperimentScale, results: &Results) -> Vec<(String, String)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = jiff::Timestamp::from_second(now.as_secs() as i64).map(|it| it.to_string());
@@ -387,7 +388,6 @@ fn facts(scale: ExperimentScale, results: &Results) -> Vec<(String, String)> {
     facts
 }
 
-/// Returns the default folder of the results.
 fn default_folder(experiment: Experiment, scale: ExperimentScale) -> PathBuf {
     let quick = if scale == ExperimentScale::Quick { "-quick" } else { "" };
     PathBuf::from(format!("forebay-lab-{}{quick}", experiment.name()))

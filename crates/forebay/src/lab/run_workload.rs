@@ -39,7 +39,8 @@ pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     let our_thread = std::thread::current().id();
     let progress = |share: f64| {
         bar.set_position((share * PARTS as f64) as u64);
-        // Only this thread checks for signals. The other threads end when their programs are ended.
+        // Only this thread checks for signals. Other threads of the workload end when the programs that they wait for
+        // are killed.
         if std::thread::current().id() == our_thread {
             stop.look();
         }
@@ -81,7 +82,7 @@ fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
 /// A scratch folder, removed when this is dropped.
 struct Scratch(std::path::PathBuf);
 
-/// Maximum number of leftover folders per process number: killed workloads leave theirs.
+/// Maximum number of folders that killed workloads with the same process number may have left.
 const MOST_LEFT: u32 = 1000;
 
 impl Scratch {

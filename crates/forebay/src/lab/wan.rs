@@ -56,7 +56,7 @@ struct RunningWanLink {
     seed: u64,
 }
 
-/// A link, by the program that carries its packets.
+/// A running link; the variant is the program that carries its packets.
 enum Carried {
     /// Our emulator, in this process.
     Emulated(Link),
@@ -187,7 +187,6 @@ impl RunningWanLink {
     }
 }
 
-/// Changes the settings of a running link.
 pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
     let [near_to_far, far_to_near] = args.ways.words().map(|words| {
         let words = words.iter().map(LabLinkSetting::to_string);
@@ -201,7 +200,6 @@ pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
     print(link_for_people(&linked))
 }
 
-/// Shows settings and counters of a link.
 pub fn status(args: &LabWanStatusArgs) -> Result<(), Failure> {
     print_linked(&ask(&args.named, ControlRequest::Status)?, args.json)
 }

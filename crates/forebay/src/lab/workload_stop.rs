@@ -38,7 +38,8 @@ impl WorkloadStopSignal {
     pub fn at_signals(stays: String) -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let set = Arc::clone(&stop);
-        // A shell that became this program by exec leaves its children to it: they are not ours to end.
+        // These children were started by a shell that then replaced itself by this program (exec). Do not end them:
+        // they are not programs of the workload.
         let others = children();
         let first = move || {
             set.store(true, Ordering::Relaxed);

@@ -36,7 +36,7 @@ impl QuickstartFolder {
     }
 
     /// Returns the settings of a node with one file of `bytes`. The file is always a consistent prefix of the writes of
-    /// the gateway's hosts. The node's cache is small, so that the reads at the end come from the file.
+    /// the gateway's hosts. The node's cache is small, so that the final verification reads the file and not the cache.
     pub fn node_settings(&self, name: &str, bytes: u64) -> String {
         let image = quoted(&self.0.join("node.img"));
         let (log, state) = (quoted(&self.0.join("node.log")), quoted(&self.0.join("node.state")));
@@ -57,7 +57,7 @@ stack = [
         )
     }
 
-    /// Returns the settings of a gateway over that node.
+    /// Returns the settings of a gateway whose far volume is at the address `node`.
     pub fn gateway_settings(&self, name: &str, node: SocketAddr, node_name: &str) -> String {
         let log = quoted(&self.0.join("gateway.log"));
         let nvram = quoted(&self.0.join("gateway.nvram"));

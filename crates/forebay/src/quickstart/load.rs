@@ -53,7 +53,6 @@ impl QuickstartLoadKind {
     pub const ALL: [Self; 4] =
         [Self::StreamRead, Self::RandomReads, Self::DurableWrites, Self::StreamWrite];
 
-    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::RandomReads => "4 KiB random reads",
@@ -69,7 +68,7 @@ impl QuickstartLoadKind {
     }
 }
 
-/// The result of one part.
+/// The result of one part of the load.
 #[derive(Debug)]
 pub struct QuickstartLoadResult {
     /// Number of completed operations.

@@ -70,7 +70,7 @@ pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     Err(Failure::new(format!("{how}; nothing is left running")))
 }
 
-/// Runs all parts. Sets `kept` when they are done and the processes are only kept running.
+/// Runs all parts of the demonstration. Sets `kept` when they are done and the processes only continue to run.
 async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     let bar = QuickstartProgressBar::new();
     let stage = QuickstartSetup::set(&bar).await?;
@@ -380,7 +380,7 @@ async fn keep(stage: &QuickstartSetup, gateway: &QuickstartProcess) -> Result<()
         node = stage.node.address,
         control = stage.control("gateway").display(),
     ))?;
-    // Ctrl-C ends the whole of quickstart elsewhere.
+    // Wait forever: `run` handles Ctrl-C, and drops this future.
     std::future::pending().await
 }
 

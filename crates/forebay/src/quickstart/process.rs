@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 pub struct QuickstartProcess {
     name: &'static str,
     running: RunningProgram,
-    /// The file of its events.
+    /// File to which the process writes its events.
     events: PathBuf,
     /// First address on which it listens.
     pub address: SocketAddr,
@@ -30,7 +30,7 @@ pub struct QuickstartProcess {
 /// Time limit until the process listens. Opening a log of some hundred megabytes on a slow disk takes seconds.
 const READY_WITHIN: Duration = Duration::from_secs(40);
 
-/// A killed process ends at once, unless its disk does not answer.
+/// Time limit for the end of a killed process. It ends at once, unless its disk does not answer.
 const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 impl QuickstartProcess {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::load::{QuickstartLoadKind, QuickstartLoadResult};
 use crate::{relay_link::RelayTraffic, table::table};
 
-/// All results of a run.
+/// All results of a run of quickstart.
 #[derive(Clone, Debug, Serialize)]
 pub struct QuickstartReport {
     pub version: &'static str,
@@ -57,7 +57,7 @@ pub struct PartOutcome {
     pub max_us: u64,
     /// Pairs of percentile and latency in microseconds.
     pub percentiles_us: Vec<(f64, u64)>,
-    /// Bytes that crossed the link meanwhile, including destage and read-ahead.
+    /// Bytes that crossed the link while this part ran, including destage and read-ahead.
     pub link: RelayTraffic,
     /// Share of the reads that the gateway answered from its memory or log; `None` without the gateway.
     pub hit_ratio: Option<f64>,
@@ -70,19 +70,20 @@ pub struct PartOutcome {
 pub struct Crash {
     /// Number of writes that the gateway had acknowledged before it was killed.
     pub writes_acknowledged: u64,
-    /// Dirty bytes in its log, as reported at most 50 ms before the kill.
+    /// Dirty bytes in the gateway's log, as reported at most 50 ms before the kill.
     pub dirty_bytes_at_kill: u64,
     /// Time in milliseconds from the start of the new process until it listened.
     pub recovered_ms: u64,
     /// Number of blocks of 4 KiB with an acknowledged version. All were read again through the gateway.
     pub blocks_verified: u64,
-    /// Number of these blocks that had neither their last acknowledged nor a later submitted version.
+    /// Number of blocks that had neither the last acknowledged nor a later submitted version when they were read
+    /// through the restarted gateway.
     pub blocks_lost: u64,
     /// True if the log was destaged completely within the time limit.
     pub destaged: bool,
-    /// Number of blocks that were then read directly at the node.
+    /// Number of blocks that were read directly at the node after the destage.
     pub blocks_verified_at_node: u64,
-    /// Number of these blocks that were wrong.
+    /// Number of blocks with wrong content when they were read directly at the node.
     pub blocks_lost_at_node: u64,
 }
 
@@ -128,8 +129,8 @@ impl QuickstartReport {
         wrong + self.crash.blocks_lost + self.crash.blocks_lost_at_node == 0
     }
 
-    /// Returns how many times as many operations a part had per second as the same part directly on the node. `None` for
-    /// the node itself, and if the node had none.
+    /// Returns the operations per second of this part in relation to those of the same part directly on the node.
+    /// Returns `None` for a part that ran on the node itself, and if the node completed no operation.
     pub fn gain(&self, part: &PartOutcome) -> Option<f64> {
         let is_same = |other: &&PartOutcome| other.part == part.part && other.way == "node";
         let node = self.parts.iter().find(is_same)?.operations_per_second;
