@@ -122,7 +122,7 @@ fn an_attach_that_lacks_a_requirement_names_it_before_it_changes_anything() {
     );
     let said = attached_within(&place, own, &no_loop, NOWHERE);
     assert!(said.contains("/dev/loop-control") && said.contains("modprobe loop"), "{said}");
-    // Root in a container without the privileges to mount and to set up loop devices.
+    // Run as root of a container that may neither mount nor set up loop devices.
     let settings = "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.2026-11.test:a'\n\
                     [[target.unit]]\nstack = [ { memory = { size = '8MiB' } } ]\n";
     let node = place.serve("node", settings);

@@ -150,7 +150,7 @@ async fn a_mirror_leg_of_a_log_is_replaced_and_can_serve_alone_afterwards() {
     near.kill();
     drop(near);
 
-    // Only the renewed leg is left. It does not know that it has all data.
+    // Only the renewed leg is left. It has no record that it holds all data, so it is served only with `log_degraded`.
     std::fs::remove_file(place.path("second.log")).expect("removed");
     let alone = |degraded: &str| {
         gateway(place.folder.path(), far.address, &format!("{mirrored}{degraded}"))
@@ -243,7 +243,7 @@ exec "$@"
     }
     let refused = tell(&near, &["log-resize", GATEWAY, "64MiB"]).expect_err("there is no room");
     assert!(refused.contains("the log cannot grow"), "{refused}");
-    // After the pause there is space for writes.
+    // Drain the log, so that it has space for all writes during the pause.
     tell(&near, &["drain", GATEWAY]).expect("everything goes down");
     let size = json(tell(&near, &["pause", GATEWAY, "--json"]))["log_bytes"].clone();
     assert_eq!(size, 32 << 20);
@@ -289,7 +289,7 @@ exec "$@" 2>"$told"
     assert_eq!(refused, 5);
     let told = || std::fs::read_to_string(place.path("told")).expect("told");
     eventually("the event", || told().contains("no space left for the file of a volume")).await;
-    // Further refused writes belong to the same condition, which is checked once a second.
+    // The file system is checked once a second. Writes that are refused in the same full state cause no further event.
     for _ in 0..20 {
         assert!(matches!(write(&*volume, 999, 1).await, Err(volume::Error::NoSpace)));
         refused += 1;

@@ -196,7 +196,8 @@ fn the_next_run_removes_the_leftovers_of_a_killed_run() {
     }
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    // The attachment waits for its far volume, whose node has ended as well.
+    // The killed run has left an attachment, which waits for its far volume. The next run ends the attachment, although
+    // the node has ended.
     let next = run(&name, &out, &["--only", "figure-5/host/8ms"]);
     assert!(next.status.success(), "{}{}", text(&next), stderr(&next));
     assert_eq!(attachments(&config), Vec::<i32>::new());
@@ -253,7 +254,7 @@ fn a_site_that_fails_to_start_leaves_nothing_mounted() {
     assert!(error.contains("attachment of volume 2"), "{error}");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(memory.to_str().expect("text")), "{mounts}");
-    // The next process is still running.
+    // After this failure, the stage can still set up another site.
     stage.set(&LabSite { nodes: 1, ..two }).expect("one can");
     stage.clear().expect("it ends in order");
     drop(stage);

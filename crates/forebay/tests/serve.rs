@@ -125,7 +125,7 @@ fn a_file_in_place_of_the_control_socket_is_left_alone() {
     assert_eq!(std::fs::read(place.path("node.sock")).expect("still there"), b"precious");
 }
 
-/// Regression: the target of the link was emptied and overwritten with the process number.
+/// Regression: the file behind a symbolic link was emptied, and overwritten with the process number.
 #[test]
 fn a_symbolic_link_in_place_of_the_lock_file_is_not_followed() {
     let place = Place::new();
@@ -415,8 +415,8 @@ async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
         mib(most),
         took.len()
     );
-    // The bound is the sum of a share for each session (at most 256 KiB), at least 128 MiB for sessions that need more,
-    // and memory other than the data of waiting writes.
+    // The sessions may use the whole limit for waiting data except the shares that are reserved for other connections.
+    // Another 64 MiB are for memory that does not hold waiting data.
     let waiting = 384 << 20;
     let share = FIRST_BURST.min((waiting - (64 << 20)) / places);
     let settings = waiting - share * (places - sessions);

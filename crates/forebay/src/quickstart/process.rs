@@ -51,7 +51,8 @@ impl QuickstartProcess {
         command.args(["--log-level", "info", "serve", "--config"]).arg(config);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let begun = Instant::now();
-        // The process has a group of its own, so that Ctrl-C reaches only quickstart, which then stops the process in order.
+        // The process gets a group of its own, so that Ctrl-C reaches only quickstart, which then stops the process in
+        // order.
         let mut running = RunningProgram::start(&mut command, Signal::KILL).map_err(cannot)?;
         let stdout = running.stdout().expect("its stdout is a pipe");
         let address = LOOPBACK_UNKNOWN;

@@ -45,7 +45,7 @@ impl Scene {
         attach(&[&[GATEWAY, "--config", &config], more].concat())
     }
 
-    /// Runs a command that calls the process with these settings.
+    /// Runs a `forebay` command against the process that has the control socket of these settings.
     fn ask(&self, words: &[&str]) -> Output {
         let asked = forebay().args(words).arg("--config").arg(&self.config).output();
         asked.expect("the binary runs")
@@ -102,7 +102,7 @@ fn an_attached_cache_answers_commands_and_a_detach_reports_data_that_the_far_vol
     let shown = text(&scene.ask(&["status", "--all"]));
     let place = format!("is attached as {}", attached.ready);
     assert!(shown.contains(&place) && shown.contains("dirty bytes"), "{shown}");
-    // A request that this process cannot perform is refused with a message of its own.
+    // An attaching process cannot perform these requests, and refuses each of them with its reason.
     for (words, why) in [
         (&["reload"][..], "reads its settings at the start only"),
         (&["names"], "serves no hosts"),
@@ -170,7 +170,7 @@ fn a_detach_drains_first_and_keeps_the_device_if_the_drain_fails() {
     assert_eq!((&told["stable"], &told["dirty_bytes"]), (&true.into(), &0.into()));
     assert_eq!(told["log"], scene.place.path("gateway.log").display().to_string());
     assert!(ends(&mut attached.program) && !mount.is_mounted());
-    // The node has all data, without the cache.
+    // The node has all data: read the volume directly there, without the cache.
     let url = scene.node.url(NODE);
     let far = attach(&[&url, "--read-only", "--mount", &folder]);
     assert!(fs::read(mount.file("file")).expect("read") == data(2));
@@ -191,7 +191,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
     command.args(["attach", GATEWAY, "--config"]).arg(&scene.config);
     let mut attached = start(&mut command).expect("attached");
     let mut events = attached.stderr();
-    // The node still answers on that socket.
+    // The node still answers on the control socket, which the attachment could not take.
     assert_eq!(scene.status()["targets"][0]["name"], NODE);
     attached.signal(rustix::process::Signal::TERM);
     assert!(ends(&mut attached.program));

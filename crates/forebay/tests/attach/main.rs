@@ -186,7 +186,7 @@ fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
     let last = attach(&arguments);
     let file = fs::read(mount.file("stable-3")).expect("read");
     assert!(file == content(3, 1 << 20));
-    // The mount has replayed the journal.
+    // Attaching with a mount has replayed the journal of the file system, so the image is clean after the detach.
     detached(last);
     check(&place.path("disk.img"));
 }
@@ -199,7 +199,7 @@ fn a_device_whose_process_was_killed_is_cleared_by_detach() {
     let place = Place::new();
     let node = place.serve("node", &settings("64MiB"));
     let mut attached = attach(&[&node.url(TARGET)]);
-    // Pages that have not been written back, and cannot be any more.
+    // Leave data in the page cache: after the process is killed, the kernel cannot write it back any more.
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
     attached.program.kill();
@@ -396,12 +396,12 @@ fn a_running_process_keeps_its_device_even_if_it_cannot_be_reached() {
     let mut attached = start(&mut command).expect("attached");
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already"), "{twice}");
-    // Simulate a user who removes the files.
+    // Remove all runtime files of the attachment, as a user might.
     let process = attached.program.id().to_string();
     for file in fs::read_dir("/run/forebay-attach").expect("the folder").map_while(Result::ok) {
         let path = file.path();
         if fs::read_to_string(&path).is_ok_and(|owner| owner.trim() == process) {
-            // Remove the socket as well, if the file is the lock of an attachment.
+            // If the file is the lock of a control socket, remove the socket as well.
             let _ = fs::remove_file(path.with_extension(""));
             fs::remove_file(&path).expect("removed");
         }
@@ -462,7 +462,7 @@ fn data_that_the_kernel_discarded_after_an_error_is_never_called_stable() {
     assert!(!ends(&mut attached.program), "the process says it, too");
     assert!(!mount.is_mounted() && !has_device(&attached));
 
-    // Repeat it with a forced detach.
+    // Lose data once more, this time at a forced detach.
     let mut attached = attach(&arguments[..3]);
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");

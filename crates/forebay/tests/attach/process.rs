@@ -51,7 +51,7 @@ fn an_attach_in_the_background_returns_when_the_device_exists() {
     let attached: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(attached["bytes"], 64 << 20);
     assert_eq!(attached["direct_io"], true);
-    // The serving process has no terminal of its own.
+    // SIGHUP must not end the serving process: it has no terminal of its own.
     let process = attached["process"].as_i64().expect("a number") as i32;
     let process = rustix::process::Pid::from_raw(process).expect("a process");
     rustix::process::kill_process(process, Signal::HUP).expect("it runs");

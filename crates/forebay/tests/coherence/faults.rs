@@ -40,7 +40,8 @@ async fn data_acknowledged_from_the_nvram_reaches_the_other_gateway_and_is_recov
         }
         near.kill();
         near = place.serve("a", &text("a", port));
-        // The other gateway waits for this data. A range that was given back once is not destaged again later.
+        // Reads of the other gateway wait until the restarted gateway has destaged its data. That data must not be
+        // destaged a second time, over the next write of the other gateway.
         for block in 0..40 {
             assert_eq!(read_in_time(&*b, block).await, content(block, version), "block {block}");
         }

@@ -15,13 +15,13 @@ pub struct Call {
     pub ended: Option<u64>,
 }
 
-/// The bounds of all calls with one value.
+/// For one value of the register, the times that bound all calls with this value.
 // The field `value` is only printed in messages.
 #[allow(dead_code)]
 #[derive(Clone, Copy, Debug)]
 struct Value {
     value: u64,
-    /// Begin of the write of this value, if there was one.
+    /// Time at which the write of this value began; `None` if no call has written it.
     written: Option<u64>,
     /// Earliest end and latest begin of all calls with this value.
     first_end: u64,
@@ -34,7 +34,7 @@ pub fn fault(calls: &[Call]) -> Option<String> {
     let initial = Value { value: 0, written: Some(0), first_end: 0, last_begin: 0 };
     values.insert(0, initial);
     for call in calls {
-        // A read that failed has returned no value.
+        // Skip a read that failed: it has returned no value.
         let Some(ended) = call.ended.or(call.writes.then_some(u64::MAX)) else { continue };
         let fresh = Value { value: call.value, written: None, first_end: u64::MAX, last_begin: 0 };
         let value = values.entry(call.value).or_insert(fresh);

@@ -153,7 +153,7 @@ async fn writes_without_a_token_and_gateways_without_share_are_refused() {
     assert!(write(&*host, 0, 1).await.is_err(), "the node does not share it");
 }
 
-/// The others wait for data that a dead gateway had acknowledged, but not for ranges that it only read.
+/// Other gateways wait for data that a dead gateway had acknowledged, but not for ranges that it had only read.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranges_written_by_a_dead_gateway_stay_locked_until_it_returns() {
     let mut scene = Scene::new();
@@ -217,7 +217,7 @@ async fn a_gateway_that_is_cut_off_reads_nothing_stale_and_loses_no_write() {
     let scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;
-    // The first gateway reads one range and writes another.
+    // Gateway `a` may then read the range of block 32, and write the range of block 0.
     write(&*b, 32, 1).await.expect("written");
     assert_eq!(read(&*a, 32).await.expect("read"), content(32, 1));
     write(&*a, 0, 1).await.expect("written");

@@ -148,7 +148,7 @@ async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
     for earlier in version.saturating_sub(400).max(2)..=version {
         let block = earlier % 500;
         let found = read(data, block).await.expect("read");
-        // Later data may have replaced it.
+        // A later version of the same block may have replaced the counted data.
         let is_there = (0..3).any(|later| found == content(block, earlier + later * 500));
         assert!(is_there, "the counter says {version}, and {earlier} is missing");
     }
@@ -203,14 +203,14 @@ async fn without_the_log_both_far_volumes_hold_one_consistent_prefix() {
     let mut site = Site::new();
     let (writer, answered) = count(site.hosts().await, 2);
     eventually("rounds", || site.near.figure("cache", "destage_rounds") > 3).await;
-    // Some time after the writer has paused, no destage round is in progress.
+    // After the pause and 400 more writes, no destage round is in progress, and the log holds new data.
     let paused = site.tell(&["gateway", "pause", GATEWAY]);
     assert!(paused.status.success(), "{}", stderr(&paused));
     let then = answered.load(Ordering::SeqCst);
     eventually("writes", || answered.load(Ordering::SeqCst) > then + 400).await;
     site.near.kill();
     writer.await.expect("no panic");
-    // A partial epoch at a node is discarded.
+    // Restarted nodes discard a partial epoch. Both volumes together must still be consistent.
     site.counter.kill();
     site.data.kill();
     let text = with_epochs(&site.place, "counter", site.counter.address.port());
@@ -281,8 +281,8 @@ async fn a_volume_lost_for_good_is_removed_from_the_log_and_the_other_stays_serv
     assert!(stderr(&in_use).contains("in use"), "{}", stderr(&in_use));
     site.near.kill();
 
-    // Without this unit the other units are not served, and the volume is removed from the log only by an explicit
-    // command.
+    // Remove the unit from the settings, but not from the log: then the other units are not served either, and the
+    // message names the command that removes the volume.
     let whole = gateway(&site.place, site.counter.address, site.data.address);
     let at = whole.find("[[target.unit]]\nlun = 1").expect("the second unit");
     site.place.write("gateway", &whole[..at]);
@@ -331,7 +331,8 @@ async fn a_volume_lost_for_good_is_removed_from_the_log_and_the_other_stays_serv
     assert_eq!(site.figure("given_up_bytes"), serde_json::json!({}));
 }
 
-/// A reload cannot open these units. Neither the refusal nor the reload may claim that it can.
+/// A reload does not open units of a common cache that the start has refused. Neither the message of the refusal nor
+/// the output of the reload may claim that it does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_says_which_units_of_a_common_cache_are_still_not_served() {
     let place = Place::new();

@@ -32,7 +32,7 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     (far, near)
 }
 
-/// Removes a file and its record.
+/// Removes a file, and then its record with `forebay forget`.
 fn give_up(place: &Place, who: &str, file: &str) {
     let (file, config) = (place.path(file), place.path(&format!("{who}.toml")));
     std::fs::remove_file(&file).expect("it was made");
@@ -157,8 +157,8 @@ async fn data_on_the_link_is_compressed_if_both_ends_allow_it() {
     }
 }
 
-/// Checks both ends. If the host does not support the congestion control, connections use the default, and data arrives
-/// nevertheless. The status shows which one is in use.
+/// Checks the congestion control of the connections at node and gateway. If the host does not support the configured
+/// one, connections use the kernel's default, and the status shows which one is in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_use_the_configured_congestion_control_or_that_of_the_kernel() {
     let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
@@ -320,7 +320,7 @@ async fn an_outage_is_logged_once_and_its_end_once() {
     }
 }
 
-/// Regression: both ends repeated the event every five seconds.
+/// Regression: node and gateway logged the refused login again every five seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_starts_to_refuse_the_gateway_is_logged_once_at_both_ends() {
     let place = Place::new();

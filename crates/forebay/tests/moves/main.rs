@@ -76,7 +76,8 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     let listed = json(&attic, &["volume", "list"]);
     assert_eq!((&listed[0]["how"], &listed[0]["volume"]), (&"gone".into(), &"payroll".into()));
     assert_eq!(json(&cellar, &["volume", "list"])[0]["how"], "here");
-    // Both nodes keep this over a restart, regardless of the settings at the old node, and a reload does not change it.
+    // Both nodes remember the move after a restart, even if the settings of the old node still contain the volume. A
+    // reload changes nothing.
     drop((redirected, there));
     let reloaded = run(&["reload", "--control", attic.control.to_str().expect("a path")]);
     assert!(String::from_utf8_lossy(&reloaded.stdout).contains("nothing is different"));
@@ -202,7 +203,7 @@ async fn a_move_is_watched_joined_and_cancelled() {
     assert_eq!(cancelled["stage"], "undone");
     let rest: Vec<String> = lines.map(|line| line.expect("text")).collect();
     assert!(!second.wait().expect("it ends").success());
-    // The reported progress never decreases.
+    // The progress that the command reports never decreases.
     let told = [begun].into_iter().chain(rest);
     let told: Vec<Value> = told.map(|line| serde_json::from_str(&line).expect("JSON")).collect();
     let copied: Vec<_> =
@@ -255,7 +256,7 @@ async fn a_node_that_is_killed_in_a_move_loses_nothing() {
         let victim = ((round / 2 + round) % 2) as usize;
         nodes[victim].kill();
         let _ = moving.join();
-        // Restart the killed node: a single node decides nothing that the other one does not know.
+        // Restart the killed node, because the move can only be settled while both nodes run.
         nodes[victim] = place.serve(node_names[victim], &texts[victim]);
         let mut both = false;
         eventually("one of them serves", || {

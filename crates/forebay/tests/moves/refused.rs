@@ -232,7 +232,7 @@ async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
             assert!(!moving.is_finished());
         }
         refused(&loft);
-        // Meanwhile settings cannot use the name either.
+        // While the volume is being moved here, a reload must not add a target with its name either.
         place.write("cellar", &format!("{text}{}", untold("payroll")));
         let said = stderr(&run(&["reload", "--control", cellar.control.to_str().expect("a path")]));
         assert!(
@@ -243,7 +243,7 @@ async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
         let output = moving.join().expect("it ends");
         assert!(output.status.success(), "{}", stderr(&output));
     });
-    // The name is also refused after the volume has arrived.
+    // After the volume has arrived, another volume whose target has the same name is refused as well.
     let text_of = |of: &Serving| stderr(&move_volume(of, "wages", "cellar", &[]));
     assert!(text_of(&loft).contains("has a target iqn.2026-11.test:payroll already"));
     assert_eq!(read(&*volume, 7).await.expect("it is there"), content(7, 1));
@@ -266,7 +266,7 @@ async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
     let reloaded = run(&["reload", "--control", control]);
     assert!(reloaded.status.success(), "{}", stderr(&reloaded));
     assert!(serves(&cellar));
-    // A reload does not serve it again.
+    // A reload with the conflicting target is refused, and the moved volume stays served.
     place.write("cellar", &format!("{text}{}", untold("payroll")));
     let reloaded = run(&["reload", "--control", control]);
     assert!(stderr(&reloaded).contains("has another unit"), "{}", stderr(&reloaded));
@@ -289,7 +289,7 @@ async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_numb
     let mut serving = Vec::new();
     for (node, unit, _) in &nodes {
         let text = cellar(node, &seeds, &accept(node)) + unit;
-        // No other node learns of a second volume with that name.
+        // First start without the volume's name, so that no other node learns of a second volume with it.
         let untold = text.replace("volume = \"payroll\"\n", "");
         assert!(place.serve(node, &untold).terminate().0.success());
         for file in ["a.img", "b.img", "c.img", "path.moved/payroll.img"] {

@@ -45,7 +45,8 @@ async fn a_node_restored_to_a_state_before_a_move_does_not_serve_the_moved_volum
     // Hosts are redirected to the newer volume.
     let host = connect_to(attic.address).await;
     assert_eq!(read(&*host, 1).await.expect("read"), content(1, 2));
-    // A node that cannot know this at its start learns it later.
+    // A node that starts while no other node knows of the newer volume serves its own, until it learns of the newer
+    // one.
     attic.terminate();
     put_back();
     drop(seed);
@@ -108,7 +109,7 @@ async fn a_complete_copy_that_the_other_node_does_not_know_is_kept_and_reported(
     assert!(listed["how"] == "waiting" && why.contains("has no record of this move"), "{listed}");
     assert!(place.path("cellar.moved/payroll.img").exists());
     assert!(serves(&attic) && !serves(&cellar));
-    // Another move does not remove the copy either.
+    // Starting another move to the node does not remove the copy there either.
     let output = move_to(&attic, "cellar", &[]);
     assert!(
         stderr(&output).contains("the node has a complete copy of payroll"),
@@ -116,7 +117,8 @@ async fn a_complete_copy_that_the_other_node_does_not_know_is_kept_and_reported(
         stderr(&output)
     );
     assert!(place.path("cellar.moved/payroll.img").exists() && serves(&attic));
-    // The node that knows that the move was not decided reports this, and the unneeded copy is removed.
+    // The source node gets a record that the move was not decided. It reports this, and the destination removes its
+    // copy.
     attic.terminate();
     std::fs::rename(place.path("decided"), &decided).expect("moved");
     change(&decided, |kept| {

@@ -54,7 +54,7 @@ pub fn move_to(of: &Serving, to: &str, more: &[&str]) -> Output {
     move_volume(of, "gln:payroll", to, more)
 }
 
-/// Moves a volume with another name.
+/// Moves the volume with this name to the node `to`.
 pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Output {
     forebay()
         .args(["volume", "move", volume, "--to", to, "--control"])
@@ -64,7 +64,7 @@ pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Outpu
         .expect("the binary runs")
 }
 
-/// Returns true if the node serves the unit now.
+/// Returns true if the node serves the target of the volume `payroll` now.
 pub fn serves(of: &Serving) -> bool {
     let status = of.status();
     let targets = status["targets"].as_array().expect("targets").clone();

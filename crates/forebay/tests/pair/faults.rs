@@ -33,7 +33,7 @@ async fn a_gateway_that_resumes_after_sigstop_acknowledges_nothing() {
         .arg(&scene.serving[1].control)
         .output();
     assert!(paused.expect("it runs").status.success());
-    // Neither the node nor the stopped gateway has these writes.
+    // Neither the node nor the stopped gateway has the writes that follow.
     scene.write(&after, 40..41, 3).await;
 
     scene.serving[0].signal(Signal::CONT);
@@ -64,7 +64,8 @@ async fn a_gateway_that_resumes_after_sigstop_acknowledges_nothing() {
     scene.check(&after, 0..20, 3).await;
 }
 
-/// Otherwise a write that the partner sent earlier could arrive after the leg is served to it again.
+/// When a gateway opens its mirror leg, it ends its partner's session with the leg. Otherwise a write that the partner
+/// has sent before could still arrive when the partner uses the leg again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_a_mirror_leg_ends_when_its_gateway_opens_the_leg() {
     let mut scene = Scene::new(Place::new(), "").await;
@@ -208,7 +209,7 @@ async fn with_a_node_restored_from_an_older_backup_neither_partner_serves_by_its
     // The gateway with all data notices that the node's record is older, and reports both generations.
     scene.start(1);
     scene.until_refused(1, &["as generation 2", "was generation 4"]).await;
-    // That node would admit the other gateway, but its leg is older.
+    // With this older record, the node would admit the other gateway, but the leg of that gateway is older.
     scene.start(0);
     scene.until_refused(0, &["of epoch 2", "in epoch 3"]).await;
     assert_eq!(scene.role(1), "standby");

@@ -146,7 +146,8 @@ async fn a_pair_loses_nothing_whichever_is_killed_and_however_often() {
     let acknowledged = host.acknowledged.load(Ordering::Relaxed);
     println!("{acknowledged} writes, {} errors", host.errors.load(Ordering::Relaxed));
 
-    // Both are stopped, and one starts without the other: the node's record shows that it has all data.
+    // Both gateways are killed, and one starts without the other. The node's record shows that this gateway has all
+    // data.
     serving[1].kill();
     serving[0].kill();
     serving[0] = place.serve(members[0].name, &text[0]);

@@ -65,7 +65,8 @@ async fn after_an_nvram_file_is_removed_in_use_writes_wait_for_the_disk_and_are_
     let is_noticed = || pair(&scene.serving[0])["nvram"]["is_used"] == false;
     eventually("the loss is noticed", is_noticed).await;
     scene.write(&host, 5..20, 2).await;
-    // The partner does not take over, and the killed gateway needs no NVRAM: its disk has every write.
+    // Kill the partner, so that no gateway takes over. The gateway that lost its NVRAM then recovers every write from
+    // its disk.
     scene.serving[1].kill();
     scene.until(0, "alone").await;
     scene.serving[0].kill();

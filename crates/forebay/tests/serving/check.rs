@@ -355,7 +355,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         }
         volume.flush().await.expect("flushed");
         if who != "was confirmed" {
-            // The gateway keeps no number itself, and the node gets it within a second.
+            // The gateway has no state folder and keeps no number itself. The node gets the number within a second.
             let confirmed =
                 || far.status()["targets"][0]["units"][0]["claim"]["confirmed"].as_u64();
             eventually("a confirmed number", || confirmed().is_some_and(|number| number > 8)).await;
@@ -379,7 +379,8 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         put_back(&copies);
         let (code, checked) = check(&place, &settings);
         let told = place.try_serve("gateway", &settings).err().expect("it is an older copy");
-        // The node reports its number only to the owner of the claim, when it refuses the claim.
+        // `check` does not claim the volume, and the node reports its number only when it refuses a claim. Therefore
+        // `check` notices the older copy only if the gateway itself has kept the number.
         let is_own = who == "was confirmed";
         assert_eq!(code, Some(i32::from(is_own)), "{checked}");
         let texts = if is_own { vec![&checked, &told] } else { vec![&told] };

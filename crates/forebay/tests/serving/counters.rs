@@ -41,7 +41,7 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     assert_eq!(Value::from(sum), counters["commands"]);
     assert_eq!(Value::from(pdus(&counters["pdus_in_by_size"])), counters["pdus_in"]);
     assert_eq!(Value::from(pdus(&counters["pdus_out_by_size"])), counters["pdus_out"]);
-    // Each command carries immediate data of a page, or its response does.
+    // Each write sends 4 KiB of immediate data, and each read returns as much in its response.
     assert!(counters["pdus_in_by_size"]["from_1024"].as_u64().unwrap() >= 64);
     assert!(counters["pdus_out_by_size"]["from_1024"].as_u64().unwrap() >= 64);
     // One command in four is timed and counts for four.

@@ -184,7 +184,7 @@ async fn garbage_and_silence_at_the_naming_port_do_no_harm() {
             let mut stream = stream;
             let mut hello = [0; 44];
             let _ = stream.read_exact(&mut hello);
-            // Send back its own hello, and a frame without an end.
+            // Send the caller's own hello back to it, and then a frame that never ends.
             let _ = stream.write_all(&hello);
             let _ = stream.write_all(&[0xff; 1024]);
         }
@@ -205,7 +205,7 @@ async fn silent_connections_to_the_naming_port_do_not_lock_members_out() {
     let _node = place.serve("node", &node("node", &[address], "names"));
     let begun = Instant::now();
     eventually("the node", || known_node(&seed, "node").is_some()).await;
-    // Before the fix it took 20 s and more, because each silent caller was given 5 s.
+    // Before the fix this took more than 20 s, because each silent caller had a time limit of 5 s.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 

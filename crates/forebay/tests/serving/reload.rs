@@ -312,7 +312,7 @@ async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
     let writing = tokio::spawn(async move {
         let begun = Instant::now();
         let mut version = 0;
-        // Continue through both stops; the time limit is far beyond what they take.
+        // Write until both restarts are over. The time limit is far longer than two restarts take.
         while begun.elapsed() < Duration::from_secs(60)
             && writer.statistics().recovery.reconnects < 2
         {

@@ -111,7 +111,8 @@ async fn a_persistent_reservation_is_in_force_after_a_kill() {
         let kind = ReservationType::WriteExclusive;
         reserve(&holding, ReserveAction::Reserve(kind), &held).await;
         assert!(is_conflict(write(&session(address, "other").await).await));
-        // Close it first: otherwise it would reconnect and replace the session with the same name.
+        // Close the session before the restart: otherwise it would reconnect and replace the session with the same
+        // name.
         holding.close().await;
         serving.kill();
         serving = node(&place, address.port(), "");
@@ -273,7 +274,7 @@ async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_ans
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     silent.join().expect("asked");
     assert!(code == Some(1) && text.contains("it is not known whether"), "{text}");
-    // Now no process listens.
+    // Now no process listens on the control socket.
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     assert_eq!(code, Some(0), "{text}");
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Place, Serving, forebay, stderr};
 
-/// The target of [`gateway`].
+/// Name of the target in the settings of [`gateway`].
 pub const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
 /// Writes the secret that all nodes share to the file `name`.

@@ -69,7 +69,7 @@ async fn an_exported_log_is_complete_without_its_nvram_and_is_adopted_with_the_p
     succeeded(&export(&place, "a"));
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
-    // Path checkers of hosts get the refusal as well.
+    // Path checkers of hosts, which log in again, get the refusal as well.
     let settings = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
     let login = RemoteVolume::connect(settings).await.err();
     assert!(matches!(login, Some(initiator::Error::NotServed(_))), "{login:?}");
@@ -142,7 +142,8 @@ async fn a_log_that_does_not_match_or_is_incomplete_is_not_adopted() {
     std::fs::write(place.path("b.log"), vec![0; whole.len()]).expect("written");
     let error = refused(&adopt(&place, "b", &text));
     assert!(error.contains("is blank"), "{error}");
-    // The volume still waits for the right file, whose own size is used.
+    // The refused logs have changed nothing: the right log is adopted. Its own size is used, although the settings have
+    // a different one.
     std::fs::write(place.path("b.log"), whole).expect("written");
     succeeded(&adopt(&place, "b", &text.replace("32MiB", "16MiB")));
 }
@@ -190,7 +191,7 @@ async fn a_log_adopted_under_other_settings_loses_nothing() {
     let (mut later, volume) = taken_up(&place, &larger, 0..50).await;
     write_all(&*volume, 50..60, 1).await;
     later.kill();
-    // Adopt it with other settings again, with data that may be in the NVRAM only.
+    // Adopt the log with other settings once more, while some data may be only in the NVRAM.
     let relaxed = b(&format!("order = 'relaxed'\non_log_error = 'write-through'\n{nvram}"))
         .replace("nvram_size = \"1MiB\"", "nvram_size = \"2MiB\"");
     let (later, _volume) = taken_up(&place, &relaxed, 0..60).await;

@@ -219,7 +219,7 @@ async fn a_log_that_became_dirty_while_its_claim_waited_does_not_overwrite_newer
     assert_eq!(cache_figure(&near, "claim"), "waiting");
     let volume = connect(near.address, GATEWAY).await;
     write(&*volume, 1, 1).await.expect("written");
-    // Meanwhile another gateway connects to the node and releases its claim.
+    // Meanwhile another gateway claims the volume, writes to it, and releases the claim.
     far = place.serve("node", &keeping(&place, 0));
     let other = place.serve("b", &other_gateway(&place, "b", far.address, ""));
     let elsewhere = connect(other.address, GATEWAY).await;
@@ -246,7 +246,7 @@ async fn a_node_restored_from_an_older_backup_is_reported_with_both_generations(
     write(&*volume, 1, 1).await.expect("written");
     near.kill();
     far.kill();
-    // The backup contains only the first opening of the log.
+    // Make a backup of the node's claim. It knows only the first opening of the log.
     let state: Vec<_> = std::fs::read_dir(place.path("state"))
         .expect("state")
         .map(|entry| entry.expect("an entry").path())
@@ -271,7 +271,7 @@ async fn a_node_restored_from_an_older_backup_is_reported_with_both_generations(
     drop(far);
 }
 
-/// The gateway keeps using the volume, and has recorded a later state of it than the restored node.
+/// While the gateway runs, its node is restored to an older generation of the claim than the gateway has recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_restored_while_its_gateway_runs_is_reported_with_both_generations() {
     let place = Place::new();

@@ -32,12 +32,12 @@ async fn put_back(
     write_all(&*volume, 0..20, 2).await;
     volume.flush().await.expect("flushed");
     if let Some(far) = far {
-        // Wait for both rounds of twenty writes; each write has a number.
+        // Wait until the node has recorded both rounds of twenty writes. Each write has a number of its own.
         eventually("the confirmed number", || confirmed(far) >= 40).await;
     }
     serving.kill();
     if far.is_some() {
-        // Now only the node has the newest number of the log.
+        // Now only the node has the newest number of confirmed writes of this log.
         std::fs::remove_dir_all(place.path(&format!("state-of-{name}"))).expect("removed");
     }
     for file in files {
@@ -87,7 +87,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
         assert!(error.contains("log and NVRAM are an older copy: they end at write"), "{error}");
         assert!(error.contains("accept_loss") && error.contains("claim drop"), "{error}");
     }
-    // The log belongs to a node whose writes become stable with the next flush.
+    // Also check a cache at a node, without claims: its writes become stable with the next flush.
     let place = Place::new();
     let cache = "}, { cache = { log = 'a.log', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', \
                  report = 'at-flush', destage_idle = '30s', dirty_age = '1h' } } ]";
