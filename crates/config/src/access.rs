@@ -146,7 +146,7 @@ impl ChapHashSetting {
     /// All algorithms, the strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
-    /// Returns the algorithm of the protocol crate.
+    /// Converts the setting to the type of the crate `iscsi`.
     pub fn algorithm(self) -> ChapAlgorithm {
         match self {
             Self::Sha3 => ChapAlgorithm::Sha3,
@@ -186,7 +186,7 @@ impl ChapCredentialSettings {
 
     fn read(&mut self) -> Result<(), (String, String)> {
         let found = secret::read(self.secret_file.as_deref(), self.secret_env.as_deref())?;
-        // Neither key is set: a rule refuses that.
+        // The settings name neither a file nor a variable. The rules of the settings report that as an error.
         let Some(SecretWithSource { secret: bytes, place }) = found else { return Ok(()) };
         let secret = ChapSecret::new(&bytes).map_err(|error| {
             let remedy = format!(

@@ -19,7 +19,6 @@ impl ByteRange {
         Self { start, end }
     }
 
-    /// Returns the first byte.
     pub fn start(&self) -> u64 {
         self.start
     }

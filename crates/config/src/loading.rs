@@ -34,7 +34,7 @@ impl Settings {
         Ok((settings, text))
     }
 
-    /// Checks the text of a file.
+    /// Parses and checks the text of a settings file. The name `file` is used in errors only.
     pub fn parse(file: &Path, text: &str) -> Result<Self, SettingsFileProblem> {
         let settings: Self = toml::from_str(text)
             .map_err(|error| SettingsFileProblem::from_toml(file, text, &error))?;

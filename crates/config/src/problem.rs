@@ -17,13 +17,13 @@ use crate::quantity::REMEDY;
 /// One step of the path to a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum KeyPathStep {
-    /// Into a table, by a key.
+    /// A step from a table to the value of this key.
     Key(String),
-    /// Into an array; the first element has index 0.
+    /// A step from an array to the element with this index, counted from 0.
     Index(usize),
 }
 
-/// The path from the top of the file to a value.
+/// The path from the top of a settings file to a value.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct KeyPath(Vec<KeyPathStep>);
 
@@ -159,7 +159,7 @@ fn remedy_for(message: &str) -> String {
     "correct the line; forebay.example.toml shows every key in use".into()
 }
 
-/// Returns the first name in backquotes, and the remaining ones.
+/// Returns the first name in backquotes of an error message, and the remaining ones.
 fn names_in(message: &str) -> (String, Vec<String>) {
     let mut quoted = message.split('`').skip(1).step_by(2).map(str::to_owned);
     (quoted.next().unwrap_or_default(), quoted.collect())
@@ -202,7 +202,7 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// Returns the deepest key whose name or value contains `span`.
+/// Returns the path of the deepest key whose name or value contains the byte range `span`.
 fn key_at(top: &Spanned<DeTable<'_>>, span: &Range<usize>) -> KeyPath {
     let mut path = KeyPath::default();
     in_table(top.get_ref(), span, &mut path);
@@ -220,7 +220,8 @@ fn in_table(table: &DeTable<'_>, span: &Range<usize>, path: &mut KeyPath) -> boo
     false
 }
 
-/// The children come first, because headers such as `[[target]]` span only themselves.
+/// Searches the children before it compares the span of the value itself, because a table with a header such as
+/// `[[target]]` has the span of the header only.
 fn in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, path: &mut KeyPath) -> bool {
     let inside = match value.get_ref() {
         DeValue::Table(table) => in_table(table, span, path),
@@ -241,7 +242,8 @@ fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// Returns the byte offset of the value on this path; if a step is missing, that of the table before it.
+/// Returns the byte offset of the value on this path. If the file lacks a step of the path, returns the offset of the
+/// last value before that step.
 fn start_of(top: &Spanned<DeTable<'_>>, path: &[KeyPathStep]) -> usize {
     let mut start = top.span().start;
     let mut table = Some(top.get_ref());

@@ -261,7 +261,8 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> SettingsRuleResult {
     range(at, "max_discovery_sessions_per_address", own, 1, most)?;
     let idle = iscsi.discovery_timeout;
     range(at, "discovery_timeout", idle, TimeSpan::seconds(1), TimeSpan::seconds(3600))?;
-    // A smaller value leaves no shares next to the space for the longest writes, 64 MiB.
+    // Of this memory, 64 MiB are for the longest writes. A smaller value would leave too little for the shares of the
+    // connections.
     range(at, "waiting_data", iscsi.waiting_data, Size::mib(128), Size::mib(1 << 20))?;
     chap(&iscsi.chap, at)?;
     range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;
@@ -364,7 +365,7 @@ fn accepting(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     allowed(settings, accept.allow.as_deref(), &at.key("allow"))
 }
 
-/// Checks that no names are used without a naming service.
+/// Checks that no unit has a volume name, and no remote layer a `gln:` address, without the table `[names]`.
 fn unnamed(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let remedy = "add a [names] table with `seeds`, or `listen`, and a secret";
     for (index, target) in settings.target.iter().enumerate() {

@@ -38,10 +38,10 @@ pub struct RemoteTls {
     pub certificate: Option<PathBuf>,
     /// PEM file with the private key of this certificate, mode 0600. Needs `certificate`.
     pub key: Option<PathBuf>,
-    /// Configuration that sessions use.
+    /// TLS configuration made of these files, which the sessions of the layer use.
     #[serde(skip)]
     pub(super) loaded: Option<TlsClient>,
-    /// Configuration that the last reload has read, if sessions still use an older one.
+    /// TLS configuration that the last reload has read, while sessions still use an older one.
     #[serde(skip)]
     pub(super) fresh: Option<TlsClient>,
 }
@@ -70,7 +70,7 @@ impl PortalTls {
         Ok(certificates::fingerprint(&self.client_ca)?)
     }
 
-    /// Reads the files into `loaded`.
+    /// Makes the TLS configuration of these files, for [`Self::server`].
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
         self.loaded = Some(certificates::server(&self.certificate, &self.key, &self.client_ca)?);
         Ok(())
@@ -98,7 +98,7 @@ impl RemoteTls {
         self.loaded.clone().expect("settings are used after their files were read")
     }
 
-    /// Reads the files into `loaded`.
+    /// Makes the TLS configuration of these files, for [`Self::client`].
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
         let own = self.certificate.as_deref().zip(self.key.as_deref());
         self.loaded = Some(certificates::client(own, &self.ca, self.server_name.as_deref())?);

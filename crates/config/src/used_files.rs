@@ -9,13 +9,13 @@ use super::{
     rule::{SettingsRuleResult, required, wrong},
 };
 
-/// The used files of one settings file, each with the keys that name it. `L` holds the settings of a file that several
-/// units divide into slices: they must be equal in each of these units.
+/// The files that one settings file names, each with the keys that name it. `L` holds the settings of a file that
+/// several units divide into slices. All of these units must have equal settings for the file.
 pub(super) struct UsedFiles<'a, L>(HashMap<&'a str, Vec<StorageFileUse<'a, L>>>);
 
 struct StorageFileUse<'a, L> {
     at: KeyPath,
-    /// Settings of the file and the bytes of the slice; `None` for the whole file.
+    /// Settings of the file and the bytes of the slice; `None` if one unit or layer has the whole file.
     part: Option<(&'a L, ByteRange)>,
 }
 
@@ -26,7 +26,7 @@ impl<L> Default for UsedFiles<'_, L> {
 }
 
 impl<'a, L: PartialEq> UsedFiles<'a, L> {
-    /// Records that one user has the whole file `path`. Fails if it is used already.
+    /// Records that one unit or layer has the whole file `path`. Fails if the file is used already.
     pub(super) fn whole(&mut self, path: &'a str, at: &KeyPath) -> SettingsRuleResult {
         let uses = self.0.entry(path).or_default();
         if let Some(first) = uses.first() {
@@ -69,7 +69,7 @@ impl<'a, L: PartialEq> UsedFiles<'a, L> {
     }
 }
 
-/// Requires a non-empty path whose file is not used elsewhere.
+/// Checks that the path is not empty and that no other key uses its file.
 pub(super) fn path<'a, L: PartialEq>(
     at: &KeyPath,
     name: &str,

@@ -165,7 +165,7 @@ pub struct PairPartnerSettings {
 }
 
 impl Default for CacheLayerSettings {
-    /// Takes the defaults of the crate `cache` for the keys that it has, too.
+    /// Takes the defaults of the crate `cache` for all keys that this crate also has.
     fn default() -> Self {
         let usual = Cache::default();
         Self {
@@ -258,7 +258,6 @@ impl CacheLayerSettings {
         LayerChange::Other("its destage rate".to_owned())
     }
 
-    /// Checks the keys at `at`.
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
@@ -369,8 +368,8 @@ impl CacheLayerSettings {
         Ok(())
     }
 
-    /// Refuses keys that let a write overtake the log: with report at flush, it would break the unit of writes between
-    /// two flushes.
+    /// Refuses keys that let writes overtake the log. With `report = "at-flush"`, all writes between two flushes become
+    /// stable together or not at all, and a write that overtakes the log would break that.
     fn check_at_flush(&self, at: &KeyPath) -> SettingsRuleResult {
         if self.order != DestageOrder::Strict {
             return wrong(

@@ -29,7 +29,6 @@ pub struct CommonCache {
 }
 
 impl CommonCache {
-    /// Checks the keys of the cache at `at`.
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,

@@ -56,7 +56,6 @@ impl DiskLayerSettings {
         })
     }
 
-    /// Checks the keys at `at`.
     pub(crate) fn check(&self, at: &KeyPath) -> SettingsRuleResult {
         required(at, "model", self.model.is_empty(), "\"ibm-dnes\"")?;
         if self.profile().is_none() {
@@ -71,7 +70,7 @@ impl DiskLayerSettings {
         {
             range(at, key, span.unwrap_or_default(), TimeSpan::default(), longest)?;
         }
-        // The smallest rate sends a frame of 16 MiB, the largest one, within minutes.
+        // At the smallest rate, the longest command of a host (16 MiB) takes less than three minutes.
         let slowest = Size::kib(100);
         for (key, rate) in [("media_rate", self.media_rate), ("bus_rate", self.bus_rate)] {
             range(at, key, rate.unwrap_or(slowest), slowest, Size(1 << 40))?;

@@ -24,7 +24,6 @@ pub struct EncryptLayerSettings {
 }
 
 impl EncryptLayerSettings {
-    /// Checks the keys at `at`.
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,

@@ -57,7 +57,7 @@ impl Default for File {
 }
 
 impl File {
-    /// Checks the keys at `at` for a unit that has the whole file.
+    /// Checks the keys of a unit that has the whole file. `at` is the path of the keys in the settings.
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,
@@ -67,7 +67,8 @@ impl File {
         self.check_size(at)
     }
 
-    /// Checks the keys at `at` for a unit that has a slice of the file. Other units may have other slices.
+    /// Checks the keys of a unit that has a slice of the file; other units may have other slices. `at` is the path of
+    /// the keys in the settings.
     pub(crate) fn check_part<'a>(
         &'a self,
         slice: &Slice,

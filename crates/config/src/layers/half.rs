@@ -18,7 +18,6 @@ pub struct MirrorLegLayerSettings {
 }
 
 impl MirrorLegLayerSettings {
-    /// Checks the keys at `at`.
     pub(crate) fn check(&self, at: &KeyPath) -> SettingsRuleResult {
         required(at, "of", self.of.0.is_empty(), "\"iqn.2026-11.com.example:disk1\"")
     }

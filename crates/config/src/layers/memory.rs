@@ -25,7 +25,6 @@ impl Default for MemoryLayerSettings {
 }
 
 impl MemoryLayerSettings {
-    /// Checks the keys at `at`.
     pub(crate) fn check(&self, at: &KeyPath) -> SettingsRuleResult {
         required(at, "size", self.size.is_none(), "\"1GiB\"")?;
         block_size(at, self.block_size)?;

@@ -68,7 +68,7 @@ impl Layer {
         matches!(self, Self::Cache(cache) if cache.share)
     }
 
-    /// Returns true for a bottom layer.
+    /// Returns true if the layer is the first of its stack and needs no layer below.
     pub fn is_bottom(&self) -> bool {
         matches!(self, Self::Memory(_) | Self::File(_) | Self::Half(_) | Self::Remote(_))
     }
@@ -119,7 +119,8 @@ impl Layer {
         }
     }
 
-    /// Checks the keys of the layer at `at`.
+    /// Checks the rules between the keys of this layer. `at` is the path of the layer in the settings, which locates an
+    /// error.
     pub(crate) fn check<'a>(
         &'a self,
         at: &KeyPath,

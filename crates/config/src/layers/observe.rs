@@ -16,7 +16,6 @@ pub struct ObserveLayerSettings {
 }
 
 impl ObserveLayerSettings {
-    /// Checks the keys at `at`.
     pub(crate) fn check(&self, at: &KeyPath) -> SettingsRuleResult {
         required(at, "name", self.name.is_empty(), "\"below the cache\"")
     }

@@ -116,7 +116,6 @@ impl Default for RemoteLayerSettings {
 }
 
 impl RemoteLayerSettings {
-    /// Checks the keys at `at`.
     pub(crate) fn check(&self, at: &KeyPath) -> SettingsRuleResult {
         required(
             at,

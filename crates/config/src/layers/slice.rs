@@ -21,7 +21,6 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Checks the keys at `at`.
     pub(crate) fn check(&self, at: &KeyPath) -> SettingsRuleResult {
         whole(at, "start", Some(Size(self.start.0.max(512))), Size(512))?;
         whole(at, "size", self.size, Size(512))
