@@ -126,7 +126,7 @@ pub struct DirtyDataFigures {
     pub pending_slots: u64,
     /// Segments written to the log.
     pub commits: u64,
-    /// Slots of 4 KiB in these segments.
+    /// Slots of 4 KiB in the segments that were written to the log.
     pub committed_slots: u64,
     /// Dirty slots that recovery found in the log when the cache was opened.
     pub recovered_slots: u64,
@@ -145,7 +145,7 @@ pub struct CacheRequestFigures {
     pub discards: u64,
     /// Reads answered from memory with blocks that were not in the log yet (STICS: from the NVRAM buffer).
     pub reads_nvram: u64,
-    /// All other reads answered from memory.
+    /// Reads answered from memory, without those that `reads_nvram` counts.
     pub reads_dram: u64,
     /// Reads that used the log disk, but neither read tier nor far volume.
     pub reads_log: u64,
@@ -195,13 +195,13 @@ pub struct DestageFigures {
     pub destage_rate_bytes: u64,
     /// Maximum rate in bytes per second: 0 sends nothing, `None` is no limit.
     pub destage_rate_limit_bytes: Option<u64>,
-    /// Origin of this limit: `settings` or `control` (a command on the control socket).
+    /// Origin of the present rate limit: `settings` or `control` (a command on the control socket).
     pub destage_rate_by: String,
     /// Destage rounds that are complete, so that their data is stable on the far volume.
     pub destage_rounds: u64,
     /// Bytes sent to the far volume.
     pub destaged_bytes: u64,
-    /// Writes to the far volume that carried these bytes.
+    /// Writes that destage has sent to the far volume.
     pub destaged_runs: u64,
     /// Slots that were overwritten in the log before they were sent, so that only the newest version was sent.
     pub absorbed_slots: u64,
@@ -311,7 +311,7 @@ pub struct ReadTierFigures {
 /// The order in which writes arrive at the far volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EpochFigures {
-    /// Consistency of the far volume alone, if this cache is lost, in words, such as "epochs, atomic".
+    /// Consistency that the far volume has on its own, if this cache is lost, such as "epochs, atomic".
     pub order: String,
     /// Destage rounds that were too large for one epoch of the node and were sent in several.
     pub split_rounds: u64,
@@ -319,7 +319,8 @@ pub struct EpochFigures {
     pub split_epochs: u64,
     /// Writes refused because the log has no space for more data between two flushes.
     pub refused_epochs: u64,
-    /// Number of times that unflushed writes were rolled back on request.
+    /// Number of times that a gateway's unflushed writes were rolled back, because its claim was replaced or because it
+    /// requested this.
     pub rolled_back: u64,
     /// Segments that recovery discarded because no flush followed them.
     pub unflushed_segments: u64,
@@ -343,9 +344,9 @@ pub struct SharingFigures {
     pub share_leased: bool,
     /// Size of a range in bytes.
     pub share_grain_bytes: u64,
-    /// Ranges held for reading.
+    /// Ranges for which this gateway holds a coherence token for reading.
     pub share_ranges_read: u64,
-    /// Ranges held for writing.
+    /// Ranges for which this gateway holds a coherence token for writing.
     pub share_ranges_written: u64,
     /// Ranges returned because another gateway requested them, or because they were unused.
     pub share_recalled: u64,

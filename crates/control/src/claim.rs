@@ -38,9 +38,9 @@ pub struct ShareStatus {
     /// True if the gateway has not yet reported, since the start of the node, which ranges it holds for writing. Until
     /// then no gateway is granted a range.
     pub awaited: bool,
-    /// Ranges held for reading.
+    /// Ranges that the gateway holds for reading.
     pub reads: usize,
-    /// Ranges held for writing: only this gateway may have their newest data.
+    /// Ranges that the gateway holds for writing: only this gateway may have their newest data.
     pub writes: usize,
     /// Ranges that other gateways have requested from this one.
     pub recalled: usize,

@@ -94,7 +94,7 @@ pub struct FileFigures {
     /// Bytes that the file occupies in its file system; `None` for a block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated_bytes: Option<u64>,
-    /// Free bytes of that file system; `None` for a block device.
+    /// Free bytes of the file system that holds the file; `None` for a block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
     /// Figures that this version of the program does not know, from a newer process.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// The move that this node makes of a volume, or the last one.
+/// Progress of the move of a volume from this node to another one.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct VolumeMoveProgress {
     pub volume: VolumeName,

@@ -38,7 +38,8 @@ pub enum ControlRequest {
     /// Drop the claim on a unit.
     DropClaim {
         unit: UnitName,
-        /// Drop it even though the log of its owner may hold acknowledged data that the unit lacks: this data is lost.
+        /// Drop the claim even though the log of its owner may hold acknowledged data that the unit lacks: this data is
+        /// lost.
         lose_dirty_data: bool,
     },
     /// Close the log of a unit, so that another host can use it.

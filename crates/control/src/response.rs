@@ -30,7 +30,7 @@ pub enum ControlResponse {
     Names(NamingStatus),
     /// The node that has a volume.
     Located(VolumeLocation),
-    /// The log is closed; describes it.
+    /// Describes the log, which is now closed for use on another host.
     Exported(Exported),
     /// State of a pair after the request.
     Pair(PairStatus),

@@ -74,7 +74,7 @@ pub struct PortalStatus {
     pub address: String,
     /// TargetPortalGroupTag of the portal's group.
     pub group: u16,
-    /// Address that discovery reports in place of this one.
+    /// Address that discovery reports in place of `address`.
     pub advertise: Option<String>,
     /// Address to which logins are redirected.
     pub redirect: Option<String>,

@@ -35,6 +35,6 @@ pub struct PduLengths {
     pub below_1024: u64,
     /// PDUs of 1024 bytes or more.
     pub from_1024: u64,
-    /// Sum of the lengths of all these PDUs.
+    /// Sum of the lengths of all counted PDUs.
     pub bytes: u64,
 }
