@@ -1,5 +1,6 @@
-//! Background traffic on the link, with the profile in section 3.1 of the storage-outsourcing paper (paper 000): TCP
-//! 95 %, UDP 5 %; packet lengths 50 % below 44, 75 % below 576, 99 % below 1500 bytes.
+//! Background traffic on the link, with the profile of "Obtaining High Performance for Storage Outsourcing" (FAST 2002;
+//! "Outsourcing" in this crate), section 3.1: TCP 95 %, UDP 5 %; packet lengths 50 % below 44, 75 % below 576, 99 %
+//! below 1500 bytes.
 //!
 //! These packets exist only in the queue, where they take space and time. Like the hardware generators of the paper,
 //! they do not slow down when packets are lost.
@@ -30,15 +31,16 @@ const LENGTHS: [(f64, u64, u64); 4] =
     [(0.50, 40, 44), (0.75, 44, 576), (0.99, 576, 1500), (1.00, 1500, 1501)];
 /// The share of TCP in the packets.
 const TCP: f64 = 0.95;
-/// Standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (paper 000, Table 3).
+/// Standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (Outsourcing, Table 3).
 const DEVIATION: f64 = 0.08;
-/// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. This
-/// bound gives the 9.8 Mbit/s of the same table for a load of 20 %.
+/// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. With this
+/// bound, the deviation at a load of 20 % is the 9.8 Mbit/s of Outsourcing, Table 3.
 const DEVIATION_OF_MEAN: f64 = 1.0 / 3.0;
-/// Time for which a load lasts. The paper does not state it. With this value the losses of its table have the
-/// right order of magnitude.
+/// Time for which a load lasts. The paper does not state it. With this value the losses of Outsourcing, Table 3, have
+/// the right order of magnitude.
 const STEP: Duration = Duration::from_millis(100);
-/// Longest pause that is made up for: the state of the queue does not depend on earlier packets.
+/// Background packets that were due longer ago than this are not generated: they do not affect the present state of the
+/// queue.
 const HORIZON: Duration = Duration::from_secs(1);
 
 impl Background {

@@ -39,10 +39,10 @@ pub struct BackgroundCounters {
     pub tcp: u64,
     #[serde(rename = "background_udp")]
     pub udp: u64,
-    /// Bytes of both kinds, with overhead.
+    /// Bytes of the TCP and UDP packets, with overhead.
     #[serde(rename = "background_bytes")]
     pub bytes: u64,
-    /// Packets of both kinds that were dropped because the queue was full.
+    /// TCP and UDP packets that were dropped because the queue was full.
     #[serde(rename = "background_dropped")]
     pub dropped: u64,
 }
@@ -94,7 +94,7 @@ impl Lengths {
 mod tests {
     use super::*;
 
-    /// Other programs read these names.
+    /// Other programs read these JSON fields, so their names must stay.
     #[test]
     fn background_traffic_has_names_of_its_own_in_json() {
         let background = BackgroundCounters { tcp: 1, udp: 2, bytes: 3, dropped: 4 };

@@ -28,7 +28,7 @@ pub struct LinkDirection {
     changes: RandomStream,
     background: Background,
     queue: PacketQueue,
-    /// The latest arrival of a packet that keeps its order.
+    /// Latest arrival of the packets that keep their order. The next such packet does not arrive before it.
     last_arrival: Instant,
     counters: DirectionCounters,
 }

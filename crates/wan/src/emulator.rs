@@ -51,7 +51,7 @@ pub(crate) struct Emulator {
 pub(crate) enum EmulatorCommand {
     /// Use these settings, which the caller has checked.
     Change(Box<[DirectionSettings; 2]>),
-    /// Restart the judgment of the machine's timeliness.
+    /// Judge from now on whether the machine keeps the times of the link: discard lateness and steal time so far.
     JudgeFromNow,
     Report(SyncSender<LinkReport>),
     End,
@@ -92,9 +92,9 @@ pub struct LaneReport {
     pub counters: DirectionCounters,
     /// Packets dropped for lack of memory; with netem, those beyond its limit.
     pub no_room: u64,
-    /// Data of the device that is not an IP packet.
+    /// Packets of the device that are not valid IP packets.
     pub malformed: u64,
-    /// Packets that the other device has refused.
+    /// Packets that the device at the receiving end has refused.
     pub refused: u64,
     pub in_flight_bytes: u64,
 }
@@ -115,7 +115,7 @@ impl Lane {
         Self { direction, flight: PacketsInFlight::default(), no_room: 0, malformed: 0, refused: 0 }
     }
 
-    /// Decides about all segments of a packet from the device.
+    /// Decides for each segment of a packet from the device whether and when it arrives.
     fn take(&mut self, now: Instant, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else {
             self.malformed += 1;
@@ -276,7 +276,7 @@ impl Emulator {
         self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
         let next = self.lanes.iter().filter_map(|lane| lane.flight.next()).min();
         let left = next.map_or(SLEEP, |next| next.saturating_duration_since(now).min(SLEEP));
-        // With little time left, stay awake and check the devices again.
+        // If the next packet is due soon, do not sleep: a sleep would end too late.
         let Some(sleep) = left.checked_sub(self.oversleep.estimate()).filter(|s| !s.is_zero())
         else {
             return Ok(());
@@ -290,7 +290,7 @@ impl Emulator {
             Err(error) => return Err(error.into()),
         }
         if waited[2].revents().contains(PollFlags::IN) {
-            // Drain the pipe; writers to it do not block.
+            // Reset the event counter, so that the next poll waits.
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         }
         Ok(())

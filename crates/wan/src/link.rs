@@ -31,7 +31,7 @@ pub struct Link {
     orders: Sender<EmulatorCommand>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
-    /// Dropped after the thread, and with it the devices, have ended.
+    /// Dropped after the thread has ended and has closed its devices.
     namespaces: [LinkNamespace; 2],
 }
 
@@ -57,7 +57,7 @@ pub enum WanLinkEnd {
 
 /// The name of the device in both namespaces.
 pub const DEVICE: &str = "wan0";
-/// Time-out of an answer of the thread, which reads commands in each iteration of its loop.
+/// Time limit for a response of the thread, which reads commands in each iteration of its loop.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Queue length of a device in packets: 60 ms of packets of 1500 bytes at 1 Gbit/s, so that only the link's own queue
 /// drops packets.
@@ -262,7 +262,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The thread may have ended by itself.
+        // Sending fails if the thread has ended by itself.
         let _ = self.tell(EmulatorCommand::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -270,8 +270,8 @@ impl Drop for Link {
     }
 }
 
-/// Fails if a change of the MTU crosses the limit of IPv6: the kernel then removes IPv6 from the device, and adds it
-/// later in another way.
+/// Fails if the MTU changes from below 1280 to at least 1280 or back. Below that minimum of IPv6, the kernel removes
+/// IPv6 from the device, and does not restore the same addresses later.
 pub(crate) fn crosses_ipv6(
     old: &[DirectionSettings; 2],
     new: &[DirectionSettings; 2],

@@ -22,12 +22,12 @@ pub struct Netem {
 const PROGRAMS: [&str; 3] = ["tc", "/usr/sbin/tc", "/sbin/tc"];
 /// The rate of a link without a rate limit: more than a pair of devices carries on one machine.
 const FASTEST: u64 = 25_000_000_000;
-/// Bytes that senders may send at once, as a multiple of the rate: a window doubles during slow start (RFC
-/// 5681, 3.1), and netem comes before the rate limit.
+/// Upper bound of the rate at which senders send, as a multiple of the link's rate: during slow start the window
+/// doubles in each round trip (RFC 5681, 3.1), and packets pass netem before the rate limit.
 const AT_ONCE: u64 = 2;
 /// Length of a UDP datagram without data.
 const SMALLEST_PACKET: u64 = 28;
-/// The default limit of netem in packets.
+/// Smallest limit in packets: the default of netem.
 const FEWEST: u32 = 1000;
 /// Largest limit in packets: 256 MiB of kernel memory for each direction, as with our own emulator, at 2 KiB
 /// for a packet of 1500 bytes. Packets beyond it are dropped.
@@ -138,7 +138,7 @@ impl Netem {
     }
 }
 
-/// The taint of every report, for what netem does not count.
+/// Reason with which each report of netem is marked as not trustworthy.
 const NOT_JUDGED: &str = "netem does not report lateness, duplicates, changed or held-back packets and lengths: their counts of 0 mean nothing";
 
 /// Refuses settings that netem does not support in the same way as the model.
@@ -216,8 +216,8 @@ fn lines(settings: &DirectionSettings) -> Vec<String> {
     vec![netem, tbf]
 }
 
-/// Returns netem's limit in packets: the smallest packets that may be in flight and wait for the wire. netem drops
-/// packets beyond it, and counts them together with random losses.
+/// Returns netem's limit in packets: as many of the smallest packets as may be in flight and wait for the wire. netem
+/// drops packets beyond the limit, and counts them together with random losses.
 fn limit(settings: &DirectionSettings) -> u32 {
     let bytes_per_second = u128::from(settings.rate.unwrap_or(FASTEST) / 8 * AT_ONCE);
     let on_the_way =

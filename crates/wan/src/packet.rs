@@ -6,7 +6,7 @@ use std::{ops::Range, sync::Arc};
 
 /// Length of the offload header before the IP packet, `struct virtio_net_hdr`.
 pub(crate) const OFFLOAD_HEADER: usize = 10;
-/// The longest packet of a device: this header, an IPv6 header, and the maximum of its length field.
+/// Longest packet of a device: the offload header, an IPv6 header, and the maximum of the length field of IPv6.
 pub(crate) const LONGEST: usize = OFFLOAD_HEADER + 40 + 65_535;
 
 /// One packet that was read from a device, with one or more segments.
@@ -22,7 +22,7 @@ pub(crate) struct Packet {
 #[derive(Clone, Copy, Debug)]
 struct Split {
     is_v4: bool,
-    /// Length of the IP header.
+    /// Offset of the TCP header, which is the length of the IP header.
     transport: usize,
     /// Length of the IP and TCP headers.
     headers: usize,

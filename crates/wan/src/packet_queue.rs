@@ -105,7 +105,7 @@ mod tests {
         let now = Instant::now();
         let mut queue = PacketQueue::default();
         assert_eq!(queue.offer(now, 4000, RATE, LIMITS), Some(now + 4 * MS));
-        // The packets in the queue have not left.
+        // The packet that already waits keeps its old departure; only the new packet uses the new rate.
         assert_eq!(queue.offer(now, 1000, 10 * RATE, LIMITS), Some(now + 4 * MS + MS / 10));
         assert_eq!(queue.offer(now, 1, 10 * RATE, LIMITS), None);
     }

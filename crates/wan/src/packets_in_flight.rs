@@ -26,7 +26,8 @@ pub(crate) struct Arriving {
     pub run: Range<usize>,
     /// The changed bit; only with a run of one segment.
     pub changed_bit: Option<u64>,
-    /// Among packets with the same arrival, the first one sent arrives first.
+    /// Number of the packet in the order of sending. Among packets with the same arrival, the lowest number arrives
+    /// first.
     order: u64,
 }
 

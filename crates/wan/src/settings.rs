@@ -31,7 +31,7 @@ pub struct DirectionSettings {
     pub mtu: u16,
     /// The share of packets that are held back for `reorder_by`, so that later ones overtake them.
     pub reorder: f64,
-    /// Time for which these packets are held back, up to 10 s.
+    /// Time for which the packets selected by `reorder` are held back, up to 10 s.
     pub reorder_by: Duration,
     /// The share of packets that are duplicated.
     pub duplicate: f64,
@@ -99,7 +99,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 const RATES: RangeInclusive<u64> = 8_000..=100_000_000_000;
 /// Each packet of background traffic is generated: up to 235,000 a second at this rate, a few per cent of a CPU.
 const BACKGROUND_RATE: u64 = 1_000_000_000;
-/// Above this load the paper has no results (paper 000, Table 3), and the queue is full most of the time.
+/// Above this load the paper has no results (Outsourcing, Table 3), and the queue is full most of the time.
 const MOST_BACKGROUND: f64 = 0.75;
 /// One second of data at 8 Gbit/s.
 const LONGEST_QUEUE: u64 = 1 << 30;

@@ -1,6 +1,5 @@
-//! Judges whether the emulator could keep its times: how late packets were delivered, and how much processor
-//! time the host took from this machine. A run in which it could not has measured something other than the
-//! link.
+//! Judges whether the emulator could keep the times of the link: how late packets were delivered, and how much
+//! processor time the host took from this machine. A run in which packets were too late has not measured the link.
 
 use std::{fs, time::Duration};
 

@@ -186,7 +186,7 @@ fn two_links_with_one_seed_lose_the_same_packets_of_a_sequence() {
     assert_ne!(first, arrivals(&LinkOptions { seed: 8, ..options }, PACKETS));
 }
 
-/// Returns the numbers of those packets, of the given count, that arrive through a new link.
+/// Sends this number of numbered packets through a new link, and returns the numbers of those that arrive.
 fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
     const AT_ONCE: u32 = 100;
     let link = Link::open(options).unwrap();
