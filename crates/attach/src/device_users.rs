@@ -111,7 +111,7 @@ pub struct Leftover {
     pub is_alive: bool,
 }
 
-/// Returns the loop devices on files of that volume ([`FileName::volume`]).
+/// Returns the loop devices on files that have `volume` as their [`FileName::volume`].
 #[must_use]
 pub fn leftovers(volume: &str) -> Vec<Leftover> {
     let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
@@ -126,7 +126,7 @@ pub fn leftovers(volume: &str) -> Vec<Leftover> {
         number,
         mounts: mounts(&devices(number)),
         process,
-        // A process in another container cannot be seen, but the kernel knows whether it has ended.
+        // `is_running` cannot see a process in another container, so ask the kernel as well whether the file is served.
         is_alive: process.is_running() || LoopDevice { number }.is_served(),
     });
     found.collect()

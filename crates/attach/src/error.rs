@@ -10,7 +10,7 @@ pub struct Error {
     pub error: io::Error,
 }
 
-/// The steps that can fail.
+/// The steps of an attachment that can fail.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AttachStep {
     #[error("cannot open /dev/fuse")]
@@ -36,7 +36,6 @@ pub enum AttachStep {
 }
 
 impl AttachStep {
-    /// Makes an error of this step.
     pub(crate) fn failed(&self, error: impl Into<io::Error>) -> Error {
         Error { part: self.clone(), error: error.into() }
     }

@@ -92,17 +92,17 @@ impl VolumeFile {
         &self.file
     }
 
-    /// Closes the descriptor of this value. Returns the handle with which to wait for the end of the serving.
+    /// Closes the descriptor of this value. The returned handle waits until the file is no longer served.
     #[must_use]
     pub fn into_served(self) -> ServedFile {
         ServedFile { requests: self.requests, ended: Some(self.ended) }
     }
 }
 
-/// A file that is still served for other descriptors.
+/// The server of a file that other descriptors keep open, such as that of a loop device.
 pub struct ServedFile {
     requests: Arc<Requests>,
-    /// Receives the result when the serving has ended.
+    /// Receives the result once the file is no longer served.
     ended: Option<oneshot::Receiver<io::Result<()>>>,
 }
 
@@ -124,7 +124,7 @@ impl ServedFile {
         self.requests.lost()
     }
 
-    /// Ends the serving: every further request gets an I/O error. Waits for the requests in progress.
+    /// Stops serving the file: every further request gets an I/O error. Waits for the requests in progress.
     pub async fn refuse(&self) {
         self.requests.close().await;
     }

@@ -47,7 +47,7 @@ impl Requests {
         Arc::new(Self { volume, patience, places, failing, losses: Losses::default() })
     }
 
-    /// Returns the changes that have failed.
+    /// Returns the number of changes that have failed, and the time of the first one; `None` if none has failed.
     pub(crate) fn lost(&self) -> Option<LostWrites> {
         self.losses.lost()
     }

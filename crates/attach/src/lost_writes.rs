@@ -17,11 +17,11 @@ pub struct LostWrites {
     pub since: SystemTime,
 }
 
-/// The number of failures, which never decreases.
+/// Counts failed changes. The count never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     writes: AtomicU64,
-    /// Set before the first failure is counted.
+    /// Time of the first failure. It is set before the failure is counted, so a reader that sees a count finds it.
     first: OnceLock<SystemTime>,
 }
 

@@ -182,7 +182,7 @@ async fn discards_are_accepted_if_the_volume_is_thin() {
         volume.write(Lba(0), ones, Durability::Stable).await.expect("written");
         let name = format!("test{}thin{thin}", std::process::id());
         let (device, served) = open(volume.clone(), &name, true).await;
-        // The kernel writes zeros with either volume, by one method or another.
+        // The range reads as zeros whether the volume is thin or not; the kernel only uses different requests.
         spawn_blocking(move || {
             let range =
                 rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -191,7 +191,7 @@ async fn discards_are_accepted_if_the_volume_is_thin() {
             let range = [2 * MIB, MIB];
             // SAFETY: BLKDISCARD reads two numbers, a range of the device.
             let discarded = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, &range) };
-            // Also if it is refused: the kernel does not report that.
+            // BLKDISCARD succeeds even if the volume refuses the discard: the kernel does not report the refusal.
             assert_eq!(discarded, 0);
         })
         .await
