@@ -51,8 +51,8 @@ pub struct RelayedNodeRecord {
     record: NodeRecord,
     /// Milliseconds since the last sign of life of the record's owner.
     age_ms: u64,
-    /// Milliseconds since two processes with its owner's number both gave signs of life; `None` if that never
-    /// happened.
+    /// Milliseconds since two processes with the GLN of the record's owner both gave signs of life; `None` if that
+    /// never happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     twins_ms: Option<u64>,
 }
@@ -181,7 +181,8 @@ mod tests {
         assert!(b.resolve(&"old".parse().unwrap(), now).is_err());
     }
 
-    /// Otherwise a gateway would find an older copy of the volume at another node, or no copy.
+    /// A record without volumes would withdraw the volumes that the node announced before its restart. A gateway would
+    /// then find an older copy of a volume at another node, or no copy.
     #[test]
     fn a_starting_node_withdraws_no_volumes_before_it_publishes_its_record() {
         let now = Instant::now();
@@ -252,7 +253,7 @@ mod tests {
         for table in [&one, &two] {
             assert_eq!(table.troubles(at(12)).collect::<Vec<_>>(), [NamingProblem::Twin]);
         }
-        // One process is stopped: the other continues normally.
+        // After one of the two processes is stopped, the other one is no longer reported as a twin.
         for seconds in (12..60).step_by(2) {
             one.beat();
             exchange(&mut one, &mut seed, at(seconds));

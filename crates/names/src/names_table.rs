@@ -63,13 +63,13 @@ impl NamesTable {
         }
     }
 
-    /// Returns our own record.
     #[must_use]
     pub fn own(&self) -> &NodeRecord {
         &self.own
     }
 
-    /// Sets the content of our record, and from now on sends it to other nodes. Returns true if it has changed.
+    /// Sets the content of our record, which may be sent to other nodes after the first call. Returns true if the
+    /// record has changed.
     pub fn tell(&mut self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) -> bool {
         let is_the_same = (&self.own.addresses, &self.own.volumes) == (&addresses, &volumes);
         if self.has_told && is_the_same {
@@ -321,7 +321,8 @@ pub(crate) mod tests {
         assert_eq!(node_of(&table, "a", now).unwrap(), "node-3");
     }
 
-    /// The source node may have been restored from a copy, or its newer record may not have arrived yet.
+    /// A source node that still announces the volume may have been restored from a copy, or its newer record may not
+    /// have arrived yet.
     #[test]
     fn a_volume_is_at_its_last_destination_even_if_that_node_is_silent() {
         let (mut table, start) = (table(1, &[]), Instant::now());
@@ -377,7 +378,7 @@ pub(crate) mod tests {
         let is_stale =
             |table: &NamesTable, seconds| table.nodes(at(seconds)).last().unwrap().is_stale;
         assert!(!is_stale(&table, 29) && is_stale(&table, 30));
-        // A sign of life that reached another node counts.
+        // A sign of life counts even if only another node has received it.
         let stamp = NodeRecordStamp { beat: 5, ..record(2, 1, &[]).stamp };
         table.heed(&[stamp], at(40)).unwrap();
         assert!(!is_stale(&table, 69) && is_stale(&table, 70));
@@ -455,8 +456,8 @@ pub(crate) mod tests {
         take(5, 51, 0, 102);
     }
 
-    /// Such a version is refused: otherwise no numbers would be left for our own changes, or the file could
-    /// not be read.
+    /// A version that is far above the owner's is refused. Otherwise no numbers would be left for our own changes, or
+    /// the node could not read the file of its record any more.
     #[test]
     fn a_forged_version_of_our_record_cannot_use_up_all_version_numbers() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());

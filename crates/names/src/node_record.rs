@@ -53,8 +53,8 @@ pub struct NodeVolumeEntry {
     pub generation: u64,
 }
 
-/// The field is left out for a volume that never moved, so that the record has the form that nodes know which
-/// have no moves yet.
+/// Returns true for a volume that never moved. The field is then left out, so that nodes of older versions, which do
+/// not know moves, can read the record.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(generation: &u64) -> bool {
     *generation == 0
@@ -72,7 +72,7 @@ pub struct PortalAddress {
 /// The reason why a record is not accepted.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeRecordRefusal {
-    /// The record has too many of something.
+    /// There are more entries of one kind than permitted, for example volumes in a record.
     #[error("more than {most} {what}")]
     TooMany { what: &'static str, most: usize },
     /// The record may be valid, but the table is full.

@@ -35,7 +35,7 @@ pub struct ListedNode<'a> {
     pub record: &'a NodeRecord,
     /// The time since the last sign of life; zero for this node.
     pub age: Duration,
-    /// True if that is longer than [`NodeExpiryTimes::stale_after`](crate::NodeExpiryTimes::stale_after).
+    /// True if `age` is longer than [`NodeExpiryTimes::stale_after`](crate::NodeExpiryTimes::stale_after).
     pub is_stale: bool,
     /// The time since two processes with this number were last known to be alive; `None` if this was never
     /// seen, or too long ago.
