@@ -46,8 +46,8 @@ pub fn confine(cpu: usize) -> std::io::Result<()> {
 /// True if [`prefer`] asks for real-time scheduling. Set once, before anything is started.
 static REALTIME: AtomicBool = AtomicBool::new(false);
 
-/// Makes [`prefer`] ask for real-time scheduling from now on, for machines that are busy with other
-/// work. This is not the default, since it also changes how programs with several threads behave.
+/// Makes all later calls of [`prefer`] ask for real-time scheduling, for machines that are busy with other work. This
+/// is not the default, since it also changes how programs with several threads behave.
 pub fn realtime() {
     REALTIME.store(true, Ordering::Relaxed);
 }
@@ -101,7 +101,7 @@ pub struct BenchProcessUsage {
 }
 
 impl BenchProcessUsage {
-    /// Returns the sum for several processes.
+    /// Returns the usage of all these processes together.
     pub fn of_all(processes: &[u32]) -> Result<BenchProcessUsage> {
         processes.iter().try_fold(BenchProcessUsage::default(), |sum, process| {
             let usage = BenchProcessUsage::of(*process)?;
@@ -152,7 +152,7 @@ pub struct Others {
 }
 
 impl Others {
-    /// Reads the times so far.
+    /// Reads the CPU times since the start of the machine and of the processes.
     pub fn now() -> Result<Others> {
         let own = std::process::id();
         let mut ours_ns = BenchProcessUsage::of(own)?.cpu_ns;
