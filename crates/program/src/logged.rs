@@ -35,11 +35,11 @@ pub struct WaitLimit<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// A flag that is never set.
+/// A flag that is never set, for waits that the caller cannot stop.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl WaitLimit<'static> {
-    /// Returns a limit in time only.
+    /// Returns a limit without a flag: only the time ends the wait.
     #[must_use]
     pub fn of(limit: Duration) -> Self {
         Self { limit, stop: &NEVER }
@@ -258,7 +258,7 @@ mod tests {
         let error = shell("exec sleep 100", folder.path()).line(short).unwrap_err();
         assert!(error.to_string().contains("was not ready"), "{error}");
         let deaf = shell("trap '' TERM; echo; exec sleep 100", folder.path());
-        // The program sets its trap before it prints a line.
+        // Wait for the first line, because the program ignores SIGTERM only from that line on.
         let mut deaf = deaf;
         deaf.line(WaitLimit { limit: LONG, stop: &stop }).unwrap();
         assert!(matches!(deaf.end(Duration::from_millis(50)), Err(Error::Late { .. })));
