@@ -163,7 +163,7 @@ mod tests {
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2]));
         assert!(followed(&[line("")], &all).is_empty());
-        // A mount that receives from the first group and has a peer group of its own.
+        // All of these mounts receive the unmounts of group 1, directly or through another group.
         let copies = [line("shared:3 master:2 "), line("shared:2 master:1 "), line("master:3 ")];
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2, 3]));

@@ -171,7 +171,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     let mut seen: HashMap<Address, KeyPath> = HashMap::new();
     let mut once = |address: Address, at: KeyPath| match seen.insert(address, at.clone()) {
-        // Port 0 stands for another free port each time.
+        // With port 0 the kernel chooses a free port for each portal, so equal addresses do not conflict.
         Some(first) if address.0.port() != 0 => {
             let message = format!("{address} is already used at {first}");
             wrong(at, message, "give each portal an address of its own")

@@ -38,8 +38,8 @@ pub fn show(
         .with_writer(|| EventWriter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(true)
-        // Otherwise tracing would panic, and end the process, once stderr has no reader, for example after its terminal
-        // was closed.
+        // Do not let tracing report its own errors: once stderr has no reader, for example after its terminal was
+        // closed, tracing would panic and end the process.
         .log_internal_errors(false)
         .with_filter_reloading();
     let handle = subscriber.reload_handle();

@@ -188,7 +188,7 @@ async fn a_log_grows_and_shrinks_while_it_is_in_use_and_keeps_its_size() {
     drop(volume);
     near.kill();
 
-    // The settings still contain 32 MiB.
+    // Start with settings that still have the old `log_size` of 32 MiB: the log keeps its size of 64 MiB.
     let text = gateway(place.folder.path(), far.address, "");
     let near = place.serve("gateway", &text);
     assert_eq!(size(), 64 << 20);

@@ -185,7 +185,7 @@ fn the_next_run_removes_the_leftovers_of_a_killed_run() {
     let begun = Instant::now();
     let memory = format!("/dev/shm/forebay-lab-{name}");
     let config = format!("{memory}/host-1.toml");
-    // The workload's own folder is on the volume, behind a gateway.
+    // The workload makes a folder of its own on the mounted volume: wait until it is there.
     let writes = || {
         let on_it = fs::read_dir(format!("{memory}/mnt-1")).into_iter().flatten().flatten();
         on_it.map(|it| it.file_name()).any(|it| it.to_string_lossy().starts_with("forebay-lab"))
@@ -327,7 +327,7 @@ fn invalid_options_of_a_run_are_refused_before_anything_is_started() {
     assert!(stderr(&wrong).contains("is not UTF-8"), "{}", stderr(&wrong));
     assert!(!out.exists() && !odd.exists());
 
-    // An unprivileged user may not do what most points need.
+    // Run as an unprivileged user, who lacks the privileges for most points.
     let open = tempfile::tempdir().expect("a folder");
     let all = fs::Permissions::from_mode(0o777);
     fs::set_permissions(open.path(), all).expect("it is ours");
@@ -456,7 +456,7 @@ fn a_stop_during_a_fetch_does_not_wait_for_it_and_leaves_nothing() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let (cache, out) = (folder.path().join("cache"), folder.path().join("out"));
-    // Only a full run has builds.
+    // Leave out `--quick`, because only a full run has builds.
     let mut command = forebay();
     command.args(["lab", "run", "fair-tcp", "--install", "--name", &name("fetch")]);
     command.args(["--only", "build/", "--out"]).arg(&out).env("XDG_CACHE_HOME", &cache);

@@ -234,7 +234,7 @@ fn a_secret_is_random_private_and_never_overwritten() {
     assert_eq!(fs::read_to_string(&one).expect("still there"), text);
 }
 
-/// Sends a login request in the security stage with these pairs, and returns the header of the response.
+/// Sends a login request in the security stage with these pairs `key=value`, and returns the header of the response.
 fn say(stream: &mut TcpStream, pairs: &[&str]) -> Option<[u8; 48]> {
     let text: Vec<u8> = pairs.iter().flat_map(|pair| [pair.as_bytes(), &[0]].concat()).collect();
     let mut pdu = vec![0; 48];
@@ -266,7 +266,7 @@ fn a_name_cannot_forge_a_line_of_events() {
         stream
     };
     let target = format!("TargetName={NODE}");
-    // An initiator name with a line break is invalid.
+    // An initiator name with a line break is refused as invalid, so it cannot forge a line of the events.
     let mut stream = connect();
     let forged = "InitiatorName=iqn.a\n2026-11-21T00:00:00Z  INFO forged: session opened";
     let answer = say(&mut stream, &[forged, &target, "AuthMethod=None"]).expect("an answer");
@@ -290,8 +290,8 @@ fn a_name_cannot_forge_a_line_of_events() {
     assert!(!events.contains(fs::read_to_string(place.path("alice")).expect("made").trim()));
 }
 
-/// Opens `sockets` connections from eight addresses with unauthenticated discovery sessions. A closed one logs in
-/// again.
+/// Opens `sockets` connections from eight addresses with unauthenticated discovery sessions. A connection that the node
+/// closes is replaced by a new one.
 fn discover(to: SocketAddr, sockets: usize, are_open: &AtomicBool, stop: &AtomicBool) {
     /// Maximum number of logins per turn, so that they do not use the whole CPU.
     const MOST_AGAIN: usize = 8;
@@ -338,8 +338,8 @@ async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     initiator::RemoteVolume::connect(settings).await.expect("alice logs in");
 }
 
-/// Regression: each of these attacks locked out or delayed users. FOREBAY_TEST_STRANGERS=1024 opens that many sockets
-/// for discovery sessions.
+/// Regression: silent connections, discovery sessions and guesses of secrets locked out or delayed users.
+/// FOREBAY_TEST_STRANGERS=1024 opens that many sockets for discovery sessions.
 #[test]
 fn a_user_logs_in_within_a_second_whatever_strangers_do() {
     let place = Place::new();

@@ -255,7 +255,7 @@ fn dropped(node: &Serving) -> u64 {
     node.status()["counters"]["events_dropped"].as_u64().expect("a number")
 }
 
-/// Returns a node whose events nothing reads, after more logins than a pipe can hold events of.
+/// Returns a node whose stderr is a pipe that no program reads, after logins whose events have filled the pipe.
 async fn unread(place: &Place) -> (Serving, PipeReader) {
     let (reader, writer) = full_pipe();
     // At this level every session causes an event, regardless of the limit per address.
@@ -377,7 +377,7 @@ async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
     let writes = (2048 / sessions).clamp(4, 126) as u32;
     let place = Place::new();
     raw::allow_open_files(sessions);
-    // Connections for these sessions, the user's session, and those that come and go.
+    // Permit enough connections for these sessions, the user's session, and those that only log in and out.
     let places = (sessions + 16).max(1024);
     let text = format!("{}[iscsi]\nmax_connections = {places}\n", memory("'127.0.0.1:0'"));
     let node = place.serve("node", &text);

@@ -139,7 +139,8 @@ mod tests {
         node_record::tests::record,
     };
 
-    /// Lets `a` call `b`. The messages pass through their text form, as on the link.
+    /// Performs an exchange in which node `a` connects to node `b`. The messages pass through their text form, as on
+    /// the link.
     fn exchange(a: &mut NamesTable, b: &mut NamesTable, now: Instant) {
         let pass = |request: NamesRequest| {
             serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap()

@@ -103,7 +103,7 @@ pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     if fs::symlink_metadata(path(name)).is_err() {
         return Ok(NamespaceOwner::Absent);
     }
-    // A name without a namespace counts as foreign, because its maker cannot be determined.
+    // A name in the folder of names that has no namespace counts as foreign, because its maker cannot be determined.
     let shown = match ip(&["-n", name, "link", "show", "dev", "lo"]) {
         Err(Error::Ip { .. }) => return Ok(NamespaceOwner::Other),
         shown => shown?,

@@ -25,7 +25,7 @@ pub(crate) fn make_tun(tun: File, name: &str) -> io::Result<OwnedFd> {
             ifru_flags: (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short,
         },
     };
-    // The last byte stays zero.
+    // The last byte of the name stays zero and terminates it.
     let room = request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut();
     room.zip(name.bytes()).for_each(|(to, byte)| *to = byte as libc::c_char);
     // SAFETY: the descriptor is open, and the request is one `ifreq`, which the call reads and writes.

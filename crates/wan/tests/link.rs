@@ -87,7 +87,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
         thread::sleep((2 * delay).saturating_sub(MS));
         loop {
             let mut answer = [0; 100];
-            // Bytes after the IP header: is this the answer to this request?
+            // Compare the bytes after the IP header, because answers to other requests may arrive as well.
             match recv(&socket, &mut answer[..], RecvFlags::empty()) {
                 Ok(_) if answer[20] == 0 && answer[26] == number => return begun.elapsed(),
                 Ok(_) | Err(Errno::AGAIN) => assert!(begun.elapsed() < LIMIT),
@@ -98,7 +98,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     thread::scope(|scope| {
         let pinged = at(scope, WanLinkEnd::Near, link, move || {
             let own = rustix::thread::gettid().to_string();
-            // Without the privilege the measured times are only longer.
+            // Without the privilege for `chrt`, the measured times are longer, and the test may still succeed.
             let _ = Command::new("chrt").args(["--fifo", "--pid", "1", &own]).status();
             let mut times: Vec<Duration> = (0..count).map(one).collect();
             times.sort_unstable();
@@ -186,7 +186,7 @@ fn two_links_with_one_seed_lose_the_same_packets_of_a_sequence() {
     assert_ne!(first, arrivals(&LinkOptions { seed: 8, ..options }, PACKETS));
 }
 
-/// Sends this number of numbered packets through a new link, and returns the numbers of those that arrive.
+/// Sends `packets` numbered packets through a new link, and returns the numbers of those that arrive.
 fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
     const AT_ONCE: u32 = 100;
     let link = Link::open(options).unwrap();

@@ -53,7 +53,7 @@ pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, 
             Err(Failure::new(format!("the content of the volume cannot be mounted: {what}"))
                 .remedy("leave out --mount, and use the device"))
         }
-        // The kernel may still be able to mount it.
+        // The kernel may be able to mount content that is not in the table of known file systems.
         (None, VolumeContent::FileSystem(_) | VolumeContent::Unknown) => Ok(FileSystemPlan { make: None, found }),
     }
 }

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     fn subject() -> Subject {
-        // A volume of 8 MiB.
+        // A volume of 16 Ki blocks of 512 bytes: 8 MiB.
         let volume = Arc::new(MemVolume::new(Geometry::with_blocks(16 << 10)));
         Subject { volume, ledger: Arc::new(QuickstartLedger::new(2048)) }
     }

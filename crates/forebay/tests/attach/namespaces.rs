@@ -8,7 +8,7 @@ use support::{Place, forebay, start, stderr};
 
 use crate::{TARGET, attached, settings, support};
 
-/// Regression: the message reported an unknown user of the device.
+/// Regression: the message did not name the mount, but reported an unknown user of the device.
 #[test]
 fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     if !is_possible() {

@@ -69,7 +69,7 @@ fn a_full_stderr_pipe_does_not_block_the_device() {
     let place = Place::new();
     let node = place.serve("node", &settings("16MiB"));
     let (_reader, writer) = full_pipe();
-    // At this level every request of the kernel causes an event.
+    // At the level `trace`, every request of the kernel causes an event.
     let mut command = forebay();
     command.args(["attach", &node.url(TARGET), "--log-level", "trace"]);
     let attached = start_with(&mut command, writer.into()).expect("attached");

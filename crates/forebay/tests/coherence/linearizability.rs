@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// A call to a register.
+/// A read or a write of a register.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub writes: bool,
@@ -63,8 +63,8 @@ pub fn fault(calls: &[Call]) -> Option<String> {
             return Some(format!("{:?} and {:?} at once", pair[0], pair[1]));
         }
     }
-    // If all calls of a value overlap, they must not lie entirely within the time for which another value was certainly
-    // held.
+    // A value whose calls all overlap must have been held at some time. All of these calls must not lie within a time
+    // in which the register certainly held another value.
     for value in values.values().filter(|value| !certain(value) && value.first_end != u64::MAX) {
         let within =
             |held: &&&Value| held.first_end < value.last_begin && value.first_end < held.last_begin;

@@ -173,12 +173,12 @@ async fn a_killed_gateway_recovers_both_volumes_and_a_lost_node_does_not_block_h
     for version in 1..50 {
         write(&*data, 600, version).await.expect("the log takes it");
         write(&*counter, 2000 + version, version).await.expect("the log takes it");
-        // Read at the node, because the gateway has not read the block yet.
+        // This block is not cached, so the read shows that the node of the other volume still answers the gateway.
         assert_eq!(read(&*counter, 8000 + version).await.expect("read"), content(0, 0));
     }
     eventually("an error", || site.figure("lower_error").is_string()).await;
     assert!(site.figure("dirty_bytes").as_u64() > Some(0));
-    // This also holds after a restart: the log has recorded the volume that does not answer.
+    // The gateway also starts without the lost node: the log has recorded the volume that does not answer.
     site.near.kill();
     site.serve_gateway();
     let [counter, data] = site.hosts().await;

@@ -47,7 +47,8 @@ impl Pair {
     }
 }
 
-/// Writes blocks from `first` until one is refused. Returns the number of acknowledged blocks and the time.
+/// Writes blocks from `first` until a write is refused. Returns the number of acknowledged blocks, and the time until
+/// the refusal.
 async fn write_until_refused(volume: &dyn Volume, first: u64) -> (u64, Duration) {
     let begun = Instant::now();
     for count in 0.. {
@@ -66,7 +67,7 @@ async fn assert_written(volume: &dyn Volume, blocks: u64) {
     }
 }
 
-/// Regression: a log without a name still acknowledged writes, and the stop discarded its content.
+/// Regression: a log whose file had been removed still acknowledged writes, and the stop discarded its content.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_log_acknowledges_no_more_writes_and_its_data_is_destaged() {
     let pair = Pair::new("");
@@ -87,7 +88,7 @@ async fn a_removed_log_acknowledges_no_more_writes_and_its_data_is_destaged() {
     assert_written(&*volume, 64 + more).await;
     volume.flush().await.expect("all is at the node");
     assert_written(&*connect(pair.far.address, NODE).await, 64 + more).await;
-    // No data is missing, so the next start creates a new log.
+    // The node has all data of the removed log, so the next start creates a new log.
     let Pair { place, far, near, .. } = pair;
     assert!(near.terminate().0.success());
     let near = place.serve("gateway", &gateway(place.folder.path(), far.address, LAZY));

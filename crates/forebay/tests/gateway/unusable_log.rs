@@ -115,7 +115,7 @@ fn check(place: &Place, name: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Regression: `check` reported that the NVRAM file would be made.
+/// Regression: `check` reported that the missing NVRAM file would be made, although its content was needed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_nvram_that_is_missing_or_an_older_copy_is_found_by_check() {
     let place = Place::new();
@@ -254,7 +254,7 @@ async fn the_claim_of_a_missing_log_is_reported_as_our_own() {
     write(&*volume, 1, 1).await.expect("taken");
     drop(volume);
     near.kill();
-    // Both the log and its record are lost.
+    // The gateway has lost its log and also the record of the log.
     give_up(&place, "gateway", "gateway.log");
     let config = place.path("gateway.toml").display().to_string();
     let check = run(&["check", "--config", &config]);

@@ -94,7 +94,8 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     write(&*volume, 5, 1_000_000).await.expect("taken");
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     versions[5].store(1_000_000, Ordering::Relaxed);
-    // Move it back to the node whose settings contain it: it serves the moved data, not the file that was left there.
+    // Move the volume back to the node whose settings contain it. That node must serve the moved data, and not the old
+    // file that was left there.
     let refused = move_to(&cellar, "attic", &[]);
     assert!(stderr(&refused).contains("does not accept volumes"), "{}", stderr(&refused));
     let (_, ()) = (attic.terminate(), ());
@@ -195,7 +196,8 @@ async fn a_move_is_watched_joined_and_cancelled() {
     first.kill().expect("it runs");
     first.wait().expect("it ends");
     let mut second = slow("cellar");
-    // A command that starts after the cancellation would begin another move. Wait until it has reported progress.
+    // Wait until the second command has reported progress: if it started after the cancellation, it would begin another
+    // move.
     let mut lines = BufReader::new(second.stdout.take().expect("a pipe")).lines();
     let begun = lines.next().expect("a line").expect("text");
     write(&*volume, 0, 2).await.expect("hosts go on");
@@ -214,7 +216,7 @@ async fn a_move_is_watched_joined_and_cancelled() {
     eventually("nothing is left", || !place.path("cellar.moved/payroll.img").exists()).await;
     assert_eq!(json(&cellar, &["volume", "list"]), Value::Array(vec![]));
     assert_eq!(read(&*volume, 0).await.expect("read"), content(0, 2));
-    // Afterwards the volume may be moved anywhere.
+    // After the cancellation, the volume may be moved to any node.
     let output = move_to(&attic, "third", &[]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(serves(&third) && !serves(&attic));

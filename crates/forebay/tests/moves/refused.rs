@@ -200,7 +200,7 @@ async fn volumes_of_unsuitable_kinds_are_refused_with_a_remedy() {
     drop((near, closed));
 }
 
-/// A node with both volumes could serve only one of them, and would not start.
+/// A node with both volumes could serve only one of them under this target name, and would not start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
     let (place, _seed, seeds) = place();
@@ -227,7 +227,7 @@ async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
     };
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| move_to(&attic, "cellar", &["--rate", "2MiB"]));
-        // The first move is in progress.
+        // Wait until the first move is in progress.
         while json(&cellar, &["volume", "list"]) == serde_json::json!([]) {
             assert!(!moving.is_finished());
         }

@@ -10,7 +10,7 @@ use crate::{
     support::{Place, connect, content, eventually, forebay, read, run, stderr, write},
 };
 
-/// Far longer than a gateway that may serve needs to take over.
+/// Much longer than a takeover takes if the gateway may take over.
 const LONG: Duration = Duration::from_secs(5);
 
 /// A process that was stopped, or a machine that was paused, believes that no time has passed.
@@ -102,8 +102,8 @@ async fn a_partner_that_resumes_after_sigstop_is_filled_with_all_data() {
     scene.check(&host, 5..20, 3).await;
 }
 
-/// Regression: the active gateway continued without its partner while it stopped, and claimed the volume again after it
-/// had released the claim. The node then refused all other readers.
+/// Regression: while the active gateway was stopping, it continued without its partner, and claimed the volume again
+/// after it had released the claim. The node then refused all other readers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pair_that_has_stopped_leaves_no_claim_at_the_node() {
     let scene = Scene::new(Place::new(), "").await;
@@ -177,7 +177,7 @@ async fn a_pair_without_its_node_keeps_serving_but_no_takeover_happens() {
     scene.serving[0].kill();
     let begun = Instant::now();
     while begun.elapsed() < LONG {
-        // The standby cannot know whether its partner is alive.
+        // The standby must not admit hosts, because it cannot know whether its partner is alive.
         assert!(scene.log_in(1).await.is_err(), "it lets hosts in");
         assert_eq!(scene.role(1), "standby");
     }

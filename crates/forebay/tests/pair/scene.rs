@@ -127,12 +127,12 @@ impl Scene {
         self.start_with(index, "");
     }
 
-    /// As [`Self::start`], with additional settings of its cache.
+    /// As [`Self::start`], with additional settings of the gateway's cache.
     pub fn start_with(&mut self, index: usize, more: &str) {
         self.start_instead(index, &format!("{}\n{more}", self.more));
     }
 
-    /// As [`Self::start`], with other settings of its cache than before.
+    /// As [`Self::start`], with other settings of the gateway's cache than before.
     pub fn start_instead(&mut self, index: usize, more: &str) {
         let text = settings(&self.place, self.node.address, self.members, index, more);
         self.serving[index] = self.place.serve(self.members[index].name, &text);

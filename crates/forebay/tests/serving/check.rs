@@ -50,7 +50,7 @@ fn unit(listen: &str, stack: &str) -> String {
 
 const LOOPBACK: &str = "['127.0.0.1:0']";
 
-/// Regression: `check` reported that these files would be made, and `serve` failed to make them.
+/// Regression: `check` reported that files would be made for which there was no space, and `serve` then failed.
 #[test]
 fn files_that_serve_could_not_make_are_refused_by_check() {
     let place = Place::new();
@@ -218,7 +218,7 @@ fn a_missing_list_has_a_remedy_and_a_target_open_to_every_host_is_a_warning() {
     }
 }
 
-/// Regression: `check` and `serve` waited until a program wrote into the pipe.
+/// Regression: if a path named a pipe, `check` and `serve` waited until a program wrote into it.
 #[test]
 fn a_pipe_in_place_of_a_secret_does_not_block_a_check() {
     let place = Place::new();
@@ -293,7 +293,7 @@ fn an_unreachable_far_volume_is_no_fault_if_a_log_records_it() {
     let expected = format!("iscsi://{}/iqn.2026-11.test:node/0 does not answer (", stopped.address);
     assert!(text.contains(&expected), "{text}");
     assert!(text.contains("a start continues with the log"), "{text}");
-    // Without the log the gateway could not serve.
+    // Remove the log: without it, the gateway cannot serve while its node does not answer.
     std::fs::remove_file(stopped.place.path("gateway.log")).expect("it was made");
     let (code, text) = stopped.check();
     assert_eq!(code, Some(1), "{text}");

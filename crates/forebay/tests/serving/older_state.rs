@@ -142,7 +142,7 @@ fn drain(gateway: &Serving) {
 async fn an_older_copy_of_the_state_folder_loses_no_acknowledged_data() {
     let both = ["node-state", "a-state"];
     for clock in clocks() {
-        // In the last case the gateway is opened once more after the folders were copied.
+        // In the last case, the gateway opens its log once more after the folders were copied.
         for (restored, openings) in
             [(&both[..1], 1), (&both[1..], 1), (&both[..], 1), (&both[..], 2)]
         {

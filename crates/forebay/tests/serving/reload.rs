@@ -245,7 +245,7 @@ async fn a_file_grows_while_initiators_use_it() {
     let volume = connect(serving.address, NODE).await;
     assert_eq!(volume.geometry().bytes(), 32 << 20);
     write(&*volume, 8000, 1).await.expect("written");
-    // A size in the settings can only be changed there.
+    // `forebay resize` refuses to change a size that the settings contain.
     let control = serving.control.to_str().expect("plain");
     let output = run(&["resize", NODE, "0", "48MiB", "--control", control]);
     assert!(stderr(&output).contains("the settings specify the size of its file"));

@@ -82,7 +82,8 @@ async fn a_volume_is_reached_through_tls() {
     }
 }
 
-/// Sends `said` to a server that reverses what it receives after it has received the end, and returns its answer.
+/// Sends `said` through the tunnel and closes this direction. The server then sends all of it back in reverse order.
+/// Returns the answer of the server.
 fn exchange(near: SocketAddr, said: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(near)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;

@@ -62,7 +62,7 @@ fn objects(
     differences: &mut Vec<String>,
 ) {
     if OPEN_OBJECTS.iter().any(|name| at.ends_with(name)) {
-        // All values of such an object have the same type.
+        // All values of an object in `OPEN_OBJECTS` have the same type.
         if let Some(sample) = sample.values().next() {
             found.iter().for_each(|(name, found)| {
                 compare(&format!("{at}.{name}"), sample, found, differences)

@@ -112,7 +112,7 @@ pub fn guess(stream: &mut TcpStream, target: &str, user: &str) -> Option<u16> {
 /// Maximum length of a write whose data is sent with the command.
 pub const FIRST_BURST: usize = 256 << 10;
 
-/// Keys that allow that first burst.
+/// Login keys that permit a first burst of [`FIRST_BURST`] bytes.
 pub const FIRST_BURST_KEYS: [(&str, &str); 3] =
     [("InitialR2T", "No"), ("ImmediateData", "Yes"), ("FirstBurstLength", "262144")];
 
@@ -154,8 +154,8 @@ pub fn local(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
-/// 300 silent connections from three addresses. A closed one reconnects at once, so that all places for strangers stay
-/// taken unless the program closes some. Dropping this ends them.
+/// 300 silent connections from three addresses. A connection that the program closes is opened again at once, so that
+/// strangers always use as many connections as the program permits. Dropping this ends the connections.
 pub struct Silent {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
