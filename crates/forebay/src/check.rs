@@ -141,8 +141,8 @@ fn portals(
     Ok(())
 }
 
-/// Returns the first address that other hosts can connect to and at which the target admits every initiator, if there
-/// is one. A portal that requires certificates admits only their owners.
+/// Returns the first address at which any host can log in to the target, if there is one. A portal that requires
+/// certificates does not count, because it admits only initiators that have one.
 fn open_to_all(settings: &Settings, target: &IscsiTargetSettings) -> Option<config::Address> {
     if target.allow.is_some() {
         return None;
@@ -386,9 +386,9 @@ async fn look_at_far_volume(
     }
 }
 
-/// Compares the node's claim on the volume with the local log, since a start refuses this log if another one has the
-/// claim. Returns `None` if the claim does not prevent a start, or if the node does not answer, which was reported
-/// before.
+/// Compares the node's claim on the volume with the local log, because a start refuses this log if another log has the
+/// claim. Returns `None` if the claim does not prevent a start. Also returns `None` if the node does not answer, which
+/// another check has reported.
 async fn look_at_claim(
     settings: &Settings,
     target: &IscsiTargetSettings,

@@ -252,7 +252,7 @@ pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Fail
     })
 }
 
-/// As [`ask`], but `no_listener` makes the failure if no process listens there.
+/// As [`ask`], but `no_listener` makes the failure if no process listens on `path`.
 pub fn ask_or(
     path: &Path,
     request: ControlRequest,

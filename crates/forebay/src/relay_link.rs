@@ -1,8 +1,8 @@
 //! A long link emulated in this process: a relay between TCP connections that delays every byte, limits the rate and
 //! counts the traffic.
 //!
-//! It cannot show the effects of loss: each end has a TCP connection of its own to the relay, so it would only see a
-//! repaired stream. Therefore it neither loses nor reorders data.
+//! The relay neither loses nor reorders data, because it could not show the effects: each end has a TCP connection of
+//! its own to the relay, and would see a stream that TCP has already repaired.
 
 use std::{
     collections::VecDeque,

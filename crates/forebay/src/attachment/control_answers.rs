@@ -28,11 +28,10 @@ pub enum Manner {
     Usual,
     /// As `Usual`, and the cache has destaged all dirty data.
     Drained,
-    /// At once, even if it is in use or data is lost.
+    /// Detach at once, even if the device is in use or data is lost.
     Force,
 }
 
-/// A request to detach the device.
 pub struct DetachRequest {
     pub manner: Manner,
     pub answer: oneshot::Sender<Result<DetachAnswer, Failure>>,
@@ -79,7 +78,7 @@ impl AttachmentResponder {
         let _ = self.opened.set(Arc::clone(opened));
     }
 
-    /// Records the device, or its new size.
+    /// Records the attached device, or its new size after a resize.
     pub fn set_attached(&self, attached: &AttachedVolumeStatus) {
         *self.attached.lock() = Some(attached.clone());
     }

@@ -130,7 +130,6 @@ impl AttachmentSource {
         })
     }
 
-    /// Opens the stack of the volume.
     pub async fn open(&self) -> Result<OpenedStack, Failure> {
         // Without `--shared`, this host's kernel is the only writer of the volume, and it sends flushes. Layers may
         // rely on that.

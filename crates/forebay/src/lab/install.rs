@@ -100,7 +100,7 @@ pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failu
     }
 }
 
-/// Result of an installation by apt-get; the error is its reason.
+/// Result of an installation by apt-get; the error says why the installation failed.
 type AptInstallResult = Result<(), String>;
 
 fn installed(packages: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {

@@ -19,7 +19,6 @@ use crate::output::print_line;
 /// Number of steps of the progress bar.
 const PARTS: u64 = 1000;
 
-/// Runs a workload and prints its results.
 pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     let task = task(args)?;
     if args.on.is_overwritten() && !args.overwrite {

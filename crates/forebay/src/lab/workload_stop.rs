@@ -72,7 +72,7 @@ impl WorkloadStopSignal {
     }
 }
 
-/// Signals all programs that this process has started, repeatedly until it ends itself.
+/// Signals all programs that this process has started, again and again until this process ends.
 fn end_programs(others: &BTreeSet<i32>) {
     let begun = Instant::now();
     loop {

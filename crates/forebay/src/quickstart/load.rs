@@ -68,12 +68,11 @@ impl QuickstartLoadKind {
     }
 }
 
-/// The result of one part of the load.
 #[derive(Debug)]
 pub struct QuickstartLoadResult {
     /// Number of completed operations.
     pub operations: u64,
-    /// Bytes that these operations read or wrote.
+    /// Bytes that the completed operations read or wrote.
     pub bytes: u64,
     /// Time from the first submission to the last answer.
     pub took: Duration,

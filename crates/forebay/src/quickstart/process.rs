@@ -21,9 +21,9 @@ pub struct QuickstartProcess {
     running: RunningProgram,
     /// File to which the process writes its events.
     events: PathBuf,
-    /// First address on which it listens.
+    /// First address on which the process listens.
     pub address: SocketAddr,
-    /// Time from the start until it listened.
+    /// Time from the start of the process until it listened.
     pub ready_after: Duration,
 }
 
@@ -113,6 +113,6 @@ impl QuickstartProcess {
     }
 }
 
-/// The address until the process has printed its own.
+/// Placeholder for the address of a process that has not printed it yet.
 const LOOPBACK_UNKNOWN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);

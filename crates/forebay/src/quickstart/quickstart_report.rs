@@ -13,11 +13,9 @@ pub struct QuickstartReport {
     pub version: &'static str,
     /// Time of the run (RFC 3339).
     pub date: String,
-    /// Machine on which it ran.
+    /// Machine on which quickstart ran.
     pub machine: QuickstartMachine,
-    /// One-way delay of the link in milliseconds.
     pub delay_one_way_ms: f64,
-    /// Rate of the link in bits per second.
     pub rate_bits_per_second: u64,
     /// Parts of the load, each directly on the node and through the gateway.
     pub parts: Vec<PartOutcome>,
@@ -44,7 +42,6 @@ pub struct PartOutcome {
     /// Number of completed operations.
     pub operations: u64,
     pub operations_per_second: f64,
-    /// Bytes read or written per second.
     pub bytes_per_second: f64,
     pub seconds: f64,
     /// Mean latency in microseconds.

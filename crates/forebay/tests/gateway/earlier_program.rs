@@ -245,7 +245,6 @@ fn tar(arguments: &[&str], folder: &Path) {
     assert!(status.success());
 }
 
-/// Unpacks an archive into a new folder.
 fn unpacked(archive: &Path) -> Place {
     let place = Place::new();
     tar(&["-xzf", archive.to_str().expect("a plain path")], place.folder.path());

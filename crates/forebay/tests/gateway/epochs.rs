@@ -193,7 +193,6 @@ async fn a_node_returns_a_consistent_prefix_while_its_gateway_is_stopped_during_
     assert!(half >= ROUNDS / 2, "{half} of {ROUNDS} stops were in the middle of a round");
 }
 
-/// If a reload flushed a unit that it removes, a partial epoch would become stable.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_that_removes_a_claimed_unit_does_not_make_a_partial_epoch_stable() {
     let place = Place::new();

@@ -227,7 +227,6 @@ async fn a_move_is_watched_joined_and_cancelled() {
 /// error, and exactly one node serves in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_killed_in_a_move_loses_nothing() {
-    // FOREBAY_ROUNDS sets the number of rounds.
     let rounds = std::env::var("FOREBAY_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     let (place, _seed, seeds) = place();
     let attic_settings =

@@ -106,7 +106,6 @@ fn check_sizes(figures: &Value, way: &str) -> (u64, u64) {
     (pdus(sizes), bytes)
 }
 
-/// Returns the number of commands of one kind.
 fn of_kind(figures: &Value, kind: &str) -> u64 {
     figures["commands_by_kind"][kind].as_u64().unwrap_or(0)
 }
