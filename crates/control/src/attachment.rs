@@ -35,7 +35,6 @@ pub struct Detached {
 /// The log of a cache that has stopped.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LogLeft {
-    /// Path of the log.
     pub path: PathBuf,
     /// Dirty bytes: data in the log that the far volume lacks.
     pub dirty_bytes: u64,

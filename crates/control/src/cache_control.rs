@@ -27,7 +27,6 @@ impl fmt::Display for UnitName {
     }
 }
 
-/// A command to a cache.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheControlCommand {

@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 
 use crate::time_figures::ResponseTimes;
 
-/// All figures of a cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheFigures {
     /// Claim on the far volume; for a common cache, the claim on all of its volumes.
@@ -174,7 +173,6 @@ pub struct CacheHitFigures {
     pub misses: u64,
     /// Bytes fetched from the far volume, including read-ahead.
     pub fetched_bytes: u64,
-    /// Bytes that were read ahead.
     pub read_ahead_bytes: u64,
     /// Slots that were read ahead and then read by a host.
     pub read_ahead_used_slots: u64,
@@ -326,7 +324,7 @@ pub struct EpochFigures {
     pub unflushed_segments: u64,
 }
 
-/// The volumes of a common cache.
+/// Figures of the volumes of a common cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CommonCacheFigures {
     /// Claim on each volume, by the volume's name.

@@ -42,7 +42,7 @@ pub struct ShareStatus {
     pub reads: usize,
     /// Ranges that the gateway holds for writing: only this gateway may have their newest data.
     pub writes: usize,
-    /// Ranges that other gateways have requested from this one.
+    /// Ranges that other gateways have requested from this gateway.
     pub recalled: usize,
 }
 

@@ -8,7 +8,6 @@ use crate::{
     time_figures::{CommandCounts, PduLengths, ResponseTimes},
 };
 
-/// The counters of a process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ProcessCounters {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Failure {
     /// Describes the failure, with names and numbers.
     pub message: String,
-    /// Describes how to correct it; printed on a line of its own.
+    /// Describes how to correct the failure; printed on a line of its own.
     pub remedy: Option<String>,
     /// Exit code of the process: [`FAILED`] or [`WRONG_SETTINGS`].
     pub code: u8,

@@ -54,7 +54,7 @@ pub struct HealthProblem {
     pub level: HealthLevel,
     /// Describes the problem in one line.
     pub message: String,
-    /// Describes how to correct it, if that is known.
+    /// Describes how to correct the problem, if that is known.
     pub remedy: Option<String>,
 }
 

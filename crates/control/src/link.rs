@@ -15,15 +15,12 @@ pub struct Linked {
     pub far: LinkEnd,
     /// Seed of all random events, such as losses.
     pub seed: u64,
-    /// Settings of the direction from the near end to the far end.
     pub near_to_far: LinkDirectionSettings,
-    /// Settings of the direction from the far end to the near end.
     pub far_to_near: LinkDirectionSettings,
     /// Counters since the start of the link.
     pub report: LinkReport,
 }
 
-/// One end of a link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkEnd {
     /// Network namespace of this end.

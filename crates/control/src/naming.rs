@@ -29,6 +29,5 @@ pub struct KnownNode {
     pub stale: bool,
     /// True if two processes use the number of this node. No gateway is then directed to its volumes.
     pub twins: bool,
-    /// Volumes that the node serves.
     pub volumes: Vec<NodeVolumeEntry>,
 }

@@ -19,14 +19,14 @@ pub struct ReloadChanges {
 }
 
 impl ReloadChanges {
-    /// True if the reload changes nothing.
+    /// Returns true if there is nothing to report: no change, no refused change, and no unit that is still not served.
     pub fn is_empty(&self) -> bool {
         [&self.added, &self.changed, &self.removed, &self.refused, &self.not_served]
             .iter()
             .all(|list| list.is_empty())
     }
 
-    /// Returns all entries, each preceded by the word for its list.
+    /// Returns all entries, each after the name of its list, such as `added: `.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let lists = [
             ("added", &self.added),

@@ -9,7 +9,6 @@ use crate::{
     time_figures::{CommandCounts, PduLengths},
 };
 
-/// All figures of a remote layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct RemoteFigures {
     #[serde(flatten)]

@@ -35,7 +35,6 @@ pub enum ControlRequest {
     Locate {
         volume: VolumeName,
     },
-    /// Drop the claim on a unit.
     DropClaim {
         unit: UnitName,
         /// Drop the claim even though the log of its owner may hold acknowledged data that the unit lacks: this data is
@@ -81,9 +80,7 @@ pub enum ControlRequest {
     DrainAndDetach,
     /// Change an emulated link; each setting has the form `key=value`.
     Link {
-        /// Settings of the direction from the near end to the far end.
         near_to_far: Vec<String>,
-        /// Settings of the direction from the far end to the near end.
         far_to_near: Vec<String>,
     },
     /// Grow the file or device of a unit.

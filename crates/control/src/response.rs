@@ -41,7 +41,6 @@ pub enum ControlResponse {
     /// The detached device, and the log of its cache, if it had one.
     Detached(Detached),
     Link(Box<Linked>),
-    /// The volume has its new size.
     Resized {
         /// New size in bytes.
         bytes: u64,

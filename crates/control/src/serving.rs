@@ -55,14 +55,12 @@ impl ServingStatus {
     }
 }
 
-/// The phase of a process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServingPhase {
     /// The process opens its volumes and does not listen yet.
     #[default]
     Starting,
-    /// The process serves initiators.
     Serving,
     /// The process closes sessions and volumes.
     Stopping,
