@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 /// Maximum payload of a frame in bytes: the longest record, and the stamps of all nodes.
 pub const FRAME_BYTES: usize = 1 << 20;
-/// Maximum payload of the first frame that the accepting end receives, which carries the stamps of all nodes.
-/// The other end has not authenticated itself before it, so a stranger cannot make us hold more.
+/// Maximum payload of the first frame that the accepting end receives, which carries the stamps of all nodes. The other
+/// end has not proved yet that it has the secret, so a stranger cannot make us hold more than this.
 pub const FIRST_BYTES: usize = 64 << 10;
 /// Length of a random value in bytes.
 pub const NONCE_BYTES: usize = 32;

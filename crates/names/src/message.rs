@@ -67,7 +67,6 @@ pub fn begin(table: &NamesTable) -> NamesRequest {
     NamesRequest::Exchange { from: own.stamp.gln, instance: own.instance, known: table.stamps() }
 }
 
-/// Handles a request and returns the response.
 pub fn answer(table: &mut NamesTable, request: NamesRequest, now: Instant) -> NamesResponse {
     let answered = match request {
         NamesRequest::Exchange { from, instance, .. } if from == table.own().stamp.gln => {

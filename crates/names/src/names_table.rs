@@ -22,10 +22,9 @@ const MOST_VOLUMES_IN_ALL: usize = 8192;
 /// The largest gap that we accept in our own version after a restart from an older copy: one change per
 /// millisecond for seven weeks.
 const MOST_FORGOTTEN: u64 = 1 << 32;
-/// Other nodes cannot make us raise our version beyond this. It leaves as many numbers for our own changes.
+/// Highest version to which other nodes can raise our own record. As many version numbers remain for our own changes.
 const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 
-/// The records of all nodes.
 #[derive(Debug)]
 pub struct NamesTable {
     own: NodeRecord,

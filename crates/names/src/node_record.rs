@@ -15,7 +15,6 @@ pub const MOST_ADDRESSES: usize = 8;
 /// century to reach it.
 pub const MOST_COUNT: u64 = 1 << 52;
 
-/// The record of one node.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeRecord {
     #[serde(flatten)]
@@ -224,7 +223,6 @@ label!(NodeName, "not the name of a node: 1 to 64 of a-z, 0-9, `.`, `-` and `_`"
 pub(crate) mod tests {
     use super::*;
 
-    /// Makes a record of node `number` with these volumes.
     pub(crate) fn record(number: u8, version: u64, volumes: &[&str]) -> NodeRecord {
         let entry = |name: &&str| NodeVolumeEntry {
             volume: name.parse().unwrap(),
