@@ -21,7 +21,7 @@ pub(crate) struct Background {
     next: Option<Instant>,
     /// The present load as a share of the link's rate.
     share: f64,
-    /// The time until which this load lasts.
+    /// Time at which the present load ends and another one is drawn.
     until: Instant,
 }
 

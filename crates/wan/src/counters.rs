@@ -9,7 +9,6 @@ pub struct DirectionCounters {
     pub bytes: u64,
     /// Packets that passed, duplicates not counted.
     pub passed_packets: u64,
-    /// Bytes of the packets that passed.
     pub passed_bytes: u64,
     pub lost: u64,
     pub queue_full: u64,

@@ -42,7 +42,7 @@ pub(crate) struct Emulator {
     pub health: Timeliness,
     pub capture: Option<Capture>,
     pub is_real_time: bool,
-    /// `None` before the thread runs, or if the host does not allow such a request.
+    /// Keeps the processors awake; `None` before the thread runs, or if the host does not allow it.
     pub awake: Option<CpuLatencyRequest>,
     pub oversleep: Oversleep,
 }
@@ -68,9 +68,7 @@ pub(crate) struct Lane {
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LinkReport {
-    /// From the near end to the far end.
     pub near_to_far: LaneReport,
-    /// From the far end to the near end.
     pub far_to_near: LaneReport,
     /// How late packets were delivered.
     pub lateness: Lateness,

@@ -35,7 +35,6 @@ pub struct Link {
     namespaces: [LinkNamespace; 2],
 }
 
-/// Options of a link.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// The name: 1 to 32 letters, digits, `-` and `_`. The namespaces are `NAME-near` and `NAME-far`.
@@ -48,7 +47,6 @@ pub struct LinkOptions {
     pub capture: Option<PathBuf>,
 }
 
-/// An end of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WanLinkEnd {
     Near,

@@ -26,7 +26,6 @@ const PROGRAMS: [&str; 3] = ["ip", "/usr/sbin/ip", "/sbin/ip"];
 /// because that device ends with the namespace. The process number and start time of the maker follow it.
 const MARK: &str = "forebay-wan";
 
-/// The owner of a namespace.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NamespaceOwner {
     /// There is no namespace with this name.
@@ -98,7 +97,6 @@ pub(crate) fn clear(name: &str) -> Result<bool, Error> {
     }
 }
 
-/// Returns the owner of the namespace with this name.
 pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     if fs::symlink_metadata(path(name)).is_err() {
         return Ok(NamespaceOwner::Absent);

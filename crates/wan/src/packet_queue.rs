@@ -15,7 +15,6 @@ pub(crate) struct PacketQueue {
     bytes: u64,
 }
 
-/// Limits of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketQueueLimits {
     pub bytes: u64,

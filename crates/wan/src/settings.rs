@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::LinkSettingsError;
 
-/// The settings of one direction.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DirectionSettings {
@@ -43,7 +42,6 @@ pub struct DirectionSettings {
     pub is_up: bool,
 }
 
-/// A model of random loss.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PacketLossModel {
