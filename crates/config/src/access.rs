@@ -101,7 +101,7 @@ impl Serialize for AccessNetworkSetting {
 }
 
 impl Allow {
-    /// Returns true if this rule admits every initiator that the other one admits.
+    /// Returns true if this rule admits every initiator that `other` admits.
     pub fn covers(&self, other: &Self) -> bool {
         let same = |ours: &Option<String>, its: &Option<String>| ours.is_none() || ours == its;
         let names = match (&self.initiator, &other.initiator) {
@@ -119,7 +119,7 @@ impl Allow {
 }
 
 impl InitiatorNamePattern {
-    /// Returns true if this pattern matches every name that the other one matches.
+    /// Returns true if this pattern matches every name that `other` matches.
     fn covers(&self, other: &Self) -> bool {
         match self.0.strip_suffix('*') {
             Some(begin) => other.0.strip_suffix('*').unwrap_or(&other.0).starts_with(begin),

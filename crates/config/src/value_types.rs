@@ -119,14 +119,14 @@ impl<'de> Deserialize<'de> for LogLevel {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Digest {
-    /// Not used; a peer that requires them is refused.
+    /// Digests are not used; a peer that requires them is refused.
     Never,
-    /// Used if the peer wants them.
+    /// Digests are used if the peer requests them.
     #[default]
     Accept,
-    /// Requested, but a peer without them is accepted.
+    /// Digests are requested, but a peer without them is accepted.
     Prefer,
-    /// Required; a peer without them is refused.
+    /// Digests are required; a peer without them is refused.
     Require,
 }
 
