@@ -18,12 +18,12 @@ pub enum DeviceUser {
     /// A file system on the device is mounted in another mount namespace. Unmounting it in this namespace
     /// does not unmount it in the other one.
     MountElsewhere {
-        /// The mount point, as the processes of that namespace see it.
+        /// The mount point, as the processes of the other namespace see it.
         place: PathBuf,
         id: u32,
         name: String,
     },
-    /// Another device is built on it (device mapper, RAID).
+    /// Another block device is built on this device (device mapper, RAID).
     Device(String),
     Swap,
     /// A process has the device open, or has its working folder on it.

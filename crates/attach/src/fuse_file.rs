@@ -32,7 +32,6 @@ use crate::{
     lost_writes::LostWrites,
 };
 
-/// Options of a served file.
 #[derive(Clone, Debug)]
 pub struct ServedFileOptions {
     /// The name of the file. The kernel shows it as the file below the loop device.

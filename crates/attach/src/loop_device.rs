@@ -14,7 +14,6 @@ use rustix::mount::UnmountFlags;
 
 use crate::{AttachStep, Error, fuse_requests::REQUEST_BYTES, unshared_files::apart};
 
-/// Options of a loop device.
 #[derive(Clone, Debug)]
 pub struct LoopOptions {
     /// Logical block size in bytes: 512 or 4096.
