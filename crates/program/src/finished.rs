@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::{RunningProgram, Said, WaitLimit};
 
-/// The end of a program.
+/// How a program ended, and its output.
 #[derive(Clone, Debug)]
 pub struct ProgramResult {
     /// The exit status; `None` if the program did not end in time and was killed.

@@ -31,7 +31,7 @@ pub struct LoggedProgram {
 #[derive(Clone, Copy)]
 pub struct WaitLimit<'a> {
     pub limit: Duration,
-    /// If this is set, the wait ends with [`Error::Stopped`] soon afterwards.
+    /// Once this flag is set, the wait soon ends with [`Error::Stopped`].
     pub stop: &'a AtomicBool,
 }
 
@@ -151,7 +151,7 @@ impl LoggedProgram {
         }
     }
 
-    /// Waits for the end at most for this time. Returns `None` if the program still runs.
+    /// Waits for the end of the program, at most for `within`. Returns `None` if the program still runs.
     ///
     /// # Errors
     /// [`Error::System`].

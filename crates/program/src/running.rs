@@ -74,12 +74,13 @@ impl RunningProgram {
         self.child.stdout.take()
     }
 
-    /// Returns the reading end of the program's standard error, if the command has a pipe there. It is given once.
+    /// Returns the reading end of the program's standard error if the command has a pipe there. Later calls return
+    /// `None`.
     pub fn stderr(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// Waits for the end at most for this time. Returns `None` if the program is still running.
+    /// Waits for the end of the program, at most for `within`. Returns `None` if the program is still running.
     ///
     /// # Errors
     /// The error of the system.
@@ -100,8 +101,8 @@ impl RunningProgram {
         }
     }
 
-    /// Waits for the end at most for this time, and only until `stop` is set. Returns `None` if the program
-    /// is still running.
+    /// Waits for the end of the program, at most for `within` and only until `stop` is set. Returns `None` if the
+    /// program is still running.
     ///
     /// # Errors
     /// The error of the system.
