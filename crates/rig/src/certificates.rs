@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct Certificates {
     /// The certificate of the authority (PEM).
     pub authority: PathBuf,
-    /// The certificate of the ends (PEM).
+    /// The certificate for both ends of a connection (PEM).
     pub certificate: PathBuf,
     /// The private key of `certificate` (PEM).
     pub key: PathBuf,
