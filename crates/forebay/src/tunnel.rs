@@ -102,7 +102,7 @@ async fn accept(listener: TcpListener, end: Arc<TunnelEndpoint>) {
         match listener.accept().await {
             Ok((stream, address)) => drop(tokio::spawn(one(end.clone(), stream, address))),
             Err(error) => {
-                warn!(%error, "accept");
+                warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -121,7 +121,7 @@ impl AttachmentResponder {
     }
 
     async fn take_away(&self, manner: Manner) -> Result<ControlResponse, Failure> {
-        let gone = || Failure::new("the process has ended before it was done");
+        let gone = || Failure::new("the process ended before it completed the request");
         // Refuse to detach while there is no device yet: otherwise the process would create the device after it has
         // answered that the device is detached.
         self.device()?;

@@ -391,7 +391,7 @@ impl AttachedDevice {
             self.is_gone = true;
         }
         is_saved &= in_time(self.volume.flush()).await;
-        self.outcome((!is_saved).then(|| "what was written last may be lost".to_owned()))
+        self.outcome((!is_saved).then(|| "the last writes may be lost".to_owned()))
     }
 
     /// Tells the kernel to clear the device when its last user closes it.
@@ -470,11 +470,11 @@ async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>
     match timeout(RUSH, work).await {
         Ok(Ok(())) => true,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "what was written last may be lost");
+            tracing::warn!(%error, "writing back failed: the last writes may be lost");
             false
         }
         Err(_) => {
-            tracing::warn!("what was written last may be lost: it timed out");
+            tracing::warn!("writing back timed out: the last writes may be lost");
             false
         }
     }

@@ -152,9 +152,9 @@ async fn answer(running: Arc<Mutex<RunningWanLink>>, request: ControlRequest) ->
     match answered.await {
         Ok(Ok(linked)) => ControlResponse::Link(Box::new(linked)),
         Ok(Err(failure)) => ControlResponse::Failure(failure),
-        Err(_) => {
-            ControlResponse::Failure(Failure::new("the process has ended before it was done"))
-        }
+        Err(_) => ControlResponse::Failure(Failure::new(
+            "the process ended before it completed the request",
+        )),
     }
 }
 
