@@ -402,7 +402,7 @@ impl AttachedDevice {
     }
 }
 
-/// Returns the remedy for the cause of a failed flush. After it, the volume accepts a flush again.
+/// Returns the remedy for the cause of a failed flush. Once the user has applied it, the volume accepts a flush again.
 fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     match cause? {
         volume::Error::NoSpace => Some("free space on the far volume"),

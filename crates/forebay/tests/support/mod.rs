@@ -125,7 +125,7 @@ impl Place {
         // Take the last of several portals: a gateway's portals are printed after those of its node.
         let last = running.ready.split_whitespace().last().expect("an address");
         let address = last.parse().expect("an address");
-        // Read its events, so that it never blocks; they are printed if the test fails.
+        // Read the events of the process, so that it never blocks on a full pipe. They are printed if the test fails.
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 println!("{line}");

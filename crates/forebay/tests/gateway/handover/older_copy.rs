@@ -107,7 +107,7 @@ async fn a_discarded_older_copy_of_a_log_overwrites_no_newer_data() {
     let volume = connect(near.address, GATEWAY).await;
     write_all(&*volume, 0..20, 1).await;
     copy(place.path("a.log"), place.path("a.log.old"));
-    // The newest log destages its data before it is lost.
+    // Write newer data, and destage it to the node before the log is replaced by its older copy.
     write_all(&*volume, 0..20, 2).await;
     drain(&near);
     eventually("the confirmed number", || confirmed(&far) >= 40).await;
