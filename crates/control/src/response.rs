@@ -30,7 +30,7 @@ pub enum ControlResponse {
     Names(NamingStatus),
     /// The node that has a volume.
     Located(VolumeLocation),
-    /// Describes the log, which is now closed for use on another host.
+    /// Describes the log. It is closed now, so that another host can use it.
     Exported(Exported),
     /// State of a pair after the request.
     Pair(PairStatus),
