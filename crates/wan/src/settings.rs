@@ -90,22 +90,25 @@ impl Default for DirectionSettings {
     }
 }
 
-/// Longer than any path on Earth over a satellite. The limit bounds the memory for packets in flight.
+/// Maximum of `delay`, `jitter` and `reorder_by`: longer than any path on Earth over a satellite. The limit bounds the
+/// memory for packets in flight.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Below the minimum, a packet of 1500 bytes takes more than 1.5 s. Above the maximum, the nanoseconds of the clock
-/// are too coarse: the smallest packet takes six.
+/// Range of `rate`. Below the minimum, a packet of 1500 bytes takes more than 1.5 s. Above the maximum, the nanoseconds
+/// of the clock are too coarse: the smallest packet takes six.
 const RATES: RangeInclusive<u64> = 8_000..=100_000_000_000;
-/// Each packet of background traffic is generated: up to 235,000 a second at this rate, a few per cent of a CPU.
+/// Highest rate with background traffic. Each of its packets is generated: up to 235,000 a second at this rate, which
+/// takes a few per cent of a CPU.
 const BACKGROUND_RATE: u64 = 1_000_000_000;
-/// Above this load the paper has no results (Outsourcing, Table 3), and the queue is full most of the time.
+/// Maximum of `background`. Above this load the paper has no results (Outsourcing, Table 3), and the queue is full most
+/// of the time.
 const MOST_BACKGROUND: f64 = 0.75;
-/// One second of data at 8 Gbit/s.
+/// Maximum of `queue_bytes`: one second of data at 8 Gbit/s.
 const LONGEST_QUEUE: u64 = 1 << 30;
-/// Bounds the memory: each entry of the queue takes 24 bytes.
+/// Maximum of `queue_packets`, which bounds the memory: each entry of the queue takes 24 bytes.
 const MOST_PACKETS: usize = 1_000_000;
-/// More than any encapsulation adds to a packet.
+/// Maximum of `overhead`: more than any encapsulation adds to a packet.
 const MOST_OVERHEAD: u64 = 256;
-/// The packet length that every host has to accept (RFC 791, 3.1).
+/// Minimum of `mtu`: the packet length that every host has to accept (RFC 791, 3.1).
 const SMALLEST_MTU: u16 = 576;
 
 impl DirectionSettings {
