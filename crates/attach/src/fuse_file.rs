@@ -1,7 +1,7 @@
 //! A FUSE file system with one file, whose content is that of a volume.
 //!
-//! The data of a request is copied out of the buffer into which it was read before the next request is read.
-//! Only the call of the volume uses the copy, until the call ends. Requests may be answered in any order.
+//! The data of a request is copied out of the read buffer before the next request is read into it. Only the call of the
+//! volume uses the copy, until the call ends. Requests may be answered in any order.
 
 use std::{
     ffi::OsStr,

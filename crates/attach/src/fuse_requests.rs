@@ -123,7 +123,7 @@ impl Requests {
         .await
     }
 
-    /// Performs a change. A failure is recorded.
+    /// Performs a write, a discard or a zeroing, and records a failure.
     async fn change(
         &self,
         change: impl Future<Output = Result<(), FuseErrno>>,

@@ -3,7 +3,7 @@
 
 use std::{fmt, fs, io};
 
-/// A process of this host, as seen by this process.
+/// A process of this host. The start time distinguishes it from a later process with the same number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HostProcess {
     pub id: u32,
