@@ -11,7 +11,7 @@ use program::{LoggedProgram, WaitLimit};
 use crate::node::READY_LIMIT;
 use rustix::process::Signal;
 
-/// Limit of a detach, which writes what is dirty. The last writes of a test take seconds.
+/// Time limit of a detach, which first writes back the dirty data. The last writes of a test take seconds.
 const DETACH_LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the reason why volumes cannot be attached on this machine, or `None` if they can.

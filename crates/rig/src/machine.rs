@@ -132,7 +132,6 @@ impl BenchProcessUsage {
         Ok(usage)
     }
 
-    /// Returns the difference to an earlier value.
     pub fn since(self, earlier: BenchProcessUsage) -> BenchProcessUsage {
         BenchProcessUsage {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),

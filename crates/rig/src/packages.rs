@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 /// Limit of one call of apt-get. A slow mirror needs a while for some 60 MB.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A package mirror that fails often works a moment later.
+/// Number of attempts to install a package. A package mirror that fails often works a moment later.
 const ATTEMPTS: usize = 3;
 
 /// Installs the packages that `missing` returns until it returns none. Where this is not possible,

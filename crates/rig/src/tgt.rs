@@ -14,7 +14,7 @@ use crate::machine;
 
 /// Limit of one command of tgtadm. A daemon that works answers earlier.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The pause between two attempts to reach a daemon that starts.
+/// The pause between two attempts to connect to a daemon that starts.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The name of the target of a [`ReferenceTgtd`].
