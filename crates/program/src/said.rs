@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn reading_the_output_does_not_disturb_the_program() {
         let said = Said::new().unwrap();
-        // The program has a duplicate of this descriptor, with the same file offset.
+        // Write as a program does: through a duplicate of the descriptor, which has the same file offset.
         let mut output = said.0.try_clone().unwrap();
         output.write_all(b"one\ntwo\n").unwrap();
         output.seek(SeekFrom::Start(4)).unwrap();
