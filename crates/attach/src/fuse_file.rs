@@ -112,7 +112,7 @@ impl ServedFile {
         let how = ended.await;
         self.ended = None;
         if let Ok(Err(error)) = how {
-            tracing::error!(%error, "FUSE has ended");
+            tracing::error!(%error, "serving the file over the volume has failed");
         }
     }
 
