@@ -27,9 +27,8 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     if let Some((_, other)) = meant.next() {
         let (one, other) = (attached.device.display(), other.device.display());
         let name = args.device.display();
-        return Err(
-            Failure::new(format!("{name} may be {one} or {other}")).remedy("name the device")
-        );
+        return Err(Failure::new(format!("{name} is ambiguous: it may be {one} or {other}"))
+            .remedy("name the device"));
     }
     let detached = match args.drain {
         true => drain(&socket, &attached, args.timeout)?,
