@@ -217,7 +217,7 @@ async fn a_gateway_that_is_cut_off_reads_nothing_stale_and_loses_no_write() {
     let scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;
-    // Gateway `a` may then read the range of block 32, and write the range of block 0.
+    // After these calls, gateway `a` may read the range of block 32, and write the range of block 0.
     write(&*b, 32, 1).await.expect("written");
     assert_eq!(read(&*a, 32).await.expect("read"), content(32, 1));
     write(&*a, 0, 1).await.expect("written");

@@ -101,8 +101,8 @@ async fn an_export_of_a_stopped_gateway_includes_the_data_in_its_nvram() {
     let (far, mut near, _volume) = pair_with(&place, &nvram, 0..100).await;
     near.kill();
     copy(place.path("a.log"), place.path("c.log"));
-    // A log that was killed and not exported needs its NVRAM. Without NVRAM in the settings, the message names the
-    // missing part.
+    // The log of a killed gateway that was not exported needs its NVRAM. Without NVRAM in the settings, the message
+    // names the missing part.
     let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, KEEPS)));
     assert!(
         error.contains("acknowledged writes from its NVRAM, which is not configured"),

@@ -264,7 +264,7 @@ async fn a_node_restored_from_an_older_backup_is_reported_with_both_generations(
     let error = place.try_serve("a", &other_gateway(&place, "a", address, KEEPS));
     let error = error.err().expect("refused");
     assert!(error.contains("as generation 2") && error.contains("was generation 4"), "{error}");
-    // The operator may decide to serve the volume of the older node nevertheless.
+    // With `accept_loss`, the operator can start the gateway over the older node nevertheless.
     let near = place.serve("a", &other_gateway(&place, "a", address, "accept_loss = true"));
     let volume = connect(near.address, GATEWAY).await;
     assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
