@@ -69,19 +69,19 @@ pub enum CodecError {
 /// loop { read the socket into buffer(); while let Some(frame) = next()? { … } }
 /// ```
 pub struct Decoder {
-    /// Received bytes that are not part of a returned frame. Frames share this memory.
+    /// Received bytes that belong to no returned frame yet. The returned frames share this memory.
     small: BytesMut,
     /// The large PDU whose data segment is being read into a buffer of its own.
     large: Option<Large>,
-    /// An empty handle on the memory of the last large data segment, which is used again once the
-    /// frame of that segment is dropped.
+    /// An empty `BytesMut` that shares the memory of the last large data segment. The decoder
+    /// reuses this memory for the next large segment once the frame of the last one is dropped.
     spare: BytesMut,
     /// The size in bytes of the memory that `spare` refers to.
     spare_bytes: usize,
     /// The length in bytes of the PDU at the front of `small`, as far as it is known.
     wanted: usize,
-    /// True if the last PDU was a large one, so that the next is likely to be large as well: see
-    /// [`AFTER_LARGE`].
+    /// True if the last PDU was a large one. The next PDU is then likely to be large as well, so
+    /// the next read is limited to [`AFTER_LARGE`] bytes.
     streaming: bool,
     buffer_bytes: usize,
     max_data_segment_length: u32,
@@ -111,14 +111,14 @@ const AHS_LIMIT: usize = 256;
 /// From this length in bytes on, a data segment is read into its own buffer. Below, a second system
 /// call costs more than keeping 64 KiB of shared buffer in memory.
 pub(crate) const LARGE: usize = 16 * 1024;
-/// The number of bytes that are read beyond a large data segment. This reads the next header with
-/// it and saves a system call.
+/// The number of bytes that are read beyond a large data segment. The next PDU's header then
+/// arrives with the same system call.
 const TAIL: usize = 512;
-/// The most bytes of one read at a header while large PDUs stream in: a part of the next data
-/// segment that arrives in the shared buffer must be copied out of it.
+/// After a large PDU, the most bytes of the read for the next header. The next data segment has a
+/// buffer of its own, and a part of it that arrives in the shared buffer must be copied.
 const AFTER_LARGE: usize = 4096;
-/// Every read offers the socket at least this many bytes, if the buffer is that large: with 16 KiB
-/// a target served half as many small writes per second as with 32 KiB or more.
+/// The least space in bytes that each read offers the socket, unless the whole buffer is smaller.
+/// With 16 KiB, a target served half as many small writes per second as with 32 KiB or more.
 const MIN_READ: usize = 32 * 1024;
 /// The most memory in bytes that is kept for the next large data segment: two of the default
 /// length.
@@ -190,8 +190,8 @@ impl Decoder {
         }
         let least = self.wanted.saturating_sub(length).max(MIN_READ.min(self.buffer_bytes / 2));
         if room < least {
-            // Frames in use keep the old buffer in memory; only the bytes of an incomplete PDU move
-            // to the new buffer.
+            // Allocate a new buffer: frames in use keep the old one in memory. Only the bytes of an
+            // incomplete PDU are copied.
             let mut fresh = BytesMut::with_capacity(self.buffer_bytes.max(self.wanted));
             fresh.extend_from_slice(&self.small);
             self.small = fresh;
@@ -212,7 +212,8 @@ impl Decoder {
         let header_end = header_length + if self.digests.header { DIGEST } else { 0 };
         if !self.digests.header {
             // Without a header digest, check the lengths as soon as the basic header has arrived.
-            // Garbage is then refused before the decoder waits for the bytes that it announces.
+            // Garbage is then refused instead of making the decoder wait for the bytes that the
+            // header announces.
             self.check_lengths(ahs_length, length)?;
         }
         if self.small.len() < header_end {
@@ -269,7 +270,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Moves the received part of a large PDU out of the shared buffer.
+    /// Starts to read a large PDU: copies the part of its data segment that has arrived from the
+    /// shared buffer to the segment's own buffer.
     fn begin_large(&mut self, header: usize, header_end: usize, length: usize, body_length: usize) {
         let bhs = *self.small.first_chunk::<BHS>().expect("next() has seen the header");
         let ahs = Bytes::copy_from_slice(&self.small[BHS..header]);
@@ -293,7 +295,8 @@ impl Decoder {
         }
         body.truncate(body_length);
         let data_digest_error = self.digests.data && length > 0 && !data_digest_fits(&body);
-        // The buffer may have been allocated for an earlier, longer data segment.
+        // A reused buffer may have been allocated for a longer data segment. This frame would then
+        // keep much more memory than its data needs.
         let is_shared = buffer_bytes > 2 * length + TAIL;
         body.truncate(length);
         let data = body.split().freeze();
@@ -304,16 +307,16 @@ impl Decoder {
         Some(PduFrame { bhs, ahs, data, is_shared, data_digest_error })
     }
 
-    /// Returns the bytes received after the last PDU, for when the byte stream changes its format,
-    /// as at the beginning of compression. No data segment of 16 KiB or more may be incomplete; a
-    /// login has none.
+    /// Removes and returns the bytes received after the last PDU. Use it when the byte stream
+    /// changes its format, for example when compression begins. Call it only while no data segment
+    /// of 16 KiB or more is incomplete, as is always the case during a login.
     pub fn take_rest(&mut self) -> BytesMut {
         debug_assert!(self.large.is_none(), "login PDUs are small");
         std::mem::take(&mut self.small)
     }
 
-    /// Frees memory that is only kept for future PDUs. Use it for an idle connection, or for a
-    /// session that must not hold more memory.
+    /// Frees the memory that the decoder keeps only for future PDUs. Call it for an idle
+    /// connection, or for a session that must not hold more memory.
     pub fn rest(&mut self) {
         self.spare = BytesMut::new();
         if self.small.len() < BHS {
@@ -373,8 +376,8 @@ pub struct PduOutput {
 
 #[derive(Debug)]
 enum PduOutputChunk {
-    /// A number of bytes of the arena. Adjacent chunks are merged, so that ten write responses are
-    /// one slice.
+    /// The next n bytes of the arena. Adjacent chunks are merged, so that ten write responses need
+    /// only one slice.
     Arena(usize),
     Payload(Bytes),
 }
@@ -435,8 +438,8 @@ impl PduOutput {
         }
     }
 
-    /// Removes the written part of the arena, which would otherwise grow while the peer never lets
-    /// the queue drain.
+    /// Removes the written part of the arena. Without this, the arena would grow for as long as a
+    /// slow peer never lets the queue become empty.
     fn compact(&mut self) {
         if self.arena_at >= KEPT_ARENA && self.arena_at * 2 >= self.arena.len() {
             self.arena.drain(..self.arena_at);
@@ -462,8 +465,8 @@ impl PduOutput {
         self.written
     }
 
-    /// Returns the position of the end of the queue: once [`PduOutput::written`] returns this
-    /// number, all output queued now is written.
+    /// Returns the position of the end of the queue, counted like [`PduOutput::written`]: once
+    /// `written` returns this number, all output queued now is written.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.written + self.length as u64

@@ -149,7 +149,8 @@ impl NegotiationOffer {
     }
 }
 
-/// The result of a negotiation; keys that were not negotiated have the defaults of the standard.
+/// The negotiated parameters of a connection. A key that was not negotiated has the default of the
+/// standard.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Parameters {
     /// The digests in both directions.
@@ -232,13 +233,14 @@ pub enum KeyError {
     /// SessionType is neither `Discovery` nor `Normal`.
     #[error("unknown session type")]
     SessionType,
-    /// The value is invalid, and no answer of ours could correct it.
+    /// The value is invalid, and the negotiation has no answer that could correct it, such as a
+    /// smaller number.
     #[error("{0} has an invalid value")]
     Value(String),
-    /// The answer does not follow from our proposal.
+    /// The answer is not one that the peer may give to our proposal.
     #[error("the answer to {0} does not follow from the proposal")]
     Answer(String),
-    /// The result violates a rule between keys, or is unacceptable to this end.
+    /// The negotiated value violates a rule between keys, or is outside the limits of this end.
     #[error("no agreement on {0}")]
     Disagreement(&'static str),
 }
@@ -252,7 +254,8 @@ pub fn receive_in_full_feature(
     parameters: &mut Parameters,
 ) -> Option<&'static str> {
     match TextKey::from_name(key) {
-        // Do not answer an answer: the two ends could continue forever.
+        // Do not reply to an answer such as NotUnderstood: otherwise the two ends could send each
+        // other answers forever.
         _ if text::is_answer_word(value) => None,
         None => Some("NotUnderstood"),
         Some(TextKey::MaxRecvDataSegmentLength) => match text::segment_length(value) {
@@ -263,7 +266,8 @@ pub fn receive_in_full_feature(
             None => Some("Reject"),
         },
         Some(TextKey::InitiatorAlias | TextKey::NodeArchitecture) => None,
-        // Allowed in the login only, or sent by targets only.
+        // The initiator may not send this key now: it is allowed during the login only, or it
+        // belongs to targets.
         Some(_) => Some("Reject"),
     }
 }

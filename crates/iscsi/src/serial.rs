@@ -1,6 +1,7 @@
 //! Sequence numbers that wrap around (RFC 1982): CmdSN, StatSN, DataSN, R2TSN.
 
-/// A 32-bit sequence number. Comparisons are valid within a distance of 2^31.
+/// A 32-bit sequence number that wraps around. Two numbers can be compared if they are less than
+/// 2^31 apart.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Serial(pub u32);
 

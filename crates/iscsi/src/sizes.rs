@@ -27,7 +27,7 @@ impl std::ops::AddAssign for PduSizes {
     }
 }
 
-/// Returns the PDUs counted since `earlier`.
+/// Subtracts an earlier count, which gives the PDUs counted since.
 impl std::ops::Sub for PduSizes {
     type Output = Self;
 

@@ -10,8 +10,8 @@ use crate::{DataSegment, Ttt, codec::LARGE, pdu::DataOut};
 /// Collects the data of one write.
 ///
 /// An error does not end the collection at once: the initiator still sends the data that it was
-/// asked for, and the status must wait until then (RFC 7143, 11.4.2). With a `failure`, the gather
-/// therefore *drains*: it drops data and only waits for the F bits that end the open sequences.
+/// asked for, and the status must wait until then (RFC 7143, 11.4.2). After a failure, the gather
+/// therefore *drains*: it drops all data and only waits for the F bits that end the open sequences.
 ///
 /// From error recovery level 1 on, lost data is requested again instead (RFC 7143, 7.8). The data
 /// of a sequence before the loss is kept, and the rest is dropped until the F bit. The missing part
@@ -22,9 +22,9 @@ pub(crate) struct DataOutGather {
     length: u32,
     /// The most unsolicited data in bytes, immediate data included.
     unsolicited: u32,
-    /// Unsolicited data first, then one sequence per R2T, in the order of their offsets. Every
-    /// Data-Out searches all of them, so ended sequences are merged when there are more than
-    /// [`SEQUENCES`].
+    /// The sequences in the order of their offsets: the unsolicited data, then one sequence for
+    /// each R2T. Each Data-Out searches all of them, so ended ones are merged when there are more
+    /// than [`SEQUENCES`].
     sequences: SmallVec<[Sequence; 2]>,
     /// The offset of the first byte that was never requested.
     next_offset: u32,
@@ -39,17 +39,17 @@ pub(crate) struct DataOutGather {
 /// A sequence of Data-Out PDUs that ends with an F bit.
 #[derive(Debug)]
 struct Sequence {
-    /// NONE for unsolicited data.
+    /// The tag of the R2T; NONE for unsolicited data.
     ttt: Ttt,
     offset: u32,
-    /// The most bytes of this sequence.
+    /// The length of the sequence in bytes; for unsolicited data, the most bytes that may arrive.
     limit: u32,
     received: u32,
     next_data_sn: u32,
     state: DataOutSequenceState,
-    /// The R2TSN of its R2T; undefined for unsolicited data.
+    /// The R2TSN of the R2T that requested this sequence; undefined for unsolicited data.
     r2t_sn: u32,
-    /// True if its R2T was sent a second time because no data had arrived.
+    /// True if the R2T was sent a second time because no data had arrived.
     repeated: bool,
     pieces: SmallVec<[Bytes; 1]>,
     /// Short pieces at the end of the sequence, copied together.
@@ -62,10 +62,10 @@ struct Sequence {
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum DataOutSequenceState {
-    /// The data was lost and must be requested.
+    /// The data was lost, and no R2T has requested it again yet.
     Unasked,
     Open,
-    /// A part of the data was lost. Data is dropped until the F bit.
+    /// A part of the data was lost. Later data of the sequence is dropped until the F bit.
     Damaged,
     Ended,
 }
@@ -77,18 +77,19 @@ impl DataOutSequenceState {
     }
 }
 
-/// The most losses of one command that are recovered before the command fails: a path with that
-/// much loss will not get better by itself.
+/// The most losses of one command that are recovered before the command fails: on a path that loses
+/// that much, further attempts would not help.
 const RECOVERIES: u32 = 8;
 
-/// Returns data that is to be kept for a while. Copies it if it is a piece of a larger receive
-/// buffer, which it would otherwise keep in memory.
+/// Returns data that is kept for some time. Copies the data if it is a piece of a larger receive
+/// buffer, which would otherwise stay in memory as long.
 pub(crate) fn unshared(data: Bytes, is_shared: bool) -> Bytes {
     if is_shared { Bytes::copy_from_slice(&data) } else { data }
 }
 
-/// The number of sequences above which ended ones are merged. A write of 4 MiB with the bursts that
-/// we offer needs fewer; with the shortest bursts, the longest write has 65,536.
+/// When a write has more sequences than this, ended ones are merged. A write of 4 MiB with the
+/// bursts that we offer needs fewer; with the shortest bursts, the longest write has 65,536
+/// sequences.
 const SEQUENCES: usize = 16;
 
 impl Sequence {
@@ -122,7 +123,7 @@ impl Sequence {
         }
     }
 
-    /// Appends the data of the following sequence. Both have ended.
+    /// Appends the data of the sequence that follows this one. Both must have ended.
     fn append(&mut self, next: Self) {
         self.limit = self.received + next.received;
         self.received = self.limit;
@@ -130,14 +131,13 @@ impl Sequence {
         self.tail.extend_from_slice(&next.tail);
     }
 
-    /// Returns the burst that an R2T requests for this sequence.
+    /// Returns the burst that the R2T of this sequence requests.
     fn burst(&self) -> R2tBurst {
         let (ttt, r2t_sn) = (self.ttt, self.r2t_sn);
         R2tBurst { ttt, r2t_sn, offset: self.offset, length: self.limit }
     }
 }
 
-/// A burst to request with an R2T.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct R2tBurst {
     pub(crate) ttt: Ttt,
@@ -151,9 +151,9 @@ pub(crate) struct R2tBurst {
 pub(crate) struct UnknownTransfer;
 
 impl DataOutGather {
-    /// Makes the gather of a write of `length` bytes that came with `immediate` data; the caller
-    /// has checked the limits. `unsolicited_limit` is the most unsolicited data in bytes, immediate
-    /// data included, or `None` if no unsolicited Data-Out follows.
+    /// Starts to collect the data of a write of `length` bytes that came with `immediate` data. The
+    /// caller has checked the limits. `unsolicited_limit` is the most unsolicited data in bytes,
+    /// immediate data included, or `None` if no unsolicited Data-Out follows.
     pub(crate) fn new(length: u32, immediate: Bytes, unsolicited_limit: Option<u32>) -> Self {
         let received = immediate.len() as u32;
         let limit = unsolicited_limit.unwrap_or(received).min(length).max(received);
@@ -179,13 +179,14 @@ impl DataOutGather {
         }
     }
 
-    /// Makes the command fail with this sense data, after all data on its way has arrived.
+    /// Makes the command fail with this sense data. The status is sent after all data on its way
+    /// has arrived.
     pub(crate) fn fail(&mut self, sense: Sense) {
         self.failure.get_or_insert(sense);
         self.drain();
     }
 
-    /// Drops all data that has arrived and that will arrive.
+    /// Drops all data that has arrived, and from now on all data that arrives.
     pub(crate) fn drain(&mut self) {
         self.drains = true;
         for sequence in &mut self.sequences {
@@ -223,17 +224,18 @@ impl DataOutGather {
         self.length - self.unsolicited
     }
 
-    /// Returns true if data was lost and not requested again yet.
+    /// Returns true if some data was lost and is not requested again yet.
     pub(crate) fn is_recovering(&self) -> bool {
         self.sequences.iter().any(|sequence| sequence.state == DataOutSequenceState::Unasked)
     }
 
-    /// Returns true if no more data is on its way.
+    /// Returns true if no more data is on its way: all sequences have ended.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sequences.iter().all(|sequence| sequence.state == DataOutSequenceState::Ended)
     }
 
-    /// Returns true if a requested burst has not ended, so that its target transfer tag is valid.
+    /// Returns true if a burst that an R2T requested has not ended, so that its target transfer tag
+    /// is still valid.
     pub(crate) fn has_valid_ttt(&self) -> bool {
         self.sequences.iter().any(|sequence| sequence.state.is_open() && sequence.ttt != Ttt::NONE)
     }
@@ -243,7 +245,7 @@ impl DataOutGather {
         !self.drains && self.next_offset == self.length && self.is_quiet()
     }
 
-    /// Returns true if this PDU completes the data, so that its data need not be kept in the
+    /// Returns true if this PDU is the last one of the write, so that its data need not wait in the
     /// gather.
     pub(crate) fn is_completed_by(&self, data_out: &DataOut) -> bool {
         let length = self.received().checked_add(data_out.data.len() as u32);
@@ -266,7 +268,7 @@ impl DataOutGather {
         let is_meant = |s: &Sequence| s.ttt == data_out.ttt && s.state.is_open();
         let Some(at) = self.sequences.iter().position(is_meant) else {
             if self.recoveries > 0 {
-                // This data was considered lost and has arrived after all.
+                // Ignore the data: it was considered lost and has arrived after all.
                 return Ok(());
             }
             self.fail(Sense::INCORRECT_AMOUNT_OF_DATA);
@@ -277,7 +279,7 @@ impl DataOutGather {
         let in_place = sequence.offset.checked_add(sequence.received)
             == Some(data_out.buffer_offset)
             && length <= sequence.limit - sequence.received;
-        // A gap in DataSN is lost data, as with a digest error (RFC 7143, 7.9).
+        // A gap in DataSN means lost data, like a digest error (RFC 7143, 7.9).
         let lost = digest_error
             || sequence.state == DataOutSequenceState::Damaged
             || data_out.data_sn != sequence.next_data_sn;
@@ -311,7 +313,8 @@ impl DataOutGather {
         Ok(())
     }
 
-    /// Ends a sequence, and turns its missing part into a sequence of its own, to be requested.
+    /// Ends a sequence that lost data. The missing part becomes a new sequence, which a later R2T
+    /// requests.
     fn recover(&mut self, at: usize) {
         self.recoveries += 1;
         let sequence = &mut self.sequences[at];
@@ -326,13 +329,13 @@ impl DataOutGather {
         }
     }
 
-    /// Handles a time-out without data (RFC 7143, 7.1.4.1 b). If no data at all has followed an
-    /// R2T, that may have been lost: returns its burst, so that the caller sends the R2T again
-    /// unchanged. Otherwise requests the missing data with a new R2T, or makes the command fail.
+    /// Handles a time-out without data (RFC 7143, 7.1.4.1 b). If no data has followed an R2T, the
+    /// R2T itself may have been lost: returns its burst, so that the caller sends the same R2T
+    /// again. Otherwise lets a new R2T request the missing data, or makes the command fail.
     pub(crate) fn handle_silence(&mut self) -> Option<R2tBurst> {
         let at = self.sequences.iter().position(|sequence| sequence.state.is_open())?;
         if self.drains {
-            // The data is not needed; only the end of the burst is awaited.
+            // The data is dropped anyway, so do not wait for the end of the bursts any longer.
             self.sequences
                 .iter_mut()
                 .for_each(|sequence| sequence.state = DataOutSequenceState::Ended);
@@ -357,8 +360,8 @@ impl DataOutGather {
         None
     }
 
-    /// Handles the end of the connection: data that was on its way must be requested again on
-    /// another connection.
+    /// Handles the end of the connection: data that was on its way is lost, and must be requested
+    /// again on another connection.
     pub(crate) fn reopen(&mut self) {
         while let Some(at) = self.sequences.iter().position(|sequence| sequence.state.is_open()) {
             if self.drains {
@@ -369,9 +372,8 @@ impl DataOutGather {
         }
     }
 
-    /// Returns the bursts of `run` sent R2Ts from R2TSN `begin` on; with a `run` of 0, all of them.
-    /// They must not have been answered completely. `None` if one of the R2Ts was not sent, or was
-    /// answered completely.
+    /// Returns the bursts of `run` R2Ts from R2TSN `begin` on, or of all later ones if `run` is 0.
+    /// Returns `None` if one of the `run` R2Ts was not sent, or was answered completely.
     pub(crate) fn open_bursts(&self, begin: u32, run: u32) -> Option<SmallVec<[R2tBurst; 2]>> {
         let is_meant = |r2t_sn: u32| r2t_sn >= begin && (run == 0 || r2t_sn - begin < run);
         let bursts: SmallVec<[R2tBurst; 2]> = self
@@ -385,8 +387,8 @@ impl DataOutGather {
     }
 
     /// Returns the next burst to request, if fewer than `max_outstanding` are open. Lost data comes
-    /// first. With `solicits`, new data follows once the unsolicited data has ended, since its
-    /// amount is unknown before.
+    /// first. With `solicits`, data that was never requested follows, but only after the end of the
+    /// unsolicited data: before, its amount is not known.
     pub(crate) fn next_burst(
         &mut self,
         solicits: bool,
@@ -554,8 +556,8 @@ mod tests {
         assert!(gather.failure().is_some());
     }
 
-    /// A regression test: every Data-Out searched all sequences of the write, and each sequence
-    /// kept a receive buffer in memory.
+    /// A regression test. Each Data-Out used to search all sequences of the write, and each
+    /// sequence kept a receive buffer in memory.
     #[test]
     fn sequences_that_have_ended_are_joined() {
         const BURSTS: u32 = 32_768;
@@ -565,7 +567,7 @@ mod tests {
             burst(&mut gather, ttt).unwrap();
         }
         for ttt in 0..BURSTS {
-            // In pairs with reversed order.
+            // The bursts arrive in pairs with the order reversed.
             let ttt = ttt ^ 1;
             let mut data = data_out(Ttt(ttt), 0, 512 * ttt, 512, true);
             data.data = vec![ttt as u8; 512].into();

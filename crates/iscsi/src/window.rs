@@ -8,16 +8,16 @@ use crate::Serial;
 /// The command window of one session, with the commands that arrived ahead of their turn.
 ///
 /// Invariants: `exp_cmd_sn <= max_cmd_sn + 1`; MaxCmdSN never decreases; `held` is sorted, has no
-/// duplicates, and its numbers are after `exp_cmd_sn` and within the window, so that it is never
-/// longer than `limit`.
+/// duplicates, and its numbers are after `exp_cmd_sn` and within the window, so that `held` is
+/// never longer than `limit`.
 #[derive(Debug)]
 pub(crate) struct TargetCommandWindow<T> {
     exp_cmd_sn: Serial,
     max_cmd_sn: Serial,
-    /// The most commands that may be in progress or on their way at a time.
+    /// The most commands that may be in progress or in transit at a time.
     limit: u32,
-    /// `None` for a number that counts as received although there is no command to execute (RFC
-    /// 7143, 11.6.1 b).
+    /// The commands that wait for their turn. `None` stands for a CmdSN that counts as received
+    /// although there is no command to execute (RFC 7143, 11.6.1 b).
     held: VecDeque<(Serial, Option<T>)>,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct TargetCommandWindow<T> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CommandTurn {
     Now,
-    /// Earlier commands are missing: [`TargetCommandWindow::hold`] this one.
+    /// Earlier commands are missing: keep this one with [`TargetCommandWindow::hold`].
     Later,
-    /// The number is outside the window or was received already: ignore the command silently.
+    /// The CmdSN is outside the window or was received already: ignore the command silently.
     Never,
 }
 
@@ -48,8 +48,8 @@ impl<T> TargetCommandWindow<T> {
         self.max_cmd_sn
     }
 
-    /// Decides about a non-immediate command that has arrived. [`CommandTurn::Now`] counts it as
-    /// received.
+    /// Decides what to do with a non-immediate command that has arrived. If the result is
+    /// [`CommandTurn::Now`], its CmdSN now counts as received.
     pub(crate) fn arrive(&mut self, cmd_sn: Serial) -> CommandTurn {
         if cmd_sn == self.exp_cmd_sn && !self.max_cmd_sn.is_before(cmd_sn) {
             self.exp_cmd_sn = cmd_sn.next();
@@ -66,7 +66,7 @@ impl<T> TargetCommandWindow<T> {
         self.insert(cmd_sn, Some(item));
     }
 
-    /// Returns a held command whose turn has come.
+    /// Removes and returns the next held command if its turn has come.
     pub(crate) fn poll(&mut self) -> Option<T> {
         while self.held.front().is_some_and(|(cmd_sn, _)| *cmd_sn == self.exp_cmd_sn) {
             let (cmd_sn, item) = self.held.pop_front()?;
@@ -78,8 +78,8 @@ impl<T> TargetCommandWindow<T> {
         None
     }
 
-    /// Counts `cmd_sn` as received although it never arrived. Returns false if it is outside the
-    /// window or was received.
+    /// Counts `cmd_sn` as received although its command never arrived. Returns false if `cmd_sn` is
+    /// outside the window or was received.
     pub(crate) fn void(&mut self, cmd_sn: Serial) -> bool {
         if !self.contains(cmd_sn) || self.position(cmd_sn).is_ok() {
             return false;
@@ -95,8 +95,9 @@ impl<T> TargetCommandWindow<T> {
         self.held.iter_mut().find(|(_, item)| item.as_ref().is_some_and(&mut is_meant))?.1.take()
     }
 
-    /// Advances over voided numbers. No command waits for them; the initiator learns this from the
-    /// response to the request that voided them.
+    /// Advances ExpCmdSN over numbers that were voided, so that the response to the request that
+    /// voided them reports the new ExpCmdSN. [`Self::poll`] then returns the held commands after
+    /// them.
     fn pass_voided(&mut self) {
         while self
             .held
@@ -107,7 +108,6 @@ impl<T> TargetCommandWindow<T> {
         }
     }
 
-    /// Returns the commands that are held until their turn.
     pub(crate) fn held(&self) -> impl Iterator<Item = &T> {
         self.held.iter().filter_map(|(_, item)| item.as_ref())
     }
@@ -117,7 +117,8 @@ impl<T> TargetCommandWindow<T> {
         self.held.iter_mut().filter_map(|(_, item)| item.as_mut()).find(|item| is_meant(item))
     }
 
-    /// Discards held commands. Their numbers are missing again, until a retry arrives.
+    /// Discards the held commands for which `is_meant` returns true. Their numbers count as missing
+    /// again until the initiator retries them.
     pub(crate) fn discard_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) {
         self.held.retain(|(_, item)| !item.as_ref().is_some_and(&mut is_meant));
     }
@@ -131,7 +132,7 @@ impl<T> TargetCommandWindow<T> {
         }
     }
 
-    /// Advances MaxCmdSN as far as `in_progress` commands permit.
+    /// Raises MaxCmdSN as far as the limit permits while `in_progress` commands are in progress.
     pub(crate) fn open(&mut self, in_progress: u32) {
         let last = self.exp_cmd_sn.add(self.limit.saturating_sub(in_progress)).add(u32::MAX);
         if self.max_cmd_sn.is_before(last) {

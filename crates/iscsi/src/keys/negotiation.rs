@@ -7,7 +7,7 @@ use super::text::{
 use super::{DigestPolicy, KeyError, NegotiationOffer, Parameters};
 use crate::pdu::LoginStage;
 
-/// The declared values, which need no agreement.
+/// The values that a peer declares. They need no agreement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Declared {
     pub(crate) discovery: bool,
@@ -35,11 +35,11 @@ impl Declared {
     }
 }
 
-/// The answers to send.
+/// The answers to one text of the peer.
 #[derive(Debug, Default)]
 pub(crate) struct NegotiationAnswers {
     pub(crate) text: Vec<u8>,
-    /// True if the text has an answer that the peer's proposals wait for.
+    /// True if `text` answers at least one proposal of the peer, which waits for the answer.
     pub(crate) awaited: bool,
 }
 
@@ -56,13 +56,13 @@ enum KeyState {
     Settled,
 }
 
-/// The negotiation of all keys at one end.
+/// The negotiation of all text keys during one login, as one end sees it.
 pub(crate) struct Negotiation {
     side: IscsiRole,
     offer: NegotiationOffer,
     states: [KeyState; KEYS],
-    /// True if our MaxRecvDataSegmentLength was sent. (The state of that key is about the peer's
-    /// value.)
+    /// True if our MaxRecvDataSegmentLength was sent. The entry of that key in `states` says only
+    /// if the peer has declared its own value.
     length_declared: bool,
     /// The results; initially the defaults of the standard.
     parameters: Parameters,
@@ -141,7 +141,8 @@ impl Negotiation {
                 answers.push(key, "Irrelevant");
                 Ok(())
             }
-            // The login chooses the method, because it depends on the initiator and the target.
+            // Only store the list: `TargetLogin` chooses the method, since the choice depends on
+            // the initiator and the target.
             KeyKind::List if key == TextKey::AuthMethod => {
                 self.declared.auth_method = Some(value.to_owned());
                 Ok(())
@@ -221,16 +222,16 @@ impl Negotiation {
         let wrong = || KeyError::Answer(key.name().to_owned());
         match (key.row().kind, value) {
             (_, "Reject") if key == TextKey::AuthMethod => return Err(KeyError::NoAuthMethod),
-            // The login checks that this method was proposed.
+            // Only store the choice: `InitiatorLogin` checks that it proposed this method.
             (_, method) if key == TextKey::AuthMethod => {
                 self.declared.auth_method = Some(method.to_owned());
             }
             // Keep the default; [`Self::conclude`] checks that it is acceptable.
             (_, "Irrelevant" | "Reject") => {}
-            // Other implementations do not know this key; the connection is then not compressed.
+            // Other implementations do not know this key. The connection then stays uncompressed.
             (_, "NotUnderstood") if key == TextKey::Compression => {}
             (KeyKind::List, _) => {
-                // An answer must be a single value out of the proposed list.
+                // The answer must be one value of the proposed list.
                 let single = !value.contains(',');
                 single.then(|| self.select(key, value)).flatten().ok_or_else(wrong)?;
             }
@@ -281,7 +282,7 @@ impl Negotiation {
                 let length = segment_length(value).ok_or_else(wrong)?;
                 self.parameters.max_send_data_segment_length = length;
             }
-            // Other declarations have no effect.
+            // Ignore other declared values.
             _ => {}
         }
         Ok(())
@@ -409,9 +410,10 @@ impl Negotiation {
                 };
                 on || self.policy(key) != DigestPolicy::Require
             }
-            // There is no unsolicited data then, so the key is irrelevant (RFC 7143, 13.14).
+            // Without unsolicited data, this key has no effect (RFC 7143, 13.14).
             _ if key == TextKey::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
-            // The default is Yes, and `take_answer` refuses No as an answer to our Yes.
+            // The default Yes is always acceptable. If we proposed Yes, `take_answer` has refused
+            // the answer No.
             KeyKind::Or => true,
             KeyKind::And => !now.immediate_data || self.offer.immediate_data,
             KeyKind::Maximum(..) => self.number(key) >= self.wanted_number(key),
@@ -511,7 +513,8 @@ impl Negotiation {
             TextKey::DefaultTime2Retain => now.default_time2retain = value as u16,
             TextKey::ErrorRecoveryLevel => now.error_recovery_level = value as u8,
             TextKey::MaxOutstandingR2T => now.max_outstanding_r2t = value as u16,
-            // Ignore the result: we support level 1 only, and level 0 requires nothing more.
+            // Ignore the result, which is 0 or 1: we propose level 1, and level 0 requires nothing
+            // more.
             TextKey::ProtocolLevel => {}
             _ => unreachable!("{key:?} is not a number"),
         }
@@ -542,7 +545,7 @@ impl NegotiationAnswers {
         if is_answer_word(value) {
             return Err(KeyError::Value(name.to_owned()));
         }
-        // Keys of an authentication method that was not selected.
+        // These keys belong to an authentication method that was not selected.
         if ["CHAP_", "KRB_", "SRP_"].iter().any(|prefix| name.starts_with(prefix)) {
             return Err(KeyError::NotAllowed(name.to_owned()));
         }

@@ -40,7 +40,7 @@ pub(crate) enum TextKey {
     NodeArchitecture,
 }
 
-/// The number of keys.
+/// The number of variants of [`TextKey`].
 pub(super) const KEYS: usize = TextKey::NodeArchitecture as usize + 1;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -66,7 +66,7 @@ pub(super) enum KeyKind {
     Minimum(u32, u32),
     /// The result is the larger number; the bounds are inclusive.
     Maximum(u32, u32),
-    /// The answer is always this value (RFC 7143, 13.25).
+    /// The answer is always this value, whatever the peer proposes (RFC 7143, 13.25).
     Obsolete(&'static str),
 }
 

@@ -11,7 +11,8 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Adds the text of one PDU. Returns the complete text if `continues` is false.
+    /// Adds the text of one PDU; `continues` is the C bit. Returns the complete text once a PDU
+    /// without the C bit has arrived.
     pub(super) fn push(&mut self, text: Bytes, continues: bool) -> Result<Option<Bytes>, KeyError> {
         if self.begun.len() + text.len() > TEXT_MAX {
             return Err(KeyError::TooLong(TEXT_MAX));

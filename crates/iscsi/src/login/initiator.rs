@@ -13,7 +13,7 @@ use crate::{
     pdu::{LoginRequest, LoginResponse, LoginStage, LoginStatus},
 };
 
-/// The names of a login.
+/// The names that the initiator sends in a login.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct InitiatorNames {
     pub initiator_name: String,
@@ -66,10 +66,10 @@ pub enum InitiatorStep {
     Failed(LoginFailure),
 }
 
-/// One login at the initiator. The security stage sends the names and AuthMethod, and the
-/// operational stage everything else. Every request asks for the next stage (T), so that a login
-/// takes two round trips with a target that agrees. With CHAP, the T bit waits for our proof: four
-/// round trips.
+/// One login at the initiator. The security stage sends the names and AuthMethod; the operational
+/// stage sends all other keys. Every request asks for the next stage (T bit), so a login takes two
+/// round trips if the target agrees. With CHAP, the T bit is set only once our response is sent,
+/// which makes four round trips.
 pub struct InitiatorLogin {
     names: InitiatorNames,
     negotiation: Negotiation,
@@ -222,7 +222,7 @@ impl InitiatorLogin {
             }
             match &mut self.prover {
                 Some(prover) if chosen == "CHAP" => prover.begin(text),
-                // The target does not require authentication.
+                // The target has chosen AuthMethod=None, so the initiator does not prove who it is.
                 _ => self.prover = None,
             }
             return Ok(());
@@ -331,7 +331,7 @@ fn redirection(status: LoginStatus, text: &[u8]) -> Result<InitiatorStep, LoginF
     for pair in keys::pairs(text) {
         let ("TargetAddress", address) = pair? else { continue };
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]%".contains(c);
-        // A portal group tag is not allowed here, but some targets append it.
+        // Remove a portal group tag: RFC 7143 does not allow one here, but some targets append it.
         let address = address.split(',').next().unwrap_or_default();
         if address.is_empty() || !address.chars().all(is_plain) {
             return Err(KeyError::Value("TargetAddress".to_owned()).into());
@@ -344,8 +344,9 @@ fn redirection(status: LoginStatus, text: &[u8]) -> Result<InitiatorStep, LoginF
     Err(LoginFailure::Protocol("a redirection without an address"))
 }
 
-/// The version of RFC 7143.
+/// The protocol version that RFC 7143 defines.
 const VERSION: u8 = 0;
 
-/// The login uses its connection alone, so any task tag is free.
+/// The initiator task tag of login requests. No other task runs on a connection during its login,
+/// so any tag is free.
 const LOGIN_ITT: Itt = Itt(0);

@@ -19,10 +19,10 @@ use crate::{
 pub enum TargetStep {
     /// Send the response and continue the login.
     Respond(LoginResponse),
-    /// The login succeeded. Assign a TSIH to the session, put it into the response and send that;
-    /// full feature phase begins.
+    /// The login succeeded. Assign a TSIH to the session, put it into the response, and send the
+    /// response. Full feature phase then begins.
     Established {
-        /// Lacks sequence numbers and TSIH.
+        /// The final response. The caller fills in the sequence numbers and the TSIH.
         response: LoginResponse,
         login: Box<EstablishedLogin>,
     },
@@ -63,20 +63,23 @@ pub struct ClaimedIdentity {
 pub struct TargetLogin {
     directory: Arc<dyn Directory>,
     negotiation: Negotiation,
-    /// The first request without its text. The header fields of later ones must agree with it.
+    /// The first request without its text. The header fields of later requests must agree with it.
     first: Option<LoginRequest>,
     stage: LoginStage,
     exchanges: u32,
     inbox: Inbox,
     outbox: LoginTextOutbox,
-    /// True if the text in the outbox, or the last one sent, ends with proposals of ours.
+    /// True if the text that is being sent, or was sent last, ends with our own proposals. The
+    /// initiator must answer them before the next stage.
     proposed: bool,
-    /// `None` until the first complete text has been admitted.
+    /// The target portal group tag; `None` until `admit` of the [`Directory`](super::Directory) has
+    /// accepted the initiator.
     tpgt: Option<u16>,
     /// The address to which a refusal redirects the initiator.
     moved_to: Option<String>,
     authentication: Authentication,
-    /// Taken by the CHAP exchange; a login may have one only.
+    /// The challenge for CHAP. The CHAP exchange takes it, so a login has at most one CHAP
+    /// exchange.
     challenge: Option<Challenge>,
     proof: InitiatorProof,
     reason: Option<&'static str>,
@@ -156,8 +159,8 @@ impl TargetLogin {
         }
     }
 
-    /// Returns the response that ends this login with `status`, for a reason that only the caller
-    /// knows.
+    /// Returns the response that refuses this login with `status`. Use it for a reason that only
+    /// the caller knows.
     #[must_use]
     pub fn refusal(&self, status: LoginStatus) -> LoginResponse {
         // T, CSG and NSG are reserved in a refusal (RFC 7143, 6.3.1).
@@ -174,7 +177,8 @@ impl TargetLogin {
     fn step(&mut self, request: &LoginRequest, text: Bytes) -> Result<TargetStep, LoginStatus> {
         self.check(request)?;
         if !self.outbox.is_empty() {
-            // Our text is not sent completely, so the initiator may only ask for more of it.
+            // A part of our text is still to be sent. Until then, the initiator may send only empty
+            // requests that fetch the rest.
             if !text.is_empty() || request.continues {
                 return Err(LoginStatus::InitiatorError);
             }
@@ -457,5 +461,5 @@ fn status(error: KeyError) -> LoginStatus {
     }
 }
 
-/// The version of RFC 7143.
+/// The protocol version that RFC 7143 defines.
 const VERSION: u8 = 0;

@@ -64,7 +64,7 @@ impl AsyncMessage {
             (AsyncEvent::Scsi, Some((sense, _))) => sense,
             (AsyncEvent::Scsi, None) => return Err(ParseError::Field("SenseLength")),
             (_, Some((_, event_data))) => event_data,
-            // Malformed event data may be ignored (RFC 7143, 11.9.4).
+            // Ignore malformed event data (RFC 7143, 11.9.4).
             (_, None) => Bytes::new(),
         };
         let lun = if event.has_lun() { header::lun(bhs) } else { Lun::default() };

@@ -14,9 +14,9 @@ pub struct ScsiCommand {
     pub immediate: bool,
     /// True if no unsolicited Data-Out follows.
     pub is_final: bool,
-    /// The command returns data.
+    /// True if the target returns data (R bit).
     pub read: bool,
-    /// The command takes data.
+    /// True if the initiator sends data (W bit).
     pub write: bool,
     /// The three ATTR bits: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA.
     pub attribute: u8,
@@ -31,7 +31,7 @@ pub struct ScsiCommand {
     pub cdb: Cdb,
     /// Bytes that a bidirectional command returns (AHS type 2).
     pub bidirectional_read_length: Option<u32>,
-    /// Immediate data.
+    /// The immediate data: the part of the write data that the command carries itself.
     pub data: Bytes,
 }
 
@@ -47,9 +47,10 @@ pub struct ScsiResponse {
     pub numbers: Numbers,
     /// The number of Data-In and R2T PDUs that the target sent for the command.
     pub exp_data_sn: u32,
-    /// The difference between expected and transferred data, of the write or the read.
+    /// The difference between expected and transferred data: for a write the Data-Out, for a read
+    /// the Data-In.
     pub residual: Residual,
-    /// The difference for the data that a bidirectional command returns.
+    /// The difference between expected and transferred Data-In of a bidirectional command.
     pub bidirectional_read_residual: Residual,
     /// Sense data as in SPC-4, without the SenseLength field; often empty.
     pub sense: Bytes,
@@ -163,7 +164,7 @@ impl ScsiResponse {
 
     pub(super) fn parse(bhs: &Bhs, data: Bytes) -> Result<Self, ParseError> {
         let response = bhs[2];
-        // The flags are only valid if the command completed (RFC 7143, 11.4.3).
+        // The residual flags are valid only if the command completed (RFC 7143, 11.4.3).
         let flags = if response == 0 { bhs[1] } else { 0 };
         Ok(Self {
             itt: header::itt(bhs),
@@ -213,7 +214,7 @@ pub(super) fn split_sense(mut data: Bytes) -> Option<(Bytes, Bytes)> {
     Some((data.split_off(2), rest))
 }
 
-/// Joins what [`split_sense`] splits.
+/// Makes a data segment of SenseLength, the sense data and `rest`; the inverse of [`split_sense`].
 ///
 /// # Panics
 ///

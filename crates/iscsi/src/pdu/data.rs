@@ -47,10 +47,10 @@ impl Residual {
 pub struct DataOut {
     /// True for the last PDU of a sequence.
     pub is_final: bool,
-    /// The LUN of the R2T; reserved otherwise.
+    /// The LUN of the R2T that this data answers; reserved for unsolicited data.
     pub lun: Lun,
     pub itt: Itt,
-    /// The tag of the R2T.
+    /// The target transfer tag of the R2T that this data answers, or NONE for unsolicited data.
     pub ttt: Ttt,
     pub exp_stat_sn: Serial,
     /// Counts from 0 in each sequence.
@@ -65,14 +65,16 @@ pub struct DataOut {
 pub struct DataIn {
     /// True for the last PDU of a sequence.
     pub is_final: bool,
-    /// A bit: the target requests a data acknowledgment (error recovery level 1 and above).
+    /// The A bit: the target requests a data acknowledgment (error recovery level 1 and above).
     pub acknowledge: bool,
-    /// Only in the last PDU of a command that ended without an error (phase collapse).
+    /// The status of the command. Present only in the last PDU of a command that ended without an
+    /// error (phase collapse).
     pub status: Option<DataInStatus>,
     /// The unit if `acknowledge` is set, otherwise reserved.
     pub lun: Lun,
     pub itt: Itt,
-    /// The tag of the acknowledgment if `acknowledge` is set, otherwise NONE.
+    /// The tag that the initiator's acknowledgment must carry if `acknowledge` is set, otherwise
+    /// NONE.
     pub ttt: Ttt,
     /// `stat_sn` is valid only if `status` is present.
     pub numbers: Numbers,
@@ -83,7 +85,6 @@ pub struct DataIn {
     pub data: DataSegment,
 }
 
-/// The SCSI status in a Data-In.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DataInStatus {
     pub status: u8,
@@ -151,7 +152,8 @@ impl DataIn {
             numbers.stat_sn = Serial::default();
             None
         };
-        // LUN and tag are reserved unless an acknowledgment is requested (RFC 7143, 11.7.4).
+        // The LUN and the tag are reserved if the target requests no acknowledgment (RFC 7143,
+        // 11.7.4).
         let (lun, ttt) = if acknowledge {
             (header::lun(bhs), header::ttt(bhs))
         } else {
@@ -202,7 +204,8 @@ impl ReadyToTransfer {
     pub(super) fn parse(bhs: &Bhs) -> Result<Self, ParseError> {
         let ttt = header::ttt(bhs);
         let desired_data_transfer_length = header::u32_at(bhs, 44);
-        // Refuse NONE: Data-Out with this tag would be mistaken for unsolicited data.
+        // Refuse the tag NONE: the initiator's Data-Out for it would be mistaken for unsolicited
+        // data.
         if ttt == Ttt::NONE {
             return Err(ParseError::Field("Target Transfer Tag of an R2T"));
         }

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{Bhs, DataSegment, Itt, Numbers, Ttt};
 use crate::Serial;
 
-/// Header, additional header segments and data segment.
+/// The parts of an encoded PDU: basic header, additional header segments and data segment.
 pub(super) type Encoded = (Bhs, SmallVec<[u8; 16]>, DataSegment);
 
 /// The I bit in byte 0: deliver at once.
@@ -123,7 +123,7 @@ pub(super) fn with_segment(mut bhs: Bhs, ahs: SmallVec<[u8; 16]>, data: DataSegm
     (bhs, ahs, data)
 }
 
-/// Returns a data segment of one piece; an empty one for empty data.
+/// Returns a data segment with one piece, or without pieces if the data is empty.
 pub(super) fn segment(data: Bytes) -> DataSegment {
     if data.is_empty() { DataSegment::new() } else { smallvec![data] }
 }

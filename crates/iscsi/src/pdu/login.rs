@@ -36,7 +36,7 @@ pub struct LoginRequest {
     pub isid: Isid,
     /// The target's part of the session identifier; 0 for a new session.
     pub tsih: Tsih,
-    /// Equal in all requests of a login.
+    /// The tag is the same in all requests of one login.
     pub itt: Itt,
     pub cid: Cid,
     /// The first CmdSN of a new session, otherwise the current one.
@@ -192,7 +192,7 @@ impl Stages {
 }
 
 impl LoginStage {
-    /// Parses the two low bits.
+    /// Parses a stage, which is coded in the two low bits of CSG or NSG.
     fn parse(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::Security,
@@ -204,8 +204,8 @@ impl LoginStage {
 }
 
 impl LoginStatus {
-    /// Parses a status. A detail that RFC 7143 does not define becomes the general one of its
-    /// class, since the class determines how to react.
+    /// Parses a login status. A detail code that RFC 7143 does not define is replaced by the
+    /// general one of its class, since the class alone determines how to react.
     fn parse(code: u16) -> Result<Self, ParseError> {
         Ok(match code {
             0x0000 => Self::Success,

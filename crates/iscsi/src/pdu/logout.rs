@@ -28,7 +28,7 @@ pub struct LogoutRequest {
     /// `Err` holds a value that the standard does not define.
     pub reason: Result<LogoutReason, u8>,
     pub itt: Itt,
-    /// Unused for `CloseSession`.
+    /// The connection to log out; unused for `CloseSession`.
     pub cid: Cid,
     pub cmd_sn: Serial,
     pub exp_stat_sn: Serial,

@@ -12,7 +12,7 @@ use crate::Serial;
 pub struct NopOut {
     /// The target delivers the PDU at once, outside the CmdSN order.
     pub immediate: bool,
-    /// The LUN of the answered NOP-In.
+    /// The LUN of the NOP-In that this PDU answers.
     pub lun: Lun,
     /// The tag of a ping that requests an answer, otherwise NONE.
     pub itt: Itt,
@@ -20,7 +20,7 @@ pub struct NopOut {
     pub ttt: Ttt,
     pub cmd_sn: Serial,
     pub exp_stat_sn: Serial,
-    /// The data of a ping, which the answer must echo.
+    /// The data of a ping. The target's answer must repeat it.
     pub data: Bytes,
 }
 
@@ -28,7 +28,7 @@ pub struct NopOut {
 /// command window.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NopIn {
-    /// Chosen by the target if it requests an answer.
+    /// A value that the target chooses if it requests an answer; the answer repeats it.
     pub lun: Lun,
     /// The tag of the answered NOP-Out, otherwise NONE.
     pub itt: Itt,

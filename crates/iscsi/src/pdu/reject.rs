@@ -24,9 +24,9 @@ pub enum RejectReason {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Reject {
     pub reason: RejectReason,
-    /// A Reject consumes `stat_sn`.
+    /// The sequence numbers. A Reject consumes its StatSN.
     pub numbers: Numbers,
-    /// The DataSN or R2TSN for a rejected SNACK, otherwise 0.
+    /// For a rejected SNACK, the next DataSN or R2TSN that the target would send; otherwise 0.
     pub data_sn: u32,
     /// The complete header of the rejected PDU.
     pub header: Bytes,

@@ -23,12 +23,12 @@ pub struct Snack {
     pub kind: Result<SnackKind, u8>,
     /// The LUN of the acknowledged Data-In; reserved otherwise.
     pub lun: Lun,
-    /// The task, or NONE for Status.
+    /// The task whose PDUs are requested, or NONE for a Status SNACK.
     pub itt: Itt,
     /// The tag of the acknowledged Data-In; the SNACK tag of an R-Data SNACK; otherwise NONE.
     pub ttt: Ttt,
     pub exp_stat_sn: Serial,
-    /// The first missing number.
+    /// The DataSN, R2TSN or StatSN of the first missing PDU.
     pub begin: u32,
     /// The number of missing PDUs; 0 stands for all from `begin` on.
     pub run_length: u32,

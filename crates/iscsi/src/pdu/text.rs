@@ -15,10 +15,10 @@ pub struct TextRequest {
     pub is_final: bool,
     /// C: the text continues in the next request.
     pub continues: bool,
-    /// The LUN of the response that `ttt` is from.
+    /// The LUN of the text response that `ttt` comes from.
     pub lun: Lun,
     pub itt: Itt,
-    /// The tag of the last response, or NONE.
+    /// The target transfer tag of the last text response, or NONE in a new exchange.
     pub ttt: Ttt,
     pub cmd_sn: Serial,
     pub exp_stat_sn: Serial,
@@ -31,10 +31,10 @@ pub struct TextResponse {
     pub is_final: bool,
     /// C: the text continues in the next response.
     pub continues: bool,
-    /// Chosen by the target.
+    /// A value that the target chooses; the next request repeats it.
     pub lun: Lun,
     pub itt: Itt,
-    /// The next request must repeat this tag; NONE with `is_final`.
+    /// The tag that the initiator's next request must carry; NONE if `is_final` is set.
     pub ttt: Ttt,
     pub numbers: Numbers,
     pub text: Bytes,

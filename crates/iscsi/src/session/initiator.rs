@@ -36,31 +36,32 @@ use crate::{
     pdu::{ParseError, RejectReason},
 };
 
-/// The timers of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionTiming {
     /// A ping is sent after this time without a PDU from the target.
     pub ping_after: Duration,
-    /// The connection fails after this time without a PDU since the ping, unless bytes that the
-    /// answer has to wait for were transferred meanwhile ([`InitiatorSession::note_carried`]).
+    /// The connection fails after this time without a PDU since the ping was sent, unless bytes
+    /// that the answer must wait for were transferred meanwhile
+    /// ([`InitiatorSession::note_carried`]).
     pub ping_time_out: Duration,
     /// The longest wait for the answer to a task management function or a logout.
     pub abort_time_out: Duration,
-    /// While commands are in flight, a ping is sent after this time without a PDU, so that losses
-    /// are detected. The time doubles with each answer that brings no news, up to `ping_after`. Not
-    /// used if a loss could not be repaired: at error recovery level 0 with one connection.
+    /// While commands are in flight, a ping is sent after this time without a PDU, so that lost
+    /// PDUs are detected. The time doubles with each answered ping, up to `ping_after`. Not used if
+    /// a loss could not be repaired: at error recovery level 0 with one connection.
     pub probe_after: Duration,
-    /// If a ping takes longer than this, and longer than four times the recent pings, the other
-    /// connections of the session are pinged. A connection fails if it is then the only silent one,
-    /// and if no bytes were transferred on it ([`InitiatorSession::note_carried`]).
+    /// If the answer to a ping takes longer than this, and longer than four times the average of
+    /// recent pings, the other connections of the session are pinged, too. If they receive answers,
+    /// the connection that stays silent fails, unless bytes were transferred on it
+    /// ([`InitiatorSession::note_carried`]).
     pub stall_time_out: Duration,
 }
 
 impl Default for ConnectionTiming {
-    /// Returns a ping after 5 s and its time-out of 5 s (the values of open-iscsi), and 5 s for
-    /// ABORT TASK. A connection that stalls while others work fails after a third of a second,
-    /// since its commands may delay those on the others: 50 ms, and 300 ms, which is longer than
-    /// TCP's shortest retransmission time-out of 200 ms.
+    /// Returns the default times. Pings, their time-out and ABORT TASK use 5 s, as open-iscsi does.
+    /// A connection that stalls while others work fails after about a third of a second, since its
+    /// commands may delay commands on the other connections: 50 ms to the ping, then 300 ms, which
+    /// is longer than the shortest retransmission time-out of TCP (200 ms).
     fn default() -> Self {
         let five = Duration::from_secs(5);
         Self {
@@ -81,14 +82,15 @@ pub enum InitiatorEvent {
         tag: u64,
         result: Result<InitiatorCommandOutcome, CommandFailure>,
     },
-    /// These commands ended with their connection, in the order of submission. The target will no
-    /// longer execute them, and it is unknown if it has executed them. The application must submit
-    /// them again.
+    /// These commands ended because their connection ended; they are in the order of submission.
+    /// The target no longer executes them, but may have executed them already. The application must
+    /// submit them again.
     Returned(Vec<CommandRequest>),
     /// The complete answer to [`InitiatorSession::text`].
     Text(Bytes),
-    /// The target requested a logout of a connection. No more commands are sent on it. The logout
-    /// follows when the commands in flight have ended, or when the target's time is over.
+    /// The target requested a logout of a connection. The session sends no more commands on it. It
+    /// sends the logout when the commands in flight have ended, or shortly before the time that the
+    /// target allowed is over.
     LogoutRequested { cid: Cid },
     /// A connection has failed: close its socket, and call [`InitiatorSession::close`].
     Closed { cid: Cid, error: InitiatorSessionError },
@@ -97,12 +99,12 @@ pub enum InitiatorEvent {
         /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// A SCSI asynchronous event.
+    /// An asynchronous message with the sense data of a SCSI event of this unit.
     Sense(Lun, Option<Sense>),
 }
 
-/// The reason why a connection failed. The session ends with it if the error [`ends
-/// it`](InitiatorSessionError::ends_session) or if no connection is left;
+/// The reason why a connection failed. The session ends, too, if the error [`ends
+/// it`](InitiatorSessionError::ends_session) or if no other connection is left;
 /// [`InitiatorSession::take_unanswered`] then returns the unanswered commands. At error recovery
 /// level 2, a session without connections waits for a login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -150,14 +152,14 @@ pub enum InitiatorSessionError {
         "connection stalled: no answer to NOP-Out while other connections of the session receive PDUs"
     )]
     Stalled,
-    /// A request (named) was not answered in time, or its answer shows that it failed.
+    /// The named request was not answered in time, or its answer shows that it failed.
     #[error("no answer to {0}")]
     Unanswered(&'static str),
 }
 
 impl InitiatorSessionError {
-    /// Returns true if the other connections of the session cannot be used either: the target says
-    /// so, or its PDUs cannot be trusted (RFC 7143, 7.7).
+    /// Returns true if the error also makes the other connections of the session unusable: the
+    /// target says so, or its PDUs cannot be trusted (RFC 7143, 7.7).
     #[must_use]
     pub fn ends_session(&self) -> bool {
         matches!(self, Self::Parse(_) | Self::Protocol(_) | Self::SessionDropped { .. })

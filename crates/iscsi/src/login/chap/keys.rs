@@ -14,8 +14,8 @@ pub(in crate::login) struct ChapKeys<'a> {
 }
 
 impl<'a> ChapKeys<'a> {
-    /// Moves CHAP's pairs out of `pairs`. Unknown CHAP keys stay, and the negotiation refuses them
-    /// later.
+    /// Moves the pairs with CHAP keys out of `pairs`. Unknown keys that begin with `CHAP_` stay in
+    /// `pairs`, and the negotiation refuses them later.
     pub(in crate::login) fn take(pairs: &mut Vec<(&'a str, &'a str)>) -> Self {
         let mut keys = Self::default();
         pairs.retain(|&(key, value)| {
@@ -40,7 +40,7 @@ impl<'a> ChapKeys<'a> {
     }
 }
 
-/// A challenge from the peer.
+/// The challenge (CHAP_I, CHAP_C) that the peer has sent and that this end must hash.
 #[derive(Clone, Debug)]
 pub(in crate::login) struct PeersChallenge {
     pub(super) identifier: u8,
@@ -55,7 +55,7 @@ impl PeersChallenge {
     }
 }
 
-/// Returns the algorithms of a CHAP_A value that we support, in its order.
+/// Returns the algorithms in a CHAP_A list that we support, in the order of the list.
 pub(super) fn algorithms(value: &str) -> impl Iterator<Item = ChapAlgorithm> {
     let number = |value| number_within(value, 0, u8::MAX.into());
     value.split(',').filter_map(move |value| ChapAlgorithm::from_number(number(value)?))

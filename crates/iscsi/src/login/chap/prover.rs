@@ -44,7 +44,8 @@ pub(in crate::login) struct Prover {
 enum ChapProverState {
     Begun,
     Asked,
-    /// `expected` is the proof that the target must give; `None` without mutual CHAP.
+    /// Our response was sent. `expected` is the response that the target must give; `None` without
+    /// mutual CHAP.
     Answered {
         expected: Option<ExpectedChapResponse>,
     },
@@ -53,7 +54,8 @@ enum ChapProverState {
 
 struct ExpectedChapResponse {
     response: ChapResponse,
-    /// The response that our own secret gives. A target that sends it only reflects our proof.
+    /// The response to our challenge computed with our own secret. A target that sends this value
+    /// has reflected our own response and does not know its secret.
     ours: ChapResponse,
 }
 
@@ -72,7 +74,6 @@ impl Prover {
         matches!(self.state, ChapProverState::Answered { .. } | ChapProverState::Done)
     }
 
-    /// Returns the name of the user.
     pub(in crate::login) fn into_user(self) -> String {
         self.chap.user.name
     }

@@ -43,7 +43,6 @@ pub(in crate::login) struct Verifier {
     pub(in crate::login) claimed: Option<String>,
 }
 
-/// The progress of an exchange.
 pub(in crate::login) enum ChapVerdict {
     /// The exchange continues; the reply has the next keys.
     Continue,
@@ -104,7 +103,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// Returns the part of the challenge that is sent.
+    /// Returns the first bytes of the challenge, as many as this algorithm needs. Only they are
+    /// sent as CHAP_C.
     fn asked(&self, algorithm: ChapAlgorithm) -> &[u8] {
         &self.challenge.value[..algorithm.length()]
     }
@@ -136,8 +136,8 @@ impl Verifier {
                 "the initiator sent our own challenge",
             ));
         }
-        // An unknown user costs the same work and gets the same status, so that users cannot be
-        // probed.
+        // An unknown user costs the same work and gets the same status, so that an attacker cannot
+        // find out which users exist.
         let user = self.terms.users.iter().find(|user| user.name == name);
         let nobody =
             ChapSecret::new(&self.challenge.value).expect("32 bytes are a secret's length");
@@ -149,8 +149,8 @@ impl Verifier {
             let reason = if user.is_some() { "wrong CHAP secret" } else { "unknown CHAP user" };
             return Err((LoginStatus::AuthenticationFailure, reason));
         };
-        // Refuse one secret for both directions: an eavesdropper could replay our proof as the
-        // initiator's.
+        // Refuse the same secret for both directions: an eavesdropper could replay the target's
+        // response as the initiator's.
         if self.terms.mutual.as_ref().is_some_and(|mutual| mutual.secret == user.secret) {
             let reason = "the CHAP secrets of both directions are the same";
             return Err((LoginStatus::AuthenticationFailure, reason));

@@ -1,4 +1,5 @@
-//! Sequences of Data-Out PDUs: unsolicited after a command, solicited by an R2T.
+//! Sequences of Data-Out PDUs: unsolicited data that follows a command, and solicited data that an
+//! R2T requests.
 
 use super::{InitiatorSessionError, task::InitiatorTask};
 use crate::{
@@ -20,8 +21,8 @@ pub(super) struct DataOutBurst {
 }
 
 impl DataOutBurst {
-    /// Adds immediate data of at most `segment` bytes to `command`. Returns the burst of
-    /// unsolicited data that follows the command.
+    /// Moves at most `segment` bytes of `data` into `command` as immediate data. Returns the burst
+    /// of unsolicited data that follows the command, if any.
     pub(super) fn begin(
         command: &mut ScsiCommand,
         data: &bytes::Bytes,
@@ -92,8 +93,8 @@ impl DataOutBurst {
         self.end
     }
 
-    /// Returns the next PDU, of at most `limit` bytes. The caller sets `exp_stat_sn`. The burst
-    /// ends with a final PDU.
+    /// Returns the next PDU, with at most `limit` bytes of data. The caller sets `exp_stat_sn`. The
+    /// last PDU of the burst has the F bit.
     pub(super) fn next_pdu(&mut self, data: &bytes::Bytes, limit: u32) -> DataOut {
         let stop = self.end.min(self.next.saturating_add(limit));
         let pdu = DataOut {

@@ -19,21 +19,22 @@ pub(super) struct SessionCommands {
     pub(super) tasks: TaskTable,
     /// Commands that wait for the command window, oldest first.
     queue: VecDeque<QueuedCommand>,
-    /// Tasks of lost connections that the target has not received. They are sent again with their
-    /// CmdSN on another connection, in the order of CmdSN.
+    /// Commands of failed connections that the target has not received. They are sent again on
+    /// another connection with the same CmdSN, in the order of CmdSN.
     again: VecDeque<Itt>,
-    /// Tasks that the target has and whose connection was logged out. They must be reassigned.
+    /// Tasks that the target has received on a connection that failed and was logged out. TASK
+    /// REASSIGN must move each of them to another connection.
     pub(super) orphans: VecDeque<Itt>,
     /// The most commands that may be queued and in flight together.
     depth: usize,
     submitted: u64,
     controls: u16,
-    /// A lower bound of the deadlines of all commands. May be too early, never too late.
+    /// A lower bound of the deadlines of all commands: it may be too early, but never too late.
     earliest_deadline: Option<Instant>,
     pub(super) events: VecDeque<InitiatorEvent>,
     /// Answers to logouts of failed connections.
     pub(super) logged_out: Vec<LogoutResponse>,
-    /// Smoothed duration of pings: 7/8 of the old value and 1/8 of the last ping.
+    /// The smoothed round-trip time of pings: 7/8 of the old value and 1/8 of the last ping.
     round_trip: Option<Duration>,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct QueuedCommand {
 pub(super) enum NextCommand {
     /// A new command.
     New(QueuedCommand),
-    /// A command to send again with its CmdSN.
+    /// A command that was sent on a failed connection. It keeps its CmdSN.
     Again(Itt),
 }
 
@@ -76,7 +77,7 @@ impl SessionCommands {
         }
     }
 
-    /// Returns true if losses are repaired within the connection (error recovery level 1 and
+    /// Returns true if lost PDUs are requested again on the connection (error recovery level 1 and
     /// above).
     pub(super) fn recovers(&self) -> bool {
         self.parameters.error_recovery_level > 0
@@ -156,8 +157,8 @@ impl SessionCommands {
         self.queue.pop_front().map(NextCommand::New)
     }
 
-    /// Divides the tasks of a lost connection. Returns those that the target has received, in the
-    /// order of submission; queues the others in `again`.
+    /// Divides the tasks of a failed connection in two. Returns those that the target has received,
+    /// in the order of submission. Queues the others in `again`, to be sent again.
     pub(super) fn split_lost(&mut self, cid: Cid) -> Vec<Itt> {
         let expected = self.window.exp_cmd_sn();
         let mut known = Vec::new();
@@ -179,8 +180,8 @@ impl SessionCommands {
         known.into_iter().map(|(_, itt)| itt).collect()
     }
 
-    /// Returns the task of this connection that the target has not received, although it has
-    /// answered a ping that was sent after it (the ping carried `cmd_sn`).
+    /// Returns the first command of this connection that the target has not received. `cmd_sn`
+    /// comes from a ping that was sent later and is answered, so the command should have arrived.
     pub(super) fn first_missed(&self, cid: Cid, cmd_sn: Serial) -> Option<Itt> {
         let expected = self.window.exp_cmd_sn();
         if !expected.is_before(cmd_sn) {
@@ -209,7 +210,7 @@ impl SessionCommands {
         self.earliest_deadline
     }
 
-    /// Ends the commands whose time-out is over before they were sent.
+    /// Ends the queued commands whose time-out is over before they could be sent.
     pub(super) fn expire_waiting(&mut self, now: Instant) {
         let (expired, waiting): (VecDeque<_>, _) =
             self.queue.drain(..).partition(|waiting: &QueuedCommand| waiting.deadline <= now);

@@ -22,7 +22,6 @@ use crate::{
     pdu::{LogoutResult, Residual, ScsiCommand},
 };
 
-/// The state of one TCP connection.
 pub(super) struct InitiatorConnection {
     pub(super) cid: Cid,
     digests: Digests,
@@ -31,7 +30,7 @@ pub(super) struct InitiatorConnection {
     pub(super) timing: ConnectionTiming,
     pub(super) statuses: Statuses,
     pub(super) output: PduOutput,
-    /// Data that is being sent, in the order of the commands, which unsolicited data must follow
+    /// The bursts that are being sent. Unsolicited data must follow in the order of the commands
     /// (RFC 7143, 4.2.4.2).
     pub(super) bursts: VecDeque<DataOutBurst>,
     pub(super) liveness: TargetLiveness,
@@ -39,9 +38,10 @@ pub(super) struct InitiatorConnection {
     pub(super) requests: Vec<PendingTaskManagement>,
     pub(super) text: Option<TextExchange>,
     pub(super) logout: Logout,
-    /// Logouts of failed connections that were sent on this connection.
+    /// The tags of logouts that were sent on this connection for other connections, which have
+    /// failed.
     pub(super) foreign_logouts: Vec<Itt>,
-    /// The commands in flight on this connection, and their data.
+    /// The number of commands in flight on this connection, and the bytes of their data.
     pub(super) load: ConnectionLoad,
     pub(super) counters: InitiatorPduCounters,
 }
@@ -50,24 +50,26 @@ pub(super) struct InitiatorConnection {
 pub(super) struct TargetLiveness {
     /// When a PDU was last received.
     pub(super) last_message: Instant,
-    /// When bytes that delay a ping or its answer were last transferred, in either direction; see
-    /// `note_carried`.
+    /// When bytes that an answer to a ping must wait for were last transferred, in either
+    /// direction; see `note_carried`.
     pub(super) carried: Instant,
-    /// The ping that is not answered.
+    /// The ping whose answer has not arrived.
     pub(super) ping: Option<Ping>,
-    /// The time without a PDU after which a ping is sent while commands are in flight.
+    /// While commands are in flight, a ping is sent after this time without a PDU. The time doubles
+    /// with each answered ping.
     pub(super) probe_after: Duration,
 }
 
 /// The losses on one connection, in either direction.
 #[derive(Default)]
 pub(super) struct PduLosses {
-    /// The time since which a PDU of the target is missing.
+    /// The time since when a PDU of the target is known to be missing.
     pub(super) missing_since: Option<Instant>,
-    /// The number of consecutive ping answers at which a PDU was missing.
+    /// The number of consecutive ping answers that arrived while a PDU was missing. The connection
+    /// fails after [`MOST_ROUNDS`].
     pub(super) rounds: u32,
-    /// The CmdSN of a command that should have arrived, and the time since which ping answers show
-    /// that it has not.
+    /// The CmdSN of a command that the target reports as not received, and the time of the first
+    /// ping answer that showed this.
     pub(super) missed: Option<(Serial, Instant)>,
 }
 
@@ -86,24 +88,24 @@ pub struct InitiatorPduCounters {
     /// Data segments with a wrong digest.
     pub digest_errors: u64,
     pub snacks: u64,
-    /// Commands that the target had not received and that were sent again with their CmdSN.
+    /// Commands that were sent again with their CmdSN because the target had not received them.
     pub retries: u64,
-    /// Tasks that were taken over from another connection.
+    /// Tasks that were moved to this connection by TASK REASSIGN.
     pub reassigned: u64,
 }
 
 pub(super) struct Ping {
     pub(super) itt: Itt,
     pub(super) sent: Instant,
-    /// Commands of this connection with a CmdSN before this one were sent before the ping.
+    /// All commands of this connection with a CmdSN before this one were sent before the ping.
     pub(super) cmd_sn: Serial,
     /// The end of the ping as a position in the output of the connection ([`PduOutput::end`]).
     pub(super) end: u64,
-    /// True if the answer took so long that the other connections were pinged, too.
+    /// True if the answer was late and the other connections were therefore pinged, too.
     pub(super) suspected: bool,
 }
 
-/// A task management function that is not answered.
+/// A task management function whose response has not arrived.
 pub(super) struct PendingTaskManagement {
     pub(super) itt: Itt,
     pub(super) task: Itt,
@@ -115,12 +117,12 @@ pub(super) enum Management {
     Reassign { deadline: Instant },
 }
 
-/// An unfinished text exchange.
 pub(super) struct TextExchange {
     pub(super) itt: Itt,
     pub(super) answer: BytesMut,
     pub(super) deadline: Instant,
-    /// True if the application has started the exchange and gets its result.
+    /// True if the application has started the exchange and waits for its result; false if the
+    /// target has requested it.
     pub(super) wanted: bool,
 }
 
@@ -144,16 +146,18 @@ pub(super) enum LogoutScope {
     Session,
 }
 
-/// No PDU is made while this many bytes of output wait; bytes in flight are in the buffers of the
-/// transport. A PDU is bound to its connection, and a command has its number in the order of all
-/// connections. A PDU that is made too early therefore waits behind a slow connection and delays
-/// the commands of the others: 1 MiB here cost four lossy connections 5 % of their throughput and
-/// five times the deviation of the turnaround time (docs/decisions/0023-fair-tcp.md).
+/// The most bytes of output that may wait in the queue: no PDU is made while more wait. (Bytes in
+/// flight are in the buffers of the transport.) A PDU belongs to its connection, and a command has
+/// a fixed place in the order of all connections. If a PDU is made too early for a slow connection,
+/// it waits there and delays the commands of all other connections. A limit of 1 MiB cost four
+/// lossy connections 5 % of their throughput and five times the deviation of the turnaround time
+/// (docs/decisions/0023-fair-tcp.md).
 const OUTPUT_BYTES: usize = 64 << 10;
 
 /// The most retries of a command that does not arrive, and the most requests for missing PDUs,
-/// before the connection fails. Each one needs another loss, and a network that damages more than
-/// every tenth PDU undetected by TCP's checksum is better left.
+/// before the connection fails. Each further attempt means another loss. If a network damages more
+/// than every tenth PDU in a way that TCP's checksum does not detect, closing the connection is
+/// better.
 const MOST_RETRIES: u32 = 5;
 pub(super) const MOST_ROUNDS: u32 = 5;
 
@@ -195,7 +199,7 @@ impl InitiatorConnection {
         self.statuses.exp_stat_sn()
     }
 
-    /// Returns true if the target must answer something on this connection, or if one of its PDUs
+    /// Returns true if this connection waits for an answer of the target, or if a PDU of the target
     /// is missing.
     pub(super) fn expects(&self) -> bool {
         self.load.commands > 0
@@ -228,15 +232,16 @@ impl InitiatorConnection {
         self.send_command(commands, itt);
     }
 
-    /// Sends a command of a lost connection, which the target has not received, again with its
-    /// CmdSN (RFC 7143, 7.2.1).
+    /// Sends a command of a failed connection on this connection, with the same CmdSN (RFC 7143,
+    /// 7.2.1). The target has not received it.
     pub(super) fn send_again(&mut self, commands: &mut SessionCommands, itt: Itt) {
         self.adopt(commands, itt);
         self.counters.retries += 1;
         self.send_command(commands, itt);
     }
 
-    /// Sends a command of this connection again. Fails after [`MOST_RETRIES`].
+    /// Sends a command again that this connection has sent before and the target has not received.
+    /// Fails after [`MOST_RETRIES`].
     pub(super) fn retry(
         &mut self,
         commands: &mut SessionCommands,
@@ -255,7 +260,7 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Assigns a task to this connection.
+    /// Makes this connection the one of a task (connection allegiance).
     pub(super) fn adopt(&mut self, commands: &mut SessionCommands, itt: Itt) {
         let task = commands.tasks.get_mut(itt).expect("the caller has found it");
         (task.allegiance, task.lost) = (self.cid, false);
@@ -312,8 +317,8 @@ impl InitiatorConnection {
     pub(super) fn send_data(&mut self, commands: &mut SessionCommands) -> bool {
         loop {
             let Some(burst) = self.bursts.front_mut() else { return false };
-            // The task may have ended before all its data was sent; the target does not want the
-            // rest.
+            // Drop the burst of a task that has ended before all its data was sent: the target does
+            // not need the rest.
             let Some(task) = commands.tasks.get_mut(burst.itt) else {
                 self.bursts.pop_front();
                 continue;
@@ -345,8 +350,8 @@ impl InitiatorConnection {
         commands.tasks.get_mut(itt).filter(is_ours).ok_or(UNKNOWN_TASK)
     }
 
-    /// Returns the task of a received PDU, like [`Self::task`]. From error recovery level 1 on, a
-    /// PDU may have been sent again for a task that has ended: then returns `None`.
+    /// Returns the task of a received PDU, like [`Self::task`]. From error recovery level 1 on, the
+    /// target may repeat a PDU of a task that has already ended; returns `None` for such a PDU.
     pub(super) fn find_task<'a>(
         &self,
         commands: &'a mut SessionCommands,
@@ -368,7 +373,8 @@ impl InitiatorConnection {
     ) -> Result<(), InitiatorSessionError> {
         let TaskFinalStatus { status, sense, residual, .. } = ending;
         let task = self.task(commands, itt)?;
-        // Never report a success that did not happen. The task stays and is submitted to the next
+        // Never report a success that did not happen: the target cannot have executed a write
+        // without all of its data. The task stays in the table and is submitted to the next
         // session.
         if ScsiStatus::from_byte(status) == Some(ScsiStatus::Good)
             && residual == Residual::None
@@ -398,5 +404,5 @@ impl InitiatorConnection {
 const UNKNOWN_TASK: InitiatorSessionError =
     InitiatorSessionError::Protocol("a PDU for a task that does not exist");
 
-/// Task attribute SIMPLE (RFC 7143, 11.3.1).
+/// The ATTR bits of a task with the attribute SIMPLE (RFC 7143, 11.3.1).
 const SIMPLE: u8 = 1;

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// The longest answer to a text request: SendTargets of 4,000 targets with 250 bytes each.
+/// The longest answer to a text request in bytes: enough for SendTargets with 4,000 targets of 250 bytes each.
 const TEXT_BYTES: usize = 1 << 20;
 
 /// The most unanswered ABORT TASK requests of one connection. A target that answers commands late
@@ -28,8 +28,7 @@ const TEXT_BYTES: usize = 1 << 20;
 const MOST_ABORTS: usize = 1024;
 
 impl InitiatorConnection {
-    /// Sends a logout for the session, or for the connection `cid`, which may be this one or a
-    /// failed one.
+    /// Sends a logout of the session, or of the connection `cid`. That may be this connection or one that has failed.
     pub(super) fn send_logout(
         &mut self,
         commands: &mut SessionCommands,
@@ -107,12 +106,13 @@ impl InitiatorConnection {
             match self.liveness.ping.take_if(|ping| ping.itt == pdu.itt) {
                 Some(ping) => {
                     commands.note_round_trip(now.saturating_duration_since(ping.sent));
-                    // The answer brings no news, so the next ping can wait longer.
+                    // The target is alive, so the next ping can wait longer.
                     self.liveness.probe_after =
                         (self.liveness.probe_after * 2).min(self.timing.ping_after);
                     self.review(commands, &ping, now)?;
                 }
-                // The ping is no longer pending; its answer was sent again because of a SNACK.
+                // The target has repeated the answer to an earlier ping because of a SNACK. That ping was answered or
+                // dropped.
                 None if commands.recovers() => {}
                 None => {
                     return Err(InitiatorSessionError::Protocol(
@@ -151,12 +151,11 @@ impl InitiatorConnection {
         };
         let request = self.requests.swap_remove(index);
         let itt = request.task;
-        // The task may have ended while the request was on its way. In that case its own outcome
-        // counts.
+        // The task may have ended before the target received this request. The task then keeps the outcome that it had.
         let Some(task) = commands.tasks.get_mut(itt) else { return Ok(()) };
         match (request.kind, pdu.result) {
-            // The task has no response: one that was sent before this answer would have arrived
-            // before it. If it was lost, a SNACK for it is on its way, but the task ends here.
+            // No response to the task has arrived. The target would have sent one before this answer. If it was lost, a
+            // SNACK has requested it, but the task ends here all the same.
             (Management::Abort, TaskFunctionResult::Complete | TaskFunctionResult::NoTask) => {
                 if let Some(task) = self.finish(commands, itt) {
                     let request = task.request;
@@ -178,16 +177,15 @@ impl InitiatorConnection {
                 self.adopt(commands, itt);
                 Ok(())
             }
-            // The target does not have the task any more, and it is unknown if it has executed it.
+            // The target does not have the task any more, and may or may not have executed it.
             (Management::Reassign { .. }, TaskFunctionResult::NoTask) => {
                 if let Some(task) = commands.tasks.remove(itt) {
                     commands.events.push_back(InitiatorEvent::Returned(vec![task.request]));
                 }
                 Ok(())
             }
-            // The target refuses the reassignment, but may still have the task. Abort it on this
-            // connection, which is allowed once the first connection is logged out (RFC 7143,
-            // 11.5.1).
+            // The target refuses the reassignment, but may still have the task. Abort the task on this connection. RFC
+            // 7143, 11.5.1 allows this once the connection that the task came from is logged out.
             (Management::Reassign { .. }, _) => {
                 (task.returns, task.deadline) = (true, now);
                 self.adopt(commands, itt);
@@ -196,8 +194,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Requests a task of a connection that was logged out (TASK REASSIGN at error recovery level
-    /// 2; RFC 7143, 7.2.2).
+    /// Asks the target to move a task of a logged-out connection to this connection (TASK REASSIGN at error recovery
+    /// level 2; RFC 7143, 7.2.2).
     pub(super) fn send_reassign(
         &mut self,
         commands: &mut SessionCommands,
@@ -207,7 +205,7 @@ impl InitiatorConnection {
         let itt = commands.control_itt();
         let cmd_sn = commands.window.cmd_sn();
         let Some(task) = commands.tasks.get_mut(task_itt) else { return };
-        // From now on, the target may regard this connection as the task's.
+        // As soon as the target has received the request, it may send PDUs of the task on this connection.
         task.allegiance = self.cid;
         let exp_data_sn = task.gather.change_connection();
         let deadline = now + self.timing.abort_time_out;
@@ -226,14 +224,14 @@ impl InitiatorConnection {
         }));
     }
 
-    /// Returns the number of tasks that are being taken over.
+    /// Returns the number of TASK REASSIGN requests on this connection that are not answered.
     pub(super) fn reassigning(&self) -> usize {
         let is_reassign =
             |request: &&PendingTaskManagement| matches!(request.kind, Management::Reassign { .. });
         self.requests.iter().filter(is_reassign).count()
     }
 
-    /// Returns when the first answer to a TASK REASSIGN is overdue.
+    /// Returns the earliest deadline for the answer to a TASK REASSIGN; `None` if all are answered.
     pub(super) fn reassign_deadline(&self) -> Option<Instant> {
         let deadlines = self.requests.iter().filter_map(|request| match request.kind {
             Management::Reassign { deadline } => Some(deadline),
@@ -242,8 +240,8 @@ impl InitiatorConnection {
         deadlines.min()
     }
 
-    /// Handles a rejected task management function: the target has too many immediate requests.
-    /// Aborts and reassignments are then due again.
+    /// Handles a rejected task management function: the target has too many immediate requests. The abort or
+    /// reassignment will be requested again.
     pub(super) fn handle_refused_management(
         &mut self,
         commands: &mut SessionCommands,
@@ -314,7 +312,8 @@ impl InitiatorConnection {
             }
             return Ok(());
         }
-        // Refuse it: a target could otherwise continue the exchange forever.
+        // Refuse an empty text response that is not the last one: a target could otherwise continue the exchange
+        // forever.
         if pdu.text.is_empty() {
             return Err(InitiatorSessionError::Protocol(
                 "an empty text response that is not the last",
@@ -339,9 +338,8 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Returns when [`InitiatorConnection::check`] must be called. `last_message_elsewhere` is the time at
-    /// which another connection of the session last received a PDU; `None` if there is no other
-    /// connection.
+    /// Returns when [`InitiatorConnection::check`] must be called. `last_message_elsewhere` is the time at which
+    /// another connection of the session last received a PDU; `None` if the session has only this connection.
     pub(super) fn poll_timeout(
         &self,
         commands: &SessionCommands,
@@ -352,7 +350,8 @@ impl InitiatorConnection {
             Some(ping) => {
                 let judged = self.silent_since(ping) + self.timing.ping_time_out;
                 let suspected = self.liveness.carried.max(ping.sent) + self.suspect_after(commands);
-                // The other connections are pinged to find out if the whole target is silent.
+                // If this connection is silent and others exist, wake up early to ping those: their answers show if the
+                // whole target is silent.
                 let is_suspect =
                     last_message_elsewhere.is_some() && self.liveness.last_message <= ping.sent;
                 if is_suspect && !ping.suspected { judged.min(suspected) } else { judged }
@@ -375,8 +374,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Checks pings and overdue answers. Returns true if the other connections should be pinged to
-    /// find out if the target is alive, since this connection receives nothing.
+    /// Checks the deadlines of pings and other requests. Returns true if this connection is silent for so long that the
+    /// caller should ping the other connections, to find out if the target is alive.
     pub(super) fn check(
         &mut self,
         commands: &mut SessionCommands,
@@ -423,8 +422,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Returns true if the ping is overdue, and another connection has received a PDU since it was
-    /// sent.
+    /// Returns true if the answer to the ping is overdue although another connection has received a PDU since the ping
+    /// was sent.
     fn is_stalled(&self, last_message_elsewhere: Option<Instant>) -> bool {
         let Some(ping) = &self.liveness.ping else { return false };
         ping.suspected
@@ -432,8 +431,8 @@ impl InitiatorConnection {
             && last_message_elsewhere.is_some_and(|last| last > ping.sent)
     }
 
-    /// Records that bytes were transferred at this time. The connection is then slow and has not
-    /// failed: its ping waits behind the data in transit.
+    /// Records that bytes were transferred at time `at`. The connection is then slow but has not failed: its ping waits
+    /// behind other data in transit.
     pub(super) fn note_carried(&mut self, at: Instant) {
         self.liveness.carried = self.liveness.carried.max(at);
         if let Some(ping) = &mut self.liveness.ping {
@@ -441,21 +440,19 @@ impl InitiatorConnection {
         }
     }
 
-    /// Returns the start of the silence, which is not before the ping: a process that was suspended
-    /// must ping before it judges.
+    /// Returns the start of the target's silence, which is never before the ping was sent. A process that was suspended
+    /// for a while must first send a ping before it considers the target silent.
     fn silent_since(&self, ping: &Ping) -> Instant {
         self.liveness.last_message.max(self.liveness.carried).max(ping.sent)
     }
 
-    /// Returns since when the target owes the answer to a ping and has sent nothing; `None` if it
-    /// owes none.
+    /// Returns since when the target has sent nothing although a ping is unanswered; `None` if no ping is unanswered.
     pub(super) fn owed_since(&self) -> Option<Instant> {
         self.liveness.ping.as_ref().map(|ping| self.silent_since(ping))
     }
 
     fn suspect_after(&self, commands: &SessionCommands) -> Duration {
         let usual = commands.round_trip() * 4;
-        // The longer of the two times.
         usual.max(self.timing.stall_time_out).min(self.timing.ping_time_out)
     }
 
@@ -468,8 +465,8 @@ impl InitiatorConnection {
         if self.expects() && (commands.recovers() || last_message_elsewhere.is_some()) {
             due = due.min(self.liveness.last_message + self.liveness.probe_after);
         }
-        // On a busy connection PDUs arrive all the time, so the silence above never occurs. A
-        // missing PDU must cause a ping all the same.
+        // On a busy connection PDUs arrive all the time, so no silence causes a ping. If a PDU is missing, send a ping
+        // all the same: its answer shows what was lost.
         self.losses.missing_since.map_or(due, |since| due.min(since + self.timing.probe_after))
     }
 
@@ -536,5 +533,5 @@ impl InitiatorConnection {
     }
 }
 
-/// The most rejections of one immediate request for which the target lacks resources.
+/// The most times that the target may reject one immediate request for lack of resources before the connection fails.
 const MOST_REFUSALS: u32 = 20;

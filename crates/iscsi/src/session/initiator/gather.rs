@@ -9,51 +9,50 @@ use crate::{DataSegment, Ttt, pdu::DataIn};
 
 /// The received Data-In of a command.
 ///
-/// DataPDUInOrder and DataSequenceInOrder are always negotiated to Yes (we propose it, and one Yes
-/// decides). The offset of the next byte is therefore the number of bytes received.
+/// DataPDUInOrder and DataSequenceInOrder are always negotiated to Yes (we propose Yes, and one end
+/// that says Yes decides). The offset of the next byte is therefore the number of bytes received.
 #[derive(Debug)]
 pub(super) struct DataInGather {
     /// The most bytes that the command accepts.
     expected: u32,
     received: u32,
-    /// All PDUs before this DataSN have arrived.
+    /// The DataSN of the next PDU: all PDUs before it have arrived.
     data_sn: u32,
-    /// The target has sent all PDUs before this DataSN. PDUs from `data_sn` on that are not in
-    /// `ahead` were lost.
+    /// The target is known to have sent all PDUs before this DataSN. PDUs from `data_sn` to here
+    /// that are not in `ahead` were lost.
     sent: u32,
-    /// PDUs that arrived after a lost one, in order.
+    /// PDUs that arrived after a gap, in the order of DataSN.
     ahead: Vec<DataIn>,
-    /// A requested data acknowledgment that waits for lost PDUs.
+    /// A data acknowledgment that the target has requested and that waits for lost PDUs.
     requested: Option<(Ttt, Lun)>,
     pieces: DataSegment,
-    /// Small pieces after the first few are copied together here.
+    /// After the first few pieces, small pieces are copied together here.
     small: BytesMut,
 }
 
-/// The result of adding a Data-In.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DataInArrival {
     /// The PDU is new.
     New,
-    /// The PDU is new, and `count` PDUs from DataSN `first` on are newly known to be lost.
+    /// The PDU is new, and it shows that `count` PDUs from DataSN `first` on were lost.
     After { first: u32, count: u32 },
     /// The PDU had arrived before.
     Repeated,
 }
 
-/// The number of pieces that are never copied. A piece keeps the receive buffer that it was cut
-/// from in memory: a target that sends a megabyte byte by byte would make us hold 84 bytes for
-/// each. From the ninth piece on, pieces of less than 2 KiB are therefore copied. An honest target
-/// sends MaxRecvDataSegmentLength, 8 KiB or more.
+/// The number of pieces that are never copied. A piece keeps the whole receive buffer that it was
+/// cut from in memory. If a target sent a megabyte byte by byte, each byte would cost us 84 bytes.
+/// From the ninth piece on, pieces of less than 2 KiB are therefore copied. A normal target sends
+/// MaxRecvDataSegmentLength, 8 KiB or more, in each PDU.
 const FREE_PIECES: usize = 8;
 const SMALL_PIECE: usize = 2048;
 
-/// The most PDUs that are kept after a missing one: 8 MiB in PDUs of 8 KiB, the default of the
-/// standard, which can be on their way before the target learns of the loss.
+/// The most PDUs that are kept after a missing one. 1024 PDUs of 8 KiB, the default of the
+/// standard, are 8 MiB: the data that can be in transit before the target receives the SNACK.
 const MOST_AHEAD: usize = 1024;
 
 impl DataInGather {
-    /// Makes the gather of a command that returns at most `expected` bytes.
+    /// Starts to collect the data of a command that returns at most `expected` bytes.
     pub(super) fn new(expected: u32) -> Self {
         Self {
             expected,
@@ -67,8 +66,8 @@ impl DataInGather {
         }
     }
 
-    /// Adds the data of one PDU, or returns an error if the PDU is invalid. If nothing can be lost
-    /// (`recovers` is false), a gap is invalid, too.
+    /// Adds the data of one PDU. Returns an error if the PDU is invalid, or if a PDU before it is
+    /// missing and lost PDUs cannot be requested (`recovers` is false).
     pub(super) fn take(
         &mut self,
         pdu: DataIn,
@@ -96,7 +95,7 @@ impl DataInGather {
                 "more than 1,000 Data-In PDUs after a missing one",
             ));
         }
-        // Keep the PDU only if it fits the command's length.
+        // Keep the PDU only if its data and all data kept so far fit the length of the command.
         let end = u64::from(pdu.buffer_offset) + length_of(&pdu);
         let kept: u64 = self.ahead.iter().map(length_of).sum();
         if end > self.expected.into()
@@ -108,13 +107,13 @@ impl DataInGather {
         Ok(self.expect(data_sn, 1))
     }
 
-    /// Records that a PDU was sent and its data was lost.
+    /// Records that the target has sent the PDU with this DataSN and that its data was lost.
     pub(super) fn lose(&mut self, data_sn: u32) -> DataInArrival {
         self.expect(data_sn.saturating_add(1), 0)
     }
 
-    /// Records that the target has sent `sent` PDUs, followed by `more` PDUs that have arrived.
-    /// Returns the PDUs that are newly known to be lost.
+    /// Records that the target has sent `sent` PDUs before this one, and `more` PDUs that have
+    /// arrived. Returns the PDUs that this shows to be lost.
     pub(super) fn expect(&mut self, sent: u32, more: u32) -> DataInArrival {
         let first = self.sent.max(self.data_sn);
         self.sent = first.max(sent.saturating_add(more));
@@ -130,19 +129,19 @@ impl DataInGather {
         self.data_sn >= self.sent
     }
 
-    /// Returns the first run of missing PDUs: DataSN and number.
+    /// Returns the first gap: the DataSN of the first missing PDU and the number of missing PDUs.
     pub(super) fn missing(&self) -> Option<(u32, u32)> {
         let end = self.ahead.first().map_or(self.sent, |pdu| pdu.data_sn);
         (end > self.data_sn).then(|| (self.data_sn, end - self.data_sn))
     }
 
-    /// Records that the target requests an acknowledgment of all data so far.
+    /// Records that the target requests an acknowledgment of all data sent so far.
     pub(super) fn request_acknowledgment(&mut self, ttt: Ttt, lun: Lun) {
         self.requested = Some((ttt, lun));
     }
 
-    /// Returns the requested acknowledgment if it is due: all PDUs before the returned DataSN have
-    /// arrived.
+    /// Returns the data acknowledgment that the target has requested, once no PDU is missing. The
+    /// number is the DataSN before which all PDUs have arrived.
     pub(super) fn acknowledgment(&mut self) -> Option<(Ttt, Lun, u32)> {
         if self.requested.is_none() || !self.is_whole() {
             return None;
@@ -150,8 +149,9 @@ impl DataInGather {
         self.requested.take().map(|(ttt, lun)| (ttt, lun, self.data_sn))
     }
 
-    /// Prepares for data on another connection. The target sends PDUs that arrived out of order
-    /// again (RFC 7143, 11.5.6). Returns the DataSN of the first PDU that has not arrived.
+    /// Prepares for a TASK REASSIGN. On the new connection, the target sends all PDUs after the
+    /// first gap again (RFC 7143, 11.5.6). Returns the DataSN of the first PDU that has not
+    /// arrived.
     pub(super) fn change_connection(&mut self) -> u32 {
         self.ahead.clear();
         self.requested = None;
@@ -167,7 +167,7 @@ impl DataInGather {
     fn append(&mut self, pdu: DataIn) -> Result<(), InitiatorSessionError> {
         self.data_sn = self.data_sn.wrapping_add(1);
         let length = length_of(&pdu);
-        // A PDU without data (it may carry the status) has no valid offset.
+        // Skip a PDU without data, which may carry only the status: its offset is not valid.
         if length == 0 {
             return Ok(());
         }

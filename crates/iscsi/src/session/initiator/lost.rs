@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{Cid, Itt};
 
-/// A failed connection whose tasks wait.
+/// A connection that has failed and whose tasks wait for the recovery.
 #[derive(Debug)]
 pub(super) struct FailedConnection {
     pub(super) cid: Cid,
@@ -13,7 +13,7 @@ pub(super) struct FailedConnection {
     pub(super) attempts: u32,
 }
 
-/// The steps of the recovery in their order; see `recovery`.
+/// The steps of the recovery of one connection, in their order; see the module `recovery`.
 #[derive(Debug)]
 pub(super) enum ConnectionRecoveryStep {
     /// The recovery may start at this time (Time2Wait).
@@ -23,6 +23,7 @@ pub(super) enum ConnectionRecoveryStep {
         itt: Itt,
         deadline: Instant,
     },
-    /// The target has logged the connection out. The tasks may be requested at this time.
+    /// The target has logged the connection out. From this time on, its tasks may be moved to
+    /// another connection.
     Resting(Instant),
 }

@@ -74,7 +74,7 @@ impl InitiatorConnection {
         self.counters.data_in_bytes += length as u64;
         let recovers = commands.recovers();
         let Some(task) = self.find_task(commands, itt)? else {
-            // The data was requested twice, and the first answer ended the task.
+            // The task has ended: its data was requested twice, and this is the second answer.
             return match status {
                 Some(_) => self.take_stat_sn(commands, &numbers, now).map(drop),
                 None => Ok(()),
@@ -114,7 +114,8 @@ impl InitiatorConnection {
             }
             return Ok(());
         }
-        // Do not request missing data of a failed command.
+        // Request missing data only if the command succeeded: the data of a failed command is not
+        // used.
         let is_read = matches!(task.request.transfer, DataPhase::In(_));
         if recovers && is_read && pdu.status == ScsiStatus::Good as u8 {
             let expected = task.gather.expect(pdu.exp_data_sn, 0);
@@ -132,7 +133,7 @@ impl InitiatorConnection {
         self.take_ending(commands, pdu.itt, ending, now)
     }
 
-    /// Handles the status of a task. The task ends, unless some of its data is missing.
+    /// Handles the status of a task. Ends the task, unless some of its data is missing.
     fn take_ending(
         &mut self,
         commands: &mut SessionCommands,
@@ -155,8 +156,8 @@ impl InitiatorConnection {
         self.end_task(commands, itt, ending)
     }
 
-    /// Ends a task whose status arrived before its last data, and acknowledges data if the target
-    /// requested that.
+    /// Checks a task after data has arrived. Ends it if its status came before its last data and no
+    /// data is missing now. Otherwise acknowledges the data if the target has requested that.
     fn look_at(
         &mut self,
         commands: &mut SessionCommands,
@@ -192,7 +193,8 @@ impl InitiatorConnection {
                 return Err(InitiatorSessionError::Protocol("an R2TSN out of order"));
             }
             if expected < pdu.r2t_sn {
-                // The target then sends this R2T again as well.
+                // Drop this R2T: the SNACK requests the missing R2T and all later ones, this one
+                // included.
                 self.ask_for_data(pdu.itt, expected, 0, now);
             }
             return Ok(());
@@ -224,8 +226,8 @@ impl InitiatorConnection {
                     .push_back(InitiatorEvent::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
             }
             AsyncEvent::LogoutRequested { time } if self.is_open() => {
-                // Log out one second before the target's time is over, or after half of a short
-                // time.
+                // Send the logout at the latest one second before the time that the target allows
+                // is over. If that time is short, use half of it.
                 let time = Duration::from_secs(u64::from(time));
                 let wait = time.saturating_sub(Duration::from_secs(1)).max(time / 2);
                 self.logout = Logout::Draining(now + wait);
@@ -243,12 +245,14 @@ impl InitiatorConnection {
             AsyncEvent::SessionDropped { time2wait, .. } => {
                 return Err(InitiatorSessionError::SessionDropped { time2wait });
             }
-            // The initiator must answer with a text request, which may be empty (RFC 7143, 11.9.1).
+            // The initiator must answer this event with a text request, which may be empty (RFC
+            // 7143, 11.9.1).
             AsyncEvent::NegotiationRequested { .. } if self.text.is_none() => {
                 self.begin_text(commands, Bytes::new(), false, now);
             }
-            // Vendor specific events need no reaction. Tasks that the target has terminated time
-            // out, and the response to their ABORT TASK says that they do not exist.
+            // Ignore vendor specific events. If the target has terminated tasks, nothing is done
+            // here either: they time out, and the response to their ABORT TASK says that they do
+            // not exist.
             _ => {}
         }
         Ok(())
@@ -268,16 +272,18 @@ impl InitiatorConnection {
         };
         let itt = Itt(u32::from_be_bytes([header[16], header[17], header[18], header[19]]));
         match (header[0] & 0x3f, pdu.reason) {
-            // The command arrived damaged: send it again.
+            // The command arrived damaged, so send it again.
             (OPCODE_SCSI_COMMAND, RejectReason::DataDigestError) if commands.recovers() => {
                 match self.find_task(commands, itt)? {
                     Some(_) => self.retry(commands, itt),
                     None => Ok(()),
                 }
             }
-            // The target requests the data again, or ends the command with a status.
+            // Do nothing: the target requests the damaged data again with an R2T, or ends the
+            // command with a status.
             (OPCODE_DATA_OUT, RejectReason::DataDigestError) if commands.recovers() => Ok(()),
-            // At error recovery level 0, a new session sends the command again.
+            // End the connection. At error recovery level 0, the next session sends the commands
+            // again.
             (_, RejectReason::DataDigestError | RejectReason::WaitingForLogout) => {
                 Err(InitiatorSessionError::Rejected(pdu.reason))
             }
@@ -290,12 +296,12 @@ impl InitiatorConnection {
                 }
                 Ok(())
             }
-            // The ping arrived, so the target is alive.
+            // A rejected ping has arrived at the target, so the target is alive.
             (OPCODE_NOP_OUT, _) => {
                 self.liveness.ping = None;
                 Ok(())
             }
-            // The target will end the command with a status.
+            // Do nothing: the target will end the command with a status.
             (OPCODE_DATA_OUT, _) => Ok(()),
             (OPCODE_SNACK, reason) => self.handle_refused_snack(commands, header, itt, reason),
             (OPCODE_TASK_REQUEST, RejectReason::ImmediateCommandReject) => {

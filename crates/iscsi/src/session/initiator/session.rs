@@ -22,39 +22,40 @@ use crate::{
     pdu::{LogoutResult, Numbers},
 };
 
-/// A session and its connections. The driver passes frames and the time, and polls after each
-/// batch: [`InitiatorSession::transmit`], [`InitiatorSession::output`],
-/// [`InitiatorSession::poll_event`], [`InitiatorSession::poll_timeout`]. After the end
-/// ([`InitiatorSession::is_over`]), [`InitiatorSession::take_unanswered`] returns the unanswered
-/// commands, which the driver submits to the next session.
+/// A session and its connections. The driver passes received frames and the time to it. After each
+/// batch it calls [`InitiatorSession::transmit`], [`InitiatorSession::output`],
+/// [`InitiatorSession::poll_event`] and [`InitiatorSession::poll_timeout`]. When the session has
+/// ended ([`InitiatorSession::is_over`]), the driver takes the unanswered commands
+/// ([`InitiatorSession::take_unanswered`]) and submits them to the next session.
 pub struct InitiatorSession {
     pub(super) commands: SessionCommands,
     pub(super) timing: ConnectionTiming,
     spread: CommandDistribution,
-    /// Number of commands sent, for [`CommandDistribution::InTurn`].
+    /// The number of commands sent so far, which selects the next connection with
+    /// [`CommandDistribution::InTurn`].
     turn: usize,
-    /// Usually at most eight, so a linear search is sufficient.
+    /// The open connections. There are usually at most eight, so a linear search is sufficient.
     pub(super) connections: Vec<InitiatorConnection>,
     /// The CID of the newest connection.
     last_cid: Cid,
-    /// Failed connections, until the target has logged them out and their tasks have other
-    /// connections.
+    /// Failed connections. An entry stays until the target has logged the connection out and its
+    /// tasks have moved to other connections.
     pub(super) lost: VecDeque<FailedConnection>,
-    /// Without any connection, the target keeps the tasks until this time.
+    /// While the session has no connection: the time until which the target keeps its tasks.
     pub(super) kept_until: Option<Instant>,
     /// The reason why the session has ended.
     pub(super) over: Option<InitiatorSessionError>,
 }
 
-/// The distribution of commands to several connections.
+/// How commands are distributed over several connections.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum CommandDistribution {
-    /// The connection with the least load, by bytes and then by commands: a slow connection leaves
-    /// commands to the others.
+    /// The connection with the least load gets the command, compared by bytes and then by commands.
+    /// A slow connection thus leaves commands to the others.
     #[default]
     LeastToDo,
-    /// Each connection in its turn, as initiators at the time of the Fair-TCP paper did: all wait
-    /// for the slowest. For comparison in measurements.
+    /// Each connection gets a command in turn, as in initiators at the time of the Fair-TCP paper.
+    /// All connections then wait for the slowest one. Used only to compare in measurements.
     InTurn,
 }
 
@@ -65,7 +66,7 @@ pub struct JoinedConnection {
     pub digests: Digests,
     /// The longest data segment in bytes that the target accepts.
     pub max_send_data_segment_length: u32,
-    /// The next StatSN.
+    /// The next StatSN that the target will send on this connection.
     pub exp_stat_sn: Serial,
     /// ExpCmdSN in the last response of the login.
     pub exp_cmd_sn: Serial,
@@ -73,10 +74,11 @@ pub struct JoinedConnection {
     pub max_cmd_sn: Serial,
 }
 
-/// The load of a connection; the lesser is preferred.
+/// The load of a connection. Values are compared by bytes first, and a command is sent on the
+/// connection with the smaller load.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ConnectionLoad {
-    /// Bytes of the commands' data, in either direction.
+    /// Bytes of data of the commands in flight, in either direction.
     pub bytes: u64,
     pub commands: u32,
 }
@@ -94,8 +96,8 @@ impl ConnectionLoad {
 }
 
 impl InitiatorSession {
-    /// Makes a session after the login of its first connection. The session accepts `depth`
-    /// commands at a time.
+    /// Makes a session after the login of its first connection. At most `depth` commands may be
+    /// unanswered at a time.
     #[must_use]
     pub fn new(
         parameters: Parameters,
@@ -120,8 +122,8 @@ impl InitiatorSession {
         session
     }
 
-    /// Adds a connection that has logged in. If it has the CID of a lost one, the target has logged
-    /// that out (RFC 7143, 6.3.4).
+    /// Adds a connection that has logged in. If a failed connection had the same CID, the login has
+    /// logged it out at the target (RFC 7143, 6.3.4).
     pub fn join(&mut self, joined: JoinedConnection, now: Instant) {
         let JoinedConnection { cid, digests, max_send_data_segment_length, exp_stat_sn, .. } =
             joined;
@@ -172,9 +174,10 @@ impl InitiatorSession {
         self.connections.iter().map(|connection| connection.cid)
     }
 
-    /// Returns a CID for the next connection. If there are connections, it is one that was not used
-    /// recently, so that late messages about a lost connection are not mistaken for messages about
-    /// the new one. Otherwise it is that of a lost connection, which the new one replaces.
+    /// Returns a CID for the next connection. While the session has connections, the CID is one
+    /// that was not used recently, so that late messages about a failed connection are not mistaken
+    /// for messages about the new one. Otherwise it is the CID of a failed connection, which the
+    /// new connection replaces.
     #[must_use]
     pub fn next_cid(&self) -> Cid {
         if self.connections.is_empty()
@@ -190,13 +193,12 @@ impl InitiatorSession {
         after.find(is_free).unwrap_or_default()
     }
 
-    /// Returns the counters of a connection; `None` if it does not exist (any more).
+    /// Returns the counters of a connection; `None` if the session has no connection with this CID.
     #[must_use]
     pub fn counters(&self, cid: Cid) -> Option<InitiatorPduCounters> {
         self.connection(cid).map(|connection| connection.counters)
     }
 
-    /// Returns the load of a connection.
     #[must_use]
     pub fn load(&self, cid: Cid) -> Option<ConnectionLoad> {
         self.connection(cid).map(|connection| connection.load)
@@ -212,14 +214,14 @@ impl InitiatorSession {
     /// the order of submission. Returns the command if `depth` commands are unanswered.
     ///
     /// A command that writes blocks must not be submitted before an earlier write to some of these
-    /// blocks has been answered: the earlier one may have to be sent again, and would then undo the
-    /// later one.
+    /// blocks has been answered: if the earlier write had to be sent again, it would overwrite the
+    /// data of the later one.
     pub fn submit(&mut self, request: CommandRequest, now: Instant) -> Result<(), CommandRequest> {
         self.commands.submit(request, now)
     }
 
-    /// Ends the time-out of a command because the application does not wait for it any more. The
-    /// next [`InitiatorSession::handle_timeout`], which is due at once, aborts it.
+    /// Makes a command time out now, because the application does not wait for it any more. The
+    /// next [`InitiatorSession::handle_timeout`], which is due at once, aborts the command.
     pub fn expire(&mut self, tag: u64, now: Instant) {
         self.commands.expire(tag, now);
     }
@@ -234,9 +236,9 @@ impl InitiatorSession {
         self.commands.events.pop_front()
     }
 
-    /// Processes a PDU that has arrived on a connection. After an error the connection has failed:
-    /// close its socket. Does nothing when the session is over;
-    /// [`InitiatorSession::take_unanswered`] returns the commands that were unanswered then.
+    /// Processes a PDU that has arrived on a connection. An error means that the connection has
+    /// failed: close its socket. Does nothing after the end of the session;
+    /// [`InitiatorSession::take_unanswered`] then returns the commands that were not answered.
     pub fn handle_frame(
         &mut self,
         cid: Cid,
@@ -290,29 +292,29 @@ impl InitiatorSession {
         connections.chain(recovery).chain(deadline).min()
     }
 
-    /// Returns the end of the unanswered ping as a position in the connection's output
-    /// ([`PduOutput::end`]); `None` if there is none. While there is one, the driver must observe
-    /// the transport for [`InitiatorSession::note_carried`].
+    /// Returns the position of the end of the unanswered ping in the connection's output
+    /// ([`PduOutput::end`]); `None` if no ping is unanswered. While a ping is unanswered, the
+    /// driver must observe the transport and call [`InitiatorSession::note_carried`].
     #[must_use]
     pub fn asked(&self, cid: Cid) -> Option<u64> {
         Some(self.connection(cid)?.liveness.ping.as_ref()?.end)
     }
 
-    /// Records that bytes were transferred on a connection at time `at` or later, as its transport
-    /// reports: bytes arrived, or the target's host acknowledged the ping
-    /// ([`InitiatorSession::asked`]) or bytes before it. Bytes sent after the ping do not count,
-    /// since a host also acknowledges them for a process that has stopped. Complete PDUs need no
-    /// call. Call this before [`InitiatorSession::handle_timeout`], so that a slow connection is
-    /// not mistaken for a failed one.
+    /// Records that bytes were transferred on a connection at time `at`, as its transport reports:
+    /// bytes have arrived, or the target's host has acknowledged the ping
+    /// ([`InitiatorSession::asked`]) or bytes before the ping. Acknowledgments of bytes sent after
+    /// the ping do not count: the host also acknowledges bytes for a process that has stopped. No
+    /// call is needed for complete PDUs. Call this before [`InitiatorSession::handle_timeout`], so
+    /// that a slow connection is not mistaken for a failed one.
     pub fn note_carried(&mut self, cid: Cid, at: Instant) {
         if let Some(connection) = self.connection_mut(cid) {
             connection.note_carried(at);
         }
     }
 
-    /// Returns since when the target has sent nothing although every connection waits for the
-    /// answer to a ping and no byte of ours was transferred; `None` if one connection waits for no
-    /// answer. A target that takes long for a command answers pings meanwhile.
+    /// Returns since when the whole target is silent: every connection waits for the answer to a
+    /// ping, the target has sent nothing, and no byte of ours was transferred. Returns `None` if
+    /// one connection waits for no ping. A target that works on a long command still answers pings.
     #[must_use]
     pub fn silent_since(&self) -> Option<Instant> {
         let silent: Option<Vec<_>> =
@@ -367,7 +369,7 @@ impl InitiatorSession {
     }
 
     /// Makes the PDUs that may be sent now. Call this after every batch of frames and calls, and
-    /// whenever output was written.
+    /// whenever output was written to a socket.
     pub fn transmit(&mut self) {
         // Alternate between commands and Data-Out: small reads then do not wait for a long burst,
         // and data that the target waits for does not queue behind all commands.
@@ -382,8 +384,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Sends a command on the connection that the distribution selects. Returns false if there is
-    /// no command to send, or no connection has space.
+    /// Sends one command on the connection that `spread` selects. Returns false if no command
+    /// waits, or if the connection has no space for more output.
     fn send_command(&mut self) -> bool {
         let chosen = match self.spread {
             CommandDistribution::LeastToDo => self.least_to_do(),
@@ -402,7 +404,8 @@ impl InitiatorSession {
 
     fn least_to_do(&self) -> Option<usize> {
         let several = self.connections.len() > 1;
-        // A connection with an unanswered ping gets no commands while another connection has none.
+        // While its ping is unanswered, a connection that has commands gets no more of them, unless
+        // all others are in the same state.
         let in_doubt =
             |c: &InitiatorConnection| several && c.liveness.ping.is_some() && c.load.commands > 0;
         let all = self.connections.iter().enumerate();
@@ -410,8 +413,8 @@ impl InitiatorSession {
         Some(open.min_by_key(|(_, c)| (in_doubt(c), c.load))?.0)
     }
 
-    /// Returns the connection whose turn it is. `None` if it has no space: commands do not bypass
-    /// it.
+    /// Returns the connection whose turn it is. Returns `None` if that connection has no space: the
+    /// next command must wait and does not use another connection.
     fn next_in_turn(&self) -> Option<usize> {
         let all = self.connections.iter().enumerate();
         let open: SmallVec<[usize; 8]> =
@@ -421,8 +424,8 @@ impl InitiatorSession {
     }
 
     /// Sends text keys, for example `SendTargets=All`; the answer is an [`InitiatorEvent::Text`].
-    /// Returns false and does nothing while another exchange is in progress, which the target may
-    /// have requested.
+    /// Returns false and sends nothing while another text exchange is in progress, which may be one
+    /// that the target has requested.
     #[must_use]
     pub fn text(&mut self, text: Bytes, now: Instant) -> bool {
         let Some(connection) = self.connections.first_mut() else { return false };
@@ -453,9 +456,9 @@ impl InitiatorSession {
         }
     }
 
-    /// Removes a connection from the session while others continue. The commands of the connection
-    /// end, or are returned after `patience`; then it is logged out. The answer is an
-    /// [`InitiatorEvent::Closed`].
+    /// Removes a connection from the session while the others continue. Its commands may end within
+    /// `patience`; those left are then returned. The session then logs the connection out and
+    /// reports an [`InitiatorEvent::Closed`].
     pub fn remove(&mut self, cid: Cid, patience: Duration, now: Instant) {
         if let Some(connection) = self.connection_mut(cid)
             && connection.is_open()
@@ -465,8 +468,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Continues a logout: sends it when the connection has no tasks left or its time is over, and
-    /// removes the connection when the logout is answered.
+    /// Continues a logout of a connection. Sends it when the connection has no tasks left or its
+    /// deadline is over. Removes the connection when the logout is answered.
     fn leave(&mut self, cid: Cid, now: Instant) {
         let alone = self.connections.len() == 1;
         let Some(at) = self.connections.iter().position(|c| c.cid == cid) else { return };
@@ -481,8 +484,8 @@ impl InitiatorSession {
                 self.end(error);
                 self.commands.events.push_back(InitiatorEvent::LoggedOut { time2wait });
             }
-            // The target may still execute commands of this connection. Only the login of the next
-            // session ends that for certain.
+            // End the session: the logout has failed, so the target may still execute commands of
+            // this connection. Only the login of the next session stops them for certain.
             Logout::Done { result, scope: LogoutScope::Connection, .. }
                 if result != LogoutResult::Closed && connection.load.commands > 0 =>
             {
@@ -505,7 +508,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Returns when another connection last received a PDU.
+    /// Returns when any other connection last received a PDU; `None` if the session has only this
+    /// connection.
     fn last_message_elsewhere(&self, cid: Cid) -> Option<Instant> {
         if self.connections.len() < 2 {
             return None;

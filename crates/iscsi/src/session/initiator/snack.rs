@@ -1,5 +1,5 @@
 //! Recovery within a connection (error recovery level 1; RFC 7143, 7.1.4.1, 7.1.4.2): requests lost
-//! PDUs with a SNACK, and sends commands again that did not arrive.
+//! PDUs with a SNACK, and sends commands again that the target did not receive.
 //!
 //! MaxRecvDataSegmentLength never changes during a connection, nor from one connection to the next.
 //! Data-In is therefore always requested by DataSN and never by an R-Data SNACK (11.16.3).
@@ -23,7 +23,8 @@ use crate::{
 };
 
 impl InitiatorConnection {
-    /// Handles a PDU with a data digest error and a valid header: it counts as lost.
+    /// Handles a PDU with a data digest error and a valid header. Its data counts as lost and is
+    /// requested again.
     pub(super) fn handle_damaged(
         &mut self,
         commands: &mut SessionCommands,
@@ -38,7 +39,7 @@ impl InitiatorConnection {
                 unreachable!("the opcode says what it is")
             };
             if pdu.status.is_some() {
-                // The status will be sent again together with the data.
+                // Only mark the status as missing: it is sent again together with the data.
                 self.statuses.expect(stat_sn.next());
             }
             if let Some(task) = self.find_task(commands, itt)?
@@ -69,9 +70,9 @@ impl InitiatorConnection {
         self.judge(arrival, commands.recovers(), now)
     }
 
-    /// Checks the StatSN of a status, and requests statuses that are missing before it. Returns
-    /// false for a repetition. At error recovery level 0, TCP loses nothing, so a gap or a
-    /// repetition is an error of the target.
+    /// Checks the StatSN of a status. Requests the statuses that are missing before it. Returns
+    /// false if the status has arrived before. At error recovery level 0, TCP loses no data, so a
+    /// gap or a repetition is an error of the target.
     pub(super) fn judge(
         &mut self,
         arrival: Arrival,
@@ -89,14 +90,15 @@ impl InitiatorConnection {
         }
     }
 
-    /// Requests Data-In or R2T PDUs of a task; a `count` of 0 stands for all from `first` on.
+    /// Requests the Data-In or R2T PDUs of a task from number `first` on: `count` of them, or all
+    /// with a `count` of 0.
     pub(super) fn ask_for_data(&mut self, itt: Itt, first: u32, count: u32, now: Instant) {
         self.losses.missing_since.get_or_insert(now);
         self.counters.snacks += 1;
         self.send_snack(SnackKind::DataOrR2t, Lun(0), itt, Ttt::NONE, first, count);
     }
 
-    /// Requests the first run of missing statuses, if there is one.
+    /// Sends a SNACK for the first gap in the statuses, if there is one.
     pub(super) fn ask_for_statuses(&mut self, now: Instant) {
         let Some((first, count)) = self.statuses.missing() else { return };
         self.losses.missing_since.get_or_insert(now);
@@ -118,8 +120,9 @@ impl InitiatorConnection {
         self.send(Pdu::Snack(Snack { kind, lun, itt, ttt, exp_stat_sn, begin, run_length }));
     }
 
-    /// Detects losses after the answer to a ping. The target has by then sent all answers to what
-    /// was sent before the ping, so every answer that has not arrived was lost.
+    /// Detects losses when a ping is answered. The target sends the answer to a ping after its
+    /// answers to everything that was sent before the ping. An earlier answer that has not arrived
+    /// was therefore lost.
     pub(super) fn review(
         &mut self,
         commands: &mut SessionCommands,
@@ -136,7 +139,8 @@ impl InitiatorConnection {
             }
             Some(_) => {}
         }
-        // PDUs that are missing since after the ping were requested already.
+        // Return if no PDU is missing, or if the loss was noticed after the ping was sent: the
+        // SNACK for it may still be on its way.
         if self.losses.missing_since.is_none_or(|since| since > ping.sent) {
             return Ok(());
         }
@@ -165,12 +169,12 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Returns true if the next command that the target expects was sent on this connection and is
-    /// lost. One ping answer is not sufficient: with several connections, a target may advance
-    /// ExpCmdSN over commands that arrived before their turn one by one, as it starts them, and
-    /// answer a ping meanwhile (LIO does). From error recovery level 1 on, a second answer is
-    /// sufficient, since the command is only sent again. At level 0 the connection fails because of
-    /// it. TCP loses nothing there, so wait for `ping_time_out`.
+    /// Returns true if the next command that the target expects was sent on this connection and was
+    /// lost. One ping answer is no proof: with several connections, commands may arrive before
+    /// their turn, and a target (LIO) may advance ExpCmdSN over them one by one, as it starts them,
+    /// and answer a ping in between. From error recovery level 1 on, the second such answer is
+    /// sufficient, since a mistake only sends the command twice. At level 0 the connection fails if
+    /// this returns true, and TCP loses no data, so wait for `ping_time_out`.
     fn is_lost(&mut self, commands: &SessionCommands, now: Instant) -> bool {
         let expected = commands.window.exp_cmd_sn();
         match self.losses.missed {
@@ -188,7 +192,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Handles the rejection of a SNACK: the target does not have the requested PDUs any more.
+    /// Handles the rejection of a SNACK, which means that the target no longer has the requested
+    /// PDUs.
     pub(super) fn handle_refused_snack(
         &mut self,
         commands: &mut SessionCommands,
@@ -197,12 +202,13 @@ impl InitiatorConnection {
         reason: RejectReason,
     ) -> Result<(), InitiatorSessionError> {
         match header[1] & 0x0f {
-            // The status is lost. The outcome of the command can only be settled after the end of
-            // the connection.
+            // End the connection: the status is lost, so the outcome of the command is unknown
+            // until then.
             kind if kind == SnackKind::Status as u8 => Err(InitiatorSessionError::Rejected(reason)),
             kind if kind == SnackKind::DataOrR2t as u8 => {
                 let Some(task) = self.find_task(commands, itt)? else { return Ok(()) };
-                // Without a status, the target ends the task itself (RFC 7143, 7.8).
+                // Do nothing if no status has arrived: the target itself will end the task (RFC
+                // 7143, 7.8).
                 let Some(ending) = task.status.take() else { return Ok(()) };
                 self.statuses.settle(ending.stat_sn);
                 let sense = Sense::PROTOCOL_SERVICE_CRC_ERROR.to_bytes().into();
@@ -214,8 +220,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Closes the gap in the command order after a command was rejected: if the target does not
-    /// count its number as received, sends an ABORT TASK (RFC 7143, 7.3).
+    /// Closes the gap in the command order that a rejected command may leave. If the target has not
+    /// counted its CmdSN as received, sends an ABORT TASK for it (RFC 7143, 7.3).
     pub(super) fn plug(&mut self, commands: &mut SessionCommands, task: &InitiatorTask, itt: Itt) {
         if task.cmd_sn.is_before(commands.window.exp_cmd_sn()) {
             return;

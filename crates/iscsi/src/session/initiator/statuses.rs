@@ -1,16 +1,15 @@
-//! The StatSNs of a connection that have arrived (RFC 7143, 4.2.2.2).
+//! Records which StatSNs of a connection have arrived (RFC 7143, 4.2.2.2).
 
 use std::collections::VecDeque;
 
 use crate::Serial;
 
-/// The state of the StatSNs from ExpStatSN on.
 #[derive(Debug)]
 pub(super) struct Statuses {
     /// ExpStatSN: all statuses before it have arrived and are acknowledged.
     exp: Serial,
-    /// The states of `exp` and the following StatSNs, as far as they are known. Empty unless a
-    /// status was lost or is held; the first is never `Settled`.
+    /// The states of StatSN `exp` and of those after it. Empty unless a status was lost or is held.
+    /// The first entry is never `Settled`.
     ahead: VecDeque<StatSnState>,
 }
 
@@ -24,16 +23,15 @@ enum StatSnState {
     Settled,
 }
 
-/// The result of adding a status.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Arrival {
-    /// The status is the expected one.
+    /// The StatSN is the next expected one.
     Next,
-    /// The status is new, and others were lost before it.
+    /// The status is new, and at least one status before it is missing.
     OutOfOrder,
     /// The status had arrived before.
     Repeated,
-    /// The StatSN is further ahead than a target can be.
+    /// The StatSN is further ahead than a correct target can be.
     TooFar,
 }
 
@@ -75,7 +73,8 @@ impl Statuses {
         if is_next { Arrival::Next } else { Arrival::OutOfOrder }
     }
 
-    /// Records that the data of a held status is complete.
+    /// Records that the data belonging to a held status is complete, so that the status may be
+    /// acknowledged.
     pub(super) fn settle(&mut self, stat_sn: Serial) {
         if let Some(state) = self.ahead.get_mut(stat_sn.distance_from(self.exp) as usize) {
             *state = StatSnState::Settled;
@@ -83,8 +82,8 @@ impl Statuses {
         self.advance();
     }
 
-    /// Records that the target has sent all statuses before `next`. Returns true if this shows a
-    /// loss.
+    /// Records that the target has sent all statuses before `next`. Returns true if one of them is
+    /// now known to be lost.
     pub(super) fn expect(&mut self, next: Serial) -> bool {
         if next.is_before(self.exp) || next.distance_from(self.exp) > MOST_AHEAD {
             return false;
@@ -97,7 +96,8 @@ impl Statuses {
         sent > known
     }
 
-    /// Returns the first run of missing statuses.
+    /// Returns the first gap: the StatSN of the first missing status and the number of missing
+    /// ones.
     pub(super) fn missing(&self) -> Option<(Serial, u32)> {
         let is_missing = |state: &StatSnState| *state == StatSnState::Missing;
         let first = self.ahead.iter().position(is_missing)?;

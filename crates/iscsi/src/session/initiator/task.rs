@@ -1,4 +1,5 @@
-//! Commands from their submission to their status, by initiator task tag.
+//! The commands of a session, from submission to status, in a table that is indexed by initiator
+//! task tag.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ pub struct CommandRequest {
     pub lun: Lun,
     pub cdb: Cdb,
     pub transfer: DataPhase,
-    /// The time from submission after which the command is aborted.
+    /// The time-out, counted from the submission. After it, the command is aborted.
     pub time_out: Duration,
 }
 
@@ -39,7 +40,7 @@ pub struct InitiatorCommandOutcome {
     pub status: ScsiStatus,
     /// The sense data of CHECK CONDITION; `None` if there was none, or if it was invalid.
     pub sense: Option<Sense>,
-    /// At most the length of the request. Shares memory with the receive buffer.
+    /// The data of a read, at most as much as requested. It shares memory with the receive buffer.
     pub data_in: DataSegment,
     /// The difference between expected and transferred data, as the target reports it.
     pub residual: Residual,
@@ -67,30 +68,35 @@ pub enum CommandFailure {
 #[derive(Debug)]
 pub(super) struct InitiatorTask {
     pub(super) request: CommandRequest,
-    /// The position in the order of submission, for the submission to the next session.
+    /// The position in the order of submission. Unanswered commands are submitted to the next
+    /// session in this order.
     pub(super) order: u64,
     pub(super) cmd_sn: Serial,
-    /// The connection for data and status of the command.
+    /// The connection that carries the data and status of the command.
     pub(super) allegiance: Cid,
-    /// True if the connection has ended. The task then waits for another connection.
+    /// True if the connection of the task has failed. The task then waits to be moved to another
+    /// connection.
     pub(super) lost: bool,
     /// The number of times that the command was sent again with its CmdSN.
     pub(super) retries: u32,
-    /// When the command is aborted; after that, when the wait for the abort ends.
+    /// When the command is aborted. Once the abort is sent, the time at which the wait for its
+    /// answer ends.
     pub(super) deadline: Instant,
     /// The tag of the ABORT TASK in progress.
     pub(super) abort: Option<Itt>,
-    /// True if the command is returned to the application once the abort has ended it.
+    /// True if the command is returned to the application, to be submitted again, when the abort
+    /// has ended it.
     pub(super) returns: bool,
     pub(super) gather: DataInGather,
-    /// The next R2TSN; `None` after a reassignment, when the target chooses it.
+    /// The R2TSN that the next R2T must have; `None` after a TASK REASSIGN, since the target may
+    /// then continue with any number.
     pub(super) r2t_sn: Option<u32>,
-    /// The offset at which the next R2T must begin: each byte is sent once
+    /// The offset at which the next R2T must begin. The target requests each byte once and in order
     /// (DataSequenceInOrder=Yes).
     pub(super) sent: u32,
     /// The number of R2Ts whose data is not sent completely.
     pub(super) open_r2ts: u16,
-    /// A status that arrived before all data.
+    /// The status, if it has arrived while data is still missing.
     pub(super) status: Option<TaskFinalStatus>,
 }
 
@@ -100,7 +106,8 @@ pub(super) struct TaskFinalStatus {
     pub(super) status: u8,
     pub(super) sense: Bytes,
     pub(super) residual: Residual,
-    /// Must not be acknowledged before all data has arrived (RFC 7143, 7.9).
+    /// The StatSN of the status. It must not be acknowledged before all data has arrived (RFC 7143,
+    /// 7.9).
     pub(super) stat_sn: Serial,
 }
 
@@ -131,7 +138,8 @@ impl InitiatorTask {
         }
     }
 
-    /// Resets the task because the target has not received the command.
+    /// Resets the progress of the task, because the target has not received its command and it is
+    /// sent again.
     pub(super) fn start_again(&mut self) {
         self.gather.start_again();
         (self.r2t_sn, self.sent, self.open_r2ts) = (Some(0), 0, 0);
@@ -148,8 +156,9 @@ impl InitiatorTask {
     }
 }
 
-/// Tasks by initiator task tag. The low half of a tag is an index in the table. The high half
-/// counts the uses of this entry, so that a late answer never finds the next command.
+/// Tasks by initiator task tag. The low half of a tag is the index of an entry. The high half
+/// counts how often this entry was used, so that a late answer to an old command is never mistaken
+/// for one to the command that uses the entry now.
 #[derive(Debug, Default)]
 pub(super) struct TaskTable {
     places: Vec<TaskTableEntry>,
@@ -162,8 +171,8 @@ struct TaskTableEntry {
     task: Option<InitiatorTask>,
 }
 
-/// The most entries. Indexes stay below the tags of `SessionCommands::control_itt` and below
-/// [`Itt::NONE`].
+/// The most entries. All indexes are below the low halves of the tags of
+/// `SessionCommands::control_itt` and of [`Itt::NONE`].
 const MOST_TASKS: usize = 0xff00;
 
 impl TaskTable {

@@ -2,7 +2,7 @@
 
 use crate::{Serial, pdu::Numbers};
 
-/// The CmdSNs that may be sent.
+/// The range of CmdSNs that the initiator may send now.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorCommandWindow {
     /// The CmdSN of the next command.
@@ -15,7 +15,7 @@ pub struct InitiatorCommandWindow {
 
 impl InitiatorCommandWindow {
     /// Makes the window after a login. If `max_cmd_sn` is invalid, the window permits one command,
-    /// whose answer may have valid numbers.
+    /// since the answer to it may have valid numbers.
     #[must_use]
     pub fn new(cmd_sn: Serial, max_cmd_sn: Serial) -> Self {
         let max_cmd_sn = if max_cmd_sn.is_before(cmd_sn) { cmd_sn } else { max_cmd_sn };
@@ -28,8 +28,8 @@ impl InitiatorCommandWindow {
         self.cmd_sn
     }
 
-    /// Returns the CmdSN of the first command that the target has not received, as far as it has
-    /// reported.
+    /// Returns ExpCmdSN as the target last reported it: the target has received all commands before
+    /// this one.
     #[must_use]
     pub fn exp_cmd_sn(&self) -> Serial {
         self.exp_cmd_sn
@@ -56,13 +56,14 @@ impl InitiatorCommandWindow {
     }
 
     /// Processes ExpCmdSN and MaxCmdSN of a target PDU. As the standard requires, ignores both if
-    /// they contradict each other, and each of them if it decreases.
+    /// they contradict each other, and ignores each of them if it is lower than before.
     pub fn update(&mut self, numbers: &Numbers) {
         let (exp, max) = (numbers.exp_cmd_sn, numbers.max_cmd_sn);
         if max.next().is_before(exp) {
             return;
         }
-        // A target cannot expect more than we have sent.
+        // Ignore an ExpCmdSN above our CmdSN: the target cannot have received commands that were
+        // not sent.
         if self.exp_cmd_sn.is_before(exp) && !self.cmd_sn.is_before(exp) {
             self.exp_cmd_sn = exp;
         }

@@ -1,4 +1,4 @@
-//! Aborts commands without a response to them.
+//! Aborts commands of a session. The initiator gets no response to an aborted command.
 
 use scsi::Lun;
 
@@ -22,8 +22,8 @@ impl Session {
             })
             .map(|(itt, _)| *itt)
             .collect();
-        // Remove all of them from the queues first: the memory that each one frees must go to
-        // writes that continue.
+        // Remove all aborted writes from the queues before aborting the first one. Each abort frees
+        // memory, and another write that is to be aborted must not get it.
         for itt in &meant {
             self.writes.incoming.remove(itt);
         }
@@ -35,8 +35,8 @@ impl Session {
         }
     }
 
-    /// Aborts a command. Data that still arrives for it is ignored: the initiator stops sending
-    /// when it receives the response to its abort request, at the latest.
+    /// Aborts a command. Data that still arrives for it is ignored. The initiator stops sending
+    /// data at the latest when it receives the response to its abort request.
     pub(super) fn abort(&mut self, itt: Itt) {
         self.take_gather(itt);
         if let Some(task) = self.tasks.end(itt) {
@@ -47,7 +47,8 @@ impl Session {
         }
     }
 
-    /// Aborts the commands before `cmd_sn`: those for `lun`, or all of them for `None`.
+    /// Aborts the commands that come before CmdSN `cmd_sn`: those of unit `lun`, or of all units if
+    /// `lun` is `None`.
     pub(super) fn abort_before(&mut self, lun: Option<Lun>, cmd_sn: Serial) {
         self.abort_where(|task, _| {
             task.comes_before(cmd_sn) && lun.is_none_or(|lun| is_same_unit(task.lun, lun))

@@ -1,4 +1,4 @@
-//! Commands and the data of writes, until the driver receives them.
+//! Receives commands and the data of writes, and passes complete commands to the driver.
 
 use bytes::Bytes;
 use scsi::{ScsiStatus, Sense};
@@ -22,8 +22,9 @@ impl Session {
         self.begin_command(at, pdu, None, bhs);
     }
 
-    /// Answers a command with BUSY because its data was dropped while it waited for its turn.
-    /// `has_ended` is true if the last unsolicited Data-Out of the command has arrived.
+    /// Answers a command with BUSY, because its data was dropped for lack of memory while the
+    /// command waited for its turn. `has_ended` is true if the last unsolicited Data-Out of the
+    /// command has arrived.
     pub(super) fn refuse_command(
         &mut self,
         at: usize,
@@ -45,8 +46,9 @@ impl Session {
         let itt = pdu.itt;
         if itt == Itt::NONE || self.tasks.by_tag.contains_key(&itt) || !(pdu.write || pdu.is_final)
         {
-            // A tag in use is an invalid field. The reason "task in progress" is for TASK REASSIGN
-            // only (RFC 7143, 11.17.1, note 2). W or F must be set (11.3.1).
+            // Reject a tag that is in use as an invalid field: the reason "task in progress" is for
+            // TASK REASSIGN only (RFC 7143, 11.17.1, note 2). One of the W and F bits must be set
+            // (11.3.1).
             self.reject(at, RejectReason::InvalidPduField, bhs);
             return;
         }
@@ -54,7 +56,8 @@ impl Session {
             self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
-        // An initiator that uses a tag again has received the response to the earlier command.
+        // Forget the response to an earlier command with the same tag: an initiator uses a tag
+        // again only after it has received that response.
         self.lost.iter_mut().for_each(|lost| _ = lost.responses.remove(&itt));
         self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
@@ -106,8 +109,8 @@ impl Session {
         self.begin_gather(pdu, refusal);
     }
 
-    /// Begins a write whose data is incomplete. A write with a `refusal` is answered with it once
-    /// all data on its way has arrived.
+    /// Begins a write whose data is incomplete. With a `refusal`, the write is not executed: that
+    /// outcome is sent once all data on its way has arrived.
     fn begin_gather(&mut self, pdu: ScsiCommand, refusal: Option<TargetCommandOutcome>) {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
@@ -189,8 +192,8 @@ impl Session {
         }
         let lun_fits = data_out.ttt == crate::Ttt::NONE || task.lun == data_out.lun;
         let mut is_known = lun_fits;
-        // Charge only the difference. Data requested by R2Ts is charged already, except for lost
-        // data that is requested again.
+        // Charge only the bytes that are not charged yet. Data that R2Ts have requested is charged
+        // already, except for lost data that is requested again.
         let held = transfer.gather.received() as usize + length;
         let lacking = held.saturating_sub(transfer.charge.bytes());
         if !transfer.gather.is_draining() && lacking > 0 {
@@ -222,12 +225,13 @@ impl Session {
         }
     }
 
-    /// Keeps unsolicited data of a command that waits for its turn, which is common with several
-    /// connections. Returns false if there is no such command, or if this is more data than it may
-    /// send.
+    /// Keeps unsolicited data of a command that waits for its turn, as is common with several
+    /// connections. Returns false if no such command waits, or if the data exceeds what the command
+    /// may send unsolicited.
     fn keep_early_data(&mut self, at: usize, mut data_out: DataOut, bhs: &Bhs) -> bool {
         let instance = self.connections[at].instance;
-        // The last Data-Out of a burst may be charged with more than its data.
+        // Allow for the last Data-Out of a burst, which is charged with KEPT_DATA_OUT if it has
+        // less data.
         let limit = self.parameters.first_burst_length as usize + KEPT_DATA_OUT;
         let early = self.order.window.find_held(|early| {
             early.allegiance == instance
@@ -235,8 +239,8 @@ impl Session {
         });
         let Some(early) = early else { return false };
         let length = data_out.data.len();
-        // Charge each Data-Out with the size of its header at least. Otherwise any number of empty
-        // ones would be kept.
+        // Charge an empty or short Data-Out with KEPT_DATA_OUT bytes. Otherwise an initiator could
+        // make the target keep any number of empty ones.
         let bytes = early.data_bytes + length.max(KEPT_DATA_OUT);
         if bytes > limit {
             return false;
@@ -261,8 +265,8 @@ impl Session {
         true
     }
 
-    /// Returns the error if the unsolicited data of a command violates the negotiated parameters
-    /// (RFC 7143, 11.4.7.2).
+    /// Returns the sense data to send if the unsolicited data of a command violates the negotiated
+    /// parameters (RFC 7143, 11.4.7.2).
     fn unsolicited_fault(&self, pdu: &ScsiCommand) -> Option<Sense> {
         let parameters = &self.parameters;
         let immediate = pdu.data.len() as u64;

@@ -21,8 +21,8 @@ use super::{
     task::Instance,
 };
 
-/// One connection of a [`Session`](super::Session) after its login: its statuses and its output.
-/// The session processes all input.
+/// One connection of a [`Session`](super::Session) after its login. This type owns its statuses and
+/// its output; the session processes its input.
 #[derive(Debug)]
 pub struct Connection {
     cid: Cid,
@@ -30,10 +30,11 @@ pub struct Connection {
     pub(super) stat_sn: Serial,
     /// The initiator has acknowledged all statuses before this one.
     pub(super) acknowledged: Serial,
-    /// Statuses and data that were sent and not acknowledged, if they must be kept.
+    /// Statuses and data that were sent and are not acknowledged. Kept only from error recovery
+    /// level 1 on, to be sent again.
     pub(super) retained: Retained,
-    /// The most Data-In that is kept, in bytes; `None` at error recovery level 0, where none is
-    /// kept.
+    /// The most data in bytes that `retained` keeps; `None` at error recovery level 0, where
+    /// nothing is kept.
     keeps: Option<usize>,
     pub(super) parameters: Parameters,
     output: PduOutput,
@@ -47,22 +48,22 @@ pub struct Connection {
     pub(super) counters: TargetPduCounters,
 }
 
-/// The writes of a connection for which data must be requested.
+/// The writes of a connection whose data is requested by R2Ts.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionWrites {
-    /// Admitted writes that wait for their share of the data that may be requested. Each is in the
-    /// queue once, is one of the session's incomplete writes, and has the state
-    /// `AdmissionState::Waiting`.
+    /// Admitted writes that may not request their data yet, because it would exceed the
+    /// connection's share or the memory. Each is in the queue once, is in
+    /// `SessionWrites::incoming`, and has the state `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
-    /// The time since which there is no memory for the data of the first write in `waiting`.
+    /// Since when there is not enough memory for the data of the first write in `waiting`.
     pub(super) lacks_room_since: Option<Instant>,
-    /// The number of bytes that were requested for writes in progress.
+    /// The number of bytes that writes in progress have requested or may request now.
     pub(super) solicited: u64,
 }
 
 impl ConnectionWrites {
-    /// Returns true if a write of this size must wait for other writes whose data was requested:
-    /// together they would exceed `share`. A single write may always proceed.
+    /// Returns true if a write of `wanted` bytes must wait for other writes, because their data and
+    /// its own would together exceed `share`. A write that is alone never waits.
     pub(super) fn exceeds(&self, wanted: u64, share: u64) -> bool {
         self.solicited > 0 && self.solicited + wanted > share
     }
@@ -73,7 +74,7 @@ impl ConnectionWrites {
 pub(super) struct ConnectionLiveness {
     /// When a PDU was last received.
     last_received: Instant,
-    /// When our NOP-In was sent; `None` if a PDU was received since.
+    /// When our NOP-In was sent; `None` if a PDU of the initiator has arrived since.
     pub(super) ping: Option<Instant>,
 }
 
@@ -83,13 +84,14 @@ pub enum TargetSessionError {
     /// The byte stream cannot be decoded.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
-    /// A header field has an invalid value (RFC 7143, 7.7).
+    /// A header field has an invalid value, which ends the session (RFC 7143, 7.7).
     #[error("format error: {0}")]
     Format(&'static str),
     /// A PDU is not allowed in this state.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
-    /// The data digest of a PDU in command order is wrong.
+    /// The data digest of a PDU with a CmdSN is wrong at error recovery level 0, where initiators
+    /// do not send it again.
     #[error("data digest error in a PDU that takes part in command order")]
     DataDigest,
     /// The initiator has sent neither an answer to our NOP-In nor any other PDU.
@@ -98,8 +100,8 @@ pub enum TargetSessionError {
     /// The initiator does not acknowledge statuses.
     #[error("the initiator does not acknowledge statuses")]
     Unacknowledged,
-    /// The session holds memory for writes that make no progress: their data, or commands before
-    /// them, do not arrive.
+    /// The session holds memory for writes that make no progress: their data, or earlier commands,
+    /// do not arrive.
     #[error("waiting writes hold {0} bytes and make no progress")]
     Stalled(usize),
     /// The session holds memory for writes whose data arrives too slowly, while other sessions lack
@@ -227,7 +229,8 @@ impl Connection {
         &mut self.output
     }
 
-    /// Returns true after a logout. The driver closes the connection when all output is written.
+    /// Returns true once the connection is logged out. The driver closes the connection when all
+    /// output is written.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing
@@ -238,14 +241,14 @@ impl Connection {
         self.counters
     }
 
-    /// Closes a connection that was logged out on another connection, or was replaced. Drops its
-    /// output.
+    /// Closes a connection that another connection has logged out or replaced. Drops its output.
     pub(super) fn close_at_once(&mut self) {
         self.closing = true;
         self.output = PduOutput::default();
     }
 
-    /// Returns when the session must check this connection.
+    /// Returns when the session must send a NOP-In on this connection or consider its initiator
+    /// dead.
     pub(super) fn poll_timeout(&self, settings: &Settings) -> Instant {
         let ConnectionLiveness { last_received, ping } = self.liveness;
         match ping {
@@ -264,13 +267,14 @@ impl Connection {
         self.excuse_silence(now);
     }
 
-    /// Restarts the measurement of silence, because nothing could be received until now.
+    /// Restarts the measurement of the initiator's silence, because the target could not receive
+    /// anything until now.
     pub(super) fn excuse_silence(&mut self, now: Instant) {
         self.liveness = ConnectionLiveness { last_received: now, ping: None };
     }
 
-    /// Records that the initiator has acknowledged all statuses before this one. Returns false if
-    /// this was known already, or is invalid.
+    /// Records that the initiator has acknowledged all statuses before `exp_stat_sn`. Returns false
+    /// if it has done so before, or if `exp_stat_sn` is beyond the statuses sent.
     pub(super) fn note_acknowledged(&mut self, exp_stat_sn: Serial) -> bool {
         let is_new = self.acknowledged.is_before(exp_stat_sn);
         if !is_new || self.stat_sn.is_before(exp_stat_sn) {
@@ -336,8 +340,8 @@ impl Connection {
         }
     }
 
-    /// Sends the PDUs of `data` for which `is_wanted` returns true. The last PDU carries the status
-    /// unless the response has a PDU of its own.
+    /// Divides `data` into PDUs and sends those for which `is_wanted` returns true. The last PDU
+    /// also carries the status, unless the status has a PDU of its own.
     pub(super) fn send_data(
         &mut self,
         numbers: Numbers,
@@ -358,8 +362,8 @@ impl Connection {
             }
             self.counters.data_in_bytes += u64::from(part.end - part.offset);
             let is_last = part.end == response.length;
-            // Request an acknowledgment at the end of a burst only (RFC 7143, 11.7.2). The last
-            // burst is acknowledged with the status.
+            // Request an acknowledgment only at the end of a burst (RFC 7143, 11.7.2), and not for
+            // the last burst, since the acknowledgment of the status covers it.
             let acknowledge = acknowledges && part.ends_burst && !is_last;
             let status = (is_last && response.collapses)
                 .then_some(DataInStatus { status: response.status, residual: response.residual });

@@ -9,24 +9,24 @@ use crate::{Cid, DataSegment, Itt, pdu::TaskFunction};
 pub enum TargetEvent {
     /// Execute a command, then call `complete`.
     Command(ReceivedCommand),
-    /// Decide if the data of a write may be requested: call `admit`, or `complete` to refuse the
-    /// write.
+    /// Decide if the session may request the data of a write. Call `admit` to permit this, or
+    /// `complete` to refuse the write.
     Admission(WriteAdmission),
-    /// Discard a command, whose outcome will not be sent.
+    /// Discard a command. The session will not send its outcome.
     Abort(Itt),
-    /// Commands for this unit ended with their connection. Raise the unit attention condition SOME
-    /// COMMANDS CLEARED BY ISCSI PROTOCOL EVENT at the unit (RFC 7143, 11.14.5). This event comes
-    /// after the aborts of these commands.
+    /// Commands for this unit were aborted because their connection ended. Raise the unit attention
+    /// condition SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT at the unit (RFC 7143, 11.14.5). The
+    /// `Abort` events of these commands come before this event.
     Terminated(Lun),
-    /// Execute the function at the units, then call `answer_management`. If the function is for the
-    /// whole target, earlier events have aborted the tasks of this session; see
-    /// [`ManagementRequest`].
+    /// Execute the task management function at the units, then call `answer_management`. For TARGET
+    /// WARM RESET and TARGET COLD RESET, the session has already sent an `Abort` for each of its
+    /// own tasks; see [`ManagementRequest`].
     Management(ManagementRequest),
-    /// Call `answer_send_targets` for this connection.
+    /// The initiator asks for targets on this connection. Answer with `answer_send_targets`.
     SendTargets(Cid, SendTargets),
 }
 
-/// A command with all its data.
+/// A command that has arrived with all its data.
 #[derive(Clone, Debug)]
 pub struct ReceivedCommand {
     pub itt: Itt,
@@ -39,11 +39,12 @@ pub struct ReceivedCommand {
     pub data_out: DataSegment,
     /// The most bytes of Data-In that the initiator accepts.
     pub data_in_capacity: u32,
-    /// The argument of [`Session::admit`](super::Session::admit). `None` if no data was requested.
+    /// The value that the driver passed to [`Session::admit`](super::Session::admit) for this
+    /// write. `None` if no data was requested.
     pub admitted: Option<AdmittedCommand>,
 }
 
-/// A write for which data must be requested.
+/// A write whose data the session wants to request.
 #[derive(Clone, Debug)]
 pub struct WriteAdmission {
     pub itt: Itt,
@@ -57,10 +58,12 @@ pub struct WriteAdmission {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ManagementRequest {
     pub itt: Itt,
-    /// ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET (call `abort_for` if the unit exists);
-    /// TARGET WARM RESET or TARGET COLD RESET (the session's tasks are aborted already).
+    /// The function. For ABORT TASK SET, CLEAR TASK SET and LOGICAL UNIT RESET, the driver calls
+    /// `abort_for` if the unit exists. For TARGET WARM RESET and TARGET COLD RESET, the session has
+    /// already aborted its own tasks.
     pub function: TaskFunction,
-    /// The unit, for the first three functions.
+    /// The unit that the first three of these functions are for; not valid for the two resets of
+    /// the target.
     pub lun: Lun,
 }
 
@@ -81,7 +84,7 @@ pub enum SendTargets {
     All,
     /// The target with this name.
     Named(String),
-    /// The target of this session.
+    /// The target that this session is logged in to.
     Own,
 }
 
@@ -89,13 +92,13 @@ pub enum SendTargets {
 #[derive(Clone, Debug)]
 pub struct TargetCommandOutcome {
     pub status: ScsiStatus,
-    /// Sent with CHECK CONDITION only.
+    /// The sense data. It is sent only with the status CHECK CONDITION.
     pub sense: Option<Sense>,
-    /// The Data-In of the command, truncated to its allocation length. The session truncates it
-    /// further to the length that the initiator accepts.
+    /// The Data-In of the command, already truncated to the allocation length in its CDB. The
+    /// session also truncates it to the length that the initiator accepts.
     pub data_in: DataSegment,
-    /// The length in bytes of the Data-Out that the CDB asks for. `None` if it equals the announced
-    /// length.
+    /// The length in bytes of the Data-Out that the CDB requires. `None` if the initiator has
+    /// announced exactly this length.
     pub data_out_length: Option<u32>,
 }
 

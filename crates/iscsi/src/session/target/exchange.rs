@@ -10,17 +10,17 @@ use crate::{Itt, Ttt};
 pub(super) struct Exchange {
     pub(super) itt: Itt,
     pub(super) ttt: Ttt,
-    /// The text received so far. `handle_text` limits its length.
+    /// The initiator's text, as far as it has arrived. `handle_text` limits its length.
     pub(super) question: Vec<u8>,
-    /// The text that is still to be sent.
+    /// The part of the target's answer that is still to be sent.
     pub(super) answer: Bytes,
 }
 
-/// A text request that waits for the driver's list of targets.
+/// A text request with SendTargets. It waits until the driver has listed the targets.
 #[derive(Debug)]
 pub(super) struct PendingText {
     pub(super) exchange: Exchange,
     pub(super) is_final: bool,
-    /// Answers to other keys of the request.
+    /// The answers to the other keys of the request.
     pub(super) answers: Vec<u8>,
 }

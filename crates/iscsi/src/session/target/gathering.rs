@@ -1,4 +1,4 @@
-//! Writes whose data is incomplete: their next steps, and their end if they wait too long.
+//! Writes whose data is incomplete: what a write does next, and which writes have waited too long.
 
 use scsi::ScsiStatus;
 use smallvec::SmallVec;
@@ -13,8 +13,8 @@ use super::{
 };
 
 impl Session {
-    /// Performs the next step of a write: requests more data, answers it, or passes it to the
-    /// driver.
+    /// Performs the next step of a write: requests more data, sends its status, or passes the
+    /// complete write to the driver.
     pub(super) fn advance_transfer(&mut self, itt: Itt) {
         let about_to_end = self.is_about_to_end(itt);
         let Some(transfer) = self.writes.incoming.get_mut(&itt) else { return };
@@ -62,9 +62,9 @@ impl Session {
         }
     }
 
-    /// Answers writes with BUSY that have waited too long for memory, or, while other sessions lack
-    /// memory, for other writes of their connection. Otherwise they would keep the data that came
-    /// with them in memory.
+    /// Ends writes with BUSY that have waited too long: for memory, or for other writes of their
+    /// connection while other sessions lack memory. If they waited longer, the data that came with
+    /// them would stay in memory.
     pub(super) fn refuse_waiting(&mut self) {
         let mut is_any = false;
         for at in 0..self.connections.len() {
@@ -98,7 +98,7 @@ impl Session {
         }
     }
 
-    /// Starts the progress checks of waiting writes, unless they are running.
+    /// Sets the time of the next check that waiting writes make progress, unless it is set.
     pub(super) fn watch_progress(&mut self) {
         if self.writes.stall_check.is_none() {
             self.writes.stall_check = Some(self.now + self.settings.stalled_after);

@@ -1,5 +1,4 @@
-//! A connection before its login is complete: accepts login PDUs only, uses little memory, has a
-//! deadline.
+//! A connection before its login is complete. It accepts only login PDUs, uses little memory, and has a deadline.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,10 +22,10 @@ use super::{connection::TargetSessionError, session::Session, settings::Settings
 pub struct LoginPhase {
     login: TargetLogin,
     settings: Settings,
-    /// `None` until the first request.
+    /// The next StatSN; `None` until the first request has arrived.
     stat_sn: Option<Serial>,
     cmd_sn: Serial,
-    /// True if the connection joins an existing session.
+    /// True if the first request names an existing session (TSIH other than 0).
     joins: bool,
     deadline: Instant,
     output: PduOutput,
@@ -47,9 +46,9 @@ pub enum LoginProgress<'a> {
     NoLogin,
 }
 
-/// A login that was refused by the session. Write the output and close the connection.
+/// A login that the session has refused after the negotiation. Write the output of `phase` and close the connection.
 pub struct NotJoined {
-    /// Has the refusal in its output.
+    /// The login phase, whose output contains the refusal.
     pub phase: LoginPhase,
     pub status: LoginStatus,
 }
@@ -112,7 +111,7 @@ impl LoginPhase {
         self.deadline
     }
 
-    /// Fails if the deadline of the login has passed.
+    /// Returns an error if the deadline of the login has passed.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), TargetSessionError> {
         if now < self.deadline { Ok(()) } else { Err(TargetSessionError::LoginTimeout) }
     }
@@ -121,14 +120,14 @@ impl LoginPhase {
     /// `NoLogin`.
     pub fn handle_frame(&mut self, frame: &PduFrame) -> LoginProgress<'_> {
         if self.last.is_some() {
-            // The initiator must not send anything after its final request before our response.
+            // Refuse the login: after its final request, the initiator must send nothing before our response.
             self.last = None;
             return LoginProgress::Close(LoginStatus::InitiatorError);
         }
         let request = match Pdu::parse(&frame.bhs, &frame.ahs, frame.data.clone()) {
             Ok(Pdu::LoginRequest(request)) => request,
             Ok(_) | Err(_) if self.stat_sn.is_some() => {
-                // RFC 7143, 4.2.4: once the login has started, any other PDU ends it with this status.
+                // The login has started, so any other PDU ends it with this status (RFC 7143, 4.2.4).
                 let response = self.login.refusal(LoginStatus::InvalidDuringLogin);
                 self.respond(response);
                 return LoginProgress::Close(LoginStatus::InvalidDuringLogin);
@@ -136,8 +135,8 @@ impl LoginPhase {
             Ok(_) | Err(_) => return LoginProgress::NoLogin,
         };
         if self.stat_sn.is_none() {
-            // The target may choose its first StatSN; most initiators expect the one that they
-            // announce.
+            // The target may choose its first StatSN. Use the ExpStatSN of the first request, since most initiators
+            // expect this number.
             self.stat_sn = Some(request.exp_stat_sn);
             self.cmd_sn = request.cmd_sn;
             self.joins = request.tsih != Tsih(0);
@@ -158,8 +157,8 @@ impl LoginPhase {
         }
     }
 
-    /// Makes a new session with this connection as the leading one. The final response is in its
-    /// output. `None` if no login was established.
+    /// Makes a new session with this connection as the leading one. The final response is in its output. Returns `None`
+    /// unless `handle_frame` has returned `Established`.
     #[must_use]
     pub fn accept(mut self, tsih: Tsih, now: Instant) -> Option<Session> {
         let (mut response, login) = self.last.take()?;
@@ -170,9 +169,9 @@ impl LoginPhase {
         Some(Session::new(self.settings, &login, tsih, stat_sn, self.output, now))
     }
 
-    /// Adds the connection to `session`; the initiator has authenticated by now. The final response
-    /// is in its output. Replaces a connection with the same CID, whose socket the driver must
-    /// close (RFC 7143, 6.3.4, 6.3.6). The parameters negotiated for the session stay.
+    /// Adds the connection to `session` after the initiator has authenticated. The final response is in its output. If
+    /// `session` has a connection with the same CID, the new one replaces it, and the driver must close the old socket
+    /// (RFC 7143, 6.3.4, 6.3.6). The parameters that were negotiated for the session do not change.
     pub fn join(mut self, session: &mut Session, now: Instant) -> Result<Cid, Box<NotJoined>> {
         let Some((response, login)) = self.last.take() else {
             return Err(Box::new(NotJoined { phase: self, status: LoginStatus::InitiatorError }));
@@ -190,14 +189,14 @@ impl LoginPhase {
         let response = LoginResponse { tsih: session.tsih(), numbers, ..response };
         self.output.push(Pdu::LoginResponse(response), Digests::default());
         session.add_connection(&login, stat_sn.next(), self.output, now);
-        // Functions may have ended with the replaced connection.
+        // Some task management functions waited for the replaced connection.
         session.check_fences();
         session.resume_transfers();
         Ok(cid)
     }
 
-    /// Refuses a login after successful negotiation and authentication. Write the output and close
-    /// the connection.
+    /// Refuses a login although negotiation and authentication have succeeded. Write the output and close the
+    /// connection.
     pub fn refuse(&mut self, status: LoginStatus) {
         if self.last.take().is_some() {
             let response = self.login.refusal(status);
@@ -210,15 +209,15 @@ impl LoginPhase {
         self.output.push(Pdu::LoginResponse(response), Digests::default());
     }
 
-    /// Returns the sequence numbers of a response. Login requests are immediate, so the window is
-    /// that of full feature phase.
+    /// Returns the sequence numbers of a login response. Login requests are immediate and consume no CmdSN, so the
+    /// window is the same as at the start of full feature phase.
     fn next_numbers(&mut self) -> Numbers {
         let stat_sn = self.stat_sn.unwrap_or_default();
         self.stat_sn = self.stat_sn.map(Serial::next);
         let width = self.settings.window_commands();
         if self.joins {
-            // The window of the session is not known here. Send numbers below it, which change
-            // nothing at the initiator (RFC 7143, 4.2.2.1).
+            // This connection joins a session whose window is not known here. Send numbers below the window: the
+            // initiator ignores them (RFC 7143, 4.2.2.1).
             let past = self.cmd_sn.add(width.wrapping_neg());
             return Numbers { stat_sn, exp_cmd_sn: past, max_cmd_sn: past.add(u32::MAX) };
         }
@@ -228,7 +227,7 @@ impl LoginPhase {
 }
 
 impl Session {
-    /// Checks that a connection with this login may be added.
+    /// Checks that a connection with this login may be added to the session.
     fn may_join(&self, login: &EstablishedLogin) -> Result<(), LoginStatus> {
         let is_meant = !self.ended
             && login.tsih == self.tsih()

@@ -40,8 +40,9 @@ impl Session {
         self.resume_transfers();
     }
 
-    /// Removes a connection from the session. The tasks end, or are kept for another connection.
-    /// `cid` may be a connection that has failed before.
+    /// Logs out the connection `cid`, which may be open or have failed before; `at` is the
+    /// connection that received the request. With `for_recovery`, the tasks of the connection are
+    /// kept for another connection, otherwise they are aborted.
     fn log_out(&mut self, at: usize, cid: Cid, for_recovery: bool) -> LogoutResult {
         let is_own = self.connections[at].cid() == cid;
         if let Some(meant) = self.index(cid).filter(|meant| !self.connections[*meant].closing) {
@@ -71,7 +72,7 @@ impl Session {
         }
     }
 
-    /// Logs out a connection that has failed. Returns false if there is none with this CID.
+    /// Logs out a connection that has failed. Returns false if no failed connection has this CID.
     fn log_out_lost(&mut self, cid: Cid, for_recovery: bool) -> bool {
         let deadline = self.deadline();
         let meant: Vec<_> = self.lost.iter().filter(|l| l.cid == cid).map(|l| l.instance).collect();
@@ -87,7 +88,8 @@ impl Session {
         !meant.is_empty()
     }
 
-    /// Logs out the old connection when a new one uses its CID (RFC 7143, 6.3.4, 11.14).
+    /// Logs out the connection with this CID, if there is one, because a new connection uses the
+    /// CID (RFC 7143, 6.3.4, 11.14).
     pub(super) fn replace_connection(&mut self, cid: Cid) {
         let for_recovery = self.recovers(2);
         if let Some(at) = self.index(cid) {

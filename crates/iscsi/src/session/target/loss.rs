@@ -1,4 +1,4 @@
-//! The end of a connection, and the tasks of the connection at each error recovery level (RFC 7143,
+//! The end of a connection, and what happens to its tasks at each error recovery level (RFC 7143,
 //! 6.3.4, 7.1.4.3, 7.6, 7.14, 11.14).
 
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use super::{
     task::{AdmissionState, Instance, TargetTask, TargetTaskStage, Tasks, is_same_unit},
 };
 
-/// The most lost connections that are kept, which is more than any initiator has. Beyond it, the
-/// tasks of the oldest one are terminated.
+/// The most failed connections of one session whose tasks are kept; no known initiator has more.
+/// When one more fails, the tasks of the oldest are aborted.
 const LOST: usize = 8;
 
 impl Session {
-    /// Removes a connection whose socket is closed, or will be closed now. A connection that was
-    /// not logged out has failed: its tasks wait for reassignment at error recovery level 2, and
-    /// are aborted below that.
+    /// Removes a connection whose socket is closed or about to be closed. If the connection was not
+    /// logged out, it has failed: at error recovery level 2 its tasks wait for reassignment, below
+    /// that they are aborted.
     pub fn drop_connection(&mut self, cid: Cid, now: Instant) {
         let Some(at) = self.index(cid) else { return };
         self.now = now;
@@ -47,19 +47,20 @@ impl Session {
         self.resume_transfers();
     }
 
-    /// Returns Time2Retain in seconds as it is applied: below error recovery level 2, no task
-    /// survives its connection.
+    /// Returns the seconds for which the tasks of a failed connection are kept: Time2Retain, or 0
+    /// below error recovery level 2.
     pub(super) fn time2retain(&self) -> u16 {
         if self.recovers(2) { self.parameters.default_time2retain } else { 0 }
     }
 
-    /// Returns when the tasks of a lost connection are terminated.
+    /// Returns the time at which the tasks of a connection that fails now are aborted.
     pub(super) fn deadline(&self) -> Instant {
         let seconds = self.parameters.default_time2wait + self.parameters.default_time2retain;
         self.now + Duration::from_secs(seconds.into())
     }
 
-    /// Prepares the tasks of a connection for reassignment, or aborts them.
+    /// Prepares the tasks of a connection for reassignment. Aborts them instead if no tasks are
+    /// kept.
     pub(super) fn suspend(
         &mut self,
         cid: Cid,
@@ -67,8 +68,8 @@ impl Session {
         retained: Retained,
         is_logged_out: bool,
     ) {
-        // Commands that wait for their turn count as not received, and immediate commands do not
-        // survive their connection (RFC 7143, 7.14, 11.14).
+        // Discard commands that wait for their turn, since they count as not received. Immediate
+        // commands do not survive their connection either (RFC 7143, 7.14, 11.14).
         self.order.window.discard_held(|early| early.allegiance == instance);
         if self.time2retain() == 0 {
             self.terminate(instance);
@@ -100,7 +101,7 @@ impl Session {
         });
     }
 
-    /// Aborts all tasks of a connection that ends for good.
+    /// Aborts all tasks of a connection that cannot be recovered, and forgets the connection.
     pub(super) fn terminate(&mut self, instance: Instance) {
         self.order.window.discard_held(|early| early.allegiance == instance);
         self.end_management(instance);
@@ -108,8 +109,9 @@ impl Session {
         self.lost.retain(|lost| lost.instance != instance);
     }
 
-    /// Aborts tasks because their connection ends. Their initiator gets no response, so every
-    /// affected unit must report it with a unit attention condition (RFC 7143, 11.14.5).
+    /// Aborts the tasks for which `is_meant` returns true, because their connection ends. The
+    /// initiator gets no response to them, so each unit that had such a task must report this with
+    /// a unit attention condition (RFC 7143, 11.14.5).
     fn terminate_where(&mut self, is_meant: impl Fn(&TargetTask) -> bool) {
         let mut units = SmallVec::<[Lun; 4]>::new();
         let commands =
@@ -123,8 +125,8 @@ impl Session {
         self.events.extend(units.into_iter().map(TargetEvent::Terminated));
     }
 
-    /// Ends the task management functions of a connection without a response, since the connection
-    /// for it has ended.
+    /// Ends the task management functions of a connection that ends. No response is sent, since it
+    /// would have to use that connection.
     fn end_management(&mut self, instance: Instance) {
         let is_meant = |task: &TargetTask| {
             task.stage == TargetTaskStage::Management && task.allegiance == instance
@@ -171,8 +173,8 @@ impl Session {
         self.tell_all(AsyncEvent::LogoutRequested { time: seconds });
     }
 
-    /// Announces on every connection that all of them will be closed, and that the initiator may
-    /// open a new session after `time2wait` seconds (RFC 7143, 11.9.1). No task is kept.
+    /// Announces on every connection that the target will close all of them and keeps no task, and
+    /// that the initiator may open a new session after `time2wait` seconds (RFC 7143, 11.9.1).
     pub fn announce_end(&mut self, time2wait: u16) {
         self.tell_all(AsyncEvent::SessionDropped { time2wait, time2retain: 0 });
     }
@@ -185,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Ends the session. Only the output of its connections is still sent.
+    /// Ends the session and all its tasks. Its connections only send their queued output.
     pub(super) fn end_all(&mut self) {
         self.ended = true;
         self.order.window.discard_held(|_| true);
@@ -197,7 +199,8 @@ impl Session {
         self.lost.clear();
     }
 
-    /// Records acknowledged statuses (ExpStatSN), and sends the responses that waited for them.
+    /// Records the statuses that an ExpStatSN acknowledges, and sends the responses that waited for
+    /// these acknowledgments.
     pub(super) fn note_acknowledged(&mut self, at: usize, exp_stat_sn: Serial) {
         let is_new = self.connections[at].note_acknowledged(exp_stat_sn);
         if is_new && !self.functions.fenced.is_empty() {

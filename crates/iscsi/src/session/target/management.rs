@@ -38,14 +38,15 @@ impl Session {
                 | TaskFunction::TargetColdReset),
             ) => self.begin_management(at, request, function),
             Ok(TaskFunction::TaskReassign) => self.reassign(at, request),
-            // The target refuses NACA=1, so there is no ACA to clear.
+            // The target refuses commands with NACA=1, so there is no ACA condition to clear.
             Ok(TaskFunction::ClearAca) | Err(_) => {
                 self.respond_to_management(at, itt, TaskFunctionResult::NotSupported);
             }
         }
     }
 
-    /// Performs ABORT TASK. RFC 7143, 11.6.1 distinguishes three cases.
+    /// Performs ABORT TASK, for which RFC 7143, 11.6.1 distinguishes three cases: the task exists,
+    /// its command has not arrived, or it has ended.
     fn abort_task(&mut self, at: usize, request: &TaskRequest) -> TaskFunctionResult {
         let meant = request.referenced_itt;
         if let Some(task) = self.tasks.by_tag.get(&meant) {
@@ -64,7 +65,8 @@ impl Session {
         if self.order.window.take_held(|early| is_held(&early.pdu)).is_some() {
             return TaskFunctionResult::Complete;
         }
-        // A status that may have been lost with its connection is sent again (RFC 7143, 11.5.1).
+        // The task may have ended on a failed connection, so that its status was lost. Send that
+        // status again (RFC 7143, 11.5.1).
         self.resend_lost(at, meant);
         let comes_before = request.ref_cmd_sn.is_before(request.cmd_sn);
         if comes_before && self.order.window.void(request.ref_cmd_sn) {
@@ -93,7 +95,8 @@ impl Session {
         let cmd_sn = request.cmd_sn;
         let request = ManagementRequest { itt: request.itt, function, lun: request.lun };
         if request.unit().is_none() {
-            // Commands that have not arrived count as received and aborted (RFC 7143, 4.2.3.3 b).
+            // Count earlier commands that have not arrived as received and aborted (RFC 7143,
+            // 4.2.3.3 b).
             self.order.window.plug(cmd_sn);
         }
         let until = self.now + self.settings.sequence_time;
@@ -101,8 +104,8 @@ impl Session {
         self.check_postponed();
     }
 
-    /// Aborts the commands of this session that `request` affects. The driver calls this if the
-    /// unit exists. Each abort is an event.
+    /// Aborts the commands of this session that `request` affects, with an `Abort` event for each.
+    /// The driver calls this if the unit exists.
     pub fn abort_for(&mut self, request: &ManagementRequest) {
         if let Some(task) = self.tasks.by_tag.get(&request.itt) {
             let before = task.cmd_sn;
@@ -110,9 +113,9 @@ impl Session {
         }
     }
 
-    /// Aborts all commands of this session, or those for one unit, because another session has
-    /// cleared or reset them. Each abort is an event. No response tells the initiator that the
-    /// window is open again, so the session sends a NOP-In (RFC 7143, 11.19).
+    /// Aborts the commands of this session for unit `lun`, or all of them, because another session
+    /// has cleared or reset them. Each abort is an event. The session then sends a NOP-In with the
+    /// new window, since the initiator gets no response that would report it (RFC 7143, 11.19).
     pub fn abort_tasks(&mut self, lun: Option<Lun>) {
         let before = self.tasks();
         self.abort_where(|task, _| lun.is_none_or(|lun| is_same_unit(task.lun, lun)));
@@ -124,7 +127,7 @@ impl Session {
     }
 
     /// Returns the commands of this session for one unit that are in progress: those that the
-    /// driver has, and writes whose data is incomplete.
+    /// driver executes, and writes whose data is incomplete.
     #[must_use]
     pub fn commands_for(&self, lun: Lun) -> Vec<Itt> {
         let is_meant = |task: &TargetTask| {

@@ -14,7 +14,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct CommandOrder {
     pub(super) window: TargetCommandWindow<Early>,
-    /// The number of the missing command that others wait for, and the time for which it has been
+    /// The CmdSN of the missing command that others wait for, and the time for which it has been
     /// missing.
     pub(super) hole: Option<(Serial, Stall)>,
 }
@@ -29,14 +29,16 @@ pub(super) struct Early {
     /// Unsolicited Data-Out of the command that arrived before its turn, with headers: up to
     /// FirstBurstLength.
     pub(super) data: Vec<(DataOut, Bhs)>,
-    /// The number of bytes that `data` is charged with.
+    /// The bytes of `data`, with at least KEPT_DATA_OUT for each PDU. Limits the data that one
+    /// command may keep.
     pub(super) data_bytes: usize,
     pub(super) begun: Instant,
-    /// The charge for the data.
+    /// The charge for the memory that the PDU and `data` use.
     pub(super) charge: Charge,
     /// True if the data was dropped for lack of memory. The command is answered with BUSY in its
     /// turn.
     pub(super) is_shed: bool,
-    /// True if the last PDU of the unsolicited data has arrived and was dropped.
+    /// True if the data was dropped and the last Data-Out of its burst has arrived, so that no more
+    /// unsolicited data follows.
     pub(super) has_ended: bool,
 }

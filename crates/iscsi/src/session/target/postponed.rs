@@ -1,5 +1,6 @@
-//! Waiting task management functions: before its execution, a function waits for requested data and
-//! for missing commands; its response waits for statuses on other connections (RFC 7143, 4.2.3.3).
+//! Task management functions that wait. Before a function is executed, it waits for requested data
+//! and missing commands. Its response then waits for acknowledgments of statuses on other
+//! connections (RFC 7143, 4.2.3.3).
 
 use std::time::Instant;
 
@@ -18,15 +19,15 @@ impl Session {
     /// Answers a task management function that the driver has executed, or cannot execute.
     ///
     /// With several connections, the response "function complete" waits until the initiator has
-    /// acknowledged all statuses sent on the other connections: no response to an aborted task may
-    /// arrive after it (RFC 7143, 4.2.3.3 d, 11.5.1).
+    /// acknowledged all statuses sent on the other connections: the initiator must not receive a
+    /// response to an aborted task after it (RFC 7143, 4.2.3.3 d, 11.5.1).
     pub fn answer_management(&mut self, itt: Itt, result: TaskFunctionResult) {
         let Some(task) = self.tasks.by_tag.get(&itt) else { return };
         if task.stage != TargetTaskStage::Management {
             return;
         }
         let allegiance = task.allegiance;
-        // Tasks that the function did not abort continue.
+        // Let the writes continue that the function did not abort.
         self.resume_transfers();
         let mut awaited = SmallVec::new();
         for at in 0..self.connections.len() {
@@ -44,10 +45,11 @@ impl Session {
         self.check_fences();
     }
 
-    /// Executes the postponed functions whose wait is over: the requested data of their tasks and
-    /// all commands before them have arrived, or are no longer expected. A function that still
-    /// waits for missing commands when its time is over is rejected and has no effect. If it were
-    /// executed, a command that it should have ended would run after its response.
+    /// Executes the postponed functions that need not wait any longer: all earlier commands and the
+    /// requested data of their tasks have arrived, or are no longer expected. A function that still
+    /// waits for earlier commands when its time is over is rejected and has no effect. If it were
+    /// executed then, one of these commands could arrive and be executed after the response that
+    /// reports it as aborted.
     pub(super) fn check_postponed(&mut self) {
         let mut late = SmallVec::<[Itt; 1]>::new();
         let mut at = 0;
@@ -78,7 +80,8 @@ impl Session {
     }
 
     /// Returns until when a function waits for data that R2Ts of this session have requested for
-    /// its tasks; `None` if it need not wait. A function does not wait for other sessions.
+    /// its tasks; `None` if no such data is expected. A function does not wait for data of other
+    /// sessions.
     fn bursts_until(&self, postponed: &Postponed) -> Option<Instant> {
         let is_meant =
             |itt: &Itt| self.tasks.by_tag.get(itt).is_some_and(|task| postponed.is_about(task));
@@ -91,7 +94,8 @@ impl Session {
         until.max().filter(|until| self.now < *until)
     }
 
-    /// Sends the responses whose awaited statuses have been acknowledged, or whose time is over.
+    /// Sends the responses of executed functions for which all awaited acknowledgments have
+    /// arrived, or whose time is over.
     pub(super) fn check_fences(&mut self) {
         let mut at = 0;
         while at < self.functions.fenced.len() {
@@ -113,8 +117,8 @@ impl Session {
         }
     }
 
-    /// Continues writes that a function no longer ends, and then the functions that waited for
-    /// writes which have ended.
+    /// Continues writes that no function will end any more. Then checks the functions that waited
+    /// for writes which have ended.
     pub(super) fn resume_transfers(&mut self) {
         let waiting: Vec<Itt> = self.writes.incoming.keys().copied().collect();
         waiting.into_iter().for_each(|itt| self.advance_transfer(itt));

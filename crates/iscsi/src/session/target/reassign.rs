@@ -34,8 +34,8 @@ impl Session {
                 None => TaskFunctionResult::NoTask,
             }
         };
-        // Send the response before the allegiance changes, and before all PDUs of the reassigned
-        // task.
+        // Send this response before the task moves: the initiator must receive it before all PDUs
+        // of the task on this connection.
         self.respond_to_management(at, request.itt, result);
         if result != TaskFunctionResult::Complete {
             return;
@@ -49,7 +49,8 @@ impl Session {
         }
     }
 
-    /// Sends a response again that may have been lost with its connection.
+    /// Sends the response to a command again on connection `at`, because it may have been lost with
+    /// its connection.
     pub(super) fn resend_lost(&mut self, at: usize, itt: Itt) {
         if let Some(mut response) = self.take_lost(itt) {
             let segment = self.connections[at].parameters.max_send_data_segment_length;
@@ -64,12 +65,14 @@ impl Session {
         self.connections[at].answer(window, response);
     }
 
-    /// Returns true if the connection of a task has ended and is logged out.
+    /// Returns true if the connection of a task has failed and was logged out, so that the task may
+    /// move.
     fn is_free(&self, allegiance: Instance) -> bool {
         self.lost.iter().any(|lost| lost.instance == allegiance && lost.is_logged_out)
     }
 
-    /// Returns true if an open connection keeps the response to this command.
+    /// Returns true if the command has ended on a connection that is still open, which keeps the
+    /// response to it.
     fn is_answered(&mut self, itt: Itt) -> bool {
         self.connections.iter_mut().any(|connection| connection.retained.response(itt).is_some())
     }
@@ -80,7 +83,7 @@ impl Session {
     }
 }
 
-/// Restarts a response at the first PDU that the initiator has not acknowledged. An invalid
+/// Makes a response start at the first PDU that the initiator has not acknowledged. An invalid
 /// ExpDataSN acknowledges nothing (RFC 7143, 11.5.6).
 fn restart(response: &mut CommandResponse, exp_data_sn: u32, segment: u32) {
     if exp_data_sn != 0 {
@@ -92,7 +95,7 @@ fn restart(response: &mut CommandResponse, exp_data_sn: u32, segment: u32) {
         response.fail();
     }
     if response.layout.offset == response.length {
-        // All data has arrived, so the status needs a PDU of its own.
+        // All data has arrived, so no Data-In can carry the status.
         response.collapses = false;
     }
 }

@@ -32,7 +32,7 @@ impl Session {
         let PduFrame { bhs, ahs, data, is_shared, data_digest_error } = frame;
         self.writes.is_shared = is_shared;
         if bhs[0] & FROM_TARGET != 0 {
-            // Only targets send these opcodes.
+            // This opcode belongs to PDUs that only targets send.
             self.reject(at, RejectReason::CommandNotSupported, &bhs);
             return Ok(());
         }
@@ -60,8 +60,8 @@ impl Session {
         match pdu {
             Pdu::DataOut(data_out) => self.handle_data_out(at, data_out, false, &bhs),
             Pdu::Snack(snack) => self.handle_snack(at, &snack, &bhs),
-            // This is the answer to a ping; `note_received` has recorded that the initiator is
-            // alive.
+            // Do nothing: this answers a ping of ours, and `note_received` has already recorded
+            // that the initiator is alive.
             Pdu::NopOut(nop) if nop.itt == Itt::NONE => {}
             Pdu::LoginRequest(_) => {
                 self.reject(at, RejectReason::ProtocolError, &bhs);
@@ -76,8 +76,8 @@ impl Session {
         Ok(())
     }
 
-    /// Processes a PDU with a CmdSN if its turn has come. Otherwise keeps it until then, or ignores
-    /// a repetition.
+    /// Processes a PDU with a CmdSN if it is the next in order. Keeps a PDU that is too early until
+    /// its turn, and ignores a repeated one.
     fn arrive_in_order(&mut self, at: usize, pdu: Pdu, bhs: Bhs) {
         let (immediate, cmd_sn) =
             order_of(&pdu).expect("all other PDUs of an initiator take part in order");
@@ -104,8 +104,8 @@ impl Session {
         TargetSessionError::Codec(error)
     }
 
-    /// Keeps a PDU that arrived before its turn. Without memory for its data, a command is kept
-    /// without the data, and any other PDU is treated as lost.
+    /// Keeps a PDU that arrived before its turn. If there is no memory for its data, a command is
+    /// kept without the data, and any other PDU is dropped as if it were lost.
     fn hold(&mut self, at: usize, cmd_sn: Serial, mut pdu: Pdu, bhs: Bhs) {
         let allegiance = self.connections[at].instance;
         let mut charge = self.writes.memory.charge();
@@ -115,7 +115,7 @@ impl Session {
                 charge.add(data.len());
                 *data = unshared(std::mem::take(data), self.writes.is_shared);
             } else {
-                // `Bytes::clear` would keep the memory.
+                // Replace the `Bytes`: `Bytes::clear` would keep its memory.
                 *data = bytes::Bytes::new();
                 is_shed = true;
             }
@@ -140,13 +140,13 @@ impl Session {
         self.order.window.hold(cmd_sn, early);
     }
 
-    /// Processes held PDUs whose turn has come, each on the connection on which it arrived, and
-    /// then the functions that waited for them.
+    /// Processes the held PDUs whose turn has come, each on the connection on which it arrived.
+    /// Then checks the task management functions that waited for them.
     fn take_held(&mut self) {
         while let Some(early) = self.order.window.poll() {
             let Early { pdu, bhs, allegiance, data, charge, is_shed, has_ended, .. } = early;
             self.writes.is_shared = false;
-            // The held PDUs of a connection are discarded with it.
+            // If the connection has ended since, discard the PDU.
             let Some(at) = self.position(allegiance) else { continue };
             drop(charge);
             match pdu {
@@ -185,8 +185,8 @@ impl Session {
         let NopOut { lun, itt, mut data, .. } = nop;
         data.truncate(self.connections[at].parameters.max_send_data_segment_length as usize);
         if self.recovers(1) {
-            // Copy the data: it is kept until it is acknowledged, and must not keep the receive
-            // buffer in memory.
+            // Copy the data: the answer keeps it until the initiator acknowledges it, and must not
+            // keep the whole receive buffer in memory.
             data = bytes::Bytes::copy_from_slice(&data);
         }
         self.send_status(at, |numbers| {
@@ -194,10 +194,10 @@ impl Session {
         });
     }
 
-    /// Processes a PDU with a data digest error (RFC 7143, 7.8) and rejects it. The command of a
-    /// Data-Out requests the data again, or fails when all of its data has arrived (level 0). Any
-    /// other PDU in command order is missing until the initiator retries it. At level 0 initiators
-    /// do not retry, so the connection must be closed.
+    /// Rejects a PDU with a data digest error (RFC 7143, 7.8). If it is a Data-Out, its write
+    /// requests the data again, or at level 0 fails when all of its data has arrived. Any other PDU
+    /// with a CmdSN is missing until the initiator sends it again. At level 0 initiators do not, so
+    /// the connection must then be closed.
     fn handle_digest_error(
         &mut self,
         at: usize,
@@ -218,7 +218,7 @@ impl Session {
 
 /// Returns true if a discovery session accepts this PDU. RFC 7143, 4.3 b allows only text and
 /// logout requests; we answer pings as well. Unauthenticated initiators may open discovery
-/// sessions, and a command that waited for its turn there would hold memory for them.
+/// sessions, and a command that waits for its turn would let them occupy memory of the target.
 fn is_for_discovery(pdu: &Pdu) -> bool {
     !matches!(pdu, Pdu::ScsiCommand(_) | Pdu::TaskRequest(_) | Pdu::DataOut(_))
 }
@@ -233,7 +233,7 @@ fn data_of(pdu: &mut Pdu) -> Option<&mut bytes::Bytes> {
     }
 }
 
-/// This bit is set in the opcodes of targets (RFC 7143, 11.2.1.2).
+/// The bit that is set in the opcodes of all PDUs from targets (RFC 7143, 11.2.1.2).
 const FROM_TARGET: u8 = 0x20;
 
 /// Returns ExpStatSN, which is at the same offset in all PDUs of an initiator in full feature

@@ -14,10 +14,10 @@ use super::{
 };
 
 impl Session {
-    /// Ends a command with this outcome. Does nothing if it was aborted meanwhile.
+    /// Ends a command with this outcome. Does nothing if the command was aborted meanwhile.
     ///
-    /// If the data of the command is incomplete, this refuses it: the status is sent when all data
-    /// on its way has arrived (RFC 7143, 11.4.2).
+    /// If a part of the command's data has not arrived, the outcome is sent when all data on its
+    /// way has arrived (RFC 7143, 11.4.2); the data is dropped.
     pub fn complete(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
         if !self.writes.incoming.is_empty()
             && let Some(transfer) = self.writes.incoming.get_mut(&itt)
@@ -42,8 +42,8 @@ impl Session {
         let at = self.position(task.allegiance);
         let segment = match at {
             Some(at) => self.connections[at].parameters.max_send_data_segment_length,
-            // The connection is lost. Another connection that takes the task over uses its own
-            // segment length.
+            // The connection has failed. If another connection takes over the response, it sets its
+            // own segment length.
             None => self.parameters.max_send_data_segment_length,
         };
         let ttt = self.new_ttt();
@@ -68,8 +68,8 @@ impl Session {
         }
     }
 
-    /// Releases the data share of a task of this connection that has ended or was aborted, so that
-    /// other writes may request data.
+    /// Releases the share of the requested data that a task has used, since the task has ended or
+    /// was aborted. Other writes of the connection may then request their data.
     pub(super) fn release(&mut self, at: usize, task: &TargetTask) {
         self.connections[at].writes.solicited -= task.solicited;
         if !self.connections[at].writes.waiting.is_empty() {

@@ -1,5 +1,5 @@
-//! The response to a command: Data-In, status, and their division into PDUs. A response can be sent
-//! more than once, completely or in part (RFC 7143, 11.4, 11.7, 11.16).
+//! The response to a command: its Data-In and status, and how they are divided into PDUs. A
+//! response can be sent again, completely or in part (RFC 7143, 11.4, 11.7, 11.16).
 
 use std::cmp::Ordering;
 
@@ -22,20 +22,20 @@ pub(super) struct CommandResponse {
     pub(super) data: DataSegment,
     /// The length of the Data-In in bytes, even after `data` was discarded.
     pub(super) length: u32,
-    /// The division of `data` into PDUs.
+    /// How `data` is divided into PDUs.
     pub(super) layout: DataInLayout,
     /// True if the last Data-In carries the status (phase collapse).
     pub(super) collapses: bool,
     /// The tag of the last R-Data SNACK, otherwise 0.
     pub(super) snack_tag: u32,
-    /// The tag of requests for a data acknowledgment.
+    /// The tag that an acknowledgment of this response's data must carry.
     pub(super) ttt: Ttt,
     /// The number of R2Ts that were sent. The Data-In of a bidirectional command is numbered after
     /// them (RFC 7143, 11.8.2).
     r2ts: u32,
 }
 
-/// The division of Data-In into PDUs, from the first byte that is not acknowledged.
+/// How Data-In is divided into PDUs, from the first byte that the initiator has not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataInLayout {
     pub(super) data_sn: u32,
@@ -55,7 +55,7 @@ pub(super) struct DataInPart {
 }
 
 impl DataInLayout {
-    /// Returns the PDUs for the data up to offset `length`.
+    /// Returns the parts of the data up to offset `length`, one for each PDU.
     pub(super) fn parts(mut self, length: u32) -> impl Iterator<Item = DataInPart> {
         let (segment, burst) = (self.segment.max(1), self.burst.max(1));
         std::iter::from_fn(move || {
@@ -70,7 +70,7 @@ impl DataInLayout {
         })
     }
 
-    /// Returns the DataSN after the last PDU.
+    /// Returns the DataSN that follows the last PDU of data with this length.
     pub(super) fn end(self, length: u32) -> u32 {
         self.parts(length).last().map_or(self.data_sn, |part| part.data_sn.wrapping_add(1))
     }
@@ -107,8 +107,7 @@ impl CommandResponse {
             data,
             length,
             layout: DataInLayout { data_sn: r2ts, offset: 0, segment, burst },
-            // A status other than GOOD, and the residuals of two directions, need a PDU of their
-            // own.
+            // A status other than GOOD, or residuals of both directions, need a PDU of their own.
             collapses: length > 0
                 && outcome.status == ScsiStatus::Good
                 && !task.write
@@ -124,13 +123,13 @@ impl CommandResponse {
         if self.length == 0 { self.r2ts } else { self.layout.end(self.length) }
     }
 
-    /// Returns the number of bytes that a kept response is charged with: all its data, even if a
-    /// part was acknowledged.
+    /// Returns the number of bytes for which this response is charged while it is kept: all its
+    /// data, even if the initiator has acknowledged a part.
     pub(super) fn kept(&self) -> usize {
         if self.data.is_empty() { 0 } else { self.length as usize }
     }
 
-    /// Discards the data, so that it cannot be sent again.
+    /// Discards the data to free memory. It cannot be sent again afterwards.
     pub(super) fn forget(&mut self) {
         self.data = DataSegment::new();
     }
@@ -160,7 +159,7 @@ impl CommandResponse {
         Self { sense: self.sense.clone(), data: self.data.clone(), ..*self }
     }
 
-    /// Changes the segment length for the data that is not acknowledged.
+    /// Sets the length of the PDUs in which the data that is not acknowledged is sent again.
     pub(super) fn resegment(&mut self, segment: u32) {
         self.layout.segment = segment;
     }
@@ -175,15 +174,15 @@ impl CommandResponse {
     }
 }
 
-/// Truncates the data to `length`. The rest is never sent, and would otherwise be kept for a long
-/// time.
+/// Truncates the data to `length`. The rest is never sent, but would stay in memory until the
+/// initiator acknowledges the status.
 fn cut(data: &mut DataSegment, length: usize) {
     let mut room = length;
     data.retain(|piece| {
         let whole = piece.len();
         piece.truncate(room);
         room -= piece.len();
-        // A short piece would keep its whole buffer in memory, so copy it.
+        // Copy a piece that is now short: otherwise it would keep its whole buffer in memory.
         if piece.len() < whole / 2 {
             *piece = Bytes::copy_from_slice(piece);
         }
@@ -191,7 +190,7 @@ fn cut(data: &mut DataSegment, length: usize) {
     });
 }
 
-/// Returns the residual of the command, and that of the Data-In of a bidirectional command.
+/// Returns two residuals: that of the command, and that of the Data-In of a bidirectional command.
 fn residuals(
     task: &TargetTask,
     data_in: usize,
@@ -210,7 +209,7 @@ fn residuals(
             let length = data_out.map_or(expected, |length| length.max(data_in));
             (residual(expected, length), Residual::None)
         }
-        // A command without a direction transfers no data.
+        // The initiator expects no data, so all data counts as overflow.
         (false, false) => (residual(0, data_in.max(data_out.unwrap_or(0))), Residual::None),
     }
 }
@@ -223,7 +222,7 @@ fn residual(expected: u32, actual: u32) -> Residual {
     }
 }
 
-/// Pieces of memory, from whose front bytes are taken.
+/// A sequence of pieces of memory, from which bytes are taken in order.
 pub(super) struct Pieces<I> {
     pieces: I,
     front: Bytes,
@@ -234,7 +233,7 @@ impl<I: Iterator<Item = Bytes>> Pieces<I> {
         Self { pieces, front: Bytes::new() }
     }
 
-    /// Takes the next `length` bytes. There must be that many.
+    /// Takes the next `length` bytes. Panics if fewer bytes are left.
     pub(super) fn take(&mut self, mut length: usize) -> DataSegment {
         let mut run = DataSegment::new();
         while length > 0 {

@@ -1,5 +1,5 @@
-//! Statuses of one connection that were sent and are not acknowledged, from error recovery level 1
-//! on (RFC 7143, 7.1.3, 11.16).
+//! The statuses that one connection has sent and the initiator has not acknowledged. They are kept
+//! from error recovery level 1 on, to be sent again (RFC 7143, 7.1.3, 11.16).
 
 use std::collections::VecDeque;
 
@@ -13,20 +13,21 @@ pub(super) enum SentStatus {
     Response(CommandResponse),
     /// A PDU other than the response to a command.
     Other(Box<Pdu>),
-    /// A PDU other than the response to a command, whose data was discarded.
+    /// A PDU other than the response to a command. Its data was discarded, so it cannot be sent
+    /// again.
     Forgotten,
 }
 
 /// Statuses in the order of StatSN, without gaps. `Settings::unacknowledged_statuses` limits their
-/// number, `Settings::retained_bytes` the data in them.
+/// number, and `Settings::retained_bytes` limits the data in them.
 #[derive(Debug)]
 pub(super) struct Retained {
-    /// The StatSN of the first status.
+    /// The StatSN of the first entry of `sent`.
     first: Serial,
     sent: VecDeque<SentStatus>,
     /// The number of bytes of data that are kept.
     bytes: usize,
-    /// The number of statuses at the front whose data was discarded.
+    /// The number of entries at the front of `sent` whose data was discarded or that have none.
     forgotten: usize,
 }
 
@@ -40,8 +41,8 @@ impl Retained {
         self.sent.len()
     }
 
-    /// Appends the status with the next StatSN. Discards the oldest data if more than `limit` bytes
-    /// are kept, but never that of the newest status.
+    /// Appends the status with the next StatSN. While more than `limit` bytes are kept, discards
+    /// the data of the oldest status, but never that of the newest one.
     pub(super) fn push(&mut self, sent: SentStatus, limit: usize) {
         self.bytes += sent.bytes();
         self.sent.push_back(sent);
@@ -57,7 +58,7 @@ impl Retained {
         }
     }
 
-    /// Removes the statuses before `stat_sn`, which have arrived.
+    /// Removes the statuses before `stat_sn`, which the initiator has acknowledged.
     pub(super) fn acknowledge(&mut self, stat_sn: Serial) {
         while self.first.is_before(stat_sn)
             && let Some(sent) = self.sent.pop_front()
@@ -68,8 +69,8 @@ impl Retained {
         }
     }
 
-    /// Returns `run` statuses from `begin` on, or all with a `run` of 0. `None` if one of them was
-    /// not sent or is acknowledged.
+    /// Returns `run` statuses from StatSN `begin` on, or all later ones if `run` is 0. Returns
+    /// `None` if one of them was not sent or is already acknowledged.
     pub(super) fn run(
         &self,
         begin: Serial,
@@ -92,8 +93,8 @@ impl Retained {
         self.find(|response| response.itt == itt)
     }
 
-    /// Records that the data of the response with this tag has arrived, up to the PDU before
-    /// `data_sn`. Returns false if there is no such response or PDU.
+    /// Records that the initiator has all data before `data_sn` of the response with this tag.
+    /// Returns false if there is no such response or PDU.
     pub(super) fn acknowledge_data(&mut self, ttt: Ttt, data_sn: u32) -> bool {
         let Some((_, response)) = self.find(|response| response.ttt == ttt) else { return false };
         let before = response.kept();
@@ -135,8 +136,8 @@ impl SentStatus {
     }
 }
 
-/// Returns the number of bytes of data in a PDU other than the response to a command. The header in
-/// a Reject does not count.
+/// Returns the number of bytes of data in a PDU other than the response to a command. The header
+/// that a Reject returns does not count.
 fn data_of(pdu: &Pdu) -> usize {
     match pdu {
         Pdu::NopIn(pdu) => pdu.data.len(),

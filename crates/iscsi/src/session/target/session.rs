@@ -45,19 +45,19 @@ pub struct Session {
     pub(super) tasks: SessionTasks,
     pub(super) writes: SessionWrites,
     pub(super) functions: PendingFunctions,
-    /// One connection per CID in use, at most MaxConnections, and at most one closing connection
-    /// per CID.
+    /// The connections: one for each CID in use, at most MaxConnections of them. A connection that
+    /// is closing may be here besides a new one with the same CID.
     pub(super) connections: SmallVec<[Connection; 1]>,
     /// Connections that failed or were removed for recovery, at error recovery level 2.
     pub(super) lost: Vec<ReassignableConnection>,
     pub(super) events: VecDeque<TargetEvent>,
-    /// The time of the last call that passed one.
+    /// The current time, as the last call that had a time argument passed it.
     pub(super) now: Instant,
     /// True if the whole session was logged out.
     pub(super) ended: bool,
     pub(super) next_ttt: u32,
     next_instance: u32,
-    /// Counters of dropped connections.
+    /// The sum of the counters of connections that have ended.
     past: TargetPduCounters,
 }
 
@@ -71,16 +71,18 @@ pub(super) struct SessionIdentity {
     pub(super) tsih: Tsih,
 }
 
-/// A lost connection whose tasks may be reassigned (RFC 7143, 7.2.2, 8.2).
+/// A connection that has failed or was logged out for recovery, and whose tasks may be reassigned
+/// (RFC 7143, 7.2.2, 8.2).
 #[derive(Debug)]
 pub(super) struct ReassignableConnection {
     pub(super) instance: Instance,
     pub(super) cid: Cid,
-    /// True if the connection was logged out, which must happen before its tasks are reassigned.
+    /// True if the connection was logged out. Only then may its tasks be reassigned.
     pub(super) is_logged_out: bool,
-    /// When the tasks are terminated.
+    /// When its tasks are aborted if no connection takes them over.
     pub(super) deadline: Instant,
-    /// Responses that the initiator may not have received.
+    /// The responses that were sent on this connection and that the initiator may not have
+    /// received.
     pub(super) responses: Tasks<CommandResponse>,
 }
 
@@ -187,14 +189,15 @@ impl Session {
         self.connections.iter().find(|connection| connection.instance == task.allegiance)
     }
 
-    /// Returns true if the session has no connection and none that can be recovered.
+    /// Returns true if the session has no connections, not even failed ones whose tasks may be
+    /// reassigned.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.connections.is_empty() && self.lost.is_empty()
     }
 
-    /// Returns true if the initiator has logged the session out: no connection accepts another
-    /// command, and no connection can be recovered. The session is over when all queued output is
+    /// Returns true if the initiator has logged the session out. No connection accepts another
+    /// command then, and none can be recovered. The session is over when all queued output is
     /// written.
     #[must_use]
     pub fn is_logged_out(&self) -> bool {
@@ -223,8 +226,8 @@ impl Session {
         self.connections.iter().position(|connection| connection.cid() == cid)
     }
 
-    /// Returns the index of a connection; `None` if it has ended or is logged out, so that nothing
-    /// more may be sent on it.
+    /// Returns the index of a connection; `None` if the connection has ended or is logged out, so
+    /// that no more PDUs may be sent on it.
     pub(super) fn position(&self, instance: Instance) -> Option<usize> {
         self.connections.iter().position(|c| c.instance == instance && !c.closing)
     }
@@ -236,8 +239,8 @@ impl Session {
         output: PduOutput,
         now: Instant,
     ) {
-        // Digests, compression and segment lengths belong to the connection, all other parameters
-        // to the session (RFC 7143, 13).
+        // Take digests, compression and segment lengths from the login of this connection, and all
+        // other parameters from the session (RFC 7143, 13).
         let parameters = Parameters {
             digests: login.parameters.digests,
             compression: login.parameters.compression,
@@ -259,10 +262,10 @@ impl Session {
         connection
     }
 
-    /// Returns ExpCmdSN and MaxCmdSN; the caller adds a StatSN. Opens the window first as far as
-    /// there is space: the end of a task makes space, and so does each PDU in order that is not a
-    /// task. A session whose waiting writes have used up their share of memory gets no further
-    /// command numbers; the responses to these writes open the window again.
+    /// Returns ExpCmdSN and MaxCmdSN; the caller adds a StatSN. Before, raises MaxCmdSN if there is
+    /// space in the window: a task that has ended makes space, and so does each received PDU that
+    /// starts no task. If the waiting writes of a session have used up its share of memory,
+    /// MaxCmdSN stays as it was until some of them have ended.
     pub(super) fn window_numbers(&mut self) -> Numbers {
         if !self.is_over_share() {
             self.order.window.open(self.tasks.in_progress);
@@ -281,8 +284,8 @@ impl Session {
         self.writes.memory.held()
     }
 
-    /// Returns true if a postponed function will end this task. No more data is requested for such
-    /// a task, and the driver does not receive it.
+    /// Returns true if a task management function that is still waiting will end this task. The
+    /// session then requests no more data for the task and does not pass it to the driver.
     pub(super) fn is_about_to_end(&self, itt: Itt) -> bool {
         !self.functions.postponed.is_empty()
             && self.tasks.by_tag.get(&itt).is_some_and(|task| {
@@ -290,7 +293,8 @@ impl Session {
             })
     }
 
-    /// Records if other sessions lack memory for their writes. Call this before `handle_timeout`.
+    /// Records whether other sessions lack memory for their writes, which shortens the time that
+    /// writes of this session may take. Call this before `handle_timeout`.
     pub fn note_contention(&mut self, is_contended: bool, now: Instant) {
         self.writes.contended_since =
             if is_contended { self.writes.contended_since.or(Some(now)) } else { None };
@@ -302,9 +306,9 @@ impl Session {
         self.connections.iter().any(|connection| connection.writes.solicited > 0)
     }
 
-    /// Returns the number of bytes that are missing before the data of the next write can be
-    /// requested; zero if no write waits for memory. A write that waits for other writes of its
-    /// connection does not count: more memory would not let it continue.
+    /// Returns the number of bytes of memory that are missing before the session can request the
+    /// data of its next write; zero if no write waits for memory. A write that waits for other
+    /// writes of its connection does not count: more memory would not let it continue.
     #[must_use]
     pub fn lacking_bytes(&self) -> usize {
         let first = |connection: &Connection| {
@@ -319,7 +323,8 @@ impl Session {
         self.connections.iter().filter_map(first).max().unwrap_or(0)
     }
 
-    /// Returns true if the waiting writes leave no memory for the first burst of one more command.
+    /// Returns true if the waiting writes have used so much of the memory limit that the first
+    /// burst of one more command does not fit.
     #[must_use]
     pub fn is_over_share(&self) -> bool {
         let next = self.parameters.first_burst_length as usize;
@@ -342,7 +347,7 @@ impl Session {
     }
 }
 
-/// Returns the next tag. Tags count up and skip the reserved value.
+/// Returns the next target transfer tag. Tags count up and skip the reserved value NONE.
 pub(super) fn new_ttt(next: &mut u32) -> Ttt {
     let ttt = Ttt(*next);
     *next = next.wrapping_add(1);

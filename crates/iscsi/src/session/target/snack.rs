@@ -1,4 +1,4 @@
-//! SNACK: sends PDUs again that were lost (RFC 7143, 11.16).
+//! Handles SNACK: sends lost PDUs again (RFC 7143, 11.16).
 
 use crate::{
     Bhs, Itt, Pdu, Serial, Ttt,
@@ -28,7 +28,8 @@ impl Session {
     fn resend_statuses(&mut self, at: usize, snack: &Snack) -> Result<(), (RejectReason, u32)> {
         let window = self.window_numbers();
         let connection = &mut self.connections[at];
-        // Take the statuses out while sending: `send` needs the rest of the connection.
+        // Move the statuses out of the connection while sending them: `send` borrows the whole
+        // connection.
         let empty = super::retained::Retained::new(connection.stat_sn);
         let retained = std::mem::replace(&mut connection.retained, empty);
         let is_all = snack.begin == 0 && snack.run_length == 0;
@@ -38,7 +39,7 @@ impl Session {
             run.try_for_each(|(stat_sn, sent)| {
                 let numbers = Numbers { stat_sn, ..window };
                 match sent {
-                    // A status that was sent in a Data-In is sent in a Data-In again.
+                    // A status that was sent in a Data-In is sent again in the same Data-In.
                     SentStatus::Response(response)
                         if response.collapses && !response.is_forgotten() =>
                     {
@@ -66,7 +67,7 @@ impl Session {
                 return Err((RejectReason::ProtocolError, 0));
             }
             let Some(transfer) = self.writes.incoming.get(&itt) else {
-                // No R2T was sent yet, or all R2Ts were answered.
+                // No data is being collected, so no R2T was sent yet, or all R2Ts were answered.
                 let is_all = run_length == 0 && begin <= task.r2t_sn;
                 return if is_all {
                     Ok(())
@@ -109,8 +110,8 @@ impl Session {
         if is_known { Ok(()) } else { Err((RejectReason::InvalidDataAck, 0)) }
     }
 
-    /// Sends all data that is not acknowledged again, because the initiator now accepts segments of
-    /// another length (RFC 7143, 11.16.3).
+    /// Handles an R-Data SNACK: sends all data that is not acknowledged again in PDUs of another
+    /// length, because the initiator's MaxRecvDataSegmentLength has changed (RFC 7143, 11.16.3).
     fn resend_in_other_segments(
         &mut self,
         at: usize,
@@ -146,7 +147,7 @@ impl Session {
     }
 }
 
-/// Returns a copy of the PDU with the present window.
+/// Returns a copy of the PDU with the current ExpCmdSN and MaxCmdSN.
 fn with_window(pdu: &Pdu, window: Numbers) -> Pdu {
     let mut pdu = pdu.clone();
     let numbers = match &mut pdu {

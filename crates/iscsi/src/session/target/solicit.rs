@@ -1,5 +1,5 @@
-//! Solicited data of writes (RFC 7143, 11.8): decides which writes may request data, as far as
-//! there is memory for it, and sends the R2Ts.
+//! Solicited data of writes (RFC 7143, 11.8): decides which writes may request their data,
+//! depending on the memory left, and sends the R2Ts.
 
 use std::time::Instant;
 
@@ -20,8 +20,8 @@ use super::{
 };
 
 impl Session {
-    /// Limits the data that is requested for the writes of one connection at a time to `bytes`, and
-    /// to `Settings::solicited_bytes`. A single write may always proceed.
+    /// Limits the data that is requested at a time for all writes of one connection to `bytes`, but
+    /// at most to `Settings::solicited_bytes`. A write that is alone may exceed the limit.
     pub fn share_solicited(&mut self, bytes: u64) {
         self.writes.solicited_share = bytes.min(self.settings.solicited_bytes);
     }
@@ -43,8 +43,9 @@ impl Session {
         }
     }
 
-    /// Removes the transfer of a write that ends: no more of its data is requested. The initiator
-    /// may use the tag again at once, so the tag is removed from the queues of waiting writes, too.
+    /// Removes a write that ends from the incomplete writes, so that no more of its data is
+    /// requested. Also removes its tag from the queues of waiting writes, since the initiator may
+    /// use the tag for another command at once.
     pub(super) fn take_gather(&mut self, itt: Itt) -> Option<IncomingWrite> {
         let transfer = self.writes.incoming.remove(&itt)?;
         if transfer.admission == AdmissionState::Waiting {
@@ -55,7 +56,8 @@ impl Session {
         Some(transfer)
     }
 
-    /// Requests the data of waiting writes, in their order, as long as there is memory for it.
+    /// Requests the data of the waiting writes of a connection, in their order, until the memory or
+    /// the connection's share is used up.
     pub(super) fn grant_waiting(&mut self, at: usize) {
         while let Some(&itt) = self.connections[at].writes.waiting.front() {
             let connection = &mut self.connections[at];
@@ -92,14 +94,15 @@ impl Session {
         self.connections[at].writes.lacks_room_since = None;
     }
 
-    /// Returns when the first waiting write of a connection will have waited too long for memory.
+    /// Returns when the first waiting write of a connection will have waited too long for memory;
+    /// `None` if it does not wait for memory.
     pub(super) fn room_due(&self, connection: &Connection) -> Option<Instant> {
         let since = connection.writes.lacks_room_since?;
         let first = self.writes.incoming.get(connection.writes.waiting.front()?)?;
         Some(first.begun.max(since) + self.settings.room_time)
     }
 
-    /// Requests as many bursts of a write as may be outstanding now.
+    /// Sends R2Ts for a write, as many as may be outstanding at a time.
     pub(super) fn solicit(&mut self, at: usize, itt: Itt) {
         if self.is_about_to_end(itt) {
             return;
@@ -124,7 +127,6 @@ impl Session {
         self.ask_for(at, itt, &bursts);
     }
 
-    /// Sends an R2T for each of these bursts.
     pub(super) fn ask_for(&mut self, at: usize, itt: Itt, bursts: &[R2tBurst]) {
         let Some(lun) = self.tasks.by_tag.get(&itt).map(|task| task.lun) else { return };
         let window = self.window_numbers();
@@ -143,8 +145,8 @@ impl Session {
         }
     }
 
-    /// Limits the bytes that waiting writes may hold from now on. Bytes that are held already stay.
-    /// Without this call there is no limit.
+    /// Limits the bytes that waiting writes may hold. Bytes above the limit that are held already
+    /// stay. Without this call there is no limit.
     pub fn limit_waiting(&mut self, bytes: usize) {
         let is_more = bytes > self.writes.memory.limit();
         self.writes.memory.set_limit(bytes);

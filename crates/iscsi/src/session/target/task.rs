@@ -23,13 +23,13 @@ pub(super) struct Instance(pub(super) u32);
 /// A task in progress: a command from its arrival to its status, or a task management function.
 #[derive(Clone, Debug)]
 pub(super) struct TargetTask {
-    /// The connection on which the task arrived or to which it was reassigned. Data and status use
-    /// this connection (connection allegiance). If the connection is lost, the task waits for its
+    /// The connection for data and status of the task (connection allegiance): the one on which it
+    /// arrived or to which it was reassigned. If this connection has failed, the task waits for its
     /// reassignment.
     pub(super) allegiance: Instance,
     pub(super) lun: Lun,
     pub(super) cmd_sn: Serial,
-    /// An immediate task uses no number of the command window.
+    /// True if the task is immediate. An immediate task uses no place in the command window.
     pub(super) immediate: bool,
     pub(super) stage: TargetTaskStage,
     pub(super) read: bool,
@@ -37,20 +37,20 @@ pub(super) struct TargetTask {
     pub(super) expected_data_transfer_length: u32,
     /// The length of the Data-In of a bidirectional command.
     pub(super) bidirectional_read_length: Option<u32>,
-    /// The number of bytes charged against `Settings::solicited_bytes`.
+    /// The bytes that this task has charged to the limit `Settings::solicited_bytes`.
     pub(super) solicited: u64,
     /// The number of R2Ts that were sent for the task.
     pub(super) r2t_sn: u32,
-    /// The tag of an R-Data SNACK that arrived before its data was sent (RFC 7143, 11.16.3),
+    /// The tag of an R-Data SNACK that arrived before any Data-In was sent (RFC 7143, 11.16.3),
     /// otherwise 0.
     pub(super) snack_tag: u32,
 }
 
 impl TargetTask {
     /// Returns true if a task management function with this CmdSN affects the task (RFC 7143,
-    /// 11.5.1). An immediate function has the CmdSN of the next command in order, which comes after
-    /// it. An immediate command with that CmdSN does not consume it, and may have come before the
-    /// function.
+    /// 11.5.1). An immediate function carries the CmdSN of the next command, and that command comes
+    /// after the function. An immediate command also carries this CmdSN without consuming it, and
+    /// may have come before the function.
     pub(super) fn comes_before(&self, cmd_sn: Serial) -> bool {
         self.cmd_sn.is_before(cmd_sn) || self.immediate && self.cmd_sn == cmd_sn
     }
@@ -69,7 +69,7 @@ impl TargetTask {
 #[derive(Debug, Default)]
 pub(super) struct SessionTasks {
     pub(super) by_tag: Tasks<TargetTask>,
-    /// The number of tasks that use a number of the command window.
+    /// The number of tasks that are not immediate and therefore use a place in the command window.
     pub(super) in_progress: u32,
     pub(super) immediate: u32,
 }
@@ -85,12 +85,12 @@ impl SessionTasks {
         self.by_tag.insert(itt, task);
     }
 
-    /// Removes a task, which frees its number of the command window.
+    /// Removes a task, which frees its place in the command window.
     pub(super) fn end(&mut self, itt: Itt) -> Option<TargetTask> {
         self.end_if(itt, |_| true)
     }
 
-    /// Ends a task as [`Self::end`] does, if `ends` returns true for it.
+    /// Removes a task like [`Self::end`], but only if `ends` returns true for it.
     pub(super) fn end_if(
         &mut self,
         itt: Itt,
@@ -118,7 +118,7 @@ impl SessionTasks {
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TargetTaskStage {
-    /// The data of the task is incomplete. The driver does not have the task.
+    /// A write whose data is incomplete, so that the driver does not have it yet.
     Gathering,
     /// The driver has the task.
     Executing,
@@ -133,45 +133,46 @@ pub(super) struct IncomingWrite {
     pub(super) cdb: Cdb,
     pub(super) attribute: u8,
     pub(super) admission: AdmissionState,
-    /// The result of the unit's checks, which is returned to the unit together with the data.
+    /// The result of the checks that the unit made before its data was requested. The unit gets it
+    /// back together with the data.
     pub(super) admitted: Option<AdmittedCommand>,
-    /// The outcome of a write that the driver has refused. The status is sent when no more data is
-    /// on its way.
+    /// The outcome of a write that was refused. It is sent when no more data is on its way.
     pub(super) refusal: Option<TargetCommandOutcome>,
     /// When data last arrived, or was last requested.
     pub(super) progress: Instant,
-    /// The charge for data that has arrived and for data that was requested.
+    /// The memory charged for data that has arrived and for data that was requested.
     pub(super) charge: Charge,
-    /// The last time at which the write arrived, was admitted, or requested data.
+    /// The time when the write arrived, was admitted or requested data, whichever was last.
     pub(super) begun: Instant,
-    /// Measures the time without progress. Since its start, `arrived` bytes have arrived: less than
-    /// [`PROGRESS`](super::waiting::PROGRESS).
+    /// Measures the time without progress. `arrived` counts the bytes since it started; at
+    /// [`PROGRESS`](super::waiting::PROGRESS) bytes both start again.
     pub(super) stall: Stall,
     pub(super) arrived: u32,
 }
 
 impl IncomingWrite {
-    /// Returns true if an R2T of this write was not answered completely.
+    /// Returns true if an R2T of this write is not answered completely.
     pub(super) fn is_asked_for(&self) -> bool {
         self.gather.has_valid_ttt()
     }
 }
 
-/// The state of the permission to request the data of a write.
+/// Whether the data of a write may be requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AdmissionState {
-    /// No data has to be requested, or the driver has not decided yet.
+    /// The driver has not decided yet, or the write needs no R2T.
     Pending,
-    /// The write waits for its share of the data that may be requested.
+    /// The driver has admitted the write. It waits for memory, or for its connection's share of the
+    /// data that may be requested.
     Waiting,
     Granted,
 }
 
-/// Tasks by tag. There are at most `queue_commands + immediate_commands`, so a peer gains nothing
-/// by choosing tags that collide, and a cheap hash is sufficient.
+/// Tasks by initiator task tag. At most `queue_commands + immediate_commands` tasks exist, so a
+/// peer gains nothing by choosing tags that collide, and a cheap hash is sufficient.
 pub(super) type Tasks<T> = HashMap<Itt, T, BuildHasherDefault<TagHasher>>;
 
-/// Fibonacci hashing of one 32-bit tag.
+/// Hashes one 32-bit tag with Fibonacci hashing.
 #[derive(Default)]
 pub(super) struct TagHasher(u64);
 

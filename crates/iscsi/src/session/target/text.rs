@@ -14,8 +14,8 @@ use super::{
     session::Session,
 };
 
-/// The most text that an initiator may send in one exchange, in bytes. The keys that are valid in
-/// this phase need a few hundred.
+/// The most text in bytes that an initiator may send in one exchange. The keys that are valid in
+/// full feature phase need only a few hundred bytes.
 const TEXT: usize = 8192;
 
 impl Session {
@@ -39,7 +39,7 @@ impl Session {
         }
         exchange.question.extend_from_slice(&request.text);
         if !exchange.answer.is_empty() {
-            // An empty request fetches the next part of a long answer.
+            // The request is empty and fetches the next part of a long answer.
             self.say(at, exchange, request.is_final);
         } else if request.continues {
             exchange.ttt = self.new_ttt();
@@ -108,7 +108,7 @@ impl Session {
         self.say(at, exchange, is_final);
     }
 
-    /// Sends the next part of the answer. Keeps the exchange open if more parts follow.
+    /// Sends the next part of the answer. Keeps the exchange if more parts follow.
     fn say(&mut self, at: usize, mut exchange: Exchange, is_final: bool) {
         let segment = self.connections[at].parameters.max_send_data_segment_length as usize;
         let part = exchange.answer.split_to(exchange.answer.len().min(segment));

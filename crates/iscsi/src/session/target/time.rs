@@ -1,5 +1,5 @@
-//! Time-outs: silent initiators, lost data, and tasks that no connection takes over (RFC 7143,
-//! 7.1.4, 7.5).
+//! Time-outs of silent initiators, of lost data, and of tasks that no connection takes over (RFC
+//! 7143, 7.1.4, 7.5).
 
 use std::time::Instant;
 
@@ -31,15 +31,16 @@ impl Session {
         next
     }
 
-    /// Records that output of this connection is blocked, so that R2Ts may not have reached the
-    /// initiator. The silence of the initiator is excused. Call this before `handle_timeout`, and
-    /// once more when the output is no longer blocked.
+    /// Records that output of this connection is blocked. R2Ts may then not have reached the
+    /// initiator, so its silence does not count as a failure. Call this before `handle_timeout`,
+    /// and once more when the output is no longer blocked.
     pub fn excuse_silence(&mut self, cid: Cid, now: Instant) {
         self.excuse(cid, now, IncomingWrite::is_asked_for);
     }
 
-    /// Records that the driver does not read this connection now, so that the awaited data may wait
-    /// in the socket. Call this at the same times as [`Self::excuse_silence`].
+    /// Records that the driver does not read this connection now. Data that the session waits for
+    /// may then be in the socket already, so the initiator's silence does not count as a failure.
+    /// Call this at the same times as [`Self::excuse_silence`].
     pub fn excuse_unread(&mut self, cid: Cid, now: Instant) {
         let most = self.settings.excused_time;
         self.excuse(cid, now, |_| true);
@@ -101,8 +102,8 @@ impl Session {
         failed
     }
 
-    /// Checks that waiting writes make progress. Otherwise the session must end: returns one of its
-    /// connections with the error.
+    /// Checks that waiting writes make progress. If they do not, the session must end: returns one
+    /// of its connections and the error.
     fn check_progress(&mut self) -> Option<(Cid, TargetSessionError)> {
         let holds_early = self.order.window.held().any(|early| early.charge.bytes() > 0);
         let hole = self.order.hole.filter(|_| holds_early).map(|(_, stall)| stall.since);
@@ -138,8 +139,8 @@ impl Session {
         Some((self.connections[0].cid(), error))
     }
 
-    /// Returns when the data of a write will have taken too long to arrive while other sessions
-    /// lack memory. Writes whose data has not been requested have ended before that: see
+    /// Returns when the data of the oldest write will have taken too long to arrive while other
+    /// sessions lack memory. Writes that could not even request their data end earlier: see
     /// `refuse_waiting`.
     fn data_due(&self) -> Option<Instant> {
         let contended = self.writes.contended_since?;
@@ -154,7 +155,8 @@ impl Session {
         Some(oldest.max(contended) + self.settings.data_time)
     }
 
-    /// Handles writes whose data does not arrive.
+    /// Requests the data again of writes for which none has arrived for `Settings::sequence_time`,
+    /// or makes them fail.
     fn check_sequences(&mut self) {
         let time = self.settings.sequence_time;
         let due = |progress: Instant| progress + time;
@@ -167,8 +169,8 @@ impl Session {
             .collect();
         for itt in late {
             let Some(transfer) = self.writes.incoming.get_mut(&itt) else { continue };
-            // Data that is requested again gets its full time again, a limited number of times per
-            // write.
+            // Restart both timers: data that is requested again gets the full time. The number of
+            // such requests per write is limited.
             (transfer.progress, transfer.stall) = (self.now, Stall::new(self.now));
             let allegiance = self.tasks.by_tag.get(&itt).map(|task| task.allegiance);
             let Some(at) = allegiance.and_then(|instance| self.position(instance)) else {

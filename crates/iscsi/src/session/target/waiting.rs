@@ -1,5 +1,5 @@
-//! Memory of waiting writes. They wait for earlier commands, for the rest of their data, or for
-//! memory.
+//! Limits the memory of waiting writes, which wait for earlier commands, for the rest of their
+//! data, or for memory.
 
 use std::{
     sync::{
@@ -13,35 +13,36 @@ use crate::{Bhs, pdu::DataOut};
 
 /// The bytes that a session holds for waiting writes, and their limit.
 ///
-/// Each holder of bytes has a [`Charge`]. Dropping the charge returns them, however the write ends.
+/// Each command or write has a [`Charge`] for its bytes. Dropping the charge returns the bytes,
+/// however the write ends.
 #[derive(Debug)]
 pub(super) struct WaitingWriteBytes {
     held: Arc<AtomicUsize>,
     limit: usize,
 }
 
-/// A part of the bytes that a session holds.
+/// The bytes that one command or write holds.
 #[derive(Debug)]
 pub(super) struct Charge {
-    /// The total of the session. Only its driver changes it; it is atomic because a session moves
-    /// between threads.
+    /// The total bytes of the session. Only the driver of the session changes the number; it is
+    /// atomic because a session moves between threads.
     held: Arc<AtomicUsize>,
     bytes: usize,
 }
 
 /// Measures the time without progress of a transfer. Time in which the target did not read from the
-/// connection, or could not send an R2T, does not count, up to a limit.
+/// connection, or could not send an R2T, does not count, but only up to a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
-    /// Time of the last progress, moved forward by the excused time.
+    /// The time of the last progress, moved forward by the time that was excused.
     pub(super) since: Instant,
     /// The time that has been excused so far.
     excused: Duration,
 }
 
-/// The least progress of a write, in bytes, within `Settings::stalled_after`; less is enough if
-/// that completes the write. With the default time this is 4 kB/s; a login would not succeed on so
-/// slow a link.
+/// The least number of bytes of a write that must arrive within `Settings::stalled_after`, unless
+/// fewer complete it. With the default time this is 4 kB/s; on a slower link, even a login would
+/// not succeed in time.
 pub(super) const PROGRESS: u32 = 64 * 1024;
 
 /// The memory in bytes that a waiting Data-Out needs in addition to its data: its entry in a
@@ -50,12 +51,12 @@ pub(super) const PROGRESS: u32 = 64 * 1024;
 pub(super) const KEPT_DATA_OUT: usize = 2 * size_of::<(DataOut, Bhs)>() + 32;
 
 impl Stall {
-    /// Starts to measure after some progress.
+    /// Starts the measurement, after some progress at `now`.
     pub(super) fn new(now: Instant) -> Self {
         Self { since: now, excused: Duration::ZERO }
     }
 
-    /// Excludes the time since the last progress, but never more than `most` in all.
+    /// Excludes the time since the last progress from the measurement, but at most `most` in all.
     pub(super) fn excuse(&mut self, now: Instant, most: Duration) {
         let passed = now.saturating_duration_since(self.since);
         let excused = passed.min(most.saturating_sub(self.excused));
@@ -92,7 +93,7 @@ impl WaitingWriteBytes {
 }
 
 impl Charge {
-    /// Adds to the charge. The caller has checked that there is memory.
+    /// Adds bytes to the charge. The caller has checked that there is memory.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.held.fetch_add(bytes, Relaxed);

@@ -12,19 +12,20 @@ use super::{
 pub(super) struct SessionWrites {
     /// Writes whose data is incomplete, by tag.
     pub(super) incoming: Tasks<IncomingWrite>,
-    /// The memory of waiting commands and of `incoming`, and its limit.
+    /// The memory that waiting commands and `incoming` use, and its limit.
     pub(super) memory: WaitingWriteBytes,
-    /// True if the data of the present PDU is a piece of a larger buffer
+    /// True if the data of the PDU that is being processed is a piece of a larger buffer
     /// ([`PduFrame::is_shared`](crate::codec::PduFrame::is_shared)). Data that must wait is then
-    /// copied: it would keep the whole buffer in memory, and be charged for its own length only.
+    /// copied. Otherwise it would keep the whole buffer in memory, but be charged only for its own
+    /// length.
     pub(super) is_shared: bool,
-    /// The most bytes that may be requested on one connection at a time.
+    /// The most bytes that R2Ts may request on one connection at a time.
     pub(super) solicited_share: u64,
     /// When the progress of waiting writes is checked next.
     pub(super) stall_check: Option<Instant>,
     /// When the data sequences are checked next, from error recovery level 1 on.
     pub(super) sequence_check: Option<Instant>,
-    /// The time since which other sessions lack memory for their writes.
+    /// The time since when other sessions lack memory for their writes; `None` if they do not.
     pub(super) contended_since: Option<Instant>,
 }
 
