@@ -1,5 +1,5 @@
-//! Initiator and target over two simulated links in virtual time: each end understands the other,
-//! in the least possible number of round trips.
+//! Initiator and target over two simulated links in virtual time: they understand each other, and a
+//! command takes the least possible number of round trips.
 
 #[path = "pair/machines.rs"]
 mod machines;
@@ -49,7 +49,7 @@ fn immediate_data_saves_a_round_trip() {
 #[test]
 fn unsolicited_data_saves_a_round_trip() {
     let write = Op::Write { seed: 1, length: 256 * KIB };
-    // The target accepts 64 KiB in one PDU.
+    // The target accepts 64 KiB in one PDU, so most of the data is unsolicited Data-Out.
     let mut small = offer(false, true);
     small.max_recv_data_segment_length = 64 * KIB;
     assert_eq!(round_trips(small, write), 1);
@@ -65,7 +65,7 @@ fn a_read_takes_one_round_trip_whatever_its_length() {
 
 #[test]
 fn r2ts_in_parallel_save_round_trips() {
-    // 256 KiB unsolicited, then fifteen bursts.
+    // The write has 256 KiB of unsolicited data and fifteen bursts with an R2T each.
     let write = Op::Write { seed: 1, length: 4096 * KIB };
     let bursts = |max_outstanding_r2t| NegotiationOffer {
         max_burst_length: 256 * KIB,
@@ -98,7 +98,7 @@ fn a_closed_window_holds_commands_back() {
     pair.run();
     assert_eq!(pair.held(), 4, "the target sees no more than its window");
     assert_eq!(pair.initiator_session().waiting(), 6);
-    // One answer opens the window by one command.
+    // The answer to one command opens the window for one more.
     pair.answer_held(1);
     pair.run();
     assert_eq!((pair.held(), pair.initiator_session().waiting()), (4, 5));
@@ -189,7 +189,7 @@ fn a_command_that_the_caller_timed_out_is_aborted_at_once() {
     let settings = target::Settings { queue_commands: 1, ..target::Settings::default() };
     let mut pair = Pair::new(Scenario { settings, ..Scenario::default() }, DELAY);
     pair.hold_answers = true;
-    // One command is sent, the other waits for the window.
+    // The first command is sent, and the second waits for the window.
     pair.submit(Op::Read { seed: 1, length: 512 });
     pair.submit(Op::Read { seed: 2, length: 512 });
     pair.run();
@@ -226,7 +226,8 @@ fn a_target_that_requests_a_logout_gets_it_after_the_commands() {
     pair.run();
     assert_eq!(pair.take_done(), [Op::Read { seed: 1, length: 512 }]);
     assert!(matches!(pair.events[1], InitiatorEvent::LoggedOut { .. }), "{:?}", pair.events);
-    // The command that was too late is for the next session.
+    // The second command was submitted after the logout request, so it is left for the next
+    // session.
     assert_eq!(pair.take_unanswered(), [Op::Read { seed: 2, length: 512 }]);
 }
 
@@ -270,7 +271,7 @@ fn digests() -> NegotiationOffer {
     }
 }
 
-/// Returns reads and writes of several sizes that are not multiples of each other.
+/// Returns reads and writes of several sizes, none of which is a multiple of another.
 fn mixed_ops() -> Vec<Op> {
     let lengths = [512, 4096, 1000, 3, 20_000];
     let op = |(seed, &length): (u32, &u32)| match seed % 2 {
@@ -292,7 +293,7 @@ fn with_digests_no_flipped_bit_is_accepted_as_data() {
             let mut pair = Pair::new(scenario, DELAY);
             pair.corrupt(upwards, offset, 1 << (offset % 8));
             ops.iter().for_each(|&op| pair.submit(op));
-            // The pair panics if it receives wrong data.
+            // The pair panics if a wrong byte is accepted as data.
             pair.run_for(Duration::from_secs(60));
             let (done, left) = (pair.take_done(), pair.take_unanswered());
             for op in &ops {

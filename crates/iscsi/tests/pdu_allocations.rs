@@ -1,4 +1,4 @@
-//! The PDUs of the data path are parsed and encoded without allocations.
+//! Checks that the PDUs of the data path are parsed and encoded without allocating memory.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -73,7 +73,8 @@ fn pdus_of_the_data_path_need_no_allocation() {
         Pdu::DataIn(data_in),
         Pdu::ScsiResponse(ScsiResponse::default()),
     ];
-    // The first clone of a `Bytes` makes it shared, which allocates.
+    // Clone the PDUs once before counting: the first clone of a `Bytes` makes it shared, which
+    // allocates.
     let copies = pdus.clone();
     for (pdu, copy) in pdus.into_iter().zip(copies) {
         let before = ALLOCATIONS.get();

@@ -23,7 +23,7 @@ fn a_second_answer_ends_the_connection() {
     let itt = scene.read(100);
     let response = scene.respond(itt);
     scene.receive(Pdu::ScsiResponse(response)).unwrap();
-    // The entry of the task table is used again under another tag.
+    // The task table uses its entry again, but under another tag.
     assert_ne!(scene.read(100), itt);
     let again = scene.respond(itt);
     assert!(scene.receive(Pdu::ScsiResponse(again)).is_err());
@@ -98,7 +98,7 @@ fn a_rejected_command_fails_alone() {
         }
         other => panic!("{other:?}"),
     }
-    // The tag is no longer valid.
+    // The task has ended, so its tag is no longer valid.
     assert!(scene.receive(Pdu::DataIn(data_in(itt, 0, 0, &[1]))).is_err());
 }
 
@@ -150,7 +150,8 @@ fn an_abort_that_is_not_answered_ends_the_connection() {
     let mut scene = Scene::new();
     scene.read(100);
     scene.pass(4 * SECOND).unwrap();
-    // PDUs arrive all the time, so the ping cannot be what ends the connection.
+    // Let PDUs arrive all the time. The time-out of a ping then cannot be the reason why the
+    // connection ends.
     let news = |scene: &mut Scene| {
         let nop = NopIn {
             lun: Lun(0),

@@ -30,9 +30,9 @@ fn pings_are_answered_under_their_tag() {
     }
 }
 
-/// LIO advances ExpCmdSN over commands that arrived before their turn on several connections one by
-/// one, as it starts them. The answer to a ping in between says that a command has not arrived,
-/// although it has.
+/// With several connections, commands may arrive before their turn. LIO then advances ExpCmdSN over
+/// them one by one, as it starts them. If LIO answers a ping in between, the ExpCmdSN in the answer
+/// says that a command is missing although it has arrived.
 #[test]
 fn one_ping_answer_without_a_command_does_not_prove_that_it_is_lost() {
     let mut scene = Scene::new();
@@ -62,8 +62,9 @@ fn after_a_suspension_a_silent_connection_is_pinged_before_it_is_dropped() {
     assert_eq!(scene.pass(SECOND), Err(InitiatorSessionError::Silent));
 }
 
-/// A regression test: over a slow link a ping waits behind seconds of data. The connections of a
-/// session were considered failed one after the other, and their data was sent again on the next.
+/// A regression test. Over a slow link, a ping waits behind seconds of data. The session used to
+/// consider its connections failed one after the other, and to send their data again on the next
+/// one.
 #[test]
 fn a_connection_that_carries_bytes_has_not_failed() {
     let mut scene = Scene::new();
@@ -97,8 +98,8 @@ fn the_end_of_a_ping_in_the_output_is_known_until_it_is_answered() {
     assert_eq!(scene.session.asked(Cid(0)), None);
 }
 
-/// Submits eight reads, every other of which is long. Returns the connections on which the commands
-/// are sent.
+/// Submits eight reads, every second of which is long. Returns how many are sent on each of the two
+/// connections.
 fn spread_over_two(spread: CommandDistribution) -> [usize; 2] {
     let mut scene = Scene::new();
     let first = JoinedConnection {
@@ -135,8 +136,9 @@ fn commands_go_to_the_least_loaded_connection_or_round_robin() {
     );
 }
 
-/// A PDU made for a connection waits behind the output of that connection, and later commands in
-/// the order of the session wait for it, even if their own data was sent long ago.
+/// A PDU that was made for a connection waits behind earlier output of that connection. Commands
+/// with a later CmdSN wait for it at the target, even if their data on another connection has long
+/// arrived.
 #[test]
 fn a_connection_that_makes_no_send_progress_gets_few_commands() {
     const SIZE: usize = 128 << 10;
@@ -167,7 +169,7 @@ fn a_connection_that_makes_no_send_progress_gets_few_commands() {
         };
         scene.session.submit(request, scene.now).expect("there is room");
     }
-    // The socket of one connection accepts all output, that of the other none.
+    // Connection 0 sends all its output, and connection 1 sends nothing.
     for _ in 0..16 {
         scene.session.transmit();
         let output = scene.session.output(Cid(0)).expect("it is there");
@@ -177,7 +179,7 @@ fn a_connection_that_makes_no_send_progress_gets_few_commands() {
     assert_eq!(commands, [15, 1]);
 }
 
-/// An application that sets one of the two times may leave the other at its default.
+/// A program that lowers `ping_time_out` may leave `stall_time_out` at its longer default.
 #[test]
 fn a_ping_may_time_out_before_a_stall_is_detected() {
     let tenth = SECOND / 10;

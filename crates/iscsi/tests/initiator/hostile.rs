@@ -1,4 +1,4 @@
-//! Random headers.
+//! Sends PDUs with random headers to the initiator session.
 
 use bytes::Bytes;
 use iscsi::{Cid, Itt, codec::PduFrame};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::scene::Scene;
 
 proptest! {
-    /// Random headers, with tags that exist or are close to existing ones.
+    /// The headers have tags of existing tasks or tags close to them.
     #[test]
     fn hostile_headers_do_no_harm(
         headers in proptest::collection::vec((any::<[u8; 48]>(), 0u8..0x40, 0u8..3), 1..20),
@@ -18,7 +18,8 @@ proptest! {
         for (mut bhs, opcode, tag) in headers {
             bhs[0] = opcode;
             bhs[16..20].copy_from_slice(&tags[usize::from(tag)].0.to_be_bytes());
-            // Set valid sequence numbers, so that the code after their checks is executed.
+            // Set valid sequence numbers: otherwise their checks would reject the PDU before other
+            // code sees it.
             bhs[24..28].copy_from_slice(&scene.stat_sn.to_be_bytes());
             let data = Bytes::copy_from_slice(&data);
             let ahs = Bytes::new();

@@ -1,5 +1,5 @@
-//! The initiator session against targets that violate the standard: every answer is either valid or
-//! ends the connection; nothing panics, and memory does not grow.
+//! The initiator session against targets that violate the standard: each PDU of the target is
+//! either accepted or ends the connection, the session never panics, and its memory does not grow.
 
 mod scene;
 mod data;

@@ -1,4 +1,4 @@
-//! An initiator session whose target is played by the test.
+//! An initiator session. The test plays its target.
 
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,7 @@ impl Scene {
         self.session.error().cloned().map_or(Ok(()), Err)
     }
 
-    /// Lets `time` pass, receives the ping, and answers it with `exp_cmd_sn`.
+    /// Lets `time` pass, takes the ping that the session sends, and answers it with this ExpCmdSN.
     pub fn answer_ping(
         &mut self,
         time: Duration,

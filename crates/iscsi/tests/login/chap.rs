@@ -145,7 +145,7 @@ fn no_initiator_logs_in_without_a_required_authentication() {
     let (result, _) =
         log_in(initiator(NegotiationOffer::initiator(), Some(TARGET)), Guarded::new().login());
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::AuthenticationFailure));
-    // Skip the security stage, or pass through it without authentication.
+    // Log in without the security stage, and then with a security stage that has no authentication.
     for (stage, next, more) in [
         (Operational, FullFeature, &[][..]),
         (Security, Operational, &[]),
@@ -171,7 +171,8 @@ fn auth_method_none_is_accepted_if_the_target_allows_it() {
     let open = Guarded { none: true, ..Guarded::new() };
     let (result, _) = log_in(with(chap("alice", ALICE)), open.login());
     assert_eq!(result.unwrap().1.user, None);
-    // CHAP is used if the initiator requires it of the target, or if the target prefers it.
+    // The target allows no authentication, but CHAP is used if the initiator requires mutual CHAP,
+    // or if the target prefers CHAP.
     let (result, _) = log_in(with(mutual(STORAGE)), open.login());
     assert_eq!(result.unwrap().1.user.as_deref(), Some("alice"));
     let preferring = Guarded { preferred: true, ..open };
@@ -223,8 +224,8 @@ fn asked() -> TargetLogin {
     login
 }
 
-/// The MD5 response over identifier 1, alice's secret and sixteen bytes 01, computed by another
-/// implementation.
+/// The CHAP response that alice must give: MD5 over identifier 1, her secret and sixteen bytes 01.
+/// It was computed by another implementation.
 const PROOF: &str = "0x7be724c225604c97bb6dcb080f13ba38";
 /// [`PROOF`] in base64.
 const PROOF_64: &str = "0be+ckwiVgTJe7bcsIDxO6OA==";
@@ -262,7 +263,8 @@ fn keys_that_are_missing_or_out_of_turn_end_the_login() {
     let long = format!("CHAP_C=0x{}", "01".repeat(1025));
     use LoginStatus::{AuthenticationFailure, InitiatorError, MissingParameter};
     for (pairs, status) in [
-        // Without its own proof, the initiator would get ours for its challenge (RFC 7143, 9.2).
+        // The initiator sends a challenge but no response of its own. The target must not answer,
+        // since the initiator may only want a response to this challenge (RFC 7143, 9.2).
         (&["CHAP_N=alice", "CHAP_I=1", "CHAP_C=0x01020304"][..], MissingParameter),
         (&["CHAP_I=1", "CHAP_C=0x01020304"], MissingParameter),
         (&[proof], MissingParameter),
@@ -276,7 +278,7 @@ fn keys_that_are_missing_or_out_of_turn_end_the_login() {
         (&["CHAP_A=5", "CHAP_N=alice", proof], InitiatorError),
         (&["CHAP_X=5"], InitiatorError),
         (&["AuthMethod=None"], InitiatorError),
-        // Our own challenge is reflected.
+        // The initiator sends the target's own challenge back.
         (&["CHAP_N=alice", proof, "CHAP_I=1", &reflected], AuthenticationFailure),
         (&["CHAP_N=alice", proof, "CHAP_I=2", &reflected], AuthenticationFailure),
     ] {
@@ -352,7 +354,8 @@ fn a_hostile_target_gets_no_valid_response_from_our_initiator() {
     let ours = format!("CHAP_C=0x{}", "02".repeat(16));
     let wrong = format!("CHAP_R=0x{}", "00".repeat(16));
     let cases: &[(&InitiatorChap, &[&[&str]])] = &[
-        // The target chooses None although it must authenticate, or an invalid method.
+        // The initiator requires mutual CHAP and the target chooses None or nothing, or the target
+        // chooses a method that is invalid.
         (&both, &[&["AuthMethod=None"]]),
         (&both, &[&[]]),
         (&one_way, &[&["AuthMethod=SRP"]]),
@@ -364,13 +367,15 @@ fn a_hostile_target_gets_no_valid_response_from_our_initiator() {
         (&one_way, &[chosen, &["CHAP_A=5", "CHAP_I=1", "CHAP_C=0x"]]),
         (&one_way, &[chosen, &["CHAP_I=1", "CHAP_C=0x01"]]),
         (&one_way, &[chosen, &[]]),
-        // The target sends a proof that was not requested.
+        // The target sends a response although the initiator does not use mutual CHAP.
         (&one_way, &[chosen, question, &["CHAP_N=storage", &wrong]]),
         // The target sends a second challenge.
         (&one_way, &[chosen, question, question]),
-        // The target sends our own challenge before we have sent it.
+        // The target sends the challenge that the initiator will send, before the initiator has
+        // sent it.
         (&both, &[chosen, &["CHAP_A=5", "CHAP_I=7", &ours]]),
-        // No proof, an incomplete one, a wrong one, and our own name and secret.
+        // The target sends no response, only a name, a wrong response, and the response that
+        // alice's own secret gives.
         (&both, &[chosen, question, &[]]),
         (&both, &[chosen, question, &["CHAP_N=storage"]]),
         (&both, &[chosen, question, &["CHAP_N=storage", &wrong]]),
@@ -394,7 +399,8 @@ fn a_hostile_target_gets_no_valid_response_from_our_initiator() {
     }
 }
 
-/// The MD5 response over identifier 2, alice's secret and sixteen bytes 02, which alice would send.
+/// The CHAP response that alice's own secret gives to her challenge: MD5 over identifier 2, her
+/// secret and sixteen bytes 02. A target that reflects the challenge could obtain it.
 const OURS: &str = "CHAP_R=0x72dd9158ac2e6767454c832383a1629f";
 
 #[test]

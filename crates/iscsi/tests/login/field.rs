@@ -4,7 +4,8 @@ use super::*;
 
 const SECURITY_KEYS: [&str; 4] = [NAMES[0], NAMES[1], "SessionType=Normal", "AuthMethod=None"];
 
-/// Sends security keys, then operational keys. Returns the answers to the latter.
+/// Sends the keys of the security stage, then those of the operational stage. Returns the answers
+/// to the operational keys, and the result.
 fn two_stages(security: &[&str], operational: &[&str]) -> (Vec<String>, Parameters) {
     let mut login = target(NegotiationOffer::target());
     let response = respond(&mut login, request(Security, Some(Operational), security));

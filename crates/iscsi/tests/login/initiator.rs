@@ -72,7 +72,7 @@ fn answers_that_do_not_match_their_offers_are_refused() {
 fn a_first_burst_above_the_maximum_burst_is_refused() {
     let failure = fails(&["MaxBurstLength=65536", "FirstBurstLength=262144"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Answer("FirstBurstLength".to_owned())));
-    // A missing answer leaves the default, which leads to the same error.
+    // If the target does not answer FirstBurstLength, its default is also above the maximum burst.
     let failure = fails(&["MaxBurstLength=32768"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Disagreement("FirstBurstLength")));
 }
@@ -114,8 +114,8 @@ fn a_long_login_text_is_sent_in_pieces() {
     let whole = [first.text, second.text].concat();
     assert!(whole.ends_with(b"AuthMethod=None\0"));
 
-    // While the initiator sends its text, the target may neither send text nor move to another
-    // stage.
+    // While the initiator is still sending its text, the target may neither send text nor move to
+    // another stage.
     let agree = LoginResponse { transit: true, next_stage: Operational, ..go_on.clone() };
     let talk = LoginResponse { text: text(&["TargetAlias=x"]), ..go_on };
     for response in [agree, talk] {
@@ -136,7 +136,7 @@ fn a_target_cannot_send_an_initiators_keys() {
     }
     let failure = fails(&["MaxRecvDataSegmentLength=0"], |_| ());
     assert!(matches!(failure, LoginFailure::Keys(KeyError::Value(_))));
-    // The target sent its portal group tag in the security stage.
+    // The target has already sent its portal group tag in the security stage.
     let failure = fails(&["TargetPortalGroupTag=1"], |_| ());
     assert!(matches!(failure, LoginFailure::Keys(KeyError::Repeated(_))));
 }
@@ -252,7 +252,8 @@ fn a_redirect_names_the_new_address() {
     }
 }
 
-/// RFC 7143, 13.21: use LO. LIO ends a login on another connection that sends SessionType.
+/// SessionType is for leading connections only (RFC 7143, 13.21, "Use: LO"). LIO ends a login on
+/// another connection that sends it.
 #[test]
 fn only_the_leading_connection_sends_the_session_type() {
     let names = InitiatorNames {

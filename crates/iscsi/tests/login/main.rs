@@ -1,5 +1,5 @@
-//! Logins: our initiator with our target, logins of existing initiators according to their source
-//! code, and hostile ends.
+//! Tests of logins: our initiator with our target, logins as the source code of existing initiators
+//! sends them, and peers that violate the protocol.
 
 mod chap;
 mod field;
@@ -67,7 +67,7 @@ fn text(pairs: &[&str]) -> Bytes {
     pairs.iter().flat_map(|pair| [pair.as_bytes(), &[0]].concat()).collect::<Vec<u8>>().into()
 }
 
-/// Returns a request in stage `current` that asks for `next`, if given.
+/// Returns a request in stage `current` with these pairs. It asks for the stage `next`, if given.
 fn request(current: LoginStage, next: Option<LoginStage>, pairs: &[&str]) -> LoginRequest {
     LoginRequest {
         transit: next.is_some(),

@@ -1,4 +1,4 @@
-//! Our initiator with our target.
+//! Tests logins of our initiator at our target.
 
 use Compression::{Lz4, Zstd};
 use proptest::prelude::*;

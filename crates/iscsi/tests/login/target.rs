@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Sends the names and `pairs` in one request that asks for full feature phase.
+/// Sends the names and `pairs` in one request that asks for full feature phase at once.
 fn at_once(pairs: &[&str]) -> TargetStep {
     let pairs = [&NAMES, pairs].concat();
     target(NegotiationOffer::target()).handle_request(request(
@@ -164,7 +164,8 @@ fn an_unanswered_proposal_of_the_target_ends_the_login() {
         target(NegotiationOffer { immediate_data: false, ..NegotiationOffer::target() });
     let first = respond(&mut login, request(Operational, Some(FullFeature), &NAMES));
     assert!(said(&first).contains(&"ImmediateData=No".to_owned()));
-    // The proposal alone determines the result, so no answer is needed.
+    // Our proposal ImmediateData=No determines the result alone, so the login succeeds without an
+    // answer. DefaultTime2Retain needs one.
     let mut proposing =
         target(NegotiationOffer { default_time2retain: 0, ..NegotiationOffer::target() });
     respond(&mut proposing, request(Operational, Some(FullFeature), &NAMES));
@@ -266,7 +267,7 @@ fn a_moved_target_redirects_and_the_initiator_gets_the_new_address() {
         panic!("not refused")
     };
     assert_eq!(response.status, LoginStatus::TargetMovedPermanently);
-    // The address has no portal group tag (RFC 7143, 13.8).
+    // In a redirection, TargetAddress has no portal group tag (RFC 7143, 13.8).
     assert_eq!(said(&response), ["TargetAddress=[::1]:3261"]);
     match initiator.handle_response(response) {
         InitiatorStep::Redirected { address, permanent } => {

@@ -68,7 +68,6 @@ const CID: Cid = Cid(0);
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8a;
 
-/// Returns bytes that depend on seed and offset.
 fn pattern(seed: u32, length: u32) -> Bytes {
     let word = |at: u32| (at ^ seed.wrapping_mul(0x9e37_79b9)).to_le_bytes();
     let bytes: Vec<u8> = (0..length.div_ceil(4)).flat_map(word).take(length as usize).collect();
@@ -114,18 +113,18 @@ pub struct Pair {
     far: (target::Session, Decoder),
     commands: PairCommands,
     held: Vec<target::ReceivedCommand>,
-    /// If true, commands arrive at the disk and are not answered.
+    /// If true, the disk keeps the commands that arrive and does not answer them.
     pub hold_answers: bool,
     /// The number of commands that the target aborted.
     pub aborted: u32,
     /// Events of the initiator other than completions.
     pub events: Vec<InitiatorEvent>,
     pub broken: Option<String>,
-    /// If true, a cut link is silent and not closed.
+    /// If true, a link that is cut only becomes silent, and the ends do not see that it is closed.
     pub keep_running_when_cut: bool,
-    /// The most bytes that are taken from a link at a time.
+    /// The most bytes that an end takes from its link at a time.
     pub piece: usize,
-    /// The answer to SendTargets.
+    /// The names of the targets in the answer to SendTargets.
     pub targets: Vec<String>,
 }
 
@@ -274,14 +273,14 @@ impl Pair {
         self.note_cut();
     }
 
-    /// Runs for this time, including the timers of both ends.
+    /// Runs for `time`; the timers of both ends fire when they are due.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         self.ship();
         while self.broken.is_none() {
             let timers = self.near.0.poll_timeout().into_iter();
             let timers = timers.chain(self.far.0.poll_timeout());
-            // There is no timer if both sessions are over.
+            // If both sessions are over, no timer is left.
             let next = timers.chain(self.next_arrival()).min().filter(|next| *next <= end);
             let Some(next) = next else { break };
             self.now = self.now.max(next);

@@ -13,7 +13,7 @@ use scsi::Lun;
 
 const BOTH: Digests = Digests { header: true, data: true };
 
-/// Builds a PDU as bytes by hand; the CRC is computed by another crate.
+/// Builds the bytes of a PDU by hand. The CRC is computed by a crate that the decoder does not use.
 fn wire(ahs: &[u8], data: &[u8], digests: Digests) -> Vec<u8> {
     let mut bytes = vec![0; 48];
     bytes[0] = 0x01;
@@ -72,8 +72,9 @@ fn digests() -> impl Strategy<Value = Digests> {
     (any::<bool>(), any::<bool>()).prop_map(|(header, data)| Digests { header, data })
 }
 
-/// A regression test: waiting data is charged for its own length, but a piece of 16 KiB kept 64 KiB
-/// of the receive buffer in memory, or the 256 KiB of a longer data segment before it.
+/// A regression test. Data that waits is charged only for its own length. A piece of 16 KiB used to
+/// keep 64 KiB of the receive buffer in memory, or the 256 KiB buffer of an earlier, longer data
+/// segment.
 #[test]
 fn a_frame_reports_whether_its_data_keeps_a_larger_buffer() {
     let shared = |lengths: &[usize]| {
@@ -186,7 +187,7 @@ fn data_out(number: u32, length: usize) -> Pdu {
     })
 }
 
-/// Takes up to `count` bytes through slices, as a vectored write would.
+/// Removes up to `count` bytes from the queue, as a vectored write to a socket would.
 fn write_some(output: &mut PduOutput, to: &mut Vec<u8>, count: usize) {
     let mut slices = [IoSlice::new(&[]); 3];
     let used = output.slices(&mut slices);
@@ -209,7 +210,7 @@ fn small_pdus_share_the_buffer_and_large_ones_do_not() {
     ];
     let frames = decode(&mut decoder, &stream.concat(), &[65_536]).unwrap();
     assert_eq!(frames.len(), 2);
-    // The decoder holds the shared buffer and the large one, with the tail that it may have, and no
+    // The decoder holds the shared buffer and the buffer of the large segment with its tail, but no
     // third buffer.
     assert!(decoder.held() <= 65_536 + 131_072 + 1024, "{}", decoder.held());
 }

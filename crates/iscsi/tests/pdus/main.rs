@@ -1,4 +1,5 @@
-//! PDUs as bytes: the codec, layouts, and PDUs of hostile peers.
+//! Tests PDUs as bytes: the decoder, the layouts of the standard, and PDUs of peers that violate
+//! it.
 
 mod codec;
 mod pdu;

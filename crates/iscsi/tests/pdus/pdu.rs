@@ -1,4 +1,4 @@
-//! Encodes and parses random PDUs of each kind.
+//! Encodes random PDUs of each kind, parses the result, and compares.
 
 use bytes::Bytes;
 use iscsi::{
@@ -149,7 +149,7 @@ fn task_request() -> impl Strategy<Value = Pdu> {
         )
 }
 
-/// Generates T, CSG and NSG. NSG is reserved without T.
+/// Generates T, CSG and NSG. Without T, NSG is reserved and therefore zero.
 fn stages() -> impl Strategy<Value = (bool, LoginStage, LoginStage)> {
     let stage =
         || select(vec![LoginStage::Security, LoginStage::Operational, LoginStage::FullFeature]);
@@ -299,7 +299,8 @@ fn data_in() -> impl Strategy<Value = Pdu> {
                 [data_sn, buffer_offset],
                 data,
             )| {
-                // Reserved fields: LUN and tag without A, StatSN without S. S is valid with F only.
+                // Clear the reserved fields: LUN and tag without the A bit, StatSN without the S
+                // bit. The S bit is valid only with the F bit.
                 if status.is_none() {
                     numbers.stat_sn = Serial(0);
                 }
@@ -408,7 +409,7 @@ fn scsi_response() -> impl Strategy<Value = Pdu> {
                 read_residual,
                 sense,
             )| {
-                // Residuals are valid for a completed command only.
+                // Residuals are valid only if the command completed (response 0).
                 let (residual, bidirectional_read_residual) =
                     if response == 0 { (residual, read_residual) } else { Default::default() };
                 Pdu::ScsiResponse(ScsiResponse {

@@ -1,4 +1,4 @@
-//! Invalid headers, additional header segments and data.
+//! Parses invalid headers, additional header segments and data segments.
 
 use bytes::Bytes;
 use iscsi::{
@@ -13,7 +13,8 @@ const OPCODES: [u8; 18] = [
 ];
 
 proptest! {
-    /// Every header that parses has one meaning: its own encoding parses to the same PDU.
+    /// If the parser accepts random bytes, encoding the PDU and parsing it again gives the same
+    /// PDU.
     #[test]
     fn no_bytes_make_the_parser_panic(
         mut bhs in prop::collection::vec(any::<u8>(), 48),
@@ -110,16 +111,17 @@ fn fields_with_values_that_the_standard_excludes() {
     ] {
         assert_eq!(parse(opcode, fields, data), Err(ParseError::Field(complaint)));
     }
-    // A request with a reserved stage is parsed: the target answers it with a login status.
+    // A login request with a reserved stage is parsed, since the target must answer it with a login
+    // status.
     let Ok(Pdu::LoginRequest(request)) = parse(0x03, &[(1, 0x88)], b"") else { panic!() };
     assert_eq!(request.current_stage, LoginStage::Reserved);
     // The flags of a response other than "completed" are ignored.
     assert!(parse(0x21, &[(1, 0x1e), (2, 1)], b"").is_ok());
-    // An undefined detail of a login status becomes the general one of its class.
+    // A login status with an undefined detail code becomes the general status of its class.
     let Ok(Pdu::LoginResponse(response)) = parse(0x23, &[(36, 2), (37, 99)], b"") else { panic!() };
     assert_eq!(response.status, LoginStatus::InitiatorError);
-    // Bytes after the sense data are vendor specific. Vendor specific data without a length is
-    // ignored.
+    // Bytes after the sense data are vendor specific and are ignored; so are vendor specific bytes
+    // without a SenseLength before them.
     let Ok(Pdu::ScsiResponse(response)) = parse(0x21, &[], b"\0\x01\x70vendor") else { panic!() };
     assert_eq!(response.sense, &b"\x70"[..]);
     let Ok(Pdu::Async(message)) = parse(0x32, &[(36, 255)], b"\xff") else { panic!() };
@@ -129,7 +131,7 @@ fn fields_with_values_that_the_standard_excludes() {
 #[test]
 fn reserved_bits_are_ignored() {
     for opcode in OPCODES {
-        // An R2T must not have a length of zero.
+        // Set a length of 1, since an R2T with a length of zero is invalid.
         let mut plain = [0; 48];
         plain[0] = opcode;
         plain[47] = 1;

@@ -1,4 +1,4 @@
-//! The layouts of RFC 7143, section 11, word by word.
+//! Compares encoded PDUs with the layouts in RFC 7143, section 11, word by word.
 
 use bytes::Bytes;
 use iscsi::{
@@ -13,7 +13,8 @@ use iscsi::{
 };
 use scsi::{Cdb, Lun};
 
-/// Checks an encoding against words as the standard draws them.
+/// Checks the encoding of a PDU against 32-bit words, in the order in which the standard draws
+/// them.
 #[track_caller]
 fn looks_like(pdu: Pdu, words: [u32; 12], data: &[u8]) {
     let expected: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();

@@ -1,4 +1,5 @@
-//! Logins without a link between the two ends, and conversion of output to frames.
+//! Logs in an initiator and a target directly, without a link between them, and turns their output
+//! into frames.
 
 use std::{sync::Arc, time::Instant};
 
@@ -16,8 +17,8 @@ use iscsi::{
 
 use crate::plan::Plan;
 
-/// Returns an offer with small numbers, so that the workload has PDUs of every kind and not too
-/// many of them.
+/// Returns an offer with small lengths: the workload then has PDUs of every kind, but not too many
+/// of them.
 fn offer(plan: &Plan) -> NegotiationOffer {
     NegotiationOffer {
         max_connections: plan.connections,
@@ -41,7 +42,7 @@ impl Directory for Everyone {
     }
 }
 
-/// A login between both ends, which takes no time and never fails.
+/// A login between an initiator and a target. It takes no time and never fails.
 pub struct Login {
     pub phase: LoginPhase,
     pub login: InitiatorLogin,
@@ -60,7 +61,7 @@ impl Login {
         Self { phase, login: InitiatorLogin::new(offer(plan), names, isid, tsih, cid, cmd_sn) }
     }
 
-    /// Runs the login until the target has decided.
+    /// Runs the login until the target has accepted it.
     pub fn run(&mut self) {
         let mut request = self.login.start();
         loop {
@@ -127,7 +128,7 @@ fn step(login: &mut InitiatorLogin, frame: PduFrame) -> InitiatorStep {
     }
 }
 
-/// Takes all output and returns it as frames.
+/// Takes all output from the queue and decodes it to frames.
 pub fn frames(output: &mut PduOutput, decoder: &mut Decoder) -> Vec<PduFrame> {
     let mut frames = Vec::new();
     while !output.is_empty() {

@@ -1,7 +1,8 @@
-//! Recovery of initiator and target in virtual time. Every PDU of a workload of reads and writes is
-//! dropped, damaged, or the last of its connection, at every error recovery level, over one to four
-//! connections with different delays. In every case, every command is answered once, no write is
-//! executed after a later one to the same block, and reads return the data that was written.
+//! Tests the recovery of initiator and target in virtual time. A workload of reads and writes is
+//! run once for each of its PDUs. In each run one PDU is dropped or damaged, or is the last of its
+//! connection. This is repeated for every error recovery level, with one to four connections of
+//! different delays. In every run each command is answered once, no write overwrites a later write
+//! to the same block, and reads return the data that was written.
 
 mod model;
 mod plan;
@@ -15,14 +16,15 @@ use rig::run;
 
 const COMMANDS: u32 = SCRIPT.len() as u32 * WORKERS as u32;
 
-/// Runs the workload once per PDU, with the fault at that PDU.
+/// Runs the workload once for each of its PDUs, with the fault at that PDU, and passes each report
+/// to `judge`.
 fn everywhere(level: u8, connections: u16, fault: Fault, judge: impl Fn(&Report)) {
     let plan = Plan::new(level, connections);
     let whole = run(plan);
     assert_eq!((whole.answered, whole.failed, whole.rebuilt, whole.ended), (COMMANDS, 0, 0, 0));
     for place in 1..=whole.pdus {
         let report = panic::catch_unwind(AssertUnwindSafe(|| {
-            // At level 0, a lost PDU is detected by a time-out only.
+            // At level 0, only a time-out detects a lost PDU, so commands may fail.
             let may_fail = level == 0 && matches!(fault, Fault::Dropped | Fault::DataDamaged);
             let report = run(Plan { fault: Some((place, fault)), may_fail, ..plan });
             assert_eq!(report.answered, COMMANDS);
@@ -93,8 +95,8 @@ fn a_connection_that_is_cut_and_the_target_does_not_know() {
     });
 }
 
-/// Checks that the tests above depend on recovery: without SNACKs, retries or reassignments they
-/// would fail.
+/// Checks that the tests above depend on recovery: they must fail if SNACKs, retries or
+/// reassignments never arrive.
 #[test]
 fn without_snacks_retries_or_reassignments_recovery_fails() {
     let cases = [

@@ -1,6 +1,5 @@
-//! The application and the disk at the two ends, and the conditions between them: every command is
-//! answered once and with GOOD, no block returns to an older version, reads return what was
-//! written.
+//! The application and the disk of a run. They check that every command is answered once and with
+//! GOOD, that no block returns to an older version, and that reads return what was written.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,7 +13,6 @@ use iscsi::{
 };
 use scsi::{Cdb, Lun, ScsiStatus};
 
-/// One command of a worker.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
     Read { length: u32 },
@@ -40,7 +38,7 @@ fn version_of(block: u8, data: &[u8]) -> u32 {
     version
 }
 
-/// The stored data: a version for each block.
+/// The disk, which stores a version number for each block.
 #[derive(Default)]
 pub struct Disk {
     versions: BTreeMap<u8, u32>,
@@ -69,23 +67,25 @@ impl Disk {
 /// Workers, each with a block of its own and one command in flight.
 pub struct App {
     workers: Vec<Worker>,
-    /// Returned commands, which are submitted first.
+    /// Commands that the session has returned. They are submitted before new ones.
     returned: VecDeque<CommandRequest>,
     pub answered: u32,
-    /// Failed commands, in runs where commands may fail.
+    /// The number of commands that failed; only in runs where commands may fail.
     pub failed: u32,
     pub may_fail: bool,
-    /// If true, the application loses returned commands, so that a test can check that this is
-    /// detected.
+    /// If true, the application forgets returned commands. A test uses this to check that the loss
+    /// is detected.
     pub forgets: bool,
 }
 
 struct Worker {
     block: u8,
     script: VecDeque<Op>,
-    /// The command in flight; for a read also the version that was acknowledged when it began.
+    /// The tag and operation of the command in flight, and the version that was acknowledged when a
+    /// read began.
     open: Option<(u64, Op, u32)>,
-    /// The last version that was written, and the last that was acknowledged.
+    /// The newest version that was sent in a write. `acknowledged` is the newest one whose write
+    /// was answered.
     written: u32,
     acknowledged: u32,
     number: u64,
@@ -150,7 +150,7 @@ impl App {
         assert_eq!(open, tag, "an answer to another command");
         let outcome = match result {
             Ok(outcome) if outcome.status == ScsiStatus::Good => outcome,
-            // Repeat the command, as a SCSI layer does.
+            // Submit the command again, as the SCSI layer of a host does.
             Ok(_) | Err(_) if self.may_fail => {
                 self.failed += 1;
                 worker.script.push_front(op);

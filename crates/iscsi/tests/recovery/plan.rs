@@ -1,18 +1,18 @@
-//! A run: its workload, its fault, and its report.
+//! The plan of a run (workload and fault), and the report about it.
 
 use crate::model::Op;
 
-/// The fault of one PDU.
+/// What happens to one PDU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     Dropped,
-    /// The data digest is wrong; a PDU without data is dropped.
+    /// The data digest is wrong. A PDU without data is dropped instead.
     DataDamaged,
     /// The header digest is wrong.
     HeaderDamaged,
-    /// The PDU is the last of its connection; both ends see the end.
+    /// The connection ends after this PDU, and both ends notice it.
     Cut,
-    /// The PDU is the last of its connection, and the target does not notice the end.
+    /// The connection ends after this PDU, but the target does not notice it.
     CutUnnoticed,
 }
 
@@ -22,7 +22,7 @@ pub enum Fault {
 pub enum Mute {
     Snacks,
     Reassigns,
-    /// Commands that were sent before, with their CmdSN.
+    /// Commands that are sent again with their old CmdSN.
     Retries,
 }
 
@@ -34,7 +34,7 @@ pub struct Plan {
     /// The PDU with the fault, counted from 1 over all connections and both directions.
     pub fault: Option<(u32, Fault)>,
     pub mute: Option<Mute>,
-    /// If true, the application loses returned commands.
+    /// If true, the application forgets returned commands: see `App::forgets`.
     pub forgets: bool,
     /// If true, commands may end with an error.
     pub may_fail: bool,
@@ -46,21 +46,21 @@ impl Plan {
     }
 }
 
-/// The report of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Report {
     pub pdus: u32,
     pub answered: u32,
     pub failed: u32,
-    /// Number of sessions after the first.
+    /// The number of sessions after the first one.
     pub rebuilt: u32,
     /// Number of connections that ended.
     pub ended: u32,
     pub seconds: u64,
 }
 
-/// Writes with immediate data only, and with unsolicited and solicited data; reads of one PDU and
-/// of several.
+/// The commands of each worker: writes with immediate data only, writes with unsolicited and solicited data, reads of
+/// one PDU and of several.
 pub const SCRIPT: [Op; 6] = [
     Op::Write { length: 100 },
     Op::Read { length: 3000 },

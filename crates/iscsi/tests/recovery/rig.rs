@@ -1,4 +1,4 @@
-//! Initiator and target, joined by connections that lose, damage and cut as the plan says.
+//! Initiator and target, joined by connections that lose or damage a PDU or end, as the plan says.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -37,7 +37,7 @@ struct Line {
     is_cut: bool,
 }
 
-/// A command that the disk will execute.
+/// A command that the disk will execute at the time `due`.
 struct Work {
     due: Instant,
     command: target::ReceivedCommand,
@@ -54,21 +54,21 @@ pub struct Rig {
     app: App,
     disk: Disk,
     works: Vec<Work>,
-    /// When another connection is added.
+    /// The time at which another connection is added.
     join_at: Option<Instant>,
-    /// Tags of the commands of this session that were sent.
+    /// The tags of the commands that were sent in this session, to recognise retries.
     commands: BTreeSet<u32>,
     report: Report,
 }
 
-/// No run takes longer than this.
+/// The most virtual time that a run may take.
 const PATIENCE: Duration = Duration::from_secs(150);
 const SCSI_COMMAND: u8 = 0x01;
 const TASK_REQUEST: u8 = 0x02;
 const SNACK: u8 = 0x10;
 const MS: Duration = Duration::from_millis(1);
 
-/// Runs the whole workload. Panics if a condition is violated.
+/// Runs the whole workload. Panics if a check of the application or the disk fails.
 pub fn run(plan: Plan) -> Report {
     let mut rig = Rig::new(plan);
     rig.run();
@@ -204,7 +204,7 @@ impl Rig {
                 self.works.remove(0).command;
             let data = self.disk.perform(&cdb, &data_out, data_in_capacity);
             self.far.complete(itt, target::TargetCommandOutcome::good(data));
-            // The events may include an abort.
+            // Take the events now, since one of them may abort a command that is due.
             self.take_far_events();
         }
     }
@@ -361,7 +361,7 @@ impl Rig {
         }
     }
 
-    /// The initiator closes the socket of a connection.
+    /// Makes the initiator close the socket of a connection.
     fn hang_up(&mut self, cid: Cid) {
         let Some(line) = self.lines.iter_mut().find(|l| l.cid == cid && l.near_open) else {
             return;
@@ -382,12 +382,12 @@ impl Rig {
         }
     }
 
-    /// Adds a connection to the session, or replaces a lost one.
+    /// Adds a connection to the session. It replaces a failed connection if it has the same CID.
     fn join(&mut self) -> bool {
         let (cid, cmd_sn) = (self.near.next_cid(), self.near.cmd_sn());
         let mut login = Login::new(&self.plan, Tsih(self.tsih), cid, cmd_sn, self.now);
         login.run();
-        // The target replaces a connection with this CID.
+        // The target closes an old connection with this CID.
         for line in self.lines.iter_mut().filter(|line| line.cid == cid) {
             line.far_open = false;
             line.up.clear();
@@ -404,8 +404,7 @@ impl Rig {
     }
 
     fn add_line(&mut self, cid: Cid) {
-        // Every connection has another delay, so that PDUs on several connections arrive out of
-        // order.
+        // Give each connection another delay, so that PDUs arrive out of order between connections.
         let delay = MS * (1 + 3 * u32::from(cid.0 % 4));
         let decoder = || {
             let mut decoder = Decoder::new(65536, 1 << 20);
@@ -424,7 +423,7 @@ impl Rig {
         });
     }
 
-    /// Replaces the session by a new one. The target discards the old one first.
+    /// Begins a new session after the old one has ended. The target discards the old session first.
     fn rebuild(&mut self) {
         self.take_near_events();
         let unanswered = self.near.take_unanswered();

@@ -1,5 +1,5 @@
-//! Task management functions wait for data that was requested for the tasks that they end (RFC
-//! 7143, 4.2.3.3 a).
+//! Tests that a task management function waits for data that R2Ts have requested for the tasks that
+//! it ends (RFC 7143, 4.2.3.3 a).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const FOR_A_UNIT: [TaskFunction; 3] =
     [TaskFunction::AbortTaskSet, TaskFunction::ClearTaskSet, TaskFunction::LogicalUnitReset];
 const FOR_ALL: [TaskFunction; 2] = [TaskFunction::TargetWarmReset, TaskFunction::TargetColdReset];
 
-/// Begins a write of two bursts, the first of which has been requested. Returns its R2T.
+/// Begins a write of two bursts. The target requests the first one; returns its R2T.
 fn writing(rig: &mut Rig, itt: u32, lun: Lun) -> ReadyToTransfer {
     let mut command = rig.write(itt, 16_384, 0, true);
     command.lun = lun;
@@ -33,7 +33,7 @@ fn ask(rig: &mut Rig, function: TaskFunction) {
     assert!(rig.send(Pdu::TaskRequest(request)).is_empty());
 }
 
-/// Checks that the function takes effect now and aborts exactly these commands.
+/// Checks that the function is executed now and aborts exactly the commands in `expected`.
 #[track_caller]
 fn takes_effect(rig: &mut Rig, function: TaskFunction, expected: &[u32]) {
     let mut aborted = Vec::new();
@@ -93,7 +93,7 @@ fn an_initiator_that_sends_nothing_more_is_not_waited_for_long() {
         rig.no_event();
         rig.pass(Duration::from_millis(1)).unwrap();
         takes_effect(&mut rig, function, &[1]);
-        // Data that arrives later is ignored.
+        // The target ignores data that arrives after the abort.
         assert!(rig.send(data_out(1, r2t.ttt, 0, 0, 8192, true)).is_empty());
         rig.no_event();
     }
@@ -166,8 +166,8 @@ fn writes_of_other_connections_continue_if_a_function_is_lost_with_its_connectio
     assert_eq!(rig.command().itt, Itt(1));
 }
 
-/// A regression test: a command after an immediate function has the CmdSN of the function. The
-/// command was aborted without a response when the function had to wait.
+/// A regression test. An immediate function and the next command have the same CmdSN. If the
+/// function had to wait, that command was aborted without a response.
 #[test]
 fn commands_after_a_waiting_function_are_not_aborted_by_it() {
     for function in FOR_A_UNIT.into_iter().chain(FOR_ALL) {
@@ -203,7 +203,7 @@ fn commands_after_a_waiting_function_are_not_aborted_by_it() {
     }
 }
 
-/// Writes also continue when the connection of a function is logged out or fails.
+/// Writes also continue when the connection that sent the function is logged out or fails.
 #[test]
 fn writes_continue_when_the_connection_of_a_function_is_replaced() {
     let mut rig = Rig::new(KEYS);

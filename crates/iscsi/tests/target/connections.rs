@@ -161,7 +161,7 @@ fn a_failed_connection_ends_its_tasks_and_the_session_continues() {
         let command = rig.read(itt, 0);
         rig.send_on(cid, Pdu::ScsiCommand(command));
     }
-    // A command that waits for its turn counts as not received.
+    // The command that is lost and the one that waits for it both count as not received.
     let lost = rig.read(4, 0);
     let held = rig.read(5, 0);
     rig.send_on(other, Pdu::ScsiCommand(held.clone()));
@@ -277,7 +277,7 @@ fn a_function_is_rejected_if_earlier_commands_do_not_arrive_in_time() {
     rig.send_on(other, Pdu::ScsiCommand(answered));
     rig.command();
     rig.session.complete(Itt(1), good());
-    // The first of these commands is stuck on the other connection.
+    // Command 2 is delayed on the other connection, so command 3 waits for it.
     let commands = [2, 3].map(|itt| rig.read(itt, 0));
     rig.send(Pdu::ScsiCommand(commands[1].clone()));
     let request = rig.task_request(TaskFunction::LogicalUnitReset, 10, u32::MAX);

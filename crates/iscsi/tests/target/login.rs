@@ -47,8 +47,8 @@ fn a_first_pdu_that_is_no_login_request_gets_no_answer() {
 
 #[test]
 fn a_reserved_or_backward_stage_is_an_initiator_error() {
-    // CSG and NSG with T, in the first request, and after a request that leaves the login in the
-    // operational stage.
+    // Make the flags of a request with T, CSG and NSG. The request is sent as the first one, or
+    // after a request that leaves the login in the operational stage.
     let flags = |current: u8, next: u8| 0x80 | current << 2 | next;
     for second in [flags(1, 2), flags(2, 3), flags(1, 0), flags(1, 1), flags(0, 1), flags(3, 3)] {
         for begun in [false, true] {

@@ -1,4 +1,5 @@
-//! The target session with a scripted initiator in virtual time: one rule of RFC 7143 per test.
+//! Tests the target session in virtual time. The test plays the initiator; each test covers one
+//! rule of RFC 7143.
 
 mod rig;
 mod login;

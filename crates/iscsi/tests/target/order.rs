@@ -1,4 +1,4 @@
-//! CmdSN: the window, duplicates, immediate commands.
+//! Tests the command order (CmdSN): the window, duplicates and immediate commands.
 
 use iscsi::{
     DataSegment, Itt, Pdu, Ttt,
@@ -122,8 +122,8 @@ fn the_tag_that_means_no_task_is_rejected() {
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::InvalidPduField);
 }
 
-/// A regression test: after a gap in CmdSN these PDUs were held, and used memory for an
-/// unauthenticated initiator.
+/// A regression test. After a gap in CmdSN, a discovery session used to keep these PDUs, so that an
+/// initiator could occupy memory without authentication.
 #[test]
 fn a_command_or_data_ends_a_discovery_session_before_anything_is_kept() {
     for in_turn in [true, false] {
@@ -145,8 +145,8 @@ fn a_command_or_data_ends_a_discovery_session_before_anything_is_kept() {
     }
 }
 
-/// A regression test: MaxCmdSN moved only when a task ended. An idle session that had sent a window
-/// of other PDUs in order could never send again.
+/// A regression test. MaxCmdSN used to move only when a task ended. When an idle session had sent a
+/// whole window of PDUs that are no tasks, it could not send anything again.
 #[test]
 fn pdus_that_are_no_tasks_leave_the_window_open() {
     for queue_commands in [1, 4] {

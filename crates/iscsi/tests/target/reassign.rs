@@ -1,5 +1,5 @@
-//! Error recovery level 2: tasks survive their connection (RFC 7143, 6.3.4, 7.2.2, 7.5, 11.5.6,
-//! 11.14).
+//! Tests error recovery level 2, where tasks survive the end of their connection (RFC 7143, 6.3.4,
+//! 7.2.2, 7.5, 11.5.6, 11.14).
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::rig::{
     CID, Rig, burst, data_ins, data_out, pattern, r2ts, response, sense, task_result,
 };
 
-/// Bursts of 1024 bytes, segments of 512.
+/// The keys of a session with level 2 and two connections. Bursts have 1024 bytes and PDUs 512, so
+/// that small transfers have several of each.
 const TWO: &str = "ErrorRecoveryLevel=2\nMaxConnections=2\nInitialR2T=No\nFirstBurstLength=1024\n\
                    MaxBurstLength=1024\nMaxRecvDataSegmentLength=512\nDefaultTime2Wait=2\n\
                    DefaultTime2Retain=20\n";
@@ -47,7 +48,7 @@ fn logout(rig: &mut Rig, on: Cid, reason: LogoutReason, cid: Cid) -> (LogoutResu
     (answer.result, answer.time2wait, answer.time2retain)
 }
 
-/// Lets the other connection fail, and logs it out on the first.
+/// Lets the second connection fail, and logs it out on the first one.
 fn lose_other(rig: &mut Rig) {
     rig.session.drop_connection(OTHER, rig.now);
     let pdus = rig.output();
@@ -76,7 +77,7 @@ fn aborts(rig: &mut Rig) -> Vec<u32> {
         .collect()
 }
 
-/// Starts a read of `length` bytes on the other connection; the driver has the command.
+/// Sends a read of `length` bytes on the second connection, and passes it to the driver.
 fn read_on_other(rig: &mut Rig, itt: u32, length: u32) {
     let command = rig.read(itt, length);
     rig.send_on(OTHER, Pdu::ScsiCommand(command));

@@ -1,5 +1,5 @@
-//! Error recovery level 1: PDUs lost within a connection are sent again (RFC 7143, 7.1.4.1,
-//! 7.1.4.2, 7.8, 7.9, 11.16).
+//! Tests error recovery level 1, where PDUs that are lost within a connection are sent again (RFC
+//! 7143, 7.1.4.1, 7.1.4.2, 7.8, 7.9, 11.16).
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::rig::{
     CID, Rig, burst, data_ins, data_out, frame, pattern, r2ts, reject, response, sense,
 };
 
-/// Bursts of 1024 bytes, segments of 512.
+/// The keys of a session with level 1. Bursts have 1024 bytes and PDUs 512, so that small transfers
+/// have several of each.
 const ONE: &str = "ErrorRecoveryLevel=1\nInitialR2T=No\nFirstBurstLength=1024\n\
                    MaxBurstLength=1024\nMaxRecvDataSegmentLength=512\n";
 
@@ -45,7 +46,7 @@ fn answered_read(rig: &mut Rig, itt: u32, length: u32) -> Vec<Pdu> {
     rig.complete(itt, good(length as usize))
 }
 
-/// Acknowledges all statuses before this one.
+/// Acknowledges all statuses before `exp_stat_sn`.
 fn acknowledge(rig: &mut Rig, exp_stat_sn: Serial) {
     let mut pong = rig.ping(u32::MAX, 0);
     pong.exp_stat_sn = exp_stat_sn;
@@ -85,7 +86,7 @@ fn lost_statuses_are_sent_again_with_their_numbers() {
     let none = answered_read(&mut rig, 2, 0);
     let ping = rig.ping(3, 9);
     let pong = rig.send(Pdu::NopOut(ping));
-    // Only the window has changed since.
+    // The statuses are sent again unchanged, except for the window in them.
     let again = rig.send(status_snack(501, 0));
     assert_eq!(again.len(), 3);
     assert_eq!(again[0], with_window_of(&read[1], &again[0]), "the Data-In that held the status");
@@ -190,8 +191,8 @@ fn observed(length: usize) -> (TargetCommandOutcome, impl Fn() -> bool) {
     (TargetCommandOutcome::good([data].into_iter().collect()), move || weak.strong_count() > 0)
 }
 
-/// A regression test: the response was charged with the bytes that were sent, but all its data was
-/// kept.
+/// A regression test. A response was charged only for the bytes that were sent, but all its data
+/// stayed in memory.
 #[test]
 fn data_beyond_the_room_of_the_initiator_is_not_kept() {
     let mut rig = Rig::new(ONE);
@@ -253,7 +254,8 @@ fn hostile_acknowledgments_change_nothing() {
     assert_eq!(rig.send(data_snack(1, 0, 0)), sent);
 }
 
-/// Begins a write of two bursts of 1024 bytes, which are requested one after the other.
+/// Begins a write of two bursts of 1024 bytes, which the target requests one after the other.
+/// Returns the first R2T.
 fn write_of_two_bursts() -> (Rig, iscsi::pdu::ReadyToTransfer) {
     let mut rig = Rig::new(&format!("{ONE}ImmediateData=No\n"));
     let command = rig.write(1, 2048, 0, true);
@@ -263,7 +265,7 @@ fn write_of_two_bursts() -> (Rig, iscsi::pdu::ReadyToTransfer) {
     (rig, r2ts[0])
 }
 
-/// Answers R2Ts until the command is complete.
+/// Answers all R2Ts of the write until its data is complete.
 fn finish_write(rig: &mut Rig, mut r2t: iscsi::pdu::ReadyToTransfer) {
     loop {
         let pdus: Vec<Pdu> = burst(&r2t, 512).into_iter().flat_map(|pdu| rig.send(pdu)).collect();
@@ -314,7 +316,7 @@ fn missing_data_is_requested_once_more_and_then_in_a_new_burst() {
     assert_eq!(rig.output().len(), 0);
     rig.pass(Duration::from_secs(1)).unwrap();
     assert_eq!(r2ts(&rig.output()), [first], "it may have been lost");
-    // A PDU of the burst has arrived, so only the missing part is requested.
+    // A part of the burst arrives, so the target then requests only the missing part.
     rig.send(burst(&first, 512)[0].clone());
     rig.pass(Duration::from_secs(10)).unwrap();
     let recovery = r2ts(&rig.output())[0];

@@ -1,5 +1,5 @@
-//! A target session whose initiator is played by a test: PDUs in, PDUs and events out, virtual
-//! time.
+//! A target session whose initiator is played by a test in virtual time. Tests send it PDUs, and
+//! look at the PDUs and events that it returns.
 
 use std::{
     io::IoSlice,
@@ -41,7 +41,7 @@ impl Directory for OneTarget {
     }
 }
 
-/// Returns the frame that a decoder would make of this PDU.
+/// Returns this PDU as the frame that a decoder would make of its bytes.
 pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
     let (ahs, data) = (Bytes::copy_from_slice(&ahs), data.concat().into());
@@ -107,7 +107,7 @@ pub struct Rig {
     pub now: Instant,
     pub cmd_sn: Serial,
     pub login_response: LoginResponse,
-    /// Keys that further connections send.
+    /// The keys that each further connection sends in its login.
     own_keys: String,
 }
 
@@ -152,8 +152,8 @@ impl Rig {
         Self { session, now, cmd_sn: Serial(100), login_response, own_keys }
     }
 
-    /// Tries to log in another connection. Returns the target's final response, or the status of
-    /// its refusal.
+    /// Tries to log in another connection. Returns the target's final response, or the status with
+    /// which the target refused the login.
     pub fn try_join(&mut self, request: LoginRequest) -> Result<LoginResponse, LoginStatus> {
         let mut phase = login_phase(NegotiationOffer::target(), Settings::default(), self.now);
         let cid = request.cid;
@@ -368,7 +368,7 @@ pub fn data_out(itt: u32, ttt: Ttt, data_sn: u32, offset: usize, length: usize, 
     })
 }
 
-/// Returns the answer to an R2T in PDUs of at most `segment` bytes.
+/// Returns the data that an R2T requests, in PDUs of at most `segment` bytes.
 pub fn burst(r2t: &ReadyToTransfer, segment: usize) -> Vec<Pdu> {
     let (start, length) = (r2t.buffer_offset as usize, r2t.desired_data_transfer_length as usize);
     let count = length.div_ceil(segment);

@@ -1,4 +1,5 @@
-//! Commands that end with their connection, and the units that must report it (RFC 7143, 11.14.5).
+//! Tests that each unit reports commands that were aborted because their connection ended (RFC
+//! 7143, 11.14.5).
 
 use std::time::Duration;
 
@@ -16,9 +17,8 @@ const RECOVERED: &str =
     "MaxConnections=2\nErrorRecoveryLevel=2\nDefaultTime2Wait=2\nDefaultTime2Retain=20\n";
 const OTHER: Cid = Cid(8);
 
-/// Returns the tags of aborted commands, and the units that must report terminated commands. The
-/// rig has two reads of unit 1 and one of unit 2 on the other connection, and one of unit 3 on the
-/// first.
+/// Returns the tags of the aborted commands, and the units that must report this. The rig has two
+/// reads of unit 1 and one of unit 2 on the second connection, and one read of unit 3 on the first.
 fn events(rig: &mut Rig) -> (Vec<u32>, Vec<Lun>) {
     let (mut aborted, mut told) = (Vec::new(), Vec::new());
     while let Some(event) = rig.session.poll_event() {
@@ -90,7 +90,7 @@ fn a_connection_that_is_not_recovered_in_time() {
             None => rig.session.drop_connection(OTHER, rig.now),
             Some(reason) => log_out(&mut rig, reason),
         }
-        // The initiator is alive; only its other connection has failed.
+        // The initiator still answers on the first connection; only the second one has failed.
         rig.now += Duration::from_secs(14);
         let pong = rig.ping(u32::MAX, 0);
         rig.send(Pdu::NopOut(pong));

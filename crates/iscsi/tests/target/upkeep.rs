@@ -178,8 +178,8 @@ fn a_broken_header_field_ends_the_connection() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Random frames with a plausible opcode and plausible numbers: nothing panics, memory stays
-    /// within the limits, and the session still answers.
+    /// Sends random frames with plausible opcodes and numbers. The session never panics, its memory
+    /// stays within the limits, and it still answers afterwards.
     #[test]
     fn hostile_frames_do_no_harm(
         frames in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Memory of writes that wait for earlier commands or for their own data: its limit, and the end of
-//! sessions that hold it without progress.
+//! Tests the memory of writes that wait for earlier commands or for their own data: the limit of
+//! this memory, and the end of sessions that use it without progress.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use crate::rig::{Rig, burst, data_out, frame, pattern, r2ts, response};
 
 const KEYS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\nFirstBurstLength=65536\n\
      MaxBurstLength=65536\n";
-/// FirstBurstLength of the session.
 const FIRST: usize = 65_536;
 /// The least memory in bytes that a waiting Data-Out uses.
 const KEPT: usize = size_of::<(DataOut, Bhs)>();
@@ -47,11 +46,12 @@ fn data_behind_a_command_gap_is_bounded_and_writes_without_room_end_in_busy() {
         assert!(rig.session.waiting_bytes() <= 4 * FIRST);
     }
     rig.no_event();
-    // The target does not open the window further.
+    // The waiting writes use all memory, so the target does not open the window further.
     let before = rig.login_response.numbers;
     let ping = rig.ping(1000, 0);
     assert_eq!(numbers(&rig.send(Pdu::NopOut(ping))).max_cmd_sn, before.max_cmd_sn);
-    // The missing command is accepted all the same, and all other commands have their turn.
+    // The missing command is accepted although no memory is left. All later commands then have
+    // their turn.
     let answers = rig.send(Pdu::ScsiCommand(missing));
     assert_eq!(rig.command().itt, Itt(1));
     for itt in 2..=5 {
@@ -89,7 +89,7 @@ fn unsolicited_data_behind_a_command_gap_is_bounded() {
             assert!(rig.session.waiting_bytes() <= room);
         }
     }
-    // Write 10 waits without any of its data.
+    // Write 10 waits before any of its data has arrived, so it uses no memory.
     let write = rig.write(10, FIRST as u32, 0, false);
     rig.send(Pdu::ScsiCommand(write));
     let answers = rig.send(Pdu::ScsiCommand(missing));
@@ -100,8 +100,8 @@ fn unsolicited_data_behind_a_command_gap_is_bounded() {
     assert_eq!(rig.session.waiting_bytes(), 0);
 }
 
-/// A regression test: 126 writes with 5,461 empty Data-Out each used 80 MB and were charged with
-/// nothing.
+/// A regression test. 126 writes with 5,461 empty Data-Out each used 80 MB of memory, but nothing
+/// was charged for them.
 #[test]
 fn empty_data_behind_a_command_gap_is_bounded() {
     for length in [0, 1] {
@@ -158,7 +158,8 @@ fn unsolicited_data_that_never_ends_is_bounded() {
         assert!(rig.session.waiting_bytes() <= 2 * FIRST);
     }
     rig.no_event();
-    // Each write is answered when its data has ended. The first two are executed.
+    // Each write gets its status when its data has ended. Only the first two had memory, so only
+    // they are executed.
     for itt in 1..=100 {
         let answers = rig.send(data_out(itt, Ttt::NONE, 1, FIRST - 512, 512, true));
         if itt <= 2 {
@@ -243,7 +244,7 @@ fn a_session_that_holds_memory_without_progress_ends() {
         let mut rig = Rig::new(KEYS);
         let command = case(&mut rig);
         rig.send(Pdu::ScsiCommand(command));
-        // The initiator answers pings, but its write makes no progress.
+        // The initiator sends pings, but the write makes no progress.
         for second in 1..15 {
             assert_eq!(rig.pass(Duration::from_secs(1)), Ok(()), "after {second} s");
             let ping = rig.ping(1000 + second, 0);
@@ -268,7 +269,7 @@ fn a_slow_session_that_makes_progress_stays() {
         }
     }
     assert_eq!(rig.command().data_out.concat().len(), 4 * FIRST);
-    // A gap in CmdSN that is filled, and another one after it.
+    // A gap in CmdSN is filled in time, and then another gap after it.
     let (missing, next) = (rig.read(2, 0), rig.write(3, 512, 512, true));
     let (another, last) = (rig.read(4, 0), rig.write(5, 512, 512, true));
     rig.send(Pdu::ScsiCommand(next));
@@ -281,8 +282,8 @@ fn a_slow_session_that_makes_progress_stays() {
     assert_eq!(rig.pass(Duration::from_secs(60)), Ok(()), "it holds nothing");
 }
 
-/// A regression test: such a write kept its first burst and was not answered while other sessions
-/// used up the pool.
+/// A regression test. A write that waited for memory kept its first burst and was never answered
+/// while other sessions used up the memory.
 #[test]
 fn a_write_that_waits_for_room_ends_in_busy_and_frees_its_first_burst() {
     let mut rig = limited(3 * FIRST);
@@ -308,7 +309,7 @@ fn a_write_that_waits_for_room_ends_in_busy_and_frees_its_first_burst() {
     rig.pass(Duration::from_secs(1)).unwrap();
     assert_eq!(response(&rig.output()).itt, Itt(3));
     assert_eq!(rig.session.lacking_bytes(), 0);
-    // Write 1 continues, and so do later writes.
+    // Write 1 keeps its memory and continues.
     assert!(rig.session.poll_timeout().is_some_and(|due| due > rig.now));
     assert_eq!(rig.session.waiting_bytes(), 2 * FIRST);
 }
@@ -332,7 +333,8 @@ fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
         }
     }
     assert_eq!(rig.command().itt, Itt(1));
-    // While other sessions lack memory, the write does not keep its immediate data forever.
+    // Write 2 still waits for write 1. While other sessions lack memory, it may keep its immediate
+    // data for only a minute.
     rig.session.note_contention(true, rig.now);
     rig.pass(Duration::from_secs(59)).unwrap();
     assert!(rig.output().iter().all(|pdu| matches!(pdu, Pdu::NopIn(_))));
@@ -342,8 +344,8 @@ fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
     assert_eq!(response(&rig.output()).itt, Itt(2));
 }
 
-/// A regression test: 64 KiB in 15 s counted as progress, however much memory a write held. Four
-/// sessions with one write of 32 MiB each occupied the pool for two hours.
+/// A regression test. 64 KiB in 15 s counted as progress, whatever amount of memory a write held.
+/// Four sessions with one write of 32 MiB each could occupy all memory for two hours.
 #[test]
 fn write_data_must_arrive_within_a_minute_while_other_sessions_lack_room() {
     let trickle = |rig: &mut Rig, is_contended: bool| {
@@ -367,7 +369,8 @@ fn write_data_must_arrive_within_a_minute_while_other_sessions_lack_room() {
     assert_eq!(trickle(&mut rig, true), Err(TargetSessionError::Slow(64 * FIRST)));
     assert!(rig.now - begun <= Duration::from_secs(75), "{:?}", rig.now - begun);
 
-    // A gap in CmdSN that moves on does not save the writes that wait after it.
+    // Fill each gap in CmdSN late, so that the next one remains. This progress does not save the
+    // writes that wait for the gaps.
     let mut rig = Rig::new(KEYS);
     let missing: Vec<_> = (0..20)
         .map(|number| {
@@ -403,14 +406,14 @@ fn an_initiator_that_waits_for_the_target_is_not_stalled() {
     }
     rig.session.limit_waiting(2 * FIRST);
     assert_eq!(r2ts(&rig.output()).len(), 1);
-    // From now on the target waits for the initiator.
+    // The R2T was sent, so from now on the initiator must make progress.
     rig.pass(Duration::from_secs(14)).unwrap();
     let ping = rig.ping(2000, 0);
     rig.send(Pdu::NopOut(ping));
     assert!(matches!(rig.pass(Duration::from_secs(15)), Err(TargetSessionError::Stalled(_))));
 }
 
-/// Calls `excuse` every second. Returns the number of seconds after which the session ends.
+/// Calls `excuse` every second. Returns after how many seconds the session ends.
 fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
     for second in 1..1000 {
         excuse(rig);
@@ -424,8 +427,8 @@ fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
     panic!("it does not end");
 }
 
-/// A regression test: an initiator that did not read its answers was never considered stalled,
-/// although the target read from it.
+/// A regression test. An initiator that never read our output was never considered stalled,
+/// although the target read from its connection.
 #[test]
 fn delays_that_the_target_caused_are_excused_for_at_most_a_minute() {
     let hole = || {
@@ -452,7 +455,7 @@ fn delays_that_the_target_caused_are_excused_for_at_most_a_minute() {
     let is_not_read = |rig: &mut Rig| rig.session.excuse_unread(crate::rig::CID, rig.now);
     assert_eq!(ended_after(&mut hole(), takes_no_output), 15);
     assert_eq!(ended_after(&mut unsolicited(), takes_no_output), 15);
-    // The R2T may not have left the target.
+    // The R2T may be part of the blocked output, so the initiator is excused for a minute.
     let asked = ended_after(&mut solicited(), takes_no_output);
     assert!((60..=76).contains(&asked), "{asked}");
     for rig in [&mut hole(), &mut unsolicited(), &mut solicited()] {
@@ -461,7 +464,7 @@ fn delays_that_the_target_caused_are_excused_for_at_most_a_minute() {
     }
 }
 
-/// A regression test: a piece of 16 KiB was charged with 16 KiB and kept the whole receive buffer
+/// A regression test. A piece of 16 KiB was charged with 16 KiB, but kept the whole receive buffer
 /// in memory.
 #[test]
 fn waiting_data_keeps_no_receive_buffer() {
@@ -499,7 +502,7 @@ fn waiting_data_keeps_no_receive_buffer() {
         };
         assert_eq!(rig.command().data_out.concat(), pattern(0, length).to_vec());
     }
-    // Data that is passed on at once is not copied.
+    // Data that goes to the driver at once is not copied.
     let mut rig = Rig::new(KEYS);
     let buffer = bytes::Bytes::from(pattern(0, 65_536).to_vec());
     let shared = |pdu| PduFrame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };

@@ -123,8 +123,8 @@ fn residuals_of_writes_report_the_bytes_that_the_command_used() {
     }
 }
 
-/// Sends a write that breaks a rule, and the rest of its unsolicited data if more was announced.
-/// Checks its sense data.
+/// Sends a write that violates a rule, with the rest of its unsolicited data if more was announced.
+/// Checks the key, ASC and ASCQ of the sense data.
 #[track_caller]
 fn check_fails(keys: &str, immediate: usize, length: u32, is_final: bool, expected: (u8, u8, u8)) {
     let mut rig = Rig::new(keys);
@@ -323,7 +323,7 @@ fn requested_data_is_bounded_over_all_writes() {
     assert_eq!(response(&pdus[1..]).itt, Itt(1));
     let second = r2ts(&pdus[..1]);
     assert_eq!(second[0].itt, Itt(2));
-    // The first waiting write is aborted, so the next may continue.
+    // Write 2, which waits first, is aborted. Write 3 may then continue.
     let request = rig.task_request(iscsi::pdu::TaskFunction::AbortTask, 50, 2);
     let pdus = rig.send(Pdu::TaskRequest(request));
     assert_eq!(r2ts(&pdus[..1])[0].itt, Itt(3));
@@ -355,7 +355,6 @@ fn admitted(rig: &mut Rig, itts: std::ops::Range<u32>) -> Vec<u32> {
     asked
 }
 
-/// Returns the tags of the R2Ts.
 fn asked_for(pdus: &[Pdu]) -> Vec<u32> {
     let as_r2t = |pdu: &Pdu| match pdu {
         Pdu::ReadyToTransfer(r2t) => Some(r2t.itt.0),
@@ -364,8 +363,8 @@ fn asked_for(pdus: &[Pdu]) -> Vec<u32> {
     pdus.iter().filter_map(as_r2t).collect()
 }
 
-/// A regression test: a tag that was left in the queue when its write was aborted counted twice for
-/// the next write with that tag, and the share was lost forever.
+/// A regression test. When a waiting write was aborted, its tag stayed in the queue. The next write
+/// with this tag was then counted twice, and a part of the connection's share was lost forever.
 #[test]
 fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
     let settings = Settings { solicited_bytes: 16_384, ..Settings::default() };
@@ -377,7 +376,7 @@ fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
         assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Abort(Itt(4)))));
         assert!(admitted(&mut rig, 4..5).is_empty());
     }
-    // A waiting write is refused, and its tag is used again.
+    // Write 4 is refused while it waits, and its tag is used again.
     assert!(asked_for(&rig.complete(4, TargetCommandOutcome::status(ScsiStatus::Busy))).is_empty());
     assert!(admitted(&mut rig, 4..5).is_empty());
     for (itt, next) in [(1, Some(3)), (2, Some(4)), (3, None), (4, None)] {
