@@ -6,8 +6,9 @@ use std::{any::Any, sync::Arc};
 use crate::Command;
 
 /// A parsed command that passed the checks a unit makes before its write data is requested. The
-/// session keeps this value with the task and returns it together with the data. The unit then
-/// neither parses the CDB again nor repeats checks whose outcome cannot have changed.
+/// iSCSI session keeps this value with the task and gives it back to the unit together with the
+/// data. The unit then need not parse the CDB again, nor repeat checks whose outcome cannot have
+/// changed.
 #[derive(Clone, Debug)]
 pub struct AdmittedCommand {
     pub command: ParsedCommand,
@@ -21,6 +22,6 @@ pub struct AdmittedCommand {
 pub enum ParsedCommand {
     /// A command of a block device, or of any device type (SPC).
     Known(Command),
-    /// A command that only the unit which parsed it can interpret.
+    /// A command of another device type, which only the unit that parsed it can interpret.
     Other(Arc<dyn Any + Send + Sync>),
 }

@@ -21,13 +21,13 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns READ (10), or READ (16) if `lba` or `blocks` do not fit (10).
+    /// Returns READ (10), or READ (16) if `lba` or `blocks` do not fit READ (10).
     #[must_use]
     pub fn read(lba: u64, blocks: u32) -> Self {
         Self::Block(BlockCommand::Read(BlockTransfer::new(lba, blocks)))
     }
 
-    /// Returns WRITE (10), or WRITE (16) if `lba` or `blocks` do not fit (10).
+    /// Returns WRITE (10), or WRITE (16) if `lba` or `blocks` do not fit WRITE (10).
     #[must_use]
     pub fn write(lba: u64, blocks: u32, fua: bool) -> Self {
         let transfer = BlockTransfer::new(lba, blocks).with_fua(fua);
@@ -100,7 +100,8 @@ impl From<VendorCommand> for Command {
 }
 
 impl OperationCodeEntry {
-    /// Returns the table entry of a block device's command.
+    /// Returns the entry of a command in [`OPERATIONS`]; `None` if a block device has no such
+    /// command.
     #[must_use]
     pub fn find(opcode: u8, service_action: Option<u16>) -> Option<&'static Self> {
         OPERATIONS.iter().find(|o| o.opcode == opcode && o.service_action == service_action)
@@ -113,8 +114,8 @@ pub static OPERATIONS: &[OperationCodeEntry] = &MERGED;
 const PRIMARY_ROWS: usize = primary::ROWS.len();
 const BLOCK_ROWS: usize = block::ROWS.len();
 
-/// The rows of all families, merged. SPC and SBC share operation codes: THIRD-PARTY COPY OUT has
-/// service actions of both.
+/// The entries of all command families in one table. SPC and SBC share operation codes: THIRD-PARTY
+/// COPY OUT has service actions of both, so their rows must be merged.
 const MERGED: [OperationCodeEntry; PRIMARY_ROWS + BLOCK_ROWS + vendor::ROWS.len()] = {
     let mut merged = [primary::ROWS[0].entry; PRIMARY_ROWS + BLOCK_ROWS + vendor::ROWS.len()];
     let (mut from_primary, mut from_block, mut at) = (0, 0, 0);

@@ -21,16 +21,16 @@ pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Returns the bytes from `at`, at most `claimed` of them. `claimed` is a length field of the data;
-/// fewer bytes are returned if fewer were received.
+/// Returns `claimed` bytes from offset `at` on, or fewer if fewer were received. `claimed` comes
+/// from a length field of the data, which may be wrong.
 pub(crate) fn body(bytes: &[u8], at: usize, claimed: usize) -> &[u8] {
     let start = at.min(bytes.len());
     let end = at.saturating_add(claimed).min(bytes.len());
     &bytes[start..end]
 }
 
-// The functions below panic on short input. They are for CDB parsers: `OperationRow::read` passes
-// exactly the command's length.
+// The functions below panic on short input. Use them only in parsers of CDBs: `OperationRow::read`
+// passes a CDB of exactly the command's length to them.
 
 pub(crate) fn be16(cdb: &[u8], at: usize) -> u16 {
     u16_at(cdb, at).expect(WHOLE)

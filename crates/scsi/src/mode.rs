@@ -5,7 +5,7 @@ use crate::{
     field::{body, u8_at, u16_at, u32_at, u64_at},
 };
 
-/// The data that MODE SENSE returns, and the parameter list of MODE SELECT.
+/// Mode parameters: the data that MODE SENSE returns, and the parameter list of MODE SELECT.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ModeParameters {
     /// WP: the unit refuses writes.
@@ -14,7 +14,7 @@ pub struct ModeParameters {
     pub dpo_fua: bool,
     /// `None` if the data has no block descriptor.
     pub block: Option<BlockDescriptor>,
-    /// Ascending by page code and subpage code.
+    /// The pages, ascending by page code and subpage code.
     pub pages: Vec<ModePage>,
 }
 
@@ -75,8 +75,8 @@ impl ProvisioningThreshold {
     #[must_use]
     pub fn to_page(self) -> ModePage {
         let mut parameters = vec![0; 12];
-        // ENABLED, soft threshold (type 000b), armed increasing (001b), for the used space
-        // (parameter 02h).
+        // The fields say: ENABLED, soft threshold (type 000b), armed increasing (001b), for the
+        // used space (parameter 02h).
         parameters.extend_from_slice(&[0x81, 0x02, 0, 0]);
         parameters.extend_from_slice(&self.used.to_be_bytes());
         ModePage { code: 0x1c, subpage: 0x02, saveable: false, parameters }
@@ -93,7 +93,7 @@ impl CachingModePage {
         ModePage { code: Self::PAGE, subpage: 0, saveable: false, parameters }
     }
 
-    /// Parses the page. Returns `None` for another page, or if the page has no parameters.
+    /// Parses the Caching page. Returns `None` for another page, or if the page has no parameters.
     #[must_use]
     pub fn from_page(page: &ModePage) -> Option<Self> {
         let flags = page.first_of(Self::PAGE)?;
@@ -107,7 +107,7 @@ impl ControlModePage {
     #[must_use]
     pub fn to_page(self) -> ModePage {
         let mut parameters = vec![0; 10];
-        // Byte 2 bit 1 is GLTSD: the unit does not save log parameters implicitly.
+        // Bit 1 is GLTSD: the unit does not save log parameters implicitly.
         parameters[0] = u8::from(self.descriptor_sense) << 2 | 0x02;
         parameters[1] = u8::from(self.unrestricted_reordering) << 4;
         parameters[2] = u8::from(self.write_protect) << 3;
@@ -115,8 +115,8 @@ impl ControlModePage {
         ModePage { code: Self::PAGE, subpage: 0, saveable: false, parameters }
     }
 
-    /// Parses the page. Returns `None` for another page, or if the page has no parameters. Missing
-    /// fields become zero.
+    /// Parses the Control page. Returns `None` for another page, or if the page has no parameters.
+    /// Missing fields become zero.
     #[must_use]
     pub fn from_page(page: &ModePage) -> Option<Self> {
         let flags = page.first_of(Self::PAGE)?;
@@ -131,15 +131,15 @@ impl ControlModePage {
 }
 
 impl ModePage {
-    /// Page 01h, Read-Write Error Recovery (SBC-3, 6.5.8), all zero: the unit has no retries and no
-    /// reallocation that an initiator could configure.
+    /// Returns page 01h, Read-Write Error Recovery (SBC-3, 6.5.8), with zeros only: the unit has no
+    /// retries and no reallocation that an initiator could configure.
     #[must_use]
     pub fn error_recovery() -> Self {
         Self { code: 0x01, subpage: 0, saveable: false, parameters: vec![0; 10] }
     }
 
-    /// Page 1Ch, Informational Exceptions Control (SPC-4, 7.5.11), with DEXCPT: the unit reports no
-    /// informational exceptions.
+    /// Returns page 1Ch, Informational Exceptions Control (SPC-4, 7.5.11), with DEXCPT=1: the unit
+    /// reports no informational exceptions.
     #[must_use]
     pub fn no_informational_exceptions() -> Self {
         let mut parameters = vec![0; 10];
@@ -151,7 +151,7 @@ impl ModePage {
         if (self.code, self.subpage) == (code, 0) { self.parameters.first().copied() } else { None }
     }
 
-    /// Returns the length of header and parameters in bytes.
+    /// Returns the length of the page in bytes, with its header.
     fn length(&self) -> usize {
         self.parameters.len() + if self.subpage == 0 { 2 } else { 4 }
     }
@@ -281,7 +281,8 @@ impl ModeParameters {
     }
 }
 
-/// Splits the first page off `bytes`. Returns `None` at the end, and if the page is truncated.
+/// Splits the first mode page off `bytes`. Returns `None` at the end of the list, or if the page is
+/// truncated.
 fn next_page(bytes: &[u8]) -> Option<(ModePage, &[u8])> {
     let first = u8_at(bytes, 0)?;
     let (subpage, at, length) = if first & SUBPAGE_FORMAT == 0 {
@@ -325,12 +326,12 @@ impl BlockDescriptor {
     }
 }
 
-/// Bits of DEVICE-SPECIFIC PARAMETER.
+/// Bits of the field DEVICE-SPECIFIC PARAMETER.
 const WRITE_PROTECTED: u8 = 0x80;
 const DPO_FUA: u8 = 0x10;
-/// The PS bit in byte 0 of a page.
+/// The PS bit in byte 0 of a mode page.
 const SAVEABLE: u8 = 0x80;
-/// The SPF bit in byte 0 of a page.
+/// The SPF bit in byte 0 of a mode page.
 const SUBPAGE_FORMAT: u8 = 0x40;
 
 #[cfg(test)]

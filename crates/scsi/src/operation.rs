@@ -15,7 +15,7 @@ pub struct OperationCodeEntry {
     pub nominal_s: u32,
     /// RECOMMENDED COMMAND TIMEOUT in seconds: how long an initiator should wait.
     pub recommended_s: u32,
-    /// CDB usage data; only the first `length` bytes are valid.
+    /// CDB usage data (SPC-4, 6.35.3); only the first `length` bytes are valid.
     usage: [u8; 16],
     length: u8,
 }
@@ -24,18 +24,18 @@ pub struct OperationCodeEntry {
 #[derive(Debug)]
 pub struct OperationRow<C> {
     pub(crate) entry: OperationCodeEntry,
-    /// Receives a CDB of exactly the command's length.
+    /// Parses a CDB that has exactly the length of the command.
     parse: CdbParser<C>,
 }
 
-/// Parses a CDB of exactly its command's length.
+/// A function that parses a CDB of exactly the length of its command.
 pub type CdbParser<C> = fn(&[u8]) -> Result<C, Sense>;
 
 /// All commands of one family, ascending by operation code and service action.
 #[derive(Debug)]
 pub struct OperationTable<C: 'static> {
     rows: &'static [OperationRow<C>],
-    /// The index of the first row of each operation code, or [`NO_ROW`].
+    /// For each operation code, the index of its first row, or [`NO_ROW`].
     first: [u8; 256],
 }
 
@@ -64,7 +64,7 @@ impl OperationCodeEntry {
         &self.usage[..self.length as usize]
     }
 
-    /// Returns the sort key of the command in a table.
+    /// Returns the key by which tables sort this command: operation code, then service action.
     pub(crate) const fn key(&self) -> u32 {
         let action = match self.service_action {
             Some(action) => action,
@@ -75,13 +75,13 @@ impl OperationCodeEntry {
 }
 
 impl<C> OperationRow<C> {
-    /// Makes a row. `parse` receives exactly as many bytes as the usage data has.
+    /// Makes a table row. `parse` receives a CDB with as many bytes as the usage data has.
     #[must_use]
     pub const fn new(entry: OperationCodeEntry, parse: CdbParser<C>) -> Self {
         Self { entry, parse }
     }
 
-    /// Adds a service action, which is in bits 4-0 of byte 1.
+    /// Sets the service action of the command, which is in bits 4-0 of byte 1 of its CDB.
     #[must_use]
     pub const fn with_service_action(mut self, action: u16) -> Self {
         self.entry.service_action = Some(action);
@@ -119,8 +119,7 @@ impl<C: 'static> OperationTable<C> {
     }
 
     /// Parses a CDB, which may be longer than its command requires, because iSCSI always sends 16
-    /// bytes. Returns `None` if the family has no command of this operation code and service
-    /// action.
+    /// bytes. Returns `None` if the table has no command of this operation code and service action.
     ///
     /// # Errors
     /// 5/24/00 for a CDB that is too short, and for a field that requests something unsupported:
@@ -138,13 +137,14 @@ impl<C: 'static> OperationTable<C> {
         Some(row.read(cdb))
     }
 
-    /// Returns true if the family has a command of this operation code.
+    /// Returns true if the table has a command with this operation code.
     #[must_use]
     pub fn has_opcode(&self, opcode: u8) -> bool {
         self.first[usize::from(opcode)] != NO_ROW
     }
 
-    /// Returns all commands of the family, ascending by operation code and service action.
+    /// Returns the entries of all commands in the table, ascending by operation code and service
+    /// action.
     pub fn entries(&self) -> impl Iterator<Item = &'static OperationCodeEntry> + use<C> {
         self.rows.iter().map(|row| &row.entry)
     }
@@ -156,9 +156,9 @@ impl<C: 'static> OperationTable<C> {
     }
 }
 
-/// Returns the sense data for a CDB that no table of a device type contains: 5/24/00 if
-/// `has_opcode` returns true, so that only the service action is unknown (SPC-4, 4.2.5.2); 5/20/00
-/// otherwise.
+/// Returns the sense data for a CDB that is in no table of a device type. If `has_opcode` returns
+/// true, only the service action is unknown, which is 5/24/00 (SPC-4, 4.2.5.2). Otherwise it is
+/// 5/20/00.
 #[must_use]
 pub fn unknown_operation(cdb: &[u8], has_opcode: impl FnOnce(u8) -> bool) -> Sense {
     if cdb.first().is_some_and(|opcode| has_opcode(*opcode)) {
@@ -192,8 +192,8 @@ pub(crate) const fn long<C>(usage: &[u8], parse: CdbParser<C>) -> OperationRow<C
     OperationRow::new(OperationCodeEntry::new(usage, 60, 24 * 3600), parse)
 }
 
-/// Returns the usage data of THIRD-PARTY COPY OUT. `list` is 0xff if the CDB has a list identifier,
-/// otherwise 0.
+/// Returns the CDB usage data of THIRD-PARTY COPY OUT. `list` is 0xff if the CDB has a list
+/// identifier, otherwise 0.
 pub(crate) const fn copy_out(list: u8) -> [u8; 16] {
     let f = 0xff;
     [0x83, 0x1f, 0, 0, 0, 0, list, list, list, list, f, f, f, f, 0, NACA]
@@ -201,5 +201,5 @@ pub(crate) const fn copy_out(list: u8) -> [u8; 16] {
 
 /// The NACA bit of the CONTROL byte, which requests auto contingent allegiance (SAM-5, 5.2).
 pub(crate) const NACA: u8 = 0x04;
-/// Marks an operation code without a row.
+/// The index of an operation code that has no row.
 const NO_ROW: u8 = u8::MAX;

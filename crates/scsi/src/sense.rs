@@ -3,8 +3,8 @@
 
 use crate::field::{u16_at, u32_at, u64_at};
 
-/// Sense key, additional sense code (ASC) and qualifier (ASCQ), with the optional fields that we
-/// use.
+/// Sense data: the sense key, the additional sense code (ASC) with its qualifier (ASCQ), and the
+/// optional fields that we use.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 #[error("{}{key:?}, asc/ascq {asc:02x}/{ascq:02x}", if *.deferred { "deferred " } else { "" })]
 pub struct Sense {
@@ -15,11 +15,11 @@ pub struct Sense {
     pub information: Option<u64>,
     /// The field of the CDB or of the parameter list that ILLEGAL REQUEST is about.
     pub field: Option<FieldPointer>,
-    /// PROGRESS INDICATION of a running operation in units of 1/65,536, with NO SENSE and NOT
-    /// READY.
+    /// PROGRESS INDICATION: the progress of a running operation in units of 1/65,536. Valid with NO
+    /// SENSE and NOT READY.
     pub progress: Option<u16>,
-    /// True if [`Sense::to_bytes`] uses descriptor format (D_SENSE=1) even where fixed format
-    /// suffices.
+    /// True if [`Sense::to_bytes`] uses descriptor format (D_SENSE=1) even if fixed format could
+    /// hold all fields.
     pub descriptor_format: bool,
     /// True if the error is about an earlier command that had ended with GOOD, for example because
     /// writing cached data failed. The command that ends with a deferred error was not executed
@@ -61,7 +61,7 @@ pub enum SenseKey {
 }
 
 impl SenseKey {
-    /// Returns the key in the low four bits of a byte; `None` for 0Ch, which is obsolete.
+    /// Returns the sense key in the low four bits of a byte; `None` for 0Ch, which is obsolete.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte & 0x0f {
@@ -117,24 +117,27 @@ impl Sense {
     pub const TOKEN_REVOKED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x06);
     /// The ROD token was unused for longer than its inactivity timeout.
     pub const TOKEN_EXPIRED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x07);
-    /// For a pointer to the field see [`Sense::invalid_field_in_cdb`].
+    /// The CDB has an invalid field. [`Sense::invalid_field_in_cdb`] adds a pointer to the field.
     pub const INVALID_FIELD_IN_CDB: Self = Self::new(SenseKey::IllegalRequest, 0x24, 0x00);
     pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self::new(SenseKey::IllegalRequest, 0x25, 0x00);
-    /// For a pointer to the field see [`Sense::invalid_field_in_parameter_list`].
+    /// The parameter list has an invalid field. [`Sense::invalid_field_in_parameter_list`] adds a
+    /// pointer to the field.
     pub const INVALID_FIELD_IN_PARAMETER_LIST: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x00);
-    /// EXTENDED COPY with more than [`limits::CSCDS`](crate::copy::limits::CSCDS) CSCD descriptors.
+    /// The list of EXTENDED COPY has more than [`limits::CSCDS`](crate::copy::limits::CSCDS) CSCD
+    /// descriptors.
     pub const TOO_MANY_TARGET_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x06);
-    /// A CSCD descriptor of a type other than E4h.
+    /// The list of EXTENDED COPY has a CSCD descriptor of a type other than E4h.
     pub const UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x07);
-    /// EXTENDED COPY with more than [`limits::SEGMENTS`](crate::copy::limits::SEGMENTS) segment
-    /// descriptors.
+    /// The list of EXTENDED COPY has more than [`limits::SEGMENTS`](crate::copy::limits::SEGMENTS)
+    /// segment descriptors.
     pub const TOO_MANY_SEGMENT_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x08);
-    /// A segment descriptor of a type other than 02h.
+    /// The list of EXTENDED COPY has a segment descriptor of a type other than 02h.
     pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x09);
-    /// RELEASE named another type than that of the persistent reservation.
+    /// RELEASE of PERSISTENT RESERVE OUT named a type that differs from the type of the
+    /// reservation.
     pub const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x04);
     pub const MEDIUM_NOT_PRESENT: Self = Self::new(SenseKey::NotReady, 0x3a, 0x00);
@@ -145,7 +148,7 @@ impl Sense {
     /// The unit does not save mode pages.
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self =
         Self::new(SenseKey::IllegalRequest, 0x39, 0x00);
-    /// Reported with the first command of a nexus: power on, reset or bus device reset occurred.
+    /// Reported with the first command of a nexus: power on, reset, or bus device reset occurred.
     pub const POWER_ON_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x00);
     /// The target was reset.
     pub const SCSI_BUS_RESET_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x02);
@@ -188,7 +191,7 @@ impl Sense {
     /// Vendor specific: a later opening of the same log has claimed the unit, so this session is
     /// fenced.
     pub const CLAIM_FENCED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x80);
-    /// Vendor specific: another log holds the claim.
+    /// Vendor specific: another log holds the claim on this unit.
     pub const CLAIM_HELD_BY_ANOTHER_LOG: Self = Self::new(SenseKey::DataProtect, 0x27, 0x81);
     /// Vendor specific: the claim on record at the unit is older than the claim that this log was
     /// granted. The unit was probably restored from a backup.
@@ -198,27 +201,30 @@ impl Sense {
     /// Vendor specific: other initiators may have changed the unit since this log collected its
     /// dirty data.
     pub const CLAIM_OUT_OF_DATE: Self = Self::new(SenseKey::DataProtect, 0x27, 0x84);
-    /// Vendor specific: the previous opening of the log still has a session. Fencing it needs an
-    /// explicit takeover, so that a log copy started by accident cannot do that.
+    /// Vendor specific: a session of the previous opening of the log still exists. Only an explicit
+    /// takeover may fence that session, so that a copy of a log which is started by accident
+    /// cannot.
     pub const CLAIM_OWNER_IS_PRESENT: Self = Self::new(SenseKey::DataProtect, 0x27, 0x85);
-    /// Vendor specific: the claim is shared and the unit is not set up for that, or the reverse.
+    /// Vendor specific: the gateway requests a shared claim on a unit that is not set up for
+    /// sharing, or an exclusive one on a unit that is.
     pub const CLAIM_NOT_SHARED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x86);
     /// Vendor specific: the log ends before the newest write that it has confirmed to the unit, so
-    /// it is an older copy. INFORMATION holds the confirmed number.
+    /// the log is an older copy. INFORMATION holds the number of the confirmed write.
     pub const CLAIM_BEHIND: Self = Self::new(SenseKey::DataProtect, 0x27, 0x87);
-    /// Vendor specific: refuses a read by another initiator while the owner of the claim has no
-    /// session and has left half an epoch on the unit. The unit then holds no consistent prefix.
+    /// Vendor specific: a read by another initiator is refused. The owner of the claim has no
+    /// session and has sent only a part of an epoch to the unit, so the unit does not hold a
+    /// consistent prefix.
     pub const CLAIM_HALF_AN_EPOCH: Self = Self::new(SenseKey::DataProtect, 0x27, 0x88);
     /// A thin volume has no space left (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
     /// A copy is impossible, or it ended before it was complete.
     pub const COPY_ABORTED: Self = Self::new(SenseKey::CopyAborted, 0x00, 0x00);
     /// The storage below the unit did not answer in time. Either the command was executed in part,
-    /// up to the block in the INFORMATION field, or it is unknown if it was executed.
+    /// up to the block in INFORMATION, or it is not known whether the command was executed.
     pub const LOGICAL_UNIT_COMMUNICATION_TIME_OUT: Self =
         Self::new(SenseKey::AbortedCommand, 0x08, 0x01);
-    /// The block size of a unit in a copy differs from the size that the list states, or from that
-    /// of the other unit.
+    /// The block size of a unit that takes part in a copy differs from the size that the list
+    /// states, or from the block size of the other unit.
     pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self =
         Self::new(SenseKey::CopyAborted, 0x0d, 0x03);
     /// A copy names a unit that is not accessible to this nexus.
@@ -241,7 +247,6 @@ impl Sense {
 }
 
 impl Sense {
-    /// Makes sense data without optional fields.
     #[must_use]
     pub const fn new(key: SenseKey, asc: u8, ascq: u8) -> Self {
         Self {
@@ -284,7 +289,7 @@ impl Sense {
         sense
     }
 
-    /// Returns 5/24/00 with a pointer to one bit of the CDB.
+    /// Returns 5/24/00 with a pointer to one invalid bit of the CDB.
     #[must_use]
     pub const fn invalid_bit_in_cdb(byte: u16, bit: u8) -> Self {
         let mut sense = Self::INVALID_FIELD_IN_CDB;
@@ -292,7 +297,7 @@ impl Sense {
         sense
     }
 
-    /// Returns 5/26/00 with a pointer to the first byte of the invalid field in the parameter data.
+    /// Returns 5/26/00 with a pointer to the first byte of the invalid field in the parameter list.
     #[must_use]
     pub const fn invalid_field_in_parameter_list(byte: u16) -> Self {
         let mut sense = Self::INVALID_FIELD_IN_PARAMETER_LIST;
@@ -306,8 +311,9 @@ impl Sense {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
     }
 
-    /// Encodes the sense data in fixed format (SPC-4, 4.5.3). Uses descriptor format if
-    /// `descriptor_format` is set, or if INFORMATION exceeds the 32 bits of fixed format.
+    /// Encodes the sense data in fixed format (SPC-4, 4.5.3). Uses descriptor format instead if
+    /// `descriptor_format` is set, or if INFORMATION exceeds the 32 bits that fixed format has for
+    /// it.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match self.information {
@@ -424,8 +430,8 @@ impl FieldPointer {
     }
 }
 
-/// Reads a field pointer from the three bytes of sense key specific data. `None` if they hold
-/// something else.
+/// Reads a field pointer from the three bytes of sense key specific data. Returns `None` if the
+/// bytes do not hold a field pointer.
 fn field_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<FieldPointer> {
     let bytes = bytes?;
     let flags = *bytes.first()?;
@@ -436,8 +442,8 @@ fn field_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<FieldPointer> {
     Some(FieldPointer { in_cdb: flags & 0x40 != 0, byte: u16_at(bytes, 1)?, bit })
 }
 
-/// Reads a progress indication from the three bytes of sense key specific data. `None` if they hold
-/// something else.
+/// Reads a progress indication from the three bytes of sense key specific data. Returns `None` if
+/// the bytes do not hold one.
 fn progress_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<u16> {
     let bytes = bytes?;
     let told = matches!(key, SenseKey::NoSense | SenseKey::NotReady)
@@ -450,7 +456,7 @@ const FIXED_CURRENT: u8 = 0x70;
 const FIXED_DEFERRED: u8 = 0x71;
 const DESCRIPTOR_CURRENT: u8 = 0x72;
 const DESCRIPTOR_DEFERRED: u8 = 0x73;
-/// The INFORMATION field is valid.
+/// The bit VALID in byte 0: the INFORMATION field is valid.
 const VALID: u8 = 0x80;
 /// Sense data descriptor types (SPC-4, table 29).
 const INFORMATION_DESCRIPTOR: u8 = 0x00;

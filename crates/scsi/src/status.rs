@@ -4,23 +4,23 @@
 #[repr(u8)]
 pub enum ScsiStatus {
     Good = 0x00,
-    /// Sense data comes with this status.
+    /// The command failed; the sense data that comes with this status says why.
     CheckCondition = 0x02,
-    /// A command that compares found the condition that it asked for.
+    /// The command compared data and found the condition that it asked for.
     ConditionMet = 0x04,
     /// The command was not executed; the initiator should retry it.
     Busy = 0x08,
     /// Another nexus holds a reservation that excludes this command.
     ReservationConflict = 0x18,
-    /// The task set has no space for the command, which was not executed; the initiator should
-    /// retry it.
+    /// The unit has no space for another task. The command was not executed, and the initiator
+    /// should retry it.
     TaskSetFull = 0x28,
     /// Another nexus aborted the task (TAS=1).
     TaskAborted = 0x40,
 }
 
 impl ScsiStatus {
-    /// Returns the status of a byte; `None` if SAM-5 defines no such status.
+    /// Returns the status with this number; `None` if SAM-5 defines no such status.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {

@@ -2,8 +2,8 @@
 
 use crate::OperationCodeEntry;
 
-/// Encodes the list of all commands in `operations` with its header; with command timeouts
-/// descriptors if `timeouts`.
+/// Encodes the list of all commands in `operations` with its header. If `timeouts`, each command
+/// has a command timeouts descriptor.
 #[must_use]
 pub fn supported_operations<'a>(
     operations: impl IntoIterator<Item = &'a OperationCodeEntry>,
@@ -34,7 +34,7 @@ pub fn supported_operations<'a>(
     bytes
 }
 
-/// Encodes the data about one command. `None` reports that the command is not supported.
+/// Encodes the data about one command. `None` stands for a command that is not supported.
 #[must_use]
 pub fn supported_operation(operation: Option<&OperationCodeEntry>, timeouts: bool) -> Vec<u8> {
     let Some(operation) = operation else { return vec![0, NOT_SUPPORTED, 0, 0] };

@@ -2,25 +2,28 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One counter per operation code. Only one task may count; any thread may read.
+/// One counter for each operation code. Only one task may add to the counters; any thread may read
+/// them.
 #[derive(Debug)]
 pub struct OpcodeTally([AtomicU64; 256]);
 
 impl OpcodeTally {
-    /// Adds one to the counter of `opcode`. Two concurrent calls would lose a count.
+    /// Adds one to the counter of `opcode`. Only one task may call this: of two concurrent calls,
+    /// one could be lost.
     pub fn count(&self, opcode: u8) {
         let counter = &self.0[usize::from(opcode)];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Returns the operation codes that occurred, with their counts.
+    /// Returns the operation codes that were counted at least once, with their counts.
     pub fn counted(&self) -> impl Iterator<Item = (u8, u64)> {
         let counts = (0..=u8::MAX)
             .map(|opcode| (opcode, self.0[usize::from(opcode)].load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0)
     }
 
-    /// Adds the counts of `other`. Only the owner may call this, see [`OpcodeTally::count`].
+    /// Adds the counts of `other` to this tally. Only the task that counts here may call this; see
+    /// [`OpcodeTally::count`].
     pub fn add(&self, other: &OpcodeTally) {
         for (opcode, count) in other.counted() {
             let counter = &self.0[usize::from(opcode)];
@@ -35,8 +38,8 @@ impl Default for OpcodeTally {
     }
 }
 
-/// Returns the name of an operation code (SPC-4, SBC-3), or its number in hexadecimal if there is
-/// none here.
+/// Returns the name of an operation code (SPC-4, SBC-3), or its number in hexadecimal if this
+/// function has no name for it.
 pub fn name_of_opcode(opcode: u8) -> String {
     let name = match opcode {
         0x00 => "TEST UNIT READY",

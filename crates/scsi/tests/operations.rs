@@ -1,5 +1,5 @@
-//! Tests the table of operations: every encoded command parses back, and the usage data names
-//! exactly the bits that the parser evaluates.
+//! Tests the table of operations. Every encoded command must be parsed to the same command, and the
+//! usage data must have exactly the bits that the parser evaluates.
 
 use proptest::prelude::*;
 
@@ -18,12 +18,13 @@ fn the_table_is_sorted_and_has_no_row_twice() {
     assert!(keys.is_sorted_by(|a, b| a < b));
 }
 
-/// Returns a CDB of the row in which every field is zero, if the parser accepts that.
+/// Returns a CDB of this operation in which every field is zero, or has the least value that the
+/// parser accepts.
 fn plain(operation: &OperationCodeEntry) -> [u8; 16] {
     let mut cdb = [0; 16];
     cdb[0] = operation.opcode;
     cdb[1] = operation.service_action.unwrap_or(0) as u8;
-    // Some service actions of PERSISTENT RESERVE OUT require a TYPE, and 0 is not a valid one.
+    // Some service actions of PERSISTENT RESERVE OUT need a TYPE, for which 0 is not valid.
     if operation.opcode == 0x5f && operation.usage()[2] != 0 {
         cdb[2] = 1;
     }
@@ -52,12 +53,13 @@ fn usage_data_marks_exactly_the_bits_that_the_parser_evaluates() {
                 if operation.opcode == 0x48 && ((byte, bit) == (1, 6) || (2..7).contains(&byte)) {
                     continue;
                 }
-                // Some fields are evaluated only if another one is set: the page code with EVPD,
-                // the operation code with a reporting option, ANCHOR with UNMAP.
+                // The parser evaluates some fields only if another one is set: the page code with
+                // EVPD, the operation code with a reporting option, ANCHOR with UNMAP.
                 let companions: &[(usize, u8)] =
                     &[(1, 0), (1, 0x01), (1, 0x08), (2, 0x01), (2, 0x02)];
                 let matters = companions.iter().any(|&(at, with)| {
-                    // Skip this companion: it would turn the CDB into another service action.
+                    // Do not set this other field: it would turn the CDB into one with another
+                    // service action.
                     if at == 1 && with != 0 && operation.service_action.is_some() {
                         return false;
                     }
@@ -274,7 +276,7 @@ fn primary_commands() -> impl Strategy<Value = PrimaryCommand> {
     ]
 }
 
-/// Generates commands about a block unit that name no block ranges.
+/// Generates commands to a block unit that have no block range.
 fn commands_about_the_volume() -> impl Strategy<Value = BlockCommand> {
     let flags = any::<[bool; 4]>;
     prop_oneof![
@@ -327,7 +329,7 @@ fn commands_about_the_volume() -> impl Strategy<Value = BlockCommand> {
     ]
 }
 
-/// Generates commands with block ranges.
+/// Generates commands to a block unit that have a block range.
 fn block_commands() -> impl Strategy<Value = BlockCommand> {
     let plain = |t: BlockTransfer| BlockTransfer { dpo: false, fua: false, ..t };
     let no_fua = |t: BlockTransfer| BlockTransfer { fua: false, ..t };

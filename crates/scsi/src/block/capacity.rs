@@ -4,8 +4,8 @@ use crate::field::{u8_at, u16_at, u32_at, u64_at};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capacity10 {
-    /// The last block. `u32::MAX` says that the number does not fit and the initiator must use READ
-    /// CAPACITY (16).
+    /// The number of the last block. `u32::MAX` means that the number does not fit and the
+    /// initiator must use READ CAPACITY (16).
     pub last_lba: u32,
     /// Bytes per block.
     pub block_size: u32,
@@ -33,7 +33,7 @@ impl Capacity10 {
         [self.last_lba.to_be_bytes(), self.block_size.to_be_bytes()].concat()
     }
 
-    /// Parses the data. Returns `None` for fewer than eight bytes.
+    /// Parses READ CAPACITY (10) data. Returns `None` for fewer than eight bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self { last_lba: u32_at(bytes, 0)?, block_size: u32_at(bytes, 4)? })
@@ -52,8 +52,8 @@ impl Capacity16 {
         bytes
     }
 
-    /// Parses the data. Returns `None` for fewer than the twelve bytes that hold last block and
-    /// block size. Other missing fields become zero.
+    /// Parses READ CAPACITY (16) data. Returns `None` for fewer than twelve bytes, which hold the
+    /// last block and the block size. Fields that are missing after them become zero.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let flags = u16_at(bytes, 14).unwrap_or(0);

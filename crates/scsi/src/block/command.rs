@@ -21,13 +21,13 @@ pub enum BlockCommand {
     /// writes to stable storage.
     WriteAndVerify {
         transfer: BlockTransfer,
-        /// The comparison after the write.
+        /// BYTCHK: what is compared after the write.
         byte_check: ByteCheck,
     },
     /// VERIFY (10), (12), (16) (SBC-3, 5.29). `fua` is false.
     Verify {
         transfer: BlockTransfer,
-        /// The kind of comparison.
+        /// BYTCHK: what is compared.
         byte_check: ByteCheck,
     },
     /// SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). `fua` and `dpo` are false. Zero blocks stand for
@@ -66,7 +66,8 @@ pub enum BlockCommand {
     /// WRITE ATOMIC (16) (SBC-4, 5.51), at most 65,535 blocks.
     WriteAtomic {
         transfer: BlockTransfer,
-        /// ATOMIC BOUNDARY: each part of this many blocks is atomic; zero: all blocks together are.
+        /// ATOMIC BOUNDARY: the write is divided into parts of this many blocks, each of which is
+        /// atomic. Zero: the whole write is atomic.
         boundary: u16,
     },
     /// PRE-FETCH (10), (16) (SBC-3, 5.10). `fua` and `dpo` are false. Zero blocks stand for all

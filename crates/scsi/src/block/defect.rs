@@ -17,7 +17,8 @@ pub struct ReadDefectData {
     pub grown: bool,
     /// DEFECT LIST FORMAT, 0 to 7.
     pub format: u8,
-    /// ADDRESS DESCRIPTOR INDEX: the number of entries to skip. Zero in READ DEFECT DATA (10).
+    /// ADDRESS DESCRIPTOR INDEX: the number of list entries that the unit skips. Zero in READ
+    /// DEFECT DATA (10).
     pub index: u32,
     /// At most 65,535 in READ DEFECT DATA (10).
     pub allocation_length: u32,
@@ -56,7 +57,7 @@ impl ReadDefectData {
         u8::from(self.primary) << 4 | u8::from(self.grown) << 3 | self.format & 0x07
     }
 
-    /// Encodes the requested lists in the requested format, without entries.
+    /// Encodes parameter data in the requested format with the requested lists, both of them empty.
     #[must_use]
     pub fn no_defects(&self) -> Vec<u8> {
         let length = if self.twelve { 8 } else { 4 };

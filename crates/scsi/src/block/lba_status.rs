@@ -7,11 +7,12 @@ use crate::field::{body, u8_at, u32_at, u64_at};
 pub struct LbaStatus {
     pub lba: u64,
     pub blocks: u32,
-    /// True for mapped, anchored or unknown; false for deallocated.
+    /// True if the blocks are mapped or anchored, or if their status is unknown. False if they are
+    /// deallocated.
     pub mapped: bool,
 }
 
-/// Encodes the list with its header and all given descriptors.
+/// Encodes GET LBA STATUS parameter data: a header and these descriptors.
 #[must_use]
 pub fn lba_status_list(descriptors: impl IntoIterator<Item = LbaStatus>) -> Vec<u8> {
     let mut bytes = vec![0; 8];
@@ -21,27 +22,27 @@ pub fn lba_status_list(descriptors: impl IntoIterator<Item = LbaStatus>) -> Vec<
         let status = if descriptor.mapped { MAPPED } else { DEALLOCATED };
         bytes.extend_from_slice(&[status, 0, 0, 0]);
     }
-    // PARAMETER DATA LENGTH does not count its own four bytes.
+    // The field PARAMETER DATA LENGTH does not count its own four bytes.
     let length = (bytes.len() - 4) as u32;
     bytes[..4].copy_from_slice(&length.to_be_bytes());
     bytes
 }
 
-/// Parses a list from another target, which may have wrong values in every field. Skips truncated
-/// descriptors, whatever the length field of the list says. Does not check that the descriptors are
-/// about the blocks that were requested; the caller must.
+/// Parses GET LBA STATUS parameter data of another target, in which every field may be wrong. Skips
+/// truncated descriptors, whatever the length field says. The caller must check that the
+/// descriptors are about the blocks that it has requested.
 pub fn parse_lba_status_list(bytes: &[u8]) -> impl Iterator<Item = LbaStatus> + '_ {
     let length = u32_at(bytes, 0).map_or(0, |length| (length as usize).saturating_sub(4));
     body(bytes, 8, length).chunks_exact(16).map(|descriptor| LbaStatus {
         lba: u64_at(descriptor, 0).expect(WHOLE),
         blocks: u32_at(descriptor, 8).expect(WHOLE),
-        // The storage of an anchored block is reserved too, so it counts as mapped.
+        // Treat an anchored block as mapped, since its storage is reserved, too.
         mapped: u8_at(descriptor, 12).expect(WHOLE) & 0x0f != DEALLOCATED,
     })
 }
 
 const WHOLE: &str = "chunks are 16 bytes";
-/// PROVISIONING STATUS (SBC-3, table 42).
+/// Values of PROVISIONING STATUS (SBC-3, table 42).
 const MAPPED: u8 = 0;
 const DEALLOCATED: u8 = 1;
 
@@ -69,7 +70,7 @@ mod tests {
             prop_assert_eq!(parse_lba_status_list(&list).collect::<Vec<_>>(), all);
         }
 
-        // CVE-2020-1711 of QEMU: the code trusted the count in a list.
+        // In CVE-2020-1711, QEMU trusted the count in such a list.
         #[test]
         fn hostile_lists_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert!(parse_lba_status_list(&bytes).count() * 16 <= bytes.len());

@@ -14,9 +14,9 @@ use crate::{
 };
 
 impl BlockCommand {
-    /// Parses the CDB of a command of this family. The CDB may be longer than its command requires,
-    /// because iSCSI always sends 16 bytes. Returns `None` if the family has no command of this
-    /// operation code and service action.
+    /// Parses the CDB of a block command. The CDB may be longer than its command requires, because
+    /// iSCSI always sends 16 bytes. Returns `None` if no such command has this operation code and
+    /// service action.
     ///
     /// # Errors
     /// 5/24/00 for a CDB that is too short, and for a field that requests something unsupported:
@@ -26,14 +26,14 @@ impl BlockCommand {
         TABLE.parse(cdb)
     }
 
-    /// Returns true if a command of this family has this operation code.
+    /// Returns true if a block command has this operation code.
     #[must_use]
     pub fn has_opcode(opcode: u8) -> bool {
         TABLE.has_opcode(opcode)
     }
 
-    /// Returns the commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by
-    /// operation code and service action.
+    /// Returns the block commands for REPORT SUPPORTED OPERATION CODES, ascending by operation code
+    /// and service action.
     pub fn operations() -> impl Iterator<Item = &'static OperationCodeEntry> {
         TABLE.entries()
     }
@@ -106,41 +106,44 @@ pub(crate) const ROWS: &[OperationRow<BlockCommand>] = &[
     quick(&twelve(0xb7, 0x1f), read_defect_data),
 ];
 
-/// Returns the usage data of a 10-byte CDB with LBA and transfer length.
+/// Returns the CDB usage data of a 10-byte CDB with LBA and transfer length. `flags` holds the bits
+/// of byte 1 that the parser evaluates.
 const fn ten(opcode: u8, flags: u8) -> [u8; 10] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, NACA]
 }
 
-/// Returns the usage data of a 12-byte CDB with LBA and transfer length.
+/// Returns the CDB usage data of a 12-byte CDB with LBA and transfer length. `flags` holds the bits
+/// of byte 1 that the parser evaluates.
 const fn twelve(opcode: u8, flags: u8) -> [u8; 12] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, NACA]
 }
 
-/// Returns the usage data of a 16-byte CDB with LBA and transfer length.
+/// Returns the CDB usage data of a 16-byte CDB with LBA and transfer length. `flags` holds the bits
+/// of byte 1 that the parser evaluates.
 const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
     let f = 0xff;
     [opcode, flags, f, f, f, f, f, f, f, f, f, f, f, f, 0, NACA]
 }
 
-/// Returns the usage data of COMPARE AND WRITE, whose length field is one byte.
+/// Returns the CDB usage data of COMPARE AND WRITE, whose length field is one byte.
 const fn compare_and_write() -> [u8; 16] {
     let mut usage = sixteen(0x89, 0xf8);
     (usage[10], usage[11], usage[12]) = (0, 0, 0);
     usage
 }
 
-/// Returns the usage data of SANITIZE. Bits of reserved bytes are zero, although the parser checks
-/// that those bytes are zero.
+/// Returns the CDB usage data of SANITIZE. It has zeros for the reserved bytes, although the parser
+/// checks them: it refuses a CDB in which one of them is not zero.
 const fn sanitize(flags: u8) -> [u8; 10] {
     [0x48, flags, 0, 0, 0, 0, 0, 0xff, 0xff, NACA]
 }
 
-// The parsers below receive a CDB of exactly the command's length.
+// The functions below parse a CDB that has exactly the length of the command.
 
 fn prevent_allow(cdb: &[u8]) -> Result<BlockCommand, Sense> {
     match cdb[4] & 0x03 {
         prevent @ 0..=1 => Ok(BlockCommand::PreventAllow { prevent: prevent == 1 }),
-        // 10b and 11b are obsolete; they were for medium changers.
+        // PREVENT values 10b and 11b are obsolete; they were for medium changers.
         _ => Err(Sense::invalid_bit_in_cdb(4, 1)),
     }
 }
@@ -184,7 +187,8 @@ fn read_defect_data(cdb: &[u8]) -> Result<BlockCommand, Sense> {
 
 fn write_same(cdb: &[u8]) -> Result<BlockCommand, Sense> {
     unprotected(cdb)?;
-    // Refuse PBDATA and LBDATA of older standards, which number the blocks in their first bytes.
+    // Refuse PBDATA and LBDATA of older standards: with these bits, the unit would write the number
+    // of each block into its first bytes.
     if cdb[1] & 0x06 != 0 {
         return Err(Sense::invalid_bit_in_cdb(1, 2));
     }

@@ -10,7 +10,7 @@ pub struct Sanitize {
     pub immediate: bool,
     /// AUSE: after a failure, the initiator may use EXIT FAILURE MODE.
     pub unrestricted_exit: bool,
-    /// Zero unless the action is OVERWRITE.
+    /// The length of the parameter list in bytes; zero unless the action is OVERWRITE.
     pub parameter_list_length: u16,
 }
 
@@ -23,15 +23,15 @@ pub enum SanitizeAction {
     ExitFailureMode = 0x1f,
 }
 
-/// The parameter list of OVERWRITE.
+/// The parameter list of SANITIZE with the action OVERWRITE.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Overwrite {
     /// INVERT: invert the bits of the pattern from each pass to the next.
     pub invert: bool,
     /// OVERWRITE COUNT, 1 to 31: the number of passes.
     pub passes: u8,
-    /// INITIALIZATION PATTERN, from one byte to one block long. Every block begins with its first
-    /// byte.
+    /// INITIALIZATION PATTERN, from one byte to one block long. It is repeated within a block, and
+    /// starts again at each block.
     pub pattern: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl Sanitize {
 }
 
 impl Overwrite {
-    /// Encodes the parameter list.
+    /// Encodes the parameter list of OVERWRITE.
     ///
     /// # Panics
     /// If the pattern is longer than 65,535 bytes.
@@ -84,7 +84,8 @@ impl Overwrite {
         [&[first, 0, high, low], &self.pattern[..]].concat()
     }
 
-    /// Parses the parameter list for a unit; `block_size` is in bytes. TEST is ignored.
+    /// Parses the parameter list of OVERWRITE for a unit with blocks of `block_size` bytes. Ignores
+    /// the TEST field.
     ///
     /// # Errors
     /// 5/26/00 for zero passes, and for a pattern that is empty, longer than a block, or truncated;

@@ -17,7 +17,8 @@ pub struct StartStop {
 }
 
 impl StartStop {
-    /// Returns true for a stop that makes earlier writes stable first.
+    /// Returns true if the command stops the unit and requires it to make earlier writes stable
+    /// first.
     #[must_use]
     pub fn flushes(&self) -> bool {
         self.power_condition == 0 && !self.start && !self.no_flush

@@ -18,20 +18,20 @@ pub struct BlockTransfer {
     pub form: Form,
 }
 
-/// The form of a CDB: the number in brackets after the name of the command.
+/// The form of a CDB. Its number is in brackets after the name of a command, as in READ (10).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Form {
-    /// LBA of 21 bits, 1 to 256 blocks.
+    /// 6 bytes: LBA of 21 bits, 1 to 256 blocks.
     Six,
-    /// LBA of 32 bits, length of 16 bits.
+    /// 10 bytes: LBA of 32 bits, transfer length of 16 bits.
     Ten,
-    /// LBA of 32 bits, length of 32 bits.
+    /// 12 bytes: LBA and transfer length of 32 bits.
     Twelve,
-    /// LBA of 64 bits, length of 32 bits.
+    /// 16 bytes: LBA of 64 bits, transfer length of 32 bits.
     Sixteen,
 }
 
-/// BYTCHK (SBC-3, table 105).
+/// BYTCHK (SBC-3, table 105): what WRITE AND VERIFY and VERIFY compare.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ByteCheck {
@@ -63,13 +63,13 @@ impl BlockTransfer {
 }
 
 impl BlockTransfer {
-    /// Returns DPO and FUA at their bits of byte 1.
+    /// Returns byte 1 of a CDB with the bits DPO and FUA, and zeros elsewhere.
     pub(crate) const fn flags(self) -> u8 {
         (self.dpo as u8) << 4 | (self.fua as u8) << 3
     }
 
-    /// Encodes the CDB. `opcodes` are those of the four forms, with zero for a form that the
-    /// command does not have; `flags` is byte 1 of the longer three forms.
+    /// Encodes the CDB. `opcodes` has the operation codes of the four forms, with zero for a form
+    /// that the command does not have. `flags` is byte 1 of the three longer forms.
     pub(crate) fn encode(self, opcodes: [u8; 4], flags: u8) -> Cdb {
         let opcode = opcodes[self.form as usize];
         assert!(opcode != 0, "the command has no form {:?}", self.form);
@@ -140,8 +140,8 @@ impl BlockTransfer {
     }
 }
 
-/// Fails unless bits 7-5 of byte 1 are zero. The unit has no protection information (PROTECT=0), so
-/// an initiator may not request any.
+/// Returns an error unless bits 7-5 of byte 1 are zero. These bits request protection information,
+/// which the unit does not have (PROTECT=0).
 pub(crate) fn unprotected(cdb: &[u8]) -> Result<(), Sense> {
     if cdb[1] & 0xe0 == 0 { Ok(()) } else { Err(Sense::invalid_bit_in_cdb(1, 7)) }
 }

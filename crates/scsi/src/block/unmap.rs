@@ -12,7 +12,7 @@ pub struct UnmapDescriptor {
     pub blocks: u32,
 }
 
-/// Encodes the parameter list.
+/// Encodes the parameter list of UNMAP.
 ///
 /// # Panics
 /// If there are more than 4,094 descriptors, the most that the length fields of the list can
@@ -33,7 +33,7 @@ pub fn unmap_list(descriptors: &[UnmapDescriptor]) -> Vec<u8> {
     bytes
 }
 
-/// Parses a parameter list. Ignores truncated descriptors, as the standard requires, and
+/// Parses the parameter list of UNMAP. Ignores truncated descriptors, as the standard requires, and
 /// descriptors beyond one of the two length fields of the list.
 ///
 /// # Errors
@@ -46,7 +46,8 @@ pub fn parse_unmap_list(
     if bytes.len() < 8 {
         return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
     }
-    // UNMAP DATA LENGTH counts the bytes after itself, which include six bytes of the header.
+    // The field UNMAP DATA LENGTH counts the bytes after itself, which include six bytes of the
+    // header.
     let length = usize::from(descriptors).min(usize::from(data).saturating_sub(6));
     Ok(body(bytes, 8, length).chunks_exact(16).map(|descriptor| UnmapDescriptor {
         lba: u64_at(descriptor, 0).expect("chunks are 16 bytes"),

@@ -30,7 +30,8 @@ pub enum PrimaryCommand {
     },
     /// INQUIRY (SPC-4, 6.6).
     Inquiry {
-        /// The requested vital product data page; `None` requests standard INQUIRY data.
+        /// PAGE CODE of the requested vital product data page; `None` requests standard INQUIRY
+        /// data.
         page: Option<u8>,
         allocation_length: u16,
     },
@@ -86,7 +87,8 @@ pub enum PrimaryCommand {
     /// SET IDENTIFYING INFORMATION (SPC-4, 6.43).
     SetIdentifying {
         kind: IdentifyingType,
-        /// Length of the new information in bytes; at most [`IdentifyingType::most`].
+        /// The length in bytes of the new identifying information; at most
+        /// [`IdentifyingType::most`].
         parameter_list_length: u32,
     },
     /// REPORT TIMESTAMP (SPC-4, 6.38).
@@ -101,7 +103,7 @@ pub enum PrimaryCommand {
     },
     /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35).
     ReportSupportedOperationCodes {
-        /// The commands to report.
+        /// REPORTING OPTIONS: which commands are reported.
         reporting: Reporting,
         /// RCTD: return command timeouts descriptors.
         timeouts: bool,
@@ -181,7 +183,7 @@ impl PrimaryCommand {
     }
 }
 
-/// Returns a CDB of MAINTENANCE IN or OUT; `flags` is byte 2.
+/// Returns a CDB of MAINTENANCE IN or MAINTENANCE OUT; `flags` is its byte 2.
 fn maintenance(opcode: u8, action: u8, flags: u8, length: u32) -> Cdb {
     let mut cdb = [0; 12];
     cdb[..3].copy_from_slice(&[opcode, action, flags]);
@@ -189,7 +191,7 @@ fn maintenance(opcode: u8, action: u8, flags: u8, length: u32) -> Cdb {
     Cdb::new(&cdb)
 }
 
-/// Returns a CDB of MAINTENANCE IN or OUT with an identifying information type.
+/// Returns a CDB of MAINTENANCE IN or MAINTENANCE OUT with an identifying information type.
 fn identifying(opcode: u8, action: u8, kind: u8, length: u32) -> Cdb {
     let mut cdb = [0; 12];
     (cdb[0], cdb[1], cdb[10]) = (opcode, action, kind << 1);

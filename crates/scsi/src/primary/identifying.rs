@@ -7,17 +7,16 @@ use crate::Sense;
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum IdentifyingType {
-    /// Bytes whose meaning is up to the initiator that set them.
+    /// Bytes whose meaning is defined by the initiator that set them.
     Unit = 0x00,
-    /// UTF-8 text that ends with a zero.
+    /// UTF-8 text that ends with a zero byte.
     Text = 0x02,
 }
 
 impl IdentifyingType {
-    /// All types, ascending by number.
     pub const ALL: [Self; 2] = [Self::Unit, Self::Text];
 
-    /// The maximum length in bytes.
+    /// Returns the maximum length of the information in bytes.
     #[must_use]
     pub const fn most(self) -> u16 {
         match self {

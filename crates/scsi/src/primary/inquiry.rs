@@ -46,22 +46,22 @@ pub const SPC_3: u16 = 0x0300;
 pub const SBC_3: u16 = 0x04c0;
 
 impl StandardInquiry {
-    /// Returns the data for a LUN without a unit: 7Fh in byte 0 (SPC-4, 6.6.2).
+    /// Returns standard INQUIRY data for a LUN that has no unit: byte 0 is 7Fh (SPC-4, 6.6.2).
     #[must_use]
     pub fn no_unit(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         Self { qualifier: 3, device_type: 31, ..Self::disk(vendor, product, revision) }
     }
 
-    /// Returns the data of an iSCSI block device with command queueing, after SBC-3, SPC-4 and
-    /// SAM-5.
+    /// Returns standard INQUIRY data of an iSCSI block device with command queueing that follows
+    /// SBC-3, SPC-4 and SAM-5.
     #[must_use]
     pub fn disk(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         let version_descriptors = [SAM_5, ISCSI, SPC_4, SBC_3, 0, 0, 0, 0];
         Self { version_descriptors, ..Self::device(0, vendor, product, revision) }
     }
 
-    /// Returns the data of an iSCSI device with command queueing, after SPC-4 and SAM-5.
-    /// `device_type` is 0 to 31.
+    /// Returns standard INQUIRY data of an iSCSI device with command queueing that follows SPC-4
+    /// and SAM-5. `device_type` is 0 to 31.
     #[must_use]
     pub fn device(device_type: u8, vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl StandardInquiry {
         }
     }
 
-    /// Replaces SPC-4 by SPC-3 if `older`.
+    /// If `older`, claims SPC-3 instead of SPC-4.
     #[must_use]
     pub fn with_spc_3(mut self, older: bool) -> Self {
         if older {
@@ -98,7 +98,7 @@ impl StandardInquiry {
         self.qualifier << 5 | self.device_type & 0x1f
     }
 
-    /// Encodes all 96 bytes.
+    /// Encodes the standard INQUIRY data, 96 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; LENGTH];
@@ -118,8 +118,9 @@ impl StandardInquiry {
         bytes
     }
 
-    /// Parses the data that a unit returned. `None` if it has fewer than the 36 bytes that every
-    /// standard requires. Missing version descriptors become zero.
+    /// Parses standard INQUIRY data that another target returned. Returns `None` for fewer than 36
+    /// bytes, which every version of the standard requires. Missing version descriptors become
+    /// zero.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut version_descriptors = [0; 8];
@@ -155,7 +156,7 @@ pub fn ascii<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// RESPONSE DATA FORMAT: the standards define no other value.
+/// The value of RESPONSE DATA FORMAT. The standards define no other value.
 const RESPONSE_DATA_FORMAT: u8 = 2;
 /// Length in bytes of standard INQUIRY data without the vendor specific part.
 const LENGTH: usize = 96;

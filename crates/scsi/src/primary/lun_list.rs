@@ -5,8 +5,8 @@ use crate::{
     field::{body, u32_at, u64_at},
 };
 
-/// Encodes the list with its header. The target truncates it to the allocation length; the length
-/// in the header remains that of the whole list.
+/// Encodes the LUN list with its header. The target truncates the data to the allocation length;
+/// the length in the header remains that of the whole list.
 ///
 /// # Panics
 /// If there are 2^29 LUNs or more.
@@ -22,8 +22,8 @@ pub fn lun_list(luns: &[Lun]) -> Vec<u8> {
     bytes
 }
 
-/// Parses a list. Returns the LUNs that were received, and the number of LUNs that the header
-/// states. `None` if the header is incomplete.
+/// Parses REPORT LUNS data. Returns the LUNs that have arrived, and the number of LUNs that the
+/// header states. Returns `None` if the header is incomplete.
 #[must_use]
 pub fn parse_lun_list(bytes: &[u8]) -> Option<(Vec<Lun>, usize)> {
     let length = u32_at(bytes, 0)? as usize;

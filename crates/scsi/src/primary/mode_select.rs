@@ -11,7 +11,7 @@ pub struct ModeSelect {
     pub page_format: bool,
     /// RTD: restore all default values; the command then has no parameter list.
     pub revert: bool,
-    /// SP: save the values.
+    /// SP: save the changed pages, so that they survive a power loss.
     pub save: bool,
     /// At most 255 in MODE SELECT (6).
     pub parameter_list_length: u16,

@@ -59,7 +59,7 @@ impl ModeSense {
 }
 
 impl PageControl {
-    /// Decodes the low two bits.
+    /// Decodes PAGE CONTROL from the low two bits of `bits`.
     pub(crate) const fn from_bits(bits: u8) -> Self {
         match bits & 0x03 {
             0 => Self::Current,

@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl PrimaryCommand {
-    /// Parses a CDB for a unit that serves the commands of this family only.
+    /// Parses a CDB for a unit that has no other commands than these.
     ///
     /// # Errors
     /// The errors of [`Self::parse_known`]; 5/20/00 for an unknown operation code, 5/24/00 for an
@@ -28,9 +28,9 @@ impl PrimaryCommand {
         Self::parse_known(cdb).unwrap_or_else(|| Err(unknown()))
     }
 
-    /// Parses the CDB of a command of this family. The CDB may be longer than its command requires,
-    /// because iSCSI always sends 16 bytes. Returns `None` if the family has no command of this
-    /// operation code and service action.
+    /// Parses the CDB of a command that any device type may have. The CDB may be longer than its
+    /// command requires, because iSCSI always sends 16 bytes. Returns `None` if no such command has
+    /// this operation code and service action.
     ///
     /// # Errors
     /// 5/24/00 for a CDB that is too short, and for a field that requests something unsupported:
@@ -40,14 +40,14 @@ impl PrimaryCommand {
         TABLE.parse(cdb)
     }
 
-    /// Returns true if a command of this family has this operation code.
+    /// Returns true if a command that any device type may have has this operation code.
     #[must_use]
     pub fn has_opcode(opcode: u8) -> bool {
         TABLE.has_opcode(opcode)
     }
 
-    /// Returns the commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by
-    /// operation code and service action.
+    /// Returns the commands that any device type may have, for REPORT SUPPORTED OPERATION CODES,
+    /// ascending by operation code and service action.
     pub fn operations() -> impl Iterator<Item = &'static OperationCodeEntry> {
         TABLE.entries()
     }
@@ -168,31 +168,32 @@ pub(crate) const ROWS: &[OperationRow<PrimaryCommand>] = &[
 
 type Parse = CdbParser<PrimaryCommand>;
 
-/// Makes a row of PERSISTENT RESERVE IN.
+/// Makes the table row of one service action of PERSISTENT RESERVE IN.
 const fn reserve_in(action: u16, parse: Parse) -> OperationRow<PrimaryCommand> {
     quick(&[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
-/// Makes a row of PERSISTENT RESERVE OUT. `kind` holds the bits of SCOPE and TYPE that are
-/// evaluated. The command may take long: it waits for aborted tasks and for state that is saved.
+/// Makes the table row of one service action of PERSISTENT RESERVE OUT. `kind` holds the bits of
+/// SCOPE and TYPE that the parser evaluates. The command may take long, because it waits until
+/// tasks are aborted and the reservations are saved.
 const fn reserve_out(action: u16, kind: u8, parse: Parse) -> OperationRow<PrimaryCommand> {
     slow(&[0x5f, 0x1f, kind, 0, 0, 0xff, 0xff, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
-/// Returns the usage data of THIRD-PARTY COPY IN. `first` is the first byte of the list identifier,
-/// `more` the other three; 0xff if the command has them.
+/// Returns the CDB usage data of THIRD-PARTY COPY IN. `first` covers the first byte of the list
+/// identifier and `more` the other three: 0xff if the command uses them, otherwise 0.
 const fn copy_in(first: u8, more: u8) -> [u8; 16] {
     let f = 0xff;
     [0x84, 0x1f, first, more, more, more, 0, 0, 0, 0, f, f, f, f, 0, NACA]
 }
 
-/// Returns the usage data of MAINTENANCE IN and OUT with a length. `kind` holds the evaluated bits
-/// of byte 10.
+/// Returns the CDB usage data of MAINTENANCE IN and MAINTENANCE OUT with a length field. `kind`
+/// holds the bits of byte 10 that the parser evaluates.
 const fn maintenance(opcode: u8, kind: u8) -> [u8; 12] {
     [opcode, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, kind, NACA]
 }
 
-// The parsers below receive a CDB of exactly the command's length.
+// The functions below parse a CDB that has exactly the length of the command.
 
 fn reported(report: ReserveReport, cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
     Ok(PrimaryCommand::PersistentReserveIn(PersistentReserveIn::parse(report, cdb)))
@@ -209,8 +210,8 @@ fn typed(
     Ok(PrimaryCommand::PersistentReserveOut(PersistentReserveOut::parse_typed(action, cdb)?))
 }
 
-/// Refuses what SPC-2 declared obsolete in RESERVE and RELEASE: extents, and reservations for third
-/// parties.
+/// Refuses reservations of extents and reservations for third parties, which SPC-2 has made
+/// obsolete in RESERVE and RELEASE.
 fn whole_unit(cdb: &[u8], command: PrimaryCommand) -> Result<PrimaryCommand, Sense> {
     let asked = cdb[1] & if cdb.len() == 10 { 0x13 } else { 0x11 };
     if asked == 0 { Ok(command) } else { Err(Sense::invalid_field_in_cdb(1)) }
@@ -237,7 +238,7 @@ fn request_sense(cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
 
 fn inquiry(cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
     let vital_product_data = cdb[1] & 0x01 != 0;
-    // Refuse CMDDT of SPC-2.
+    // Refuse the obsolete bit CMDDT of SPC-2.
     if cdb[1] & 0x02 != 0 {
         return Err(Sense::invalid_bit_in_cdb(1, 1));
     }

@@ -7,16 +7,17 @@ use crate::{Sense, field::be16};
 pub enum Reporting {
     /// 000b: all commands of the unit.
     All,
-    /// 001b: a command without service actions.
+    /// 001b: the command with this operation code, which has no service actions.
     OperationCode(u8),
-    /// 010b: a command with service actions.
+    /// 010b: the command with this operation code and service action.
     ServiceAction(u8, u16),
-    /// 011b: a command of either kind; the service action is 0 if the command has none.
+    /// 011b: the command with this operation code and service action; the service action is 0 if
+    /// the command has none.
     Either(u8, u16),
 }
 
 impl Reporting {
-    /// Returns REPORTING OPTIONS, operation code and service action for the CDB.
+    /// Returns the values of the CDB fields REPORTING OPTIONS, operation code and service action.
     pub(crate) const fn fields(self) -> (u8, u8, u16) {
         match self {
             Self::All => (0, 0, 0),

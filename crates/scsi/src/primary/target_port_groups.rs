@@ -18,7 +18,7 @@ pub struct ReportTargetPortGroups {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TargetPortGroup {
     pub group: u16,
-    /// RELATIVE TARGET PORT IDENTIFIERs, at most 255.
+    /// The RELATIVE TARGET PORT IDENTIFIERs of the ports in the group, at most 255.
     pub ports: Vec<u16>,
 }
 
@@ -47,12 +47,13 @@ impl ReportTargetPortGroups {
         Ok(Self { extended, allocation_length: be32(cdb, 6) })
     }
 
-    /// Encodes the parameter data.
+    /// Encodes the parameter data of REPORT TARGET PORT GROUPS.
     #[must_use]
     pub fn answer(self, groups: &[TargetPortGroup]) -> Vec<u8> {
         let mut bytes = vec![0; 4];
         if self.extended {
-            // The IMPLICIT TRANSITION TIME is 0: no transition ever takes place.
+            // The field IMPLICIT TRANSITION TIME is 0, since the access state of a group never
+            // changes.
             bytes.extend_from_slice(&[0x10, 0, 0, 0]);
         }
         for group in groups {
@@ -72,7 +73,7 @@ impl ReportTargetPortGroups {
 }
 
 impl WantedState {
-    /// Parses the parameter list.
+    /// Parses the parameter list of SET TARGET PORT GROUPS.
     ///
     /// # Errors
     /// 5/1A/00 if the list is not a header followed by whole descriptors.

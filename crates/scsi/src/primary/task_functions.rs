@@ -12,8 +12,8 @@ pub struct TaskFunctions {
 }
 
 impl TaskFunctions {
-    /// Encodes the parameter data. With `extended` (REPD) it has the timeouts, which are zero: not
-    /// specified.
+    /// Encodes the parameter data of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS. With `extended`
+    /// (REPD=1), the timeouts follow, which are zero for "not specified".
     #[must_use]
     pub fn to_bytes(self, extended: bool) -> Vec<u8> {
         let flags = u8::from(self.abort_task) << 7

@@ -10,7 +10,7 @@ pub struct Timestamp {
     pub milliseconds: u64,
 }
 
-/// TIMESTAMP ORIGIN: how the clock was set (SPC-4, table 49).
+/// TIMESTAMP ORIGIN: how the clock of the device was set (SPC-4, table 49).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum TimestampOrigin {

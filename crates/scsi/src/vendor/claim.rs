@@ -11,14 +11,14 @@ use crate::Sense;
 pub enum ClaimAction {
     /// Become the exclusive writer of the unit.
     Claim = 0x00,
-    /// Give the claim back: the log holds no data that the unit lacks.
+    /// Give the claim back. The owner's log then holds no data that the unit lacks.
     Release = 0x01,
-    /// Report the newest confirmed write of the log that holds the claim.
+    /// Report the newest write that the log of the claim's owner guarantees to hold.
     Advance = 0x02,
 }
 
-/// The parameter list of CLAIM OUT. A log can be copied; `opening` and `predecessors` distinguish
-/// the copies.
+/// The parameter list of CLAIM OUT. A log may be copied by an operator; `opening` and
+/// `predecessors` distinguish the copies.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClaimParameters {
     /// The name of the claiming initiator: printable ASCII, 1 to 223 bytes.
@@ -29,20 +29,21 @@ pub struct ClaimParameters {
     pub generation: u64,
     /// The random number that identifies this opening of the log; not 0.
     pub opening: u64,
-    /// The generation that was granted last, as the log has recorded it. 0 if none was; equal to
-    /// `generation` if this opening presents its claim again.
+    /// The log generation whose claim the unit granted last, as the log has recorded it. 0 if none
+    /// was granted; equal to `generation` if this opening of the log presents its claim again.
     pub granted: u64,
-    /// The earlier openings that this one succeeds, at most 8.
+    /// The identifiers of the earlier openings of this log, at most 8.
     pub predecessors: Vec<u64>,
-    /// The log may hold dirty data from now on.
+    /// True if the log may hold dirty data from now on.
     pub writes_back: bool,
-    /// The log holds dirty data now.
+    /// True if the log holds dirty data now.
     pub is_dirty: bool,
-    /// Grant the claim even if the unit may have lost writes.
+    /// True to be granted the claim even if the unit may have lost writes.
     pub accept_loss: bool,
-    /// Grant the claim even if the session of a predecessor exists; that session is then fenced.
+    /// True to be granted the claim even if a session of a predecessor exists. That session is then
+    /// fenced.
     pub takes_over: bool,
-    /// Share the unit with other gateways by coherence tokens.
+    /// True to share the unit with other gateways by coherence tokens.
     pub shares: bool,
     /// The number of the newest write that the log guarantees to hold. `None` in a list of version
     /// 1, which older gateways send.
@@ -52,30 +53,31 @@ pub struct ClaimParameters {
 /// The parameter data of CLAIM IN: the state of the unit's claim.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClaimReport {
-    /// The initiator that claimed last; empty if the unit was never claimed.
+    /// The name of the initiator that claimed last; empty if the unit was never claimed.
     pub owner: String,
     /// The instance id of the owner's log.
     pub instance: [u8; 16],
-    /// The generation that was granted last.
+    /// The log generation whose claim was granted last.
     pub generation: u64,
-    /// The claim is in force.
+    /// True if the claim is in force.
     pub is_held: bool,
-    /// The log may hold dirty data.
+    /// True if the owner's log may hold dirty data.
     pub is_dirty: bool,
-    /// The operator of the unit has dropped the claim.
+    /// True if the operator of the unit has dropped the claim.
     pub is_dropped: bool,
-    /// A session that has presented the claim exists.
+    /// True if a session that has presented the claim exists.
     pub is_present: bool,
-    /// The number of the newest write that the log has confirmed. Only the node itself has it: the
-    /// bytes of CLAIM IN do not contain it, so it is 0 in a parsed report.
+    /// The number of the newest write that the log has confirmed. Only a report of the node itself
+    /// has it: CLAIM IN does not transfer it, so it is 0 in a parsed report.
     pub confirmed: u64,
 }
 
 impl ClaimParameters {
-    /// The length of the longest list.
+    /// The length in bytes of the longest parameter list of CLAIM OUT.
     pub const MOST_BYTES: usize = FIXED + 8 + MOST_PREDECESSORS * 8 + MOST_OWNER + CHECKSUM;
 
-    /// Encodes the list with its checksum. The version is 2 if `confirmed` is set, otherwise 1.
+    /// Encodes the parameter list of CLAIM OUT with its checksum. The version is 2 if `confirmed`
+    /// is set, otherwise 1.
     ///
     /// # Panics
     /// If owner or predecessors are too long. Our own code builds this list.
@@ -107,7 +109,7 @@ impl ClaimParameters {
         sealed(bytes)
     }
 
-    /// Parses and checks a list from an initiator.
+    /// Parses and checks a parameter list of CLAIM OUT.
     ///
     /// # Errors
     /// 5/1A/00 for a list that is truncated or disagrees with its length field; 5/26/00 with a
@@ -167,10 +169,10 @@ impl ClaimParameters {
 }
 
 impl ClaimReport {
-    /// The length of the longest report.
+    /// The length in bytes of the longest CLAIM IN report.
     pub const MOST_BYTES: usize = REPORT_FIXED + MOST_OWNER + CHECKSUM;
 
-    /// Encodes the report with its checksum.
+    /// Encodes the CLAIM IN report with its checksum.
     ///
     /// # Panics
     /// If the owner is too long; the unit checked the length when it accepted the claim.
@@ -193,7 +195,7 @@ impl ClaimReport {
         sealed(bytes)
     }
 
-    /// Parses and checks a report from a target. Returns `None` if it is not a valid report.
+    /// Parses and checks a CLAIM IN report of another target. Returns `None` if it is not valid.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<REPORT_FIXED>()?;
@@ -250,13 +252,14 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 const MAGIC: &[u8; 8] = b"FBYCLAIM";
 const VERSION: u8 = 1;
-/// Version of a CLAIM OUT list with a confirmed number.
+/// The version of a CLAIM OUT list that has the field `confirmed`.
 const WITH_CONFIRMED: u8 = 2;
 /// The longest iSCSI name in bytes (RFC 7143, 4.2.7.1).
 const MOST_OWNER: usize = 223;
 /// The number of predecessors that a log keeps.
 const MOST_PREDECESSORS: usize = 8;
-/// The length of the fields before the predecessors of a list, and before the owner of a report.
+/// The length in bytes of the fields before the predecessors of a list, and of those before the
+/// owner of a report.
 const FIXED: usize = 56;
 const REPORT_FIXED: usize = 40;
 const CHECKSUM: usize = 4;

@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl VendorCommand {
-    /// Parses the CDB of a command of this family. The CDB may be longer than its command requires,
-    /// because iSCSI always sends 16 bytes. Returns `None` if the family has no command of this
+    /// Parses the CDB of a vendor specific command. The CDB may be longer than its command
+    /// requires, because iSCSI always sends 16 bytes. Returns `None` if no such command has this
     /// operation code and service action.
     ///
     /// # Errors
@@ -21,13 +21,13 @@ impl VendorCommand {
         TABLE.parse(cdb)
     }
 
-    /// Returns true if a command of this family has this operation code.
+    /// Returns true if a vendor specific command has this operation code.
     #[must_use]
     pub fn has_opcode(opcode: u8) -> bool {
         TABLE.has_opcode(opcode)
     }
 
-    /// Returns the commands of this family for REPORT SUPPORTED OPERATION CODES, ascending by
+    /// Returns the vendor specific commands for REPORT SUPPORTED OPERATION CODES, ascending by
     /// operation code and service action.
     pub fn operations() -> impl Iterator<Item = &'static OperationCodeEntry> {
         TABLE.entries()
@@ -52,8 +52,8 @@ pub(crate) const ROWS: &[OperationRow<VendorCommand>] = &[
     }),
 ];
 
-/// Makes a row of CLAIM OUT. The command may take long: it waits for tasks of other sessions and
-/// for state that is saved.
+/// Makes the table row of one service action of CLAIM OUT. The command may take long, because it
+/// waits for tasks of other sessions and until the claim is saved.
 const fn claim_out(action: u16, parse: CdbParser<VendorCommand>) -> OperationRow<VendorCommand> {
     slow(&[0xc1, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }

@@ -19,7 +19,7 @@ pub struct ExtendedInquiry {
 impl ExtendedInquiry {
     pub const PAGE: u8 = 0x86;
 
-    /// Encodes the page with its header, 64 bytes.
+    /// Encodes page 86h with its header, 64 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
@@ -29,7 +29,7 @@ impl ExtendedInquiry {
         framed(Self::PAGE, &rest)
     }
 
-    /// Parses the page. Returns `None` for another page.
+    /// Parses page 86h. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;

@@ -9,16 +9,17 @@ pub struct ForebayVolume {
     /// this size, all writes between two SYNCHRONIZE CACHEs are atomic: after a crash, the unit
     /// holds all of them or none. 0 if the unit has no epochs and no ROLL BACK.
     pub epoch_blocks: u64,
-    /// The unit executes a write of the claim's owner after every SYNCHRONIZE CACHE that the owner
-    /// sent before it, even if the owner did not wait for the status of the SYNCHRONIZE CACHE.
+    /// True if the unit keeps the order of flushes and writes: it executes a write of the claim's
+    /// owner after every SYNCHRONIZE CACHE that the owner sent before, even if the owner did not
+    /// wait for the status of the SYNCHRONIZE CACHE.
     pub orders_flushes: bool,
 }
 
 impl ForebayVolume {
-    /// The first page code that vendors may define.
+    /// The page code, the first one that vendors may define.
     pub const PAGE: u8 = 0xc0;
 
-    /// Encodes the page with its header.
+    /// Encodes page C0h with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 24];
@@ -29,7 +30,7 @@ impl ForebayVolume {
         framed(Self::PAGE, &rest)
     }
 
-    /// Parses the page. Returns `None` for another page, and for a page C0h of another vendor or
+    /// Parses page C0h. Returns `None` for another page, and for a page C0h of another vendor or
     /// version.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -44,7 +45,7 @@ impl ForebayVolume {
 /// Distinguishes this page from page C0h of other vendors.
 const MAGIC: &[u8] = b"FBYVOLUM";
 const VERSION: u8 = 1;
-/// A bit of the flags, which are byte 14 of the page.
+/// The flag for `orders_flushes`, in byte 14 of the page.
 const ORDERS_FLUSHES: u8 = 1;
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub struct Designator {
     pub text: bool,
     /// PROTOCOL IDENTIFIER for names of ports and targets; 5 is iSCSI.
     pub protocol: Option<u8>,
-    /// At most 255 bytes.
+    /// The bytes of the name, at most 255.
     pub name: Vec<u8>,
 }
 
@@ -40,14 +40,14 @@ pub enum DesignatorKind {
     LogicalUnitGroup,
     Md5,
     ScsiNameString,
-    /// A type that SPC-4 does not define: 9 to 15.
+    /// A designator type that SPC-4 does not define: 9 to 15.
     Other(u8),
 }
 
 impl DeviceIdentification {
     pub const PAGE: u8 = 0x83;
 
-    /// Encodes the page with its header.
+    /// Encodes page 83h with its header.
     ///
     /// # Panics
     /// If a name is longer than 255 bytes, or the page longer than 65,535.
@@ -60,7 +60,7 @@ impl DeviceIdentification {
         framed(Self::PAGE, &rest)
     }
 
-    /// Parses the page, up to the first truncated designator. Skips designators with an unknown
+    /// Parses page 83h, up to the first truncated designator. Skips designators with an unknown
     /// association. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -88,8 +88,8 @@ impl DeviceIdentification {
         Some(Self(designators))
     }
 
-    /// Returns the best name of the logical unit: NAA, EUI-64, SCSI name string or T10 vendor
-    /// identification, in this order. Skips empty names.
+    /// Returns the best name of the logical unit: its NAA name, EUI-64, SCSI name string or T10
+    /// vendor identification, in this order of preference. Skips empty names.
     #[must_use]
     pub fn logical_unit(&self) -> Option<&Designator> {
         use DesignatorKind::{Eui64, Naa, ScsiNameString, T10VendorId};
@@ -131,8 +131,8 @@ impl Designator {
         }
     }
 
-    /// Returns the iSCSI name of a target or a target port (SPC-4, 7.8.6.10), padded with one to
-    /// four NULs to a multiple of four bytes. Truncates `text` to 251 bytes.
+    /// Returns a designator with the iSCSI name of a target or a target port (SPC-4, 7.8.6.10),
+    /// padded with one to four NULs to a multiple of four bytes. Truncates `text` to 251 bytes.
     #[must_use]
     pub fn iscsi_name(association: Association, text: &str) -> Self {
         let mut name: Vec<u8> = text.bytes().take(251).collect();
@@ -147,7 +147,8 @@ impl Designator {
         }
     }
 
-    /// Returns the number of the target port that received the INQUIRY (SPC-4, 7.8.6.6).
+    /// Returns a designator with the number of the target port that received the INQUIRY (SPC-4,
+    /// 7.8.6.6).
     #[must_use]
     pub fn relative_target_port(port: u16) -> Self {
         let [high, low] = port.to_be_bytes();
@@ -160,8 +161,8 @@ impl Designator {
         }
     }
 
-    /// Returns the number of the target port group of the port that received the INQUIRY (SPC-4,
-    /// 7.8.6.7).
+    /// Returns a designator with the number of the target port group of the port that received the
+    /// INQUIRY (SPC-4, 7.8.6.7).
     #[must_use]
     pub fn target_port_group(group: u16) -> Self {
         let [high, low] = group.to_be_bytes();
@@ -173,7 +174,7 @@ impl Designator {
     }
 
     pub(super) fn append_to(&self, bytes: &mut Vec<u8>) {
-        // Code sets: 3 is UTF-8, which SCSI name strings use; 2 is ASCII; 1 is binary.
+        // The values of CODE SET: 3 is UTF-8, which SCSI name strings use; 2 is ASCII; 1 is binary.
         let set = match (self.text, self.kind) {
             (true, DesignatorKind::ScsiNameString) => 3,
             (true, _) => 2,
@@ -220,7 +221,7 @@ impl DesignatorKind {
     }
 }
 
-/// PROTOCOL IDENTIFIER of iSCSI (SPC-4, table 441).
+/// The value of PROTOCOL IDENTIFIER for iSCSI (SPC-4, table 441).
 const ISCSI: u8 = 5;
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub struct BlockLimitsPage {
 impl BlockLimitsPage {
     pub const PAGE: u8 = 0xb0;
 
-    /// Encodes the page with its header, 64 bytes.
+    /// Encodes page B0h with its header, 64 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
@@ -61,8 +61,8 @@ impl BlockLimitsPage {
         framed(Self::PAGE, &rest)
     }
 
-    /// Parses the page. Returns `None` for another page. If alignment and granularity of atomic
-    /// writes differ, the larger is returned.
+    /// Parses page B0h. Returns `None` for another page. If the alignment and the granularity of
+    /// atomic writes differ, `atomic_granularity_blocks` is the larger one.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;
@@ -86,7 +86,7 @@ impl BlockLimitsPage {
     }
 }
 
-/// UGAVALID: the alignment field is valid.
+/// The bit UGAVALID: the field UNMAP GRANULARITY ALIGNMENT is valid.
 const ALIGNMENT_VALID: u32 = 1 << 31;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::field::{body, u8_at, u16_at};
 
-/// Encodes a page of a block device: a header of four bytes, followed by `rest`.
+/// Encodes a VPD page of a block device: a header of four bytes, followed by `rest`.
 ///
 /// # Panics
 /// If `rest` is longer than 65,535 bytes.
@@ -15,32 +15,33 @@ pub(super) fn framed(page: u8, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the bytes after the header, which may be truncated. `None` for another page.
+/// Returns the bytes after the header of a VPD page, which may be truncated. Returns `None` if
+/// `bytes` is another page.
 pub(super) fn unframed(page: u8, bytes: &[u8]) -> Option<&[u8]> {
     let length = usize::from(u16_at(bytes, 2)?);
     (u8_at(bytes, 1)? == page).then(|| body(bytes, 4, length))
 }
 
-/// Page 00h: the supported pages, ascending.
+/// Page 00h: the codes of the supported VPD pages, ascending.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SupportedPages(pub Vec<u8>);
 
 impl SupportedPages {
     pub const PAGE: u8 = 0x00;
 
-    /// Encodes the page with its header.
+    /// Encodes page 00h with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         framed(Self::PAGE, &self.0)
     }
 
-    /// Parses the page. Returns `None` for another page, and if the header is incomplete.
+    /// Parses page 00h. Returns `None` for another page, and if the header is incomplete.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(unframed(Self::PAGE, bytes)?.to_vec()))
     }
 
-    /// Returns true if the list contains `page`.
+    /// Returns true if the unit supports the page with this code.
     #[must_use]
     pub fn has(&self, page: u8) -> bool {
         self.0.contains(&page)

@@ -2,18 +2,19 @@
 
 use super::page::framed;
 
-/// Reports that all nexuses share every mode page and subpage, and that every unit has its own.
+/// The mode page policy of our units: all nexuses share one copy of every mode page and subpage,
+/// and every unit has its own copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SharedModePages;
 
 impl SharedModePages {
     pub const PAGE: u8 = 0x87;
 
-    /// Encodes the page with its header, 8 bytes.
+    /// Encodes page 87h with its header, 8 bytes.
     #[must_use]
     pub fn to_bytes(self) -> Vec<u8> {
-        // POLICY PAGE CODE and POLICY SUBPAGE CODE stand for all pages and subpages; MLUS=0, policy
-        // 00b.
+        // 3Fh and FFh in POLICY PAGE CODE and POLICY SUBPAGE CODE stand for all pages and subpages.
+        // MLUS is 0 and the policy is 00b, shared.
         framed(Self::PAGE, &[0x3f, 0xff, 0, 0])
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{identification::Designator, page::framed};
 
-/// The target ports with access to the unit.
+/// The target ports through which the unit can be accessed.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ScsiPorts(pub Vec<TargetPort>);
 
@@ -16,7 +16,7 @@ pub struct TargetPort {
 impl ScsiPorts {
     pub const PAGE: u8 = 0x88;
 
-    /// Encodes the page with its header.
+    /// Encodes page 88h with its header.
     ///
     /// # Panics
     /// If the page is longer than 65,535 bytes.
@@ -27,7 +27,7 @@ impl ScsiPorts {
             let mut names = Vec::new();
             port.names.iter().for_each(|name| name.append_to(&mut names));
             let [high, low] = port.number.to_be_bytes();
-            // The TransportID of an initiator port is empty: our ports are target ports only.
+            // The descriptor has no initiator port TransportID: our ports are target ports only.
             rest.extend_from_slice(&[0, 0, high, low, 0, 0, 0, 0, 0, 0]);
             rest.extend_from_slice(&(names.len() as u16).to_be_bytes());
             rest.extend_from_slice(&names);

@@ -35,7 +35,7 @@ pub enum ProvisioningType {
 impl LogicalBlockProvisioning {
     pub const PAGE: u8 = 0xb2;
 
-    /// Encodes the page with its header and no provisioning group, 8 bytes.
+    /// Encodes page B2h with its header, 8 bytes. The page has no provisioning group descriptor.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let flags = u8::from(self.unmap) << 7
@@ -46,7 +46,7 @@ impl LogicalBlockProvisioning {
         framed(Self::PAGE, &[self.threshold_exponent, flags, self.provisioning as u8, 0])
     }
 
-    /// Parses the page. Returns `None` for another page.
+    /// Parses page B2h. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;
@@ -55,7 +55,8 @@ impl LogicalBlockProvisioning {
             unmap: flags & 0x80 != 0,
             write_same_16: flags & 0x40 != 0,
             write_same_10: flags & 0x20 != 0,
-            // SBC-4 extended LBPRZ to three bits: only 001b stands for zeros.
+            // SBC-4 has extended LBPRZ to three bits. Only 001b means that deallocated blocks read
+            // as zeros.
             reads_zeros: flags & 0x1c == 0x04,
             anchor: flags & 0x02 != 0,
             provisioning: match u8_at(rest, 2).unwrap_or(0) & 0x07 {

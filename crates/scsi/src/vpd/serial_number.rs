@@ -2,20 +2,21 @@
 
 use super::page::{framed, unframed};
 
-/// The serial number: printable ASCII. Initiators compare it after they have reconnected.
+/// The serial number of the unit in printable ASCII. After a reconnect, initiators compare it with
+/// the number that they have recorded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnitSerialNumber(pub String);
 
 impl UnitSerialNumber {
     pub const PAGE: u8 = 0x80;
 
-    /// Encodes the page with its header.
+    /// Encodes page 80h with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         framed(Self::PAGE, self.0.as_bytes())
     }
 
-    /// Parses the page. Strips spaces and NULs around the number, and replaces bytes that are not
+    /// Parses page 80h. Removes spaces and NULs around the number, and replaces bytes that are not
     /// UTF-8. Returns `None` for another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {

@@ -6,7 +6,7 @@ use crate::{
     copy::{CONCURRENT, RANGES, ROD_TYPE, limits},
 };
 
-/// Limits of copies that the storage makes itself.
+/// Limits of third-party copies, which the storage itself makes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ThirdPartyCopy {
     /// Bytes per block.
@@ -24,7 +24,7 @@ pub struct ThirdPartyCopy {
 impl ThirdPartyCopy {
     pub const PAGE: u8 = 0x8f;
 
-    /// Encodes the page with its header.
+    /// Encodes page 8Fh with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -60,7 +60,8 @@ impl ThirdPartyCopy {
     }
 }
 
-/// Encodes the descriptor "supported commands" from the table of operations.
+/// Encodes the descriptor "supported commands" with the third-party copy commands in the table of
+/// operations.
 fn commands() -> Vec<u8> {
     let mut bytes = vec![0];
     for opcode in [0x83, 0x84] {
@@ -85,8 +86,8 @@ fn parameters() -> [u8; 28] {
     bytes
 }
 
-/// Encodes the descriptor "ROD token features and supported ROD types": one type, which the unit
-/// accepts and returns in tokens.
+/// Encodes the descriptor "ROD token features and supported ROD types". The unit supports one type,
+/// which it accepts and returns in tokens.
 fn rod_types() -> Vec<u8> {
     let mut bytes = vec![0; 4 + 64];
     bytes[2..4].copy_from_slice(&64u16.to_be_bytes());
@@ -130,7 +131,7 @@ mod tests {
             rest = &rest[4 + length..];
         }
         assert_eq!(kinds, [0x0000, 0x0001, 0x0004, 0x0008, 0x0108, 0x8001]);
-        // The offsets at which Windows reads them: SBC-3, table 195.
+        // Check the offsets at which Windows reads the token limits (SBC-3, table 195).
         assert_eq!(bytes[14..16], [0, 64]);
         assert_eq!((bytes[19], bytes[23]), (0x58, 60));
         assert_eq!(bytes[30..32], [1, 2]);

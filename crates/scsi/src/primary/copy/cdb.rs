@@ -3,8 +3,8 @@
 
 use crate::{Cdb, field::be32};
 
-/// The question that RECEIVE COPY RESULTS or a related command asks, with the list identifier of
-/// the copy. The service action is in brackets.
+/// What RECEIVE COPY RESULTS or a related command asks, with the list identifier of the copy that
+/// it asks about. The service action is in brackets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyResults {
     /// COPY STATUS (LID1) (00h).
@@ -46,8 +46,8 @@ impl CopyResults {
     }
 }
 
-/// Encodes THIRD-PARTY COPY OUT with this service action. `list` is the list identifier of a token
-/// command, and zero for EXTENDED COPY.
+/// Encodes a CDB of THIRD-PARTY COPY OUT with this service action. `list` is the list identifier of
+/// a token command, and zero for EXTENDED COPY.
 pub(crate) fn encode_out(action: u8, list: u32, parameter_list_length: u32) -> Cdb {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x83, action);

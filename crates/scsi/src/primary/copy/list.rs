@@ -11,7 +11,8 @@ use crate::{
 pub struct CopyList {
     /// LIST IDENTIFIER; at most 255 with LID1.
     pub list: u32,
-    /// True if LIST ID USAGE is not 11b: the initiator may query the result under `list`.
+    /// True if the list has an identifier (LIST ID USAGE is not 11b). The initiator may then query
+    /// the result under `list`.
     pub identified: bool,
     /// CSCD descriptors: the units that take part. Segments refer to them by index.
     pub cscds: Vec<Cscd>,
@@ -22,8 +23,8 @@ pub struct CopyList {
 /// An identification CSCD descriptor (E4h; SPC-4, 6.4.5.2).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Cscd {
-    /// The NAA designator of the unit. `None` if the descriptor has another kind of name; no unit
-    /// of Forebay has one.
+    /// The NAA designator of the unit. `None` if the descriptor names the unit in another way, as
+    /// no unit of Forebay is named.
     pub naa: Option<[u8; 16]>,
     /// DISK BLOCK LENGTH, 24 bits: the block size in bytes that the initiator assumes.
     pub block_size: u32,
@@ -47,21 +48,21 @@ pub struct CopySegment {
     pub destination_lba: u64,
 }
 
-/// Limits of a list. RECEIVE COPY RESULTS and VPD page 8Fh report them.
+/// Limits of the list of EXTENDED COPY. RECEIVE COPY RESULTS and VPD page 8Fh report them.
 pub mod limits {
     /// The most CSCD descriptors; initiators use two.
     pub const CSCDS: u16 = 8;
     /// The most segment descriptors. 64 segments of 65,535 blocks are 2 GiB, which is some seconds
     /// of work.
     pub const SEGMENTS: u16 = 64;
-    /// The most bytes of descriptors.
+    /// The most bytes of all descriptors together.
     pub const BYTES: u32 = CSCDS as u32 * 32 + SEGMENTS as u32 * 28;
     /// The supported descriptor type codes, ascending.
     pub const DESCRIPTORS: [u8; 2] = [super::BLOCK_TO_BLOCK, super::IDENTIFICATION];
 }
 
 impl CopyList {
-    /// Encodes the list; `long` for LID4.
+    /// Encodes the list in the form of LID4 if `long`, otherwise of LID1.
     ///
     /// # Panics
     /// If the length of the descriptors does not fit two bytes.
@@ -91,8 +92,8 @@ impl CopyList {
         bytes
     }
 
-    /// Parses a list; `long` for LID4. All counts and lengths are checked. Indexes of CSCD
-    /// descriptors are not; the caller, which has the units, checks them.
+    /// Parses a list in the form of LID4 if `long`, otherwise of LID1. Checks all counts and
+    /// lengths. The caller must check the indexes of CSCD descriptors, since it knows the units.
     ///
     /// # Errors
     /// 5/1A/00 for a list that is shorter than its length fields say, or longer than the limits;
@@ -136,7 +137,7 @@ impl CopyList {
     }
 }
 
-/// Parses consecutive descriptors of `each` bytes. A truncated last one is an error.
+/// Parses consecutive descriptors of `each` bytes. Returns an error if the last one is truncated.
 fn descriptors<T>(
     mut bytes: &[u8],
     each: usize,
@@ -154,7 +155,7 @@ fn descriptors<T>(
 }
 
 impl Cscd {
-    /// Returns the descriptor of a unit with this NAA designator.
+    /// Returns a CSCD descriptor of the unit with this NAA designator.
     #[must_use]
     pub const fn naa(naa: [u8; 16], block_size: u32) -> Self {
         Self { naa: Some(naa), block_size, lu_id_type: 0, null: false }
@@ -227,13 +228,13 @@ const BLOCK_TO_BLOCK: u8 = 0x02;
 /// Descriptor lengths in bytes.
 const CSCD_BYTES: usize = 32;
 const SEGMENT_BYTES: usize = 28;
-/// Length in bytes of the list header, before the descriptors.
+/// The length in bytes of the header before the descriptors: with LID1, and with LID4.
 const SHORT_HEADER: usize = 16;
 const LONG_HEADER: usize = 48;
 /// LIST ID USAGE 11b: the list has no identifier.
 const NOT_IDENTIFIED: u8 = 0x18;
-/// The head of a 16-byte NAA designator of a logical unit: code set binary, type NAA, reserved,
-/// length.
+/// The first four bytes of a 16-byte NAA designator of a logical unit: code set binary, type NAA,
+/// reserved, length.
 const NAA: [u8; 4] = [1, 3, 0, 16];
 
 #[cfg(test)]
@@ -300,7 +301,8 @@ mod tests {
         fn hostile_lists_do_no_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
                                     long in any::<bool>(), small in any::<bool>()) {
             if small {
-                // Random counts are usually too large, so that the parser would stop there.
+                // Clear the high bytes of the counts: random counts are usually too large, so that
+                // the parser would stop at them.
                 for at in [2, 8, 9, 12, 13, 14, 15, 42, 44, 46, 47] {
                     if let Some(byte) = bytes.get_mut(at) {
                         *byte = 0;

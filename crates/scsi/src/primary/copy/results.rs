@@ -74,7 +74,7 @@ impl CopyStatus {
                 bytes.extend_from_slice(token);
             }
         }
-        // AVAILABLE DATA does not count its own four bytes.
+        // The field AVAILABLE DATA does not count its own four bytes.
         let available = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&available.to_be_bytes());
         bytes
@@ -95,7 +95,7 @@ impl CopyStatus {
     }
 }
 
-/// Encodes OPERATING PARAMETERS data of a unit; `block_size` is in bytes.
+/// Encodes OPERATING PARAMETERS data of a unit with blocks of `block_size` bytes.
 #[must_use]
 pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     let mut bytes = vec![0; 44];
@@ -115,11 +115,12 @@ pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     bytes
 }
 
-/// The most copies of one nexus that may run at a time, and the most whose results are kept.
+/// The most copies that one nexus may run at a time, and the most copies of a nexus whose results
+/// are kept.
 pub const CONCURRENT: usize = 16;
-/// TRANSFER COUNT UNITS: logical blocks.
+/// The value of TRANSFER COUNT UNITS for logical blocks.
 const IN_BLOCKS: u8 = 0xf1;
-/// Space for sense data in bytes: the longest that we return, in whole words.
+/// The bytes reserved for sense data: the longest that we return, rounded up to a multiple of four.
 const SENSE_BYTES: usize = 28;
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub const TOKEN_BYTES: usize = 512;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TokenRange {
     pub lba: u64,
-    /// Zero blocks are no error.
+    /// The length of the range in blocks. A range of zero blocks is not an error.
     pub blocks: u32,
 }
 
@@ -62,7 +62,7 @@ pub const ROD_TYPE: u32 = 0x0080_0001;
 pub const RANGES: usize = 64;
 
 impl PopulateToken {
-    /// Encodes the list.
+    /// Encodes the parameter list of POPULATE TOKEN.
     ///
     /// # Panics
     /// If the length of the ranges does not fit two bytes.
@@ -76,7 +76,8 @@ impl PopulateToken {
         bytes
     }
 
-    /// Parses the list. IMMED is ignored: the status is always sent together with the token.
+    /// Parses the parameter list of POPULATE TOKEN. Ignores IMMED: the status is always sent
+    /// together with the token.
     ///
     /// # Errors
     /// 5/1A/00 for a list that is shorter than its length fields say; 5/26/00 for more than
@@ -95,7 +96,7 @@ impl PopulateToken {
 }
 
 impl WriteUsingToken {
-    /// Encodes the list.
+    /// Encodes the parameter list of WRITE USING TOKEN.
     ///
     /// # Panics
     /// If the length of the ranges does not fit two bytes.
@@ -109,7 +110,8 @@ impl WriteUsingToken {
         bytes
     }
 
-    /// Parses the list. IMMED is ignored: the status is always sent when the blocks are written.
+    /// Parses the parameter list of WRITE USING TOKEN. Ignores IMMED: the status is always sent
+    /// when the blocks are written.
     ///
     /// # Errors
     /// The errors of [`PopulateToken::parse`].
@@ -138,8 +140,8 @@ impl RodToken {
         bytes
     }
 
-    /// Returns the identifier and the creator's NAA designator in a received token, which say where
-    /// to look the token up. `None` if Forebay cannot have made the token.
+    /// Returns the two fields of a received token that are needed to look it up: its identifier and
+    /// the NAA designator of the unit that made it. `None` if Forebay cannot have made the token.
     #[must_use]
     pub fn origin(bytes: &[u8; TOKEN_BYTES]) -> Option<(u64, [u8; 16])> {
         let is_ours = u32_at(bytes, 0)? == ROD_TYPE && u16_at(bytes, 6)? == TOKEN_BYTES as u16 - 8;
@@ -148,7 +150,7 @@ impl RodToken {
     }
 }
 
-/// Appends the ranges and sets both length fields.
+/// Appends the block ranges to a list and sets the two length fields of the list.
 fn append_ranges(bytes: &mut Vec<u8>, ranges: &[TokenRange]) {
     let length = u16::try_from(ranges.len() * 16).expect("a list has a few ranges");
     let at = bytes.len() - 2;
@@ -162,7 +164,7 @@ fn append_ranges(bytes: &mut Vec<u8>, ranges: &[TokenRange]) {
     bytes[..2].copy_from_slice(&all.to_be_bytes());
 }
 
-/// Parses the ranges that follow the length field at offset `at`.
+/// Parses the block ranges that follow the length field at offset `at`.
 fn parse_ranges(bytes: &[u8], at: usize) -> Result<Vec<TokenRange>, Sense> {
     let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
     let all = usize::from(u16_at(bytes, 0).ok_or_else(short_of)?) + 2;
@@ -179,7 +181,7 @@ fn parse_ranges(bytes: &[u8], at: usize) -> Result<Vec<TokenRange>, Sense> {
     Ok(bytes[at + 2..end].chunks_exact(16).filter_map(range).collect())
 }
 
-/// Offset of the secret, in the extended ROD token data.
+/// The offset of the secret, which is in the extended ROD token data.
 const SECRET_AT: usize = 256;
 
 #[cfg(test)]

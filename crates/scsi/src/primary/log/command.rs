@@ -7,9 +7,9 @@ use crate::{Cdb, PageControl, field::be16};
 pub struct LogSense {
     /// SP: save the log parameters.
     pub save: bool,
-    /// PC: threshold or cumulative values, current or default (SPC-4, table 193). The bits are
-    /// those of PAGE CONTROL of mode pages. Initiators usually request 01b, current cumulative
-    /// values.
+    /// PC: threshold or cumulative values, current or default (SPC-4, table 193). The values of the
+    /// field are the same as in PAGE CONTROL of mode pages. Initiators usually request 01b, current
+    /// cumulative values.
     pub control: PageControl,
     pub page: u8,
     pub subpage: u8,

@@ -8,7 +8,7 @@ pub struct LogPage {
     pub code: u8,
     /// SUBPAGE CODE; 0 for a page without subpage format.
     pub subpage: u8,
-    /// Ascending by parameter code.
+    /// The log parameters, ascending by parameter code.
     pub parameters: Vec<LogParameter>,
 }
 
@@ -16,7 +16,7 @@ pub struct LogPage {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogParameter {
     pub code: u16,
-    /// At most 255 bytes.
+    /// The value of the parameter, at most 255 bytes.
     pub value: Vec<u8>,
 }
 
@@ -32,16 +32,16 @@ pub struct ProvisioningCounts {
     pub shared: bool,
 }
 
-/// Page 2Fh, Informational Exceptions (SPC-4, 7.3.9), with the most recent exception.
+/// Page 2Fh, Informational Exceptions (SPC-4, 7.3.9): the most recent exception of the unit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InformationalExceptions {
-    /// Additional sense code; 0 if there was no exception.
+    /// The additional sense code of the exception; 0 if there was none.
     pub asc: u8,
     pub ascq: u8,
 }
 
 impl LogPage {
-    /// Encodes the page, starting with the first parameter whose code is at least `first`.
+    /// Encodes the page, but only the parameters from code `first` on.
     #[must_use]
     pub fn to_bytes(&self, first: u16) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -53,7 +53,7 @@ impl LogPage {
         framed(self.code, self.subpage, &rest)
     }
 
-    /// Parses a page, up to the first truncated parameter. Returns `None` if the header is
+    /// Parses a log page, up to the first truncated parameter. Returns `None` if the header is
     /// incomplete.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -92,7 +92,7 @@ impl ProvisioningCounts {
 impl InformationalExceptions {
     pub const PAGE: u8 = 0x2f;
 
-    /// Returns the page, without a temperature: the device has no sensor.
+    /// Returns page 2Fh without a temperature, since the device has no sensor.
     #[must_use]
     pub fn to_page(self) -> LogPage {
         let value = vec![self.asc, self.ascq, NO_TEMPERATURE, 0];
@@ -100,15 +100,15 @@ impl InformationalExceptions {
     }
 }
 
-/// Encodes page 00h, the list of supported pages (SPC-4, 7.3.19). `pages` ascends and includes page
-/// 00h.
+/// Encodes page 00h, the list of supported pages (SPC-4, 7.3.19). `pages` must ascend and include
+/// page 00h.
 #[must_use]
 pub fn supported_log_pages(pages: &[u8]) -> Vec<u8> {
     framed(0, 0, pages)
 }
 
-/// Encodes page 00h, subpage FFh: the list of supported pages and subpages, ascending (SPC-4,
-/// 7.3.20).
+/// Encodes page 00h, subpage FFh: the list of supported pages and subpages (SPC-4, 7.3.20), which
+/// must ascend.
 #[must_use]
 pub fn supported_log_subpages(pages: &[(u8, u8)]) -> Vec<u8> {
     let rest: Vec<u8> = pages.iter().flat_map(|(page, subpage)| [*page, *subpage]).collect();
@@ -124,9 +124,9 @@ fn framed(code: u8, subpage: u8, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// FORMAT AND LINKING 11b: a binary list parameter.
+/// The value of FORMAT AND LINKING for a parameter in binary list format (11b).
 const FORMAT_LIST: u8 = 0x03;
-/// TEMPERATURE FFh: not available (SPC-4, 7.3.9).
+/// The value of TEMPERATURE for "not available" (SPC-4, 7.3.9).
 const NO_TEMPERATURE: u8 = 0xff;
 
 #[cfg(test)]

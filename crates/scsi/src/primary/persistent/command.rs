@@ -61,7 +61,8 @@ impl PersistentReserveIn {
         Cdb::new(&[0x5e, self.report as u8, 0, 0, 0, 0, 0, high, low, 0])
     }
 
-    /// Parses the CDB; the caller has read the service action.
+    /// Parses a CDB of PERSISTENT RESERVE IN. The caller has evaluated the service action and
+    /// passes it as `report`.
     pub(crate) fn parse(report: ReserveReport, cdb: &[u8]) -> Self {
         Self { report, allocation_length: be16(cdb, 7) }
     }
@@ -76,17 +77,18 @@ impl PersistentReserveOut {
         Cdb::new(&cdb)
     }
 
-    /// Parses a CDB whose service action has no type. The caller has read the service action.
+    /// Parses a CDB of PERSISTENT RESERVE OUT. The caller has evaluated the service action and the
+    /// type.
     pub(crate) fn parse(action: ReserveAction, cdb: &[u8]) -> Self {
         Self { action, parameter_list_length: be32(cdb, 5) }
     }
 
-    /// Parses a CDB whose service action has a type.
+    /// Parses a CDB of PERSISTENT RESERVE OUT whose service action needs a reservation type.
     pub(crate) fn parse_typed(
         action: fn(ReservationType) -> ReserveAction,
         cdb: &[u8],
     ) -> Result<Self, Sense> {
-        // SCOPE: the only supported value is the logical unit.
+        // Refuse other values of SCOPE than 0, the logical unit.
         if cdb[2] >> 4 != 0 {
             return Err(Sense::invalid_bit_in_cdb(2, 7));
         }
@@ -97,7 +99,7 @@ impl PersistentReserveOut {
 }
 
 impl ReserveAction {
-    /// Returns service action and type as in the CDB.
+    /// Returns the numbers of the service action and of the type for the CDB.
     fn numbers(self) -> (u8, u8) {
         match self {
             Self::Register => (0, 0),
@@ -113,7 +115,6 @@ impl ReserveAction {
 }
 
 impl ReservationType {
-    /// All types, ascending by number.
     pub const ALL: [Self; 6] = [
         Self::WriteExclusive,
         Self::ExclusiveAccess,
@@ -134,13 +135,13 @@ impl ReservationType {
         matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
     }
 
-    /// Returns true if every registered nexus has the access rights of the holder.
+    /// Returns true if every registered nexus has the same access to the unit as the holder.
     #[must_use]
     pub fn admits_registrants(self) -> bool {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
-    /// Returns true if other nexuses may not read either.
+    /// Returns true if the reservation also prevents other nexuses from reading.
     #[must_use]
     pub fn excludes_reading(self) -> bool {
         matches!(

@@ -17,7 +17,7 @@ pub struct OutParameters {
     pub persist: bool,
     /// ALL_TG_PT: register on all target ports.
     pub all_target_ports: bool,
-    /// SPEC_I_PT: register these initiator ports, too.
+    /// SPEC_I_PT: register these initiator ports as well; `None` if the bit is not set.
     pub ports: Option<Vec<TransportId>>,
 }
 
@@ -54,7 +54,7 @@ impl OutParameters {
         bytes
     }
 
-    /// Parses a complete list.
+    /// Parses a complete parameter list.
     ///
     /// # Errors
     /// 5/1A/00 for a length that disagrees with the contents; 5/26/00 for a TransportID that is not
@@ -92,7 +92,7 @@ impl MoveParameters {
         bytes
     }
 
-    /// Parses a complete list.
+    /// Parses a complete parameter list of REGISTER AND MOVE.
     ///
     /// # Errors
     /// The errors of [`OutParameters::from_bytes`].
@@ -117,7 +117,7 @@ impl MoveParameters {
     }
 }
 
-/// Returns both keys, and the flags at the offset that they have in the basic list.
+/// Returns the two reservation keys and byte 20, which has the flags in the basic parameter list.
 fn head(bytes: &[u8]) -> Result<(u64, u64, u8), Sense> {
     let read = || {
         let flags = u8_at(bytes, 20)?;
@@ -145,7 +145,7 @@ fn ports(bytes: &[u8]) -> Result<Vec<TransportId>, Sense> {
     Ok(ports)
 }
 
-/// Length in bytes of a list without TransportIDs.
+/// The length in bytes of a parameter list without TransportIDs.
 const BASIC: usize = 24;
 /// The most TransportIDs in one list: more initiator ports than a cluster has nodes.
 const MOST_PORTS: usize = 256;
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(sense, Sense::invalid_field_in_parameter_list(28));
     }
 
-    /// CVE-2025-57275 of another target: more registrants than its array had space for.
+    /// In CVE-2025-57275, another target accepted more registrants than its array had space for.
     #[test]
     fn no_list_names_more_ports_than_there_is_room_for() {
         let list = |count| {

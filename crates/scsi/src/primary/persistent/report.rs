@@ -10,8 +10,9 @@ pub struct ReservationHeld {
     pub kind: ReservationType,
 }
 
-/// The reservation features that differ between units. Every unit supports SPEC_I_PT, ALL_TG_PT,
-/// all six types, and RESERVE and RELEASE in the compatible way (CRH).
+/// The reservation features in which units differ, for REPORT CAPABILITIES. Every unit supports
+/// SPEC_I_PT, ALL_TG_PT, all six types of reservations, and RESERVE and RELEASE in the compatible
+/// way (CRH).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capabilities {
     /// PTPL_C: reservations can survive a power loss.
@@ -30,7 +31,7 @@ pub struct FullStatus {
     pub port: TransportId,
 }
 
-/// Encodes READ KEYS data. `generation` is PRGENERATION.
+/// Encodes the parameter data of READ KEYS. `generation` is PRGENERATION.
 #[must_use]
 pub fn keys(generation: u32, keys: impl IntoIterator<Item = u64>) -> Vec<u8> {
     framed(generation, keys.into_iter().flat_map(u64::to_be_bytes).collect())
@@ -68,12 +69,13 @@ impl Capabilities {
     #[must_use]
     pub fn to_bytes(self) -> Vec<u8> {
         let crh_sip_atp = 0x10 | 0x08 | 0x04;
-        // TMV: the type mask below is valid. ALLOW COMMANDS 011b: TEST UNIT READY passes any
-        // reservation; MODE SENSE and similar commands (SPC-4, table 210) pass write exclusive
-        // ones.
+        // TMV=1: the type mask below is valid. ALLOW COMMANDS=011b: TEST UNIT READY is allowed
+        // under any reservation; MODE SENSE and similar commands (SPC-4, table 210) are allowed
+        // under write exclusive ones.
         let tmv_allow = 0x80 | 0x30;
         let types = ReservationType::ALL.iter().fold(0u16, |mask, kind| {
-            // Bit n of the first byte stands for type n; bit 0 of the second byte for type 8.
+            // In the mask, bit n of the first byte stands for type n, and bit 0 of the second byte
+            // for type 8.
             let number = *kind as u16;
             mask | if number < 8 { 0x100 << number } else { 1 << (number - 8) }
         });

@@ -12,8 +12,8 @@ use crate::{
 pub struct TransportId(pub String);
 
 impl TransportId {
-    /// Encodes the TransportID: a header of four bytes, and the name padded with NULs to a multiple
-    /// of four.
+    /// Encodes the TransportID: a header of four bytes, then the name, padded with NULs to a
+    /// multiple of four.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let name = &self.0.as_bytes()[..self.0.len().min(LONGEST_NAME)];
@@ -25,8 +25,9 @@ impl TransportId {
         bytes
     }
 
-    /// Parses the TransportID at the start of `bytes`, and returns it with the bytes after it.
-    /// `None` if it is truncated, has another protocol or format, or is not the name of a port.
+    /// Parses the TransportID at the start of `bytes`. Returns it and the bytes after it. Returns
+    /// `None` if the TransportID is truncated, is of another protocol or format, or does not name
+    /// an initiator port.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let length = usize::from(u16_at(bytes, 2)?);
@@ -48,13 +49,14 @@ impl TransportId {
     }
 }
 
-/// TPID FORMAT 01b: the name of a port.
+/// The value of TPID FORMAT for the name of an initiator port (01b).
 const WITH_ISID: u8 = 0x40;
-/// PROTOCOL IDENTIFIER of iSCSI.
+/// The value of PROTOCOL IDENTIFIER for iSCSI.
 const ISCSI: u8 = 0x05;
-/// The least ADDITIONAL LENGTH.
+/// The least valid ADDITIONAL LENGTH.
 const SHORTEST: usize = 20;
-/// An iSCSI name of 223 bytes, the separator and an ISID.
+/// The longest name of an initiator port: an iSCSI name of 223 bytes, the separator `,i,0x` and an
+/// ISID of twelve digits.
 const LONGEST_NAME: usize = 223 + 5 + 12;
 
 #[cfg(test)]
