@@ -9,15 +9,15 @@ use iscsi::session::initiator::MOST_PATIENCE;
 
 use crate::Settings;
 
-/// The pauses before attempts to connect. They double, and each is lengthened at random, so that many initiators do
-/// not reconnect at the same moment.
+/// The pauses between attempts to connect. Each pause is twice as long as the one before, and is lengthened at random,
+/// so that many initiators do not reconnect at the same moment.
 pub(crate) struct Backoff {
     next: Duration,
     most: Duration,
 }
 
-/// The longest pause if another portal may serve the unit at any moment: a gateway of a pair takes over within a few
-/// seconds.
+/// The longest pause if the unit may be served at several portals. The gateway of a pair that takes over serves the
+/// unit within a few seconds, so the initiator must try the other portal often.
 const MOST_BESIDE_OTHERS: Duration = Duration::from_secs(1);
 
 /// After a connection that lasted this long, the pauses start again with the first one.
@@ -29,12 +29,13 @@ impl Backoff {
         Self { next: settings.back_off, most: settings.back_off_max.min(most) }
     }
 
-    /// Makes all further pauses as long as the longest one.
+    /// Makes all further pauses have the maximum length.
     pub(crate) fn longest(&mut self) {
         self.next = self.most;
     }
 
-    /// Returns the next pause, or the pause that the target asked for if that is longer. The latter is bounded.
+    /// Returns the next pause, or the pause `asked` that the target has requested if that is longer, up to
+    /// [`MOST_PATIENCE`].
     pub(crate) fn next_after(&mut self, asked: Duration) -> Duration {
         self.next().max(asked.min(MOST_PATIENCE))
     }

@@ -1,4 +1,4 @@
-//! Asks a unit for its capacity during a session. A unit that has grown stays in use.
+//! Asks a unit for its capacity during a session, so that a unit that has grown can be used at its new size.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,8 +19,8 @@ use crate::{
     session_state::RemoteSessionState, unit_description::Capacity,
 };
 
-/// Asks for the capacity whenever a caller requests it, until the session ends. A unit that has grown is accepted.
-/// After any other change a new session has to verify the unit.
+/// Asks the unit for its capacity whenever a caller requests this, until the session is closed. Accepts a unit that has
+/// grown. Any other change makes the driver verify the unit in a new session.
 pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<RemoteSessionState>) {
     loop {
         shared.look_at_size.notified().await;
@@ -28,7 +28,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
         let told = shared.size_changed.swap(false, Ordering::AcqRel);
         let found = match ask(&messages).await {
             Some(Ok(found)) => found,
-            // The next session asks for the capacity in any case.
+            // The session was lost. The next one reads the capacity in any case.
             Some(Err(CommandError::Away(_) | CommandError::Unreachable(_))) => continue,
             Some(Err(_)) => None,
             None => return,
@@ -43,20 +43,20 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
                 shared.set_facts(UnitDescription { geometry, ..known });
             }
             Some(found) if (found.block_size, found.blocks) == (block_size, blocks) => {}
-            // The capacity cannot be determined. A new session has to verify the unit only if it has reported
-            // a change.
+            // The unit did not report its capacity. Verify it in a new session only if it has reported a change.
             None if !told => {}
             _ => {
                 let _ = messages.send(Message::Judge).await;
             }
         }
         drop(messages);
-        // Callers that ask often get an answer that is at most this old.
+        // Ignore requests during this pause: the capacity that callers see is at most this old.
         sleep(PAUSE).await;
     }
 }
 
-/// Sends READ CAPACITY (16). Returns `None` if the session has ended; the inner `None` is an invalid answer.
+/// Sends READ CAPACITY (16). Returns `None` if the session was closed. The inner `None` means that the unit's answer is
+/// invalid.
 async fn ask(messages: &mpsc::Sender<Message>) -> Option<Result<Option<Capacity>, CommandError>> {
     let cdb = BlockCommand::ReadCapacity16 { allocation_length: CAPACITY_BYTES }.encode();
     let (reply, answer) = oneshot::channel();

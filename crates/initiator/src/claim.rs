@@ -1,5 +1,5 @@
-//! The claim of a cache on its unit (CLAIM OUT, `docs/protocols.md`): its parameters, and the handling of the
-//! answers.
+//! The claim by which a cache becomes the exclusive writer of its unit (CLAIM OUT, `docs/protocols.md`): its
+//! parameters, and what the initiator does with the unit's answers.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     session_io::SessionIo,
 };
 
-/// The claim of a volume and its state, from the moment it is requested.
+/// The claim that a volume has requested, and what the unit has answered to it.
 #[derive(Default)]
 pub(crate) struct Claimed {
     inner: Mutex<RemoteClaimState>,
@@ -31,16 +31,16 @@ struct RemoteClaimState {
     claim: Option<Arc<Claim>>,
     holding: Holding,
     was_held: bool,
-    /// True if the node is of an older version, which keeps no confirmed numbers.
+    /// True if the node has an older version, which does not record confirmed writes.
     is_old: bool,
     /// True if the unit has ever carried out an ADVANCE, so that its node is known to support it.
     has_advanced: bool,
-    /// The newest confirmed number that the unit has on stable storage.
+    /// The newest number of a confirmed write that the unit has on stable storage.
     advanced: u64,
 }
 
 impl Claimed {
-    /// Presents this claim from now on, instead of any other one. Has no effect after a refusal.
+    /// Makes all later sessions present this claim, and not an earlier one. Has no effect after a refusal.
     pub(crate) fn set(&self, claim: Arc<Claim>) {
         let mut inner = self.inner.lock();
         if !matches!(inner.holding, Holding::Refused(_)) {
@@ -56,9 +56,9 @@ impl Claimed {
         self.inner.lock().claim.clone()
     }
 
-    /// Returns the claim with the field `granted` up to date. The field must say that the claim was granted:
-    /// otherwise a unit that was restored from a backup of an earlier moment would treat the claim as that of
-    /// the next owner.
+    /// Returns the claim with the current value of the field `granted`. If the unit was restored from an older backup,
+    /// this field shows it that the claim was granted before. Without it, the unit would treat the claim as that of a
+    /// new owner.
     pub(crate) fn asked(&self, claim: &Arc<Claim>) -> Claim {
         let inner = self.inner.lock();
         let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));
@@ -67,12 +67,12 @@ impl Claimed {
         Claim { granted, ..Claim::clone(claim) }
     }
 
-    /// Returns the version of the parameter list that the unit understands.
+    /// Returns the version of the CLAIM OUT parameter list that the unit understands.
     pub(crate) fn list(&self) -> List {
         if self.inner.lock().is_old { List::Old } else { List::Confirmed }
     }
 
-    /// Notes that the unit keeps no confirmed numbers, and reports it as an event. Returns false if that was known.
+    /// Notes that the node does not record confirmed writes, and logs an event. Returns false if this was noted before.
     pub(crate) fn note_old(&self) -> bool {
         let is_new = !std::mem::replace(&mut self.inner.lock().is_old, true);
         if is_new {
@@ -84,14 +84,15 @@ impl Claimed {
         is_new
     }
 
-    /// Notes that the unit has carried out an ADVANCE to this number.
+    /// Notes that the unit has recorded this confirmed number after an ADVANCE, which also shows that it supports
+    /// ADVANCE.
     pub(crate) fn note_advance(&self, confirmed: u64) {
         self.inner.lock().has_advanced = true;
         self.note_advanced(confirmed);
     }
 
-    /// Notes the sense of an ADVANCE that the unit refused. Only a unit that has never carried out an ADVANCE and
-    /// does not know the action is of an older node. After any other refusal the number is sent again.
+    /// Handles the sense data of a refused ADVANCE. If the unit does not know the action and has never carried it out,
+    /// its node has an older version. After any other refusal the number is sent again later.
     pub(crate) fn note_refused_advance(&self, sense: &Sense) {
         let is_unknown = sense.is(Sense::INVALID_COMMAND_OPERATION_CODE)
             || sense.is(Sense::INVALID_FIELD_IN_CDB);
@@ -100,20 +101,21 @@ impl Claimed {
         }
     }
 
-    /// Returns the confirmed number to send to the unit now; `None` if it has the newest one, or keeps none.
+    /// Returns the confirmed number that the unit does not have yet; `None` if the unit has the newest one, or does not
+    /// record confirmed numbers.
     pub(crate) fn to_advance(&self) -> Option<u64> {
         let inner = self.inner.lock();
         let confirmed = inner.claim.as_ref()?.confirmed.get();
         (!inner.is_old && confirmed > inner.advanced).then_some(confirmed)
     }
 
-    /// Notes that the unit has this confirmed number on stable storage.
+    /// Notes that the unit has confirmed numbers up to this one on stable storage.
     pub(crate) fn note_advanced(&self, confirmed: u64) {
         let mut inner = self.inner.lock();
         inner.advanced = inner.advanced.max(confirmed);
     }
 
-    /// Forgets the claim after it was released: no later session presents it.
+    /// Forgets the claim after its release, so that no later session presents it.
     pub(crate) fn clear(&self) {
         *self.inner.lock() = RemoteClaimState::default();
     }
@@ -122,8 +124,8 @@ impl Claimed {
         self.inner.lock().holding.clone()
     }
 
-    /// Records the result of a claim. Returns false if another claim has replaced it meanwhile: then the
-    /// result does not apply to the new claim.
+    /// Records the result of a claim. Returns false if another claim has replaced `claim` meanwhile, since the result
+    /// does not apply to the new one.
     ///
     /// A refusal is final: the data of an initiator that was fenced is older than the unit's.
     pub(crate) fn note(&self, claim: &Arc<Claim>, holding: Holding) -> bool {
@@ -136,8 +138,8 @@ impl Claimed {
         is_current
     }
 
-    /// Fails if the claim was refused. A refused claim must not be presented again: after the owner has
-    /// disconnected, the unit might grant it, and would fence the rightful owner when that returns.
+    /// Returns an error if the claim was refused. A refused claim must not be presented again. While the rightful owner
+    /// is disconnected, the unit might grant it, and would then fence the owner when it returns.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.holding() {
             Holding::Refused(reason) => Err(Error::Fenced(reason)),
@@ -145,8 +147,8 @@ impl Claimed {
         }
     }
 
-    /// Presents the claim, if there is one, in a new session before any other command. Repeats this if another claim
-    /// replaces it meanwhile.
+    /// Presents the current claim, if there is one, in a new session before any other command. If another claim
+    /// replaces it meanwhile, presents that one, too.
     pub(crate) async fn present(
         &self,
         io: &mut SessionIo,
@@ -224,7 +226,7 @@ pub(crate) enum ClaimOutReply {
 }
 
 impl ClaimOutReply {
-    /// Converts sense data to the answer to a claim. Returns `None` if it is none.
+    /// Interprets sense data as an answer to a claim. Returns `None` if it does not answer the claim.
     pub(crate) fn of(sense: Sense, claim: &Claim) -> Option<Self> {
         if is_refusal(&sense) {
             return Some(Self::Refused(sense));
@@ -244,14 +246,14 @@ pub(crate) const LOST: &str =
 /// The version of the CLAIM OUT parameter list that a unit is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum List {
-    /// Version 2, with the confirmed number.
+    /// Version 2, which has the number of the confirmed write.
     Confirmed,
-    /// Version 1: an older node refuses version 2.
+    /// Version 1. An older node refuses version 2.
     Old,
 }
 
-/// Returns true for the sense with which a node that knows only version 1 refuses a list of version 2:
-/// 5/26/00 that points at the version, or 5/1A/00.
+/// Returns true for the sense data with which an older node, which supports only version 1, refuses a list of version
+/// 2: 5/26/00 that points at the version, or 5/1A/00.
 pub(crate) fn knows_no_confirmed(sense: &Sense) -> bool {
     sense.key == SenseKey::IllegalRequest && matches!(sense.asc, 0x1a | 0x26)
 }
@@ -280,20 +282,20 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, DataP
     (command.encode(), DataPhase::Out(Bytes::from(list)))
 }
 
-/// The owner's name as it is sent to the unit: characters other than printable ASCII become `?`.
+/// Returns the owner's name as the unit receives it: characters other than printable ASCII become `?`.
 fn printable_owner(claim: &Claim) -> String {
     let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
     claim.owner.chars().map(printable).take(Claim::MOST_OWNER).collect()
 }
 
-/// Appended to the owner's name in the reason of a refused claim if the owner is this same gateway: the log
-/// with which it made that claim is missing.
+/// Follows the owner's name in the reason of a refused claim if the owner is this same gateway. The log with which this
+/// gateway made that claim is then missing.
 pub const OURSELVES: &str = "(this gateway itself)";
 
 /// Part of the reason of a refused claim if the node was restored from an older backup.
 pub const NODE_IS_OLDER: &str = "the node was restored from an older backup";
 
-/// Logs in and reads the claim on the unit of `settings.lun`. Returns `None` if the unit keeps no claims. The
+/// Logs in and reads the claim on the unit of `settings.lun`. Returns `None` if the unit does not support claims. The
 /// report of a unit that was never claimed has an empty owner.
 pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error> {
     let mut io = SessionIo::open(settings, false).await?;
@@ -312,7 +314,7 @@ pub(crate) fn r#in() -> (Cdb, DataPhase) {
     (command.encode(), DataPhase::In(length.into()))
 }
 
-/// Describes a refusal in words, with what the unit reports about its owner.
+/// Describes a refused claim in words. `report` is what the unit reports about the owner of the claim in force.
 pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) -> Arc<str> {
     let ours = format!("this one is generation {}", claim.generation);
     if sense.ascq == Sense::CLAIM_BEHIND.ascq {
@@ -368,7 +370,8 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
     .into()
 }
 
-/// Performs a command in a new session, and repeats it after the unit attentions of a new nexus.
+/// Performs a command in a new session. Repeats it after the unit attentions with which the unit answers the first
+/// commands of a new nexus.
 async fn ask(
     io: &mut SessionIo,
     settings: &Settings,

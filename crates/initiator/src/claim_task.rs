@@ -1,5 +1,5 @@
-//! Claims a remote unit: presents the claim, checks it from time to time, and finds out the owner if it is
-//! refused.
+//! Claims a remote unit: presents the claim, checks from time to time that it is still in force, and finds out the
+//! owner if it is refused.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,8 @@ use crate::{
 };
 
 impl RemoteSession {
-    /// Claims the unit: in the current session if there is one, and in every later session before any other command.
+    /// Claims the unit in the current session, if there is one. Every later session presents the claim before any other
+    /// command.
     pub(crate) async fn claim(
         &self,
         claim: Claim,
@@ -29,8 +30,8 @@ impl RemoteSession {
         self.present(claim, reserves).await
     }
 
-    /// Presents the claim in the current session. Returns the result; `Holding::Waiting` if another claim has
-    /// replaced this one meanwhile.
+    /// Presents the claim in the current session and returns the result. Returns `Holding::Waiting` if another claim
+    /// has replaced this one meanwhile.
     async fn present(&self, claim: Arc<Claim>, reserves: bool) -> Result<Holding, CommandError> {
         let asked = self.claimed().asked(&claim);
         let told = asked.confirmed.get();
@@ -55,7 +56,7 @@ impl RemoteSession {
                 Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
                 None => return Err(CommandError::Check(sense)),
             },
-            // The watch task presents the claim again, or the next session does.
+            // Return: the watch task or the next session presents the claim again.
             Err(CommandError::Away(_) | CommandError::Unreachable(_) | CommandError::Busy) => {
                 Holding::Waiting
             }
@@ -77,7 +78,7 @@ impl RemoteSession {
         }
     }
 
-    /// Returns the reason why the unit belongs to another owner, and records it.
+    /// Returns the reason why the claim is refused, with the name of the unit's owner, and records the refusal.
     pub(crate) async fn who_has_it(&self, sense: Sense, claim: &Arc<Claim>) -> Arc<str> {
         if let Holding::Refused(reason) = self.claimed().holding() {
             return reason;
@@ -95,8 +96,8 @@ impl RemoteSession {
         ClaimReport::from_bytes(&told.into_bytes())
     }
 
-    /// Sends the confirmed number of the log to the unit. A failure only delays that: the number is sent
-    /// again at the next check, and with the claim of the next session.
+    /// Sends the confirmed number of the log to the unit. If this fails, the next check sends the number again, and so
+    /// does the claim of the next session.
     async fn advance(&self, claim: &Claim, confirmed: u64) {
         let list = claim::List::Confirmed;
         let (cdb, transfer) = claim::out(ClaimAction::Advance, claim, list);
@@ -112,11 +113,11 @@ impl RemoteSession {
         }
     }
 
-    /// Checks from time to time whether the unit has another owner: a cache that answers from memory alone would not
-    /// notice.
+    /// Checks once a second that no other log has claimed the unit. Without the check, a cache that answers only from
+    /// memory would not notice that it is fenced.
     ///
-    /// Presents a claim that still waits although the session is up: the unit was busy, or the claim was
-    /// requested after the session had passed the step in which claims are presented.
+    /// Also presents a claim again that the unit has not answered although the session is up: either the unit was busy,
+    /// or the claim was requested when the session had already presented its claim.
     async fn watch_claim(self, reserves: bool) {
         let mut is_reported = false;
         loop {
@@ -161,7 +162,8 @@ impl RemoteSession {
     }
 }
 
-/// Converts the result of a command: every status is an answer here.
+/// Converts the result of a command. A status other than GOOD is no error here, since the state machine of the
+/// reservation evaluates it.
 fn ended(answer: Result<PerformedCommand, CommandError>) -> Result<ScsiCommandEnd, CommandError> {
     let ended = |status, sense, data| Ok(ScsiCommandEnd { status, sense, data });
     match answer {
@@ -174,7 +176,7 @@ fn ended(answer: Result<PerformedCommand, CommandError>) -> Result<ScsiCommandEn
     }
 }
 
-/// Checks the claim of a session periodically until it is dropped.
+/// A task that checks the claim of a session periodically. Dropping this value ends the task.
 pub(crate) struct ClaimWatchTask(AbortHandle);
 
 impl ClaimWatchTask {
@@ -189,5 +191,6 @@ impl Drop for ClaimWatchTask {
     }
 }
 
-/// Shorter than the time in which an operator can adopt a log elsewhere. The check is one command of 10 bytes.
+/// The time between two checks. An operator needs longer than this to adopt a log elsewhere. The check is one command
+/// with a CDB of 10 bytes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

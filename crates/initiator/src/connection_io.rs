@@ -32,7 +32,8 @@ pub(crate) struct InitiatorConnectionIo {
     progress: PingProgress,
 }
 
-/// Bytes of a connection since its login: as PDUs, and as sent on the link, where they may be compressed.
+/// The bytes that a connection has carried since its login: counted as PDUs, and counted as sent on the link, where
+/// they may be compressed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ConnectionTraffic {
     pub(crate) bytes_in: u64,
@@ -50,14 +51,15 @@ impl AddAssign for ConnectionTraffic {
     }
 }
 
-/// Size of the receive buffer for small PDUs in full feature phase, as the decoder recommends.
+/// The size of the receive buffer for small PDUs in full feature phase, as the decoder recommends.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Maximum number of reads in one turn, so that a fast target cannot delay timers or other connections.
+/// The maximum number of reads from one socket before the driver does other work. Otherwise a fast target could delay
+/// timers and other connections.
 const READS_PER_TURN: usize = 16;
 
-/// Above this length of the queued output, in bytes, nothing is read: otherwise a target that sends pings and
-/// does not read the answers would make us hold all of them. The state machine alone queues less than this.
+/// While more bytes of output than this are queued, the connection is not read. A target that sends pings and does not
+/// read our answers could otherwise fill our memory with them. Without pings, the state machine queues less than this.
 const OUTPUT_STUCK: usize = 4 << 20;
 
 impl InitiatorConnectionIo {
@@ -78,16 +80,16 @@ impl InitiatorConnectionIo {
         Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, progress }
     }
 
-    /// Sets the congestion control of the session on this socket.
+    /// Makes this socket use the session's congestion control.
     pub(crate) fn take_into(&self, congestion: &SessionCongestion) {
         if let Some(reason) = congestion.take_in(&self.stream) {
             tracing::warn!(%reason, "using the kernel's default congestion control instead");
         }
     }
 
-    /// Limits the bytes that the kernel holds without having sent them.
+    /// Limits the bytes in the kernel's send queue that are not sent yet.
     pub(crate) fn limit_unsent(&self, bytes: u32) {
-        // If this fails, commands may wait longer. If the socket is broken, its next write reports that.
+        // Ignore an error. Commands may then wait longer; if the socket is broken, its next write reports that.
         let _ = self.stream.limit_unsent(bytes);
     }
 
@@ -106,28 +108,28 @@ impl InitiatorConnectionIo {
         ConnectionTraffic { bytes_in, bytes_out, link_in, link_out }
     }
 
-    /// Checks the progress of the connection while a ping is unanswered. `asked` is the offset of its end in
-    /// the output. If bytes got through since the last check, returns the earliest time at which that may
-    /// have happened.
+    /// Checks the progress of the connection while a ping is unanswered. `asked` is the offset in the output at which
+    /// the ping ends. If bytes got through since the last check, returns the earliest time at which this may have
+    /// happened.
     pub(crate) fn look(&mut self, asked: u64, now: Instant, every: Duration) -> Option<Instant> {
-        // If the socket is broken, its next read or write reports that.
+        // Ignore an error: if the socket is broken, its next read or write reports that.
         let acknowledged = self.stream.acknowledged().unwrap_or(0);
         let passed = ConnectionProgress { read: self.stream.arrived().unwrap_or(0), acknowledged };
         self.progress.look(asked, passed, now, every)
     }
 
-    /// Returns when the next check is due.
+    /// Returns when [`Self::look`] must be called next.
     pub(crate) fn next_look(&self, every: Duration) -> Instant {
         self.progress.next_look(every)
     }
 
-    /// Notes that `output` bytes of the output are written. `asked` is the end in the output of a ping that is not
-    /// answered.
+    /// Notes that `output` bytes of the output are written to the socket. `asked` is the offset at which an unanswered
+    /// ping ends.
     pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64) {
         self.progress.note_written(asked, output, self.stream.written());
     }
 
-    /// Writes as much as the socket accepts. Returns true if that was everything.
+    /// Writes as much as the socket accepts. Returns true if all output was written.
     pub(crate) fn send(&mut self, output: &mut PduOutput) -> Result<bool, Error> {
         let before = output.len();
         let sent = send(&mut self.stream, output)?;
@@ -135,9 +137,9 @@ impl InitiatorConnectionIo {
         Ok(sent == SendProgress::All)
     }
 
-    /// Reads from the socket and passes every complete PDU to the session. Returns true if bytes have
-    /// arrived, or if output waits and the socket is writable. Otherwise the task will be woken when that
-    /// changes. After an error, events of the PDUs before it are still valid.
+    /// Reads from the socket and passes every complete PDU to the session. Returns true if bytes have arrived, or if
+    /// output waits and the socket is writable. Otherwise the task of `context` is woken when one of these becomes
+    /// true. Even after an error, the events of earlier PDUs are valid.
     pub(crate) fn poll_exchange(
         &mut self,
         session: &mut InitiatorSession,

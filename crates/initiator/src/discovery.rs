@@ -14,8 +14,8 @@ use iscsi::session::initiator::DataPhase;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiscoveredTarget {
     pub name: String,
-    /// The addresses at which it can be reached: `host:port`, IPv6 in brackets. The address of the portal itself if
-    /// the answer has none.
+    /// The addresses at which the target can be reached: `host:port`, IPv6 in brackets. If the portal has reported
+    /// none, this is the address of the portal itself.
     pub portals: Vec<String>,
 }
 
@@ -27,8 +27,8 @@ pub struct ListedUnit {
     pub facts: Result<UnitDescription, Error>,
 }
 
-/// Asks the portal of the settings for the targets that this initiator may use (SendTargets=All). Target and LUN of
-/// the settings do not matter.
+/// Asks the portal of the settings for the targets that this initiator may use (SendTargets=All). Ignores target and
+/// LUN of the settings.
 pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Error> {
     let mut socket = SessionIo::open(settings, true).await?;
     let answer = socket.text(bytes::Bytes::from_static(b"SendTargets=All\0")).await?;
@@ -36,7 +36,7 @@ pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Erro
     parse_targets(&answer, &settings.portal)
 }
 
-/// Asks a target for its units, and each unit for its description. `settings.lun` does not matter.
+/// Asks a target for its units, and each unit for its description. Ignores `settings.lun`.
 pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     let mut settings = Settings { lun: 0, ..settings.clone() };
     let mut socket = SessionIo::open(&settings, false).await?;
@@ -45,7 +45,7 @@ pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     for lun in luns {
         settings.lun = lun;
         let facts = match probe(&mut socket, &settings).await {
-            // The connection is intact, so the other units can be asked.
+            // This unit cannot be used, but the connection is intact, so ask the other units.
             Err(Error::Unit(reason)) => Err(Error::Unit(reason)),
             other => Ok(other?),
         };
@@ -55,13 +55,13 @@ pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     Ok(units)
 }
 
-/// Size of the list in bytes: room for 2,047 units.
+/// The allocation length of REPORT LUNS in bytes, which is enough for 2,047 units.
 const REPORT_LUNS_BYTES: u32 = 16 * 1024;
 
 async fn report_luns(socket: &mut SessionIo, settings: &Settings) -> Result<Vec<u16>, Error> {
     let allocation_length = REPORT_LUNS_BYTES;
     let cdb = PrimaryCommand::ReportLuns { select_report: 0, allocation_length }.encode();
-    // The first commands of a new nexus may be answered with unit attention conditions.
+    // A unit may answer the first commands of a new nexus with unit attention conditions.
     for _ in 0..crate::probe::MOST_UNIT_ATTENTIONS {
         let outcome =
             socket.execute(settings, cdb.clone(), DataPhase::In(allocation_length)).await?;
@@ -95,13 +95,13 @@ fn parse_targets(text: &[u8], asked: &str) -> Result<Vec<DiscoveredTarget>, Erro
             }
             Some(("TargetName", _)) => return Err(wrong("an invalid target name")),
             Some(("TargetAddress", address)) => {
-                // The address ends with the portal group tag, which is not needed here: `host:port,tag`.
+                // Remove the portal group tag, which follows the address after a comma: `host:port,tag`.
                 let address = address.split_once(',').map_or(address, |(address, _)| address);
                 parse_portal(address).map_err(|_| wrong("an invalid portal address"))?;
                 let target = targets.last_mut().ok_or(wrong("an address before any target"))?;
                 target.portals.push(address.to_owned());
             }
-            // RFC 7143 allows further keys.
+            // Ignore other keys, which RFC 7143 allows.
             Some(_) => {}
             None => return Err(wrong("text that is not key=value")),
         }

@@ -29,13 +29,13 @@ use crate::{
     verified_session::{ExpectedUnit, VerifiedSession, attempt},
 };
 
-/// A message from a handle to the driver.
+/// A message from a [`crate::RemoteSession`] to its driver.
 pub(crate) enum Message {
     /// Perform a command of a caller.
     Job(Job),
-    /// The unit may have been replaced by another one: verify it in a new session.
+    /// Verify the unit in a new session: another unit may have replaced it.
     Judge,
-    /// Complete the commands in progress, log out, and end.
+    /// Complete the commands in progress, log out, and end the driver.
     Close,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct InitiatorDriver {
     statistics: InitiatorStatistics,
     /// The portal group of the last session; `None` if the settings have one portal only.
     group: Option<u16>,
-    /// True if the unit may have been replaced by another one.
+    /// True if another unit may have replaced the unit, so that a new session must verify it.
     suspicious: bool,
-    /// True if an event has reported that the target does not support the wanted compression.
+    /// True if the log of events already says that the target does not support the wanted compression.
     told_uncompressed: bool,
     /// True after a close was requested: no further jobs are accepted.
     closing: bool,
@@ -58,7 +58,7 @@ pub(crate) struct InitiatorDriver {
 
 /// The reason why a session has ended.
 enum ConnectionEnd {
-    /// We have logged out.
+    /// The driver was asked to close the session, and has logged out.
     Closed,
     /// The session was lost. Do not connect again before `wait` has passed.
     Lost { reason: Arc<str>, wait: Duration },
@@ -75,15 +75,15 @@ fn needs_somebody(error: &Error) -> bool {
     }
 }
 
-/// Returns true for a refused login that will most likely be refused again. A target that does not allow this
-/// initiator any more answers as if it did not exist (0203).
+/// Returns true for a refused login that will most likely be refused again. A target that has withdrawn the permission
+/// of this initiator answers as if the target did not exist (0203h).
 fn is_refused(error: &Error) -> bool {
     use LoginStatus::{OutOfResources, ServiceUnavailable};
     matches!(error, Error::Login(LoginFailure::Refused(status))
         if !matches!(status, OutOfResources | ServiceUnavailable))
 }
 
-/// The timer's period when nothing is due.
+/// How long the driver waits when no timer is running.
 const IDLE: Duration = Duration::from_secs(3600);
 
 impl InitiatorDriver {
@@ -112,7 +112,7 @@ impl InitiatorDriver {
         }
     }
 
-    /// Runs until the last handle is dropped, or one requests the close.
+    /// Runs until the last handle of the session is dropped, or one of them closes the session.
     pub(crate) async fn run(mut self, first: Option<VerifiedSession>) {
         let mut backoff = Backoff::new(&self.settings);
         let mut wait = Duration::ZERO;
@@ -149,7 +149,7 @@ impl InitiatorDriver {
         let closed = CommandError::Unreachable("the session was closed".into());
         self.pending.fail_all(&closed, &mut self.statistics);
         self.publish();
-        // Wake the task that refreshes the capacity, so that it ends.
+        // Wake the task that refreshes the capacity. It sees that the channel is closed, and ends.
         self.messages.close();
         self.shared.look_at_size.notify_one();
     }
@@ -158,8 +158,8 @@ impl InitiatorDriver {
     async fn serve(&mut self, live: VerifiedSession) -> ConnectionEnd {
         let VerifiedSession { settings, mut io, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
-        // Compare groups only if there are several portals: a target with one portal may use another tag after a
-        // restart.
+        // Record the portal group only if the settings name several portals. With a single portal it is not compared,
+        // since a target may use another tag after a restart.
         if settings.locate.is_none() && settings.has_choice() {
             self.group = io.tpgt;
         }
@@ -177,13 +177,12 @@ impl InitiatorDriver {
 
         let mut counted = StatisticsBaseline::default();
         let ended = self.serve_until_it_ends(&mut io, &mut counted).await;
-        // Handle the answers that were received before the session ended, whatever the reason of the end.
+        // Handle the answers that arrived before the end of the session, whatever the reason of the end.
         let _ = self.handle_events(&mut io, &mut counted);
         counted.add_to(&mut self.statistics, &io);
         self.pending.replay(io.session.take_unanswered(), &mut self.statistics);
         if matches!(ended, Err(Error::NotServed(_))) {
-            // Commands of ours that are still in progress at this portal must have ended before they are sent
-            // to another portal.
+            // Log out, which ends our commands at this portal. Only then may they be sent again to another portal.
             io.log_out().await;
         } else {
             drop(io);
@@ -212,8 +211,8 @@ impl InitiatorDriver {
         tokio::pin!(timer);
         let mut deadline = now();
         loop {
-            // Check the time in every turn: sockets that are always ready would otherwise keep the timer from being
-            // polled, because it comes last in `select!`.
+            // Check the time in every iteration. `select!` polls the timer last, so sockets that are always ready would
+            // otherwise keep it from being polled.
             if deadline <= now() {
                 self.pending.wake(now());
                 io.handle_timeout(now());
@@ -241,8 +240,8 @@ impl InitiatorDriver {
             self.publish_connections(io);
             *self.shared.silent_since.lock() = io.session.silent_since();
 
-            // The deadline of the state machine moves with every PDU. Let the timer expire too early rather than
-            // reset it each time.
+            // Every PDU moves the deadline of the state machine. Resetting the timer each time costs more than letting
+            // it expire too early now and then.
             let deadlines =
                 [io.deadline(), self.pending.deadline(), missing.deadline(), give_up_at];
             let earliest = deadlines.into_iter().flatten().min();
@@ -254,7 +253,7 @@ impl InitiatorDriver {
             tokio::select! {
                 biased;
                 () = io.exchange() => {
-                    // Process responses that were received before the error: their commands have ended.
+                    // Process the responses that arrived before an error: their commands have ended.
                     if let Some(end) = self.handle_events(io, counted)? {
                         return Ok(end);
                     }
@@ -285,7 +284,7 @@ impl InitiatorDriver {
         }
     }
 
-    /// Handles the end of a login for a further connection. Returns an error if the session must end.
+    /// Handles the result of a login for a further connection. Returns an error if the session must end.
     fn handle_join(
         &mut self,
         io: &mut SessionIo,
@@ -299,9 +298,9 @@ impl InitiatorDriver {
                 io.join(logged_in);
                 None
             }
-            // The target does not know the session any more; so a new session is needed.
+            // The target refuses the login because it has discarded the session, so a new session is needed.
             Err(error @ Error::Login(_)) if io.len() == 0 => Some(error),
-            // The unit may have moved to another portal, which a new session finds.
+            // End the session: the next one looks for the unit at all portals, since the unit may have moved.
             Err(error) if io.len() == 0 && self.settings.has_choice() => Some(error),
             Err(error) => {
                 debug!(%error, "cannot add a connection");
@@ -311,8 +310,8 @@ impl InitiatorDriver {
         }
     }
 
-    /// Updates the link state. A session at recovery level 2 continues at the target without a connection, but
-    /// callers have no link meanwhile: they wait until the returned time at most.
+    /// Updates the link state. At error recovery level 2, the target keeps a session that has no connection, but
+    /// callers have no link meanwhile. They wait at most until the returned time.
     fn note_link(&mut self, io: &SessionIo) -> Option<Instant> {
         let is_up = io.len() > 0;
         self.shared.state.send_if_modified(|state| match (&state, is_up) {
@@ -337,7 +336,7 @@ impl InitiatorDriver {
         !self.closing && self.pending.len() < self.settings.queue_depth
     }
 
-    /// Takes as many jobs as fit, so that they leave in one write.
+    /// Takes as many jobs from the queue as fit, so that one write to the socket sends all of them.
     fn take_messages(&mut self) {
         while self.has_room() {
             match self.messages.try_recv() {
@@ -376,7 +375,7 @@ impl InitiatorDriver {
         counted: &mut StatisticsBaseline,
     ) -> Result<Option<ConnectionEnd>, Error> {
         let (mut changed, mut not_served, mut end) = (None, None, None);
-        // Do this before the events below remove the connections that have ended.
+        // Add the counters first: the events below remove connections that have ended.
         counted.add_to(&mut self.statistics, io);
         while let Some(event) = io.poll_event() {
             match event {
@@ -416,11 +415,11 @@ impl InitiatorDriver {
         }
     }
 
-    /// Handles a unit attention or a deferred error. Returns the sense data if the unit's description has to be read
+    /// Handles a unit attention or a deferred error. Returns the sense data if the description of the unit must be read
     /// again.
     fn attend(&mut self, sense: Sense) -> Option<Sense> {
         debug!(%sense, "unit attention");
-        // A deferred error concerns a write that was answered: the next flush must not confirm it.
+        // A deferred error is about a write that was acknowledged, so the next flush must not report success.
         if reports_reset(&sense) || sense.deferred {
             self.shared.next_generation();
         }
@@ -431,7 +430,7 @@ impl InitiatorDriver {
         reports_change(&sense).then_some(sense)
     }
 
-    /// Connects repeatedly until it succeeds. Returns `None` when the session is closed.
+    /// Tries to connect until an attempt succeeds. Returns `None` if the session is closed meanwhile.
     async fn reconnect(
         &mut self,
         mut wait: Duration,
@@ -441,7 +440,7 @@ impl InitiatorDriver {
         if let Some(blocks) = self.shared.blocks() {
             self.expected.blocks = blocks;
         }
-        // The error with which calls fail instead of waiting.
+        // If set, calls fail with this error at once instead of waiting.
         let mut verdict: Option<CommandError> = None;
         let mut is_reported = false;
         loop {
@@ -481,7 +480,7 @@ impl InitiatorDriver {
     }
 
     /// Handles the failure of an attempt to connect. `verdict` is the error with which calls fail instead of waiting;
-    /// `is_reported` says whether a refusal was reported. Returns true if the failure is final.
+    /// `is_reported` is true once a refusal was logged. Returns true if no further attempt must be made.
     fn judge(
         &mut self,
         error: &Error,
@@ -498,11 +497,11 @@ impl InitiatorDriver {
                 warn!(target = self.settings.target, %reason, "the claim is refused");
                 self.shared.state.send_replace(LinkState::Fenced(reason.clone()));
                 *verdict = Some(CommandError::Fenced(reason.clone()));
-                // A refusal of the claim is final.
+                // A refused claim is final.
                 return true;
             }
             error if needs_somebody(error) => {
-                // Calls must not wait until an operator changes a certificate, a secret or a permission.
+                // Let calls fail: they must not wait until an operator changes a certificate, a secret or a permission.
                 self.note_reason(error);
                 let reason = self.give_up();
                 self.report_refusal(is_reported, &reason);
@@ -512,11 +511,12 @@ impl InitiatorDriver {
             error => {
                 debug!(%error, "cannot reconnect");
                 self.note_reason(error);
-                // After a move of the volume or a takeover, the unit may be at another portal by now.
+                // Do not report the first refusal if there are other portals: after a move of the volume or a takeover,
+                // the unit may be served at another one.
                 if is_refused(error) && (!self.settings.has_choice() || verdict.is_some()) {
                     self.report_refusal(is_reported, &error.to_string());
                 }
-                // If another unit was found before, calls still fail, now with this error.
+                // If calls fail already, they fail with this newer error from now on.
                 if let Some(CommandError::Unreachable(reason)) = verdict {
                     *reason = error.to_string().into();
                 }
@@ -553,7 +553,7 @@ impl InitiatorDriver {
         });
     }
 
-    /// Ends the waiting of calls: from now on they fail at once. Returns the reason.
+    /// Makes all calls fail at once instead of waiting for a connection. Returns the reason why the link is down.
     fn give_up(&mut self) -> Arc<str> {
         let mut why: Arc<str> = "not connected".into();
         self.shared.state.send_if_modified(|state| match state {

@@ -6,8 +6,8 @@ use iscsi::{codec, login::LoginFailure, session::initiator, session::initiator::
 use scsi::{ScsiStatus, Sense, SenseKey};
 use volume::Extent;
 
-/// Returns true if the unit has refused our claim, or another owner has taken it over since: DATA PROTECT with codes
-/// of our own (`docs/protocols.md`).
+/// Returns true if the sense data says that the unit has refused our claim, or that another owner has taken over the
+/// unit: DATA PROTECT with vendor specific codes (`docs/protocols.md`).
 pub(crate) fn is_refusal(sense: &Sense) -> bool {
     (sense.key, sense.asc) == (SenseKey::DataProtect, 0x27) && (0x80..=0x87).contains(&sense.ascq)
 }
@@ -20,8 +20,8 @@ pub enum Error {
     NotLocated(Arc<str>),
     #[error("cannot connect to {portal}: {reason}")]
     Connect { portal: Arc<str>, reason: Arc<str> },
-    /// The ends do not accept each other's certificates, or one of them does not use TLS. Retries fail until
-    /// an operator changes that.
+    /// One end does not accept the other's certificate, or only one of them uses TLS. Retries fail until an operator
+    /// changes that.
     #[error("TLS: {0}")]
     Tls(transport::Distrust),
     #[error("cannot log in: {0}")]
@@ -35,25 +35,26 @@ pub enum Error {
     /// The peer closed the connection.
     #[error("the target closed the connection")]
     Closed,
-    /// The system reports that the connection is broken.
+    /// The operating system reports that the connection is broken.
     #[error("the connection is broken: {0}")]
     Io(Arc<str>),
-    /// The protocol state machine had to drop the session or connection.
+    /// The iSCSI state machine had to end the session or the connection.
     #[error("the connection was dropped: {0}")]
     Dropped(#[from] initiator::InitiatorSessionError),
-    /// The unit answered a command in a way that makes it unusable.
+    /// The unit has answered a command in a way that makes the unit unusable.
     #[error("the unit cannot be used: {0}")]
     Unit(Arc<str>),
     /// The unit exists, but is not served at this portal: NOT READY, manual intervention required.
     #[error("the unit is not served there: {0}")]
     NotServed(Sense),
-    /// Another unit is found in place of the expected one.
+    /// Another unit was found in place of the expected one.
     #[error("{0}")]
     Changed(Arc<str>),
     /// The unit has another owner: our claim is refused.
     #[error("{0}")]
     Fenced(Arc<str>),
-    /// A login at this portal would not end the session that was lost, so no command is sent through it.
+    /// A login at this portal would not end the lost session, which may still execute late writes. No command is sent
+    /// through this portal.
     #[error(
         "{portal} belongs to portal group {tag}, and the session was lost with group {before}: a late \
          write of that one could come after newer ones"
@@ -61,8 +62,8 @@ pub enum Error {
     OtherGroup { portal: Arc<str>, tag: u16, before: u16 },
 }
 
-/// Returns true if the unit must be served elsewhere: the answer of a gateway that was fenced, or whose log was
-/// handed over.
+/// Returns true for the sense data of a gateway that is fenced or has handed over its log. The unit must then be served
+/// elsewhere.
 pub(crate) fn is_not_served(sense: &Sense) -> bool {
     (sense.key, sense.asc, sense.ascq) == (SenseKey::NotReady, 0x04, 0x03) && !sense.deferred
 }
@@ -105,42 +106,43 @@ pub enum CommandError {
     /// The command was sent and not answered. It may have been performed.
     #[error("{0}")]
     Unreachable(Arc<str>),
-    /// Another unit is found in place of the expected one. No command is sent to it.
+    /// Another unit was found in place of the expected one. The command is not sent to it.
     #[error("{0}")]
     Changed(Arc<str>),
-    /// The unit has another owner. No command is sent to it.
+    /// The unit has another owner. The command is not sent to it.
     #[error("{0}")]
     Fenced(Arc<str>),
     /// The target was busy until the time-out. The command was not performed.
     #[error("the target is busy")]
     Busy,
-    /// The command may be sent only once, and it is not known to have been performed.
+    /// The command may be sent only once, and it is not known if the target has performed it.
     #[error("the command cannot be sent again: {0}")]
     NotRepeated(Arc<str>),
     /// The command ended with sense data.
     #[error("{0}")]
     Check(Sense),
-    /// The command ended with another status than GOOD and without sense data.
+    /// The command ended with a status other than GOOD, and without sense data.
     #[error("the target ended the command with {0:?}")]
     Status(ScsiStatus),
-    /// The command ended without a status.
+    /// The command ended without a SCSI status.
     #[error("{0}")]
     Failed(#[from] CommandFailure),
 }
 
-/// The error of a read on a unit whose claim's owner is disconnected (7/27/88, `docs/protocols.md`).
+/// The error of a read when the gateway that has claimed the unit is disconnected and has destaged only a part of an
+/// epoch (7/27/88, `docs/protocols.md`).
 const HALF_AN_EPOCH: &str = "the gateway that has claimed the unit was lost in the middle of a destage \
      round, so the unit holds no consistent prefix; start the gateway again, or discard the data in its \
      log with `forebay claim drop` at the node";
 
 impl CommandError {
-    /// Returns true if the target does not support the command, or its fields.
+    /// Returns true if the error says that the target does not support the command or one of its fields.
     pub(crate) fn is_not_supported(&self) -> bool {
         matches!(self, Self::Check(sense) if sense.key == SenseKey::IllegalRequest && !sense.deferred
             && matches!(sense.asc, 0x20 | 0x24 | 0x26))
     }
 
-    /// Returns true for an answer which guarantees that the command was not performed.
+    /// Returns true if the error guarantees that the command was not performed.
     pub(crate) fn is_not_performed(&self) -> bool {
         match self {
             Self::Busy => true,
@@ -151,7 +153,7 @@ impl CommandError {
         }
     }
 
-    /// Converts the error to that of a volume. `extent` is the range of the command.
+    /// Converts the error to one of a volume. `extent` is the range of blocks of the command.
     pub(crate) fn into_volume_error(self, extent: Extent) -> volume::Error {
         let reason: Arc<str> = self.to_string().into();
         match self {
@@ -168,13 +170,13 @@ impl CommandError {
                 (SenseKey::DataProtect, 0x27, 0x88) => volume::Error::Device(HALF_AN_EPOCH.into()),
                 (SenseKey::DataProtect, ..) => volume::Error::ReadOnly,
                 (SenseKey::IllegalRequest, 0x21, 0x00) => volume::Error::OutOfRange(extent),
-                // The storage behind the target does not answer at present.
+                // The storage below the target does not answer now; the command was not performed.
                 (SenseKey::NotReady | SenseKey::UnitAttention, ..) => volume::Error::Away(reason),
-                // The storage stopped answering in the middle of the command.
+                // The storage below the target stopped answering during the command, which may have been performed.
                 (SenseKey::AbortedCommand, ..) => volume::Error::Unreachable(reason),
                 _ => volume::Error::Device(reason),
             },
-            // The command may have been performed.
+            // It is not known if the command was performed.
             Self::Failed(CommandFailure::TimedOut) | Self::Status(ScsiStatus::TaskAborted) => {
                 volume::Error::Unreachable(reason)
             }

@@ -15,7 +15,7 @@ use transport::{ConnectionStream, Received, receive, send};
 
 use crate::{Error, Settings, connection_io::InitiatorConnectionIo, url::parse_portal};
 
-/// The session for which a connection logs in.
+/// The purpose of a login: the kind of session for which the connection logs in.
 #[derive(Clone, Debug)]
 pub(crate) enum LoginPurpose {
     Discovery,
@@ -37,11 +37,11 @@ pub(crate) struct LoggedIn {
     pub(crate) portal: String,
 }
 
-/// Size of the receive buffer during the login. RFC 7143 (13.12) allows data segments of 8192 bytes then.
+/// The size of the receive buffer during the login, in which data segments have at most 8192 bytes (RFC 7143, 13.12).
 const LOGIN_BUFFER_BYTES: usize = 16 * 1024;
 const LOGIN_DATA_SEGMENT: u32 = 8192;
 
-/// Maximum number of redirects of a login (RFC 7143, 11.13.5); a redirect loop ends here.
+/// The maximum number of redirections of one login (RFC 7143, 11.13.5). It ends a loop of redirections.
 const REDIRECTIONS: usize = 4;
 
 /// Connects and logs in to the target of the settings, within the time-outs of the settings.
@@ -166,7 +166,7 @@ async fn receive_response(
     }
 }
 
-/// Returns random bytes of the operating system, for a target that has to authenticate itself.
+/// Returns random bytes of the operating system for CHAP: the challenge to a target that must authenticate itself.
 fn challenge() -> Result<Challenge, Error> {
     let mut random = [0; 1 + CHALLENGE_BYTES];
     let filled = getrandom::fill(&mut random);

@@ -10,20 +10,21 @@ use crate::{
     session_io::SessionIo,
 };
 
-/// The connections that a session wants and does not have.
+/// Adds connections to a session while it has fewer than it wants.
 pub(crate) struct MissingConnections {
     settings: Arc<Settings>,
     wanted: usize,
-    /// The largest number of connections so far. A connection beyond it is not a replacement.
+    /// The largest number of connections that the session has had. A connection that exceeds this number does not
+    /// replace a lost one.
     most: usize,
     joining: Option<ConnectionJoinFuture>,
     backoff: Backoff,
-    /// The time when the last connection was added.
+    /// When the last connection was added.
     added: Instant,
-    /// The next attempt must not begin before this time.
+    /// The earliest time of the next attempt.
     next: Instant,
     present: usize,
-    /// True if the session is closing: no connections are added then.
+    /// True if the session is being closed, so that no connections are added.
     closing: bool,
 }
 
@@ -46,11 +47,11 @@ impl MissingConnections {
         }
     }
 
-    /// Begins to add a connection if one is missing and the pause is over.
+    /// Begins the login of a further connection if the session lacks one and the pause before the next attempt is over.
     pub(crate) fn look(&mut self, io: &SessionIo, closing: bool) {
         self.closing = closing;
         if io.len() < self.present {
-            // A connection that was lost soon after it was added is replaced only after a longer pause.
+            // If a connection is lost soon after it was added, do not reset the pauses, so that they grow.
             if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
                 self.backoff = Backoff::new(&self.settings);
             }
@@ -74,7 +75,7 @@ impl MissingConnections {
         wants.then_some(self.next)
     }
 
-    /// Waits for the connection that is being added. Never returns if there is none.
+    /// Waits for the result of the login that is in progress. Waits forever if there is none.
     pub(crate) async fn joined(&mut self) -> Result<LoggedIn, Error> {
         match &mut self.joining {
             Some(joining) => {

@@ -1,5 +1,5 @@
-//! The commands of callers that are not answered yet: those to send, those to send again later, and those in
-//! flight.
+//! The commands of callers that are not answered yet. Some are to be sent, some are to be sent again later, and some
+//! are in flight.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,8 +26,8 @@ pub struct PerformedCommand {
     pub residual: Residual,
     /// The generation of the session that answered: see [`crate::RemoteSession::generation`].
     pub generation: u64,
-    /// True if the unit had a volatile write cache in that session. The unit may have had none when the
-    /// command was first sent.
+    /// True if the unit had a volatile write cache in the session that answered. It may have had none when the command
+    /// was first sent.
     pub volatile_cache: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) transfer: DataPhase,
     pub(crate) reply: oneshot::Sender<Result<PerformedCommand, CommandError>>,
-    /// If set, the command is sent at most once, and only in the session of this generation.
+    /// If set, the command is sent at most once, and only while the session has this generation.
     pub(crate) only_in: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Job {
 struct PendingCommand {
     job: Job,
     reach: ChangedBlocks,
-    /// True while the command is with the session.
+    /// True while the session has the command in its queue or in flight.
     sent: bool,
     /// True if the command was ever sent, so that it may have been performed.
     begun: bool,
@@ -67,11 +67,11 @@ struct PendingCommand {
 pub(crate) struct PendingTable {
     jobs: HashMap<u64, PendingCommand>,
     next_tag: u64,
-    /// Commands to be sent, in order.
+    /// The tags of the commands that may be sent now, in order.
     backlog: VecDeque<u64>,
-    /// Commands to be sent later, each with its time.
+    /// The tags of commands that are sent again later, each with the time.
     delayed: Vec<(Instant, u64)>,
-    /// Writes that wait for earlier writes to the same blocks, in order.
+    /// The tags of writes that wait for earlier writes to the same blocks, in order.
     held: VecDeque<u64>,
     /// The blocks of the writes that have begun: see [`PendingTable::next`].
     begun: Vec<(u64, ChangedBlocks)>,
@@ -80,7 +80,7 @@ pub(crate) struct PendingTable {
     pub(crate) has_choice: bool,
     command_time_out: Duration,
     busy_time_out: Duration,
-    /// Commands answered, by operation code.
+    /// Counts the answered commands by operation code.
     pub(crate) answered: Arc<OpcodeTally>,
     /// True if the unit has a volatile cache according to the current session.
     pub(crate) volatile_cache: bool,
@@ -88,23 +88,24 @@ pub(crate) struct PendingTable {
     pub(crate) generation: u64,
 }
 
-/// The consequences of a completed command for other commands.
+/// What a completed command says about the unit, which concerns all commands.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct CompletionNotice {
-    /// Sense data that is not about this command: a unit attention or a deferred error.
+    /// A unit attention or a deferred error: sense data that is not about the command itself.
     pub(crate) attention: Option<Sense>,
-    /// The unit is not served at this portal. The command waits until its location is found.
+    /// Sense data which says that the unit is not served at this portal. The command stays in the table until the
+    /// unit's portal is found.
     pub(crate) not_served: Option<Sense>,
 }
 
-/// Maximum number of times that a command is sent again: after the target has aborted it, for example because
-/// of a CRC error (Linux: 5); and after its connection was lost. The second limit protects a target that
-/// crashes because of the command.
+/// How often a command is sent again: after the target has aborted it, for example because of a CRC error (Linux: 5
+/// times), and after its connection was lost. The limit for lost connections protects a target that crashes because of
+/// the command.
 const MOST_ABORTS: u32 = 5;
 const MOST_REPLAYS: u32 = 10;
 
-/// The first and the longest pause before a command is repeated at a busy target. The pause doubles in
-/// between.
+/// The first and the longest pause before a command is sent to a busy target again. Each pause is twice as long as the
+/// one before.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -152,7 +153,7 @@ impl PendingTable {
         self.backlog.push_back(tag);
     }
 
-    /// Returns the next command to send. Skips commands whose callers no longer wait.
+    /// Returns the next command to send. Drops commands whose callers no longer wait.
     ///
     /// A write is not sent while another write to some of its blocks may still be performed: one that has
     /// begun and is not answered, even if its caller no longer waits. Thus a write that has to be sent again
@@ -175,7 +176,8 @@ impl PendingTable {
             if !job.reply.is_closed() {
                 break tag;
             }
-            // The target has never received this command, or has dropped it.
+            // The caller no longer waits. The target has never received this command, or has dropped it, so it is not
+            // sent.
             self.remove(tag);
         };
         let pending = self.jobs.get_mut(&tag)?;
@@ -192,7 +194,7 @@ impl PendingTable {
         })
     }
 
-    /// Takes the first waiting write that need not wait any more.
+    /// Removes and returns the first waiting write that no other write delays any more.
     fn next_held(&mut self) -> Option<u64> {
         let is_free = |at: &usize| {
             let tag = self.held[*at];
@@ -213,7 +215,8 @@ impl PendingTable {
         }
     }
 
-    /// Returns true if a write has to wait for one that has begun, or for one of the first `held` waiting writes.
+    /// Returns true if a write that changes the blocks `reach` must wait: for a write that has begun, or for one of the
+    /// first `held` writes in the queue of waiting writes.
     fn must_wait(&self, tag: u64, reach: ChangedBlocks, held: usize) -> bool {
         if reach == ChangedBlocks::Nothing {
             return false;
@@ -223,8 +226,8 @@ impl PendingTable {
             || self.held.iter().take(held).any(|other| self.jobs[other].reach.meets(reach))
     }
 
-    /// Returns the writes in flight whose callers no longer wait and which delay other writes. They are to be
-    /// aborted now.
+    /// Returns the writes in flight whose callers no longer wait, if any other write waits. The driver aborts them, so
+    /// that other writes can be sent.
     pub(crate) fn in_the_way(&self) -> Vec<u64> {
         if self.held.is_empty() {
             return Vec::new();
@@ -240,7 +243,7 @@ impl PendingTable {
         self.delayed.iter().map(|&(due, _)| due).min()
     }
 
-    /// Moves the delayed commands that are due to the commands to be sent.
+    /// Makes the delayed commands that are due ready to be sent.
     pub(crate) fn wake(&mut self, now: Instant) {
         let Self { delayed, backlog, .. } = self;
         delayed.retain(|&(due, tag)| {
@@ -251,18 +254,19 @@ impl PendingTable {
         });
     }
 
-    /// Handles the loss of a session: the commands in flight are sent again, in order and before all others.
+    /// Handles the loss of a session: the commands in flight will be sent again, in their order and before all others.
     pub(crate) fn replay(
         &mut self,
         unanswered: Vec<CommandRequest>,
         statistics: &mut InitiatorStatistics,
     ) {
         self.take_back(unanswered, statistics);
-        // A new connection may find the target less busy.
+        // Send delayed commands at once as well: on a new connection, the target may be less busy.
         self.backlog.extend(self.delayed.drain(..).map(|(_, tag)| tag));
     }
 
-    /// Takes back commands that ended without an answer and that the target can no longer perform.
+    /// Makes commands ready to be sent again that ended without an answer and that the target no longer performs. Fails
+    /// those that must not be sent again.
     pub(crate) fn take_back(
         &mut self,
         unanswered: Vec<CommandRequest>,
@@ -273,7 +277,7 @@ impl PendingTable {
             pending.replays += 1;
             pending.sent = false;
             if pending.job.reply.is_closed() {
-                // The caller no longer waits, and the target will not perform the command.
+                // Remove the command: its caller no longer waits, and the target will not perform it.
                 let gone = CommandError::Unreachable("the caller no longer waits".into());
                 self.finish(request.tag, Err(gone), statistics);
             } else if pending.job.is_once() {
@@ -304,7 +308,7 @@ impl PendingTable {
         }
     }
 
-    /// Handles a command that the session has completed: answers it, or sends it again.
+    /// Handles a command that the session has completed: passes the answer to the caller, or sends the command again.
     pub(crate) fn complete(
         &mut self,
         tag: u64,
@@ -377,19 +381,19 @@ impl PendingTable {
     ) {
         let Some(pending) = self.remove(tag) else { return };
         let answer = answer.map_err(|error| match error {
-            // An earlier attempt was not answered, and may have been performed.
+            // Do not say that the command was not performed: an earlier attempt was not answered and may have been
+            // performed.
             error if error.is_not_performed() && pending.replays + pending.aborts > 0 => {
                 CommandError::Unreachable(error.to_string().into())
             }
             error => error,
         });
         statistics.calls.failures += u64::from(answer.is_err());
-        // If the caller no longer waits, the answer is dropped.
+        // Ignore the error of `send`: the caller no longer waits for the answer.
         let _ = pending.job.reply.send(answer);
     }
 }
 
-/// The kinds of outcomes that are treated alike.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CommandOutcomeKind {
     /// The command was performed. Sense data, if there is any, is additional information.
@@ -423,26 +427,26 @@ impl CommandOutcomeKind {
     }
 }
 
-/// The next step of a command that the session has completed.
+/// What to do with a command that the session has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CommandVerdict {
-    /// The caller gets the outcome.
+    /// The command succeeded: the caller gets its data.
     Performed,
-    /// The caller gets the outcome as an error.
+    /// The command failed: the caller gets the outcome as an error.
     Failed,
-    /// The caller gets an error for this reason: the command was not performed and must not be sent again.
+    /// The caller gets an error with this reason. The command was not performed, but must not be sent again.
     NotRepeated(&'static str),
     /// Send the command again: it was answered with a unit attention condition.
     AfterAttention,
-    /// Send the command again when the location of the unit is found.
+    /// Send the command again when the portal that serves the unit is found.
     Elsewhere,
     /// Send the command again after this pause.
     Later(Duration),
 }
 
 impl PendingCommand {
-    /// Decides how the command continues, and counts the attempt. `has_choice`: the unit may be served at
-    /// other portals. `busy_time_out`: the longest time for which a busy target is asked again.
+    /// Decides what to do with the command, and counts the attempt. `has_choice` is true if the unit may be served at
+    /// other portals. `busy_time_out` is the longest time for which the command is sent again to a busy target.
     fn judge(
         &mut self,
         kind: CommandOutcomeKind,
@@ -483,7 +487,8 @@ impl PendingCommand {
                 let since = *self.busy_since.get_or_insert(now);
                 let waited = now.saturating_duration_since(since);
                 if waited < busy_time_out {
-                    // Pause for as long as the command has waited so far, so that the pauses double.
+                    // Pause for as long as the command has waited since the target was first busy. The pauses then
+                    // double.
                     CommandVerdict::Later(waited.clamp(BUSY_PAUSE, BUSY_PAUSE_MAX))
                 } else {
                     CommandVerdict::Failed
@@ -494,11 +499,10 @@ impl PendingCommand {
     }
 }
 
-/// The blocks that a command changes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ChangedBlocks {
     Nothing,
-    /// The range from the first block number up to, but not including, the second.
+    /// The blocks from the first number up to, but not including, the second.
     Blocks(u64, u64),
     /// Possibly all blocks of the unit.
     Everything,
@@ -532,13 +536,14 @@ impl ChangedBlocks {
     }
 }
 
-/// Returns the key of the sense data as it concerns the command that ended with it. A deferred error is treated like
-/// a unit attention, whatever its key: this command was not begun and can be sent again.
+/// Returns the sense key that applies to the command itself. A deferred error is about an earlier command, and the
+/// command that ended with it was not begun and can be sent again. It is therefore treated like a unit attention,
+/// whatever its key.
 fn key_of(sense: Sense) -> SenseKey {
     if sense.deferred { SenseKey::UnitAttention } else { sense.key }
 }
 
-/// Returns the error of a command that may be sent only once and has not ended with GOOD.
+/// Returns the error for a command that may be sent only once and has not ended with GOOD.
 fn not_repeated(why: &str) -> CommandError {
     CommandError::NotRepeated(why.into())
 }

@@ -1,17 +1,18 @@
-//! Detects whether bytes get through on a connection whose target has not answered a ping.
+//! Detects if bytes get through on a connection while the target has not answered a ping.
 
 use std::time::{Duration, Instant};
 
-/// The bytes that have got through and prove that an unanswered ping may still be on its way, and the time of the
-/// last check.
+/// The number of bytes that got through, and the time of the last check. If the number grows, an unanswered ping may
+/// still be on its way.
 ///
-/// - Received bytes count: the answer may be behind them.
-/// - Sent bytes that the target's host has acknowledged count up to the end of the ping, which waits behind them.
-///   Bytes sent after the ping do not count: the host acknowledges them even if the target's process has stopped, as
-///   long as its socket buffer has room.
+/// - Received bytes count, since the answer to the ping may be behind them.
+///
+/// - Sent bytes that the target's host has acknowledged count up to the end of the ping, since the ping waits behind
+/// them. Bytes sent after the ping do not count: the host acknowledges them even if the target's process has stopped,
+/// as long as its socket buffer has room.
 pub(crate) struct PingProgress {
     looked: Instant,
-    /// The number of bytes that counted at the last check.
+    /// The number of bytes that had got through at the last check.
     bytes: u64,
     /// The last ping that was passed to the kernel completely.
     given: Option<LastSentPing>,
@@ -19,9 +20,9 @@ pub(crate) struct PingProgress {
 
 #[derive(Clone, Copy)]
 struct LastSentPing {
-    /// The end of the ping, as an offset in the output.
+    /// The offset in the output at which the ping ends.
     end: u64,
-    /// The number of bytes that had been passed to the kernel by the write that contained the end of the ping.
+    /// The number of bytes that the kernel had been given when the write with the end of the ping returned.
     written: u64,
 }
 
@@ -29,7 +30,7 @@ struct LastSentPing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionProgress {
     pub(crate) read: u64,
-    /// Bytes sent that the other host has acknowledged.
+    /// The number of sent bytes that the other host has acknowledged.
     pub(crate) acknowledged: u64,
 }
 
@@ -38,8 +39,8 @@ impl PingProgress {
         Self { looked: now, bytes: 0, given: None }
     }
 
-    /// Notes that `output` bytes of the output are written, for which the kernel was given `written` bytes. `asked`
-    /// is the end in the output of a ping that is not answered.
+    /// Notes that `output` bytes of the output are written, which are `written` bytes on the link. `asked` is the
+    /// offset in the output at which an unanswered ping ends.
     pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64, written: u64) {
         let Some(end) = asked.filter(|end| *end <= output) else { return };
         if self.given.is_none_or(|given| given.end != end) {
@@ -47,10 +48,10 @@ impl PingProgress {
         }
     }
 
-    /// Checks the progress while the ping that ends at `asked` is unanswered. If more bytes got through since the
-    /// last check, returns the earliest time at which that may have happened. With a check every `every`, this is the
-    /// time of the last check; if this process was delayed and the check is late, it is `every` before now, so that
-    /// the connection is not blamed for the delay.
+    /// Checks the progress while the ping that ends at offset `asked` is unanswered. If more bytes got through since
+    /// the last check, returns the earliest time at which this may have happened: the time of the last check, but at
+    /// most `every` ago. If this process was delayed and the last check is longer ago, the connection is thus not
+    /// blamed for the delay.
     pub(crate) fn look(
         &mut self,
         asked: u64,
@@ -68,7 +69,7 @@ impl PingProgress {
         more.then_some(since)
     }
 
-    /// Returns when the next check is due.
+    /// Returns when [`Self::look`] must be called next.
     pub(crate) fn next_look(&self, every: Duration) -> Instant {
         self.looked + every
     }
@@ -98,8 +99,8 @@ mod tests {
             self.progress.note_written(Some(1000), 1000, 2000);
         }
 
-        /// Checks after this number of milliseconds. Returns for how long, at most, no bytes have got through, in
-        /// milliseconds.
+        /// Checks after `after_ms` milliseconds. If bytes got through, returns for how many milliseconds at most there
+        /// was no progress since.
         fn look(&mut self, after_ms: u64, read: u64, acknowledged: u64) -> Option<u128> {
             self.now += Duration::from_millis(after_ms);
             let since = self.progress.look(
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(scene.look(20, 0, 300), Some(20));
         scene.give();
         assert_eq!(scene.look(20, 0, 700), Some(20), "the ping waits behind it");
-        // More of the output is written, and the target's host acknowledges it.
+        // Output after the ping is written, and the target's host acknowledges it.
         scene.progress.note_written(Some(1000), 3000, 4000);
         assert_eq!(scene.look(20, 0, 2100), Some(20), "with the ping");
         assert_eq!(scene.look(20, 0, 2200), None);

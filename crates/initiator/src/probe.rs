@@ -17,8 +17,7 @@ use crate::{
     unit_description::{self, CachingPageFlags, Capacity, Inquiry, RemoteBlockLimits},
 };
 
-/// Number of unit attention conditions in a row that are accepted for a new nexus (as in open-iscsi and
-/// libiscsi).
+/// The most unit attention conditions in a row that are accepted from a new nexus (as in open-iscsi and libiscsi).
 pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
 
 /// The pause before a unit that is busy or not ready is asked again.
@@ -45,7 +44,7 @@ pub(crate) async fn probe(
     if identity.is_none() && has(0x80) {
         identity = Some(unit_description::serial_identity(&inquiry, &ask.vpd(0x80).await?));
     }
-    // Without a designator, a unit is identified by its target and LUN.
+    // A unit without a designator and a serial number is identified by its target and LUN.
     let identity = identity.unwrap_or_else(|| format!("{}/{}", settings.target, settings.lun));
 
     let capacity = ask.capacity().await?;
@@ -63,8 +62,8 @@ pub(crate) async fn probe(
         ours = ForebayVolume::from_bytes(&page).unwrap_or_default();
     }
     let caching = ask.caching().await?;
-    // Without LBPRZ, unmapped blocks may read as anything. With LBPRZ, WRITE SAME with UNMAP and a block of zeros
-    // always leaves zeros. (UNMAP is a hint, which a unit may ignore.)
+    // Use WRITE SAME only if the unit reports LBPRZ. Then WRITE SAME with UNMAP and a block of zeros always leaves
+    // zeros. Otherwise unmapped blocks may read as anything. (UNMAP alone is a hint, which a unit may ignore.)
     let write_same = write_same && capacity.thin && capacity.reads_zeros;
     let max_same = limits.max_write_same_blocks.unwrap_or(WRITE_SAME_BLOCKS.into());
     Ok(UnitDescription {
@@ -79,7 +78,7 @@ pub(crate) async fn probe(
             thin: write_same,
             volatile_cache: caching.volatile_cache,
             atomic_blocks: 0,
-            // If every write is stable, every write is an epoch of its own.
+            // Without a volatile cache every write is stable, and thus an epoch of its own.
             epoch_blocks: if caching.volatile_cache { ours.epoch_blocks } else { 0 },
             key_erasable: false,
             // The remote storage may keep older copies of overwritten data.
@@ -92,13 +91,15 @@ pub(crate) async fn probe(
     })
 }
 
-/// Returns true for sense data that is about the unit and not about the command. A deferred error about a write of
-/// the session before is ignored, because the new session treats all writes that were not flushed as lost.
+/// Returns true if the sense data is about the unit and not about the command. Such sense data is ignored here, also a
+/// deferred error about a write of the previous session: the new session treats all writes that were not flushed as
+/// lost.
 pub(crate) fn is_news(sense: &Sense) -> bool {
     sense.deferred || sense.key == SenseKey::UnitAttention
 }
 
-/// Linux's limit of WRITE SAME, used if a unit reports none or a larger one: the most blocks of WRITE SAME (10).
+/// The most blocks of one WRITE SAME if the unit reports no limit or a larger one. Linux uses this limit, the most
+/// blocks of WRITE SAME (10).
 const WRITE_SAME_BLOCKS: u32 = 0xffff;
 
 struct Ask<'a> {
@@ -107,7 +108,7 @@ struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// Sends TEST UNIT READY until the unit is ready, within the time-out for a busy target.
+    /// Sends TEST UNIT READY until the unit is ready, but not longer than the time-out for a busy target.
     async fn until_ready(&mut self) -> Result<(), Error> {
         let time_out = self.settings.busy_time_out;
         let asking = async {
@@ -171,13 +172,13 @@ impl Ask<'_> {
         self.io.execute(self.settings, cdb, transfer).await
     }
 
-    /// Returns the body of a vital product data page; empty if the unit does not have the page.
+    /// Returns the body of a VPD page, or an empty one if the unit does not have the page.
     async fn vpd(&mut self, page: u8) -> Result<Vec<u8>, Error> {
         let data = self.vpd_page(page).await?;
         Ok(unit_description::vpd_body(page, &data).unwrap_or_default().to_vec())
     }
 
-    /// Returns a vital product data page with its header.
+    /// Returns a VPD page with its header.
     async fn vpd_page(&mut self, page: u8) -> Result<Vec<u8>, Error> {
         let command =
             Command::Primary(PrimaryCommand::Inquiry { page: Some(page), allocation_length: 512 });

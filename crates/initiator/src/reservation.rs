@@ -1,5 +1,5 @@
-//! The replacement of a claim at a target without claims: a persistent reservation, write exclusive for registrants
-//! only (SPC-4, 5.13), whose key identifies the log and its opening.
+//! Reserves a unit whose target does not support claims. The reservation replaces the claim: it is persistent, write
+//! exclusive for registrants only (SPC-4, 5.13), whose key identifies the log and its opening.
 //!
 //! It keeps other initiators from writing, and a later opening of a log preempts an earlier one. The
 //! reservation cannot distinguish two copies of a log that were opened equally often: the first of them gets
@@ -15,28 +15,28 @@ use scsi::{
 };
 use volume::{Claim, Data, Holding};
 
-/// The result of a command.
 pub(crate) struct ScsiCommandEnd {
     pub(crate) status: ScsiStatus,
     pub(crate) sense: Option<Sense>,
     pub(crate) data: Data,
 }
 
-/// Returns the key of an opening. The upper half of the key identifies the log.
+/// Returns the reservation key for an opening of a log. The upper half of the key identifies the log, and the lower
+/// half is its generation.
 pub(crate) fn key(claim: &Claim) -> u64 {
-    // FNV-1a, because it does not depend on the compiler.
+    // Use FNV-1a, since its result does not depend on the compiler.
     let hash = claim.instance.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
     hash & 0xffff_ffff_0000_0000 | u64::from(claim.generation as u32).max(1)
 }
 
-/// Registers a session and takes the reservation, from earlier openings of the log if necessary. A state machine: it
-/// returns the next command, and is given the result.
+/// Registers a session and takes the reservation, if necessary from earlier openings of the log. This is a state
+/// machine: `next` returns the next command to send, and `handle` receives its result.
 pub(crate) struct Reserving {
     ours: u64,
     step: ReservingStep,
-    /// Keys of earlier openings. They are preempted whether they hold the reservation or not.
+    /// The keys of earlier openings of this log. All of them are preempted, whether they hold the reservation or not.
     earlier: Vec<u64>,
 }
 
@@ -48,12 +48,12 @@ enum ReservingStep {
     Reservation {
         reserved: String,
     },
-    /// A later opening is registered: remove our registration, then end with this reason.
+    /// A later opening of this log is registered. Remove our registration, then end with this reason.
     Withdraw(Arc<str>),
     Done(Holding),
 }
 
-/// The next step of the caller.
+/// What the caller must do next.
 pub(crate) enum NextReservationCommand {
     Send(Cdb, DataPhase),
     Done(Holding),
@@ -117,7 +117,8 @@ impl Reserving {
         };
     }
 
-    /// Decides by the registered keys.
+    /// Decides by the keys that are registered: a later opening of this log wins over this one, and this one preempts
+    /// earlier ones.
     fn judge(&mut self, report: &[u8]) -> ReservingStep {
         let ours = self.ours;
         let of_this_log = body(report).chunks_exact(8).map(be64).filter(|k| k >> 32 == ours >> 32);
@@ -141,7 +142,7 @@ impl Reserving {
     }
 }
 
-/// Removes the registration, and with it the reservation.
+/// Builds the command that removes the registration, and with it the reservation.
 pub(crate) fn give_back(claim: &Claim) -> (Cdb, DataPhase) {
     out(ReserveAction::Register, &OutParameters { key: key(claim), ..OutParameters::default() })
 }
@@ -161,7 +162,7 @@ fn ask(report: ReserveReport) -> (Cdb, DataPhase) {
     (PrimaryCommand::PersistentReserveIn(asked).encode(), DataPhase::In(REPORT_BYTES.into()))
 }
 
-/// Returns the data after PRGENERATION and ADDITIONAL LENGTH, as far as it was received.
+/// Returns the data that follows PRGENERATION and ADDITIONAL LENGTH in a report, as far as it was received.
 fn body(report: &[u8]) -> &[u8] {
     let length =
         report.get(4..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
@@ -178,5 +179,5 @@ fn told(ended: &ScsiCommandEnd) -> String {
 }
 
 const KIND: ReservationType = ReservationType::WriteExclusiveRegistrantsOnly;
-/// Room for 511 keys, which is more than the hosts that write to one unit.
+/// The allocation length of a report, enough for 511 keys, which is more than the hosts that write to one unit.
 const REPORT_BYTES: u16 = 4096;

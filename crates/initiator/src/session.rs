@@ -24,7 +24,8 @@ use crate::{
     verified_session::{ExpectedUnit, VerifiedSession, connect},
 };
 
-/// A session with one unit. Clones are handles of the same session; when the last one is dropped, it logs out.
+/// A session with one unit. Clones are handles of the same session. When the last handle is dropped, the session logs
+/// out.
 ///
 /// A driver (a tokio task) keeps the session up: it replaces a lost connection, with pauses between its attempts, and
 /// sends unanswered commands again in order. Calls wait for that until `give_up_after` of the settings; then they
@@ -36,31 +37,28 @@ pub struct RemoteSession {
     driver: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
-/// The error of calls after the close.
+/// The reason of the error that calls return after the session was closed.
 const CLOSED: &str = "the session was closed";
 
-/// Time limit of an orderly end: the time-outs of ABORT TASK and logout are as long.
+/// The time limit of `close`, as long as the time-outs of ABORT TASK and logout.
 const CLOSE_TIME_OUT: Duration = Duration::from_secs(5);
 
 impl RemoteSession {
-    /// Logs in and reads the unit's description. Fails at once if that is not possible. Later logins accept this unit
-    /// only.
+    /// Logs in and reads the unit's description. Returns an error at once if one of them fails. Later logins accept
+    /// only this unit.
     pub async fn open(mut settings: Settings) -> Result<Self, Error> {
         settings.queue_depth = settings.queue_depth.max(1);
         let live = connect(&settings).await?;
         let expected = ExpectedUnit::new(live.facts.identity.clone(), &live.facts.geometry);
         let session = Self::start(settings, expected, Some(live));
-        // The driver sets the same state, but only when it runs.
+        // Wait for the driver to set the state to `Up`, which happens only when its task runs.
         let mut state = session.watch();
         let _ = state.wait_for(|state| matches!(state, LinkState::Up)).await;
         Ok(session)
     }
 
-    /// Returns at once and connects in the background, for as long as necessary. Accepts only the unit with this
-    /// identity, and with this size or a larger one.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
+    /// Returns a session that connects in the background, for as long as necessary. It accepts only the unit with this
+    /// identity, and with the size in `geometry` or a larger one.
     #[must_use]
     pub fn open_lazy(settings: Settings, identity: String, geometry: &Geometry) -> Self {
         Self::start(settings, ExpectedUnit::new(identity, geometry), None)
@@ -73,7 +71,7 @@ impl RemoteSession {
     ) -> Self {
         settings.queue_depth = settings.queue_depth.max(1);
         let shared = Arc::new(RemoteSessionState::new(now()));
-        // The driver's table holds as many commands again.
+        // This queue and the driver's table each hold `queue_depth` commands.
         let (messages, receiver) = mpsc::channel(settings.queue_depth);
         tokio::spawn(capacity_refresh::follow(messages.downgrade(), Arc::clone(&shared)));
         let driver = InitiatorDriver::new(Arc::new(settings), receiver, shared.clone(), expected);
@@ -81,7 +79,7 @@ impl RemoteSession {
         Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }
     }
 
-    /// Performs a command until it ends with GOOD, with all retries that may help. Use it only for commands
+    /// Performs a command and waits until it ends. Sends it again as long as that may help. Use this only for commands
     /// that may be performed twice, such as reads and writes.
     pub async fn execute(
         &self,
@@ -95,8 +93,8 @@ impl RemoteSession {
         answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
     }
 
-    /// Performs a command at most once, and only in the session of this generation. Calls `queued` when the command
-    /// is in the queue: commands that are executed from then on are sent after it.
+    /// Performs a command at most once, and only while the session has this generation. Calls `queued` when the command
+    /// is in the queue; a command that is executed afterwards is sent after this one.
     pub(crate) async fn execute_once(
         &self,
         cdb: Cdb,
@@ -129,8 +127,8 @@ impl RemoteSession {
         self.messages.max_capacity()
     }
 
-    /// Returns the number of blocks of the unit; `None` if it is not known. The number changes if the unit
-    /// grows.
+    /// Returns the number of blocks of the unit; `None` if it is not known. The number increases if the unit grows
+    /// during a session.
     #[must_use]
     pub fn blocks(&self) -> Option<u64> {
         self.shared.blocks()
@@ -152,8 +150,8 @@ impl RemoteSession {
         self.shared.state.borrow().clone()
     }
 
-    /// Returns for how long the target has not answered, and why: there is no session, or pings are not answered.
-    /// `None` while it answers. A command that takes long does not count.
+    /// Returns for how long the target has not answered, and why: there is no session, or pings are unanswered. Returns
+    /// `None` while the target answers. A long-running command does not count as silence.
     #[must_use]
     pub fn away(&self) -> Option<(Duration, Arc<str>)> {
         match &*self.shared.state.borrow() {
@@ -167,14 +165,15 @@ impl RemoteSession {
         Some((now().saturating_duration_since(since), "pings are not answered".into()))
     }
 
-    /// Returns a receiver with which to wait for changes of the link state.
+    /// Returns a receiver that reports changes of the link state.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<LinkState> {
         self.shared.state.subscribe()
     }
 
-    /// Returns the number of events that may have cost the target the content of its volatile cache: logins, unit
-    /// attentions about a reset, and deferred errors. Writes of an earlier number that were not flushed may be lost.
+    /// Returns the generation: the number of events so far after which the target may have lost the content of its
+    /// volatile cache. Such events are logins, unit attentions about a reset, and deferred errors. Writes of an earlier
+    /// generation that were not flushed may be lost.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation()
@@ -186,7 +185,7 @@ impl RemoteSession {
         self.shared.connections.lock().clone()
     }
 
-    /// Returns the congestion control of the connections and the state that they share; `None` without a session.
+    /// Returns the congestion control of the session's connections and their shared state; `None` without a session.
     #[must_use]
     pub fn congestion(&self) -> Option<CongestionStatistics> {
         self.shared.congestion.lock().as_ref().map(|it| it.statistics())
@@ -198,7 +197,7 @@ impl RemoteSession {
         *self.shared.statistics.lock()
     }
 
-    /// Returns the number of answered commands by operation code, without those of logins.
+    /// Returns the number of answered commands by operation code. Commands during logins are not counted.
     #[must_use]
     pub fn answered(&self) -> Vec<(u8, u64)> {
         self.shared.answered.counted().collect()

@@ -28,9 +28,9 @@ use crate::{
     login::{LoggedIn, LoginPurpose, log_in},
 };
 
-/// A session in full feature phase with its connections. The owner runs the session: [`SessionIo::pump`],
-/// then wait for [`SessionIo::readiness`] or [`SessionIo::deadline`], then [`SessionIo::exchange`] or
-/// [`SessionIo::handle_timeout`]. Events come from [`SessionIo::poll_event`].
+/// A session in full feature phase with its connections. The owner runs the session in a loop: it calls
+/// [`SessionIo::pump`], waits for [`SessionIo::readiness`] or [`SessionIo::deadline`], and then calls
+/// [`SessionIo::exchange`] or [`SessionIo::handle_timeout`]. [`SessionIo::poll_event`] returns the events.
 pub(crate) struct SessionIo {
     pub(crate) session: InitiatorSession,
     sockets: Vec<InitiatorConnectionIo>,
@@ -41,26 +41,27 @@ pub(crate) struct SessionIo {
     pub(crate) tpgt: Option<u16>,
     /// The congestion state that the connections share.
     pub(crate) congestion: Arc<SessionCongestion>,
-    /// The reason why a connection was lost last. This reason is more precise than that of the state machine.
+    /// The reason why a connection was lost, for the last one that was lost. It is more precise than the reason that
+    /// the state machine reports.
     reason: Option<Error>,
-    /// Bytes of connections that have ended.
+    /// The bytes that ended connections have carried.
     gone: ConnectionTraffic,
     /// Number of connections that have failed.
     pub(crate) lost: u64,
-    /// Bytes of each connection that the kernel may hold without having sent them.
+    /// The most bytes in the kernel's send queue of each connection that are not sent yet.
     unsent: u32,
-    /// The time between two checks of a connection whose ping is not answered.
+    /// The time between two checks for progress of a connection whose ping is not answered.
     look_every: Duration,
 }
 
-/// Number of checks in the shortest time after which a connection may be declared dead. A connection that
-/// pauses may be declared dead at most a sixteenth of that time too early.
+/// The number of progress checks in the shortest time after which a connection may be declared dead. Progress is known
+/// only to within one check, so a connection may be declared dead too early by at most a sixteenth of that time.
 const LOOKS: u32 = 16;
 
-/// Maximum number of bytes of a session that the kernel holds without having sent them, shared by its
-/// connections. With this limit, commands are assigned to a connection late, so that no connection is idle
-/// while another one has seconds of data queued. Over loopback (23 Gbit/s in megabytes), 128 KiB for a single
-/// connection cost 14 % of the throughput, half a megabyte 2 %.
+/// The most bytes of a session that wait in the kernel's send queues, shared by its connections. With this limit, each
+/// command is assigned to a connection as late as possible, so that no connection is idle while another one has seconds
+/// of data queued. Over loopback (23 Gbit/s in megabytes), a limit of 128 KiB for a single connection cost 14 % of the
+/// throughput, and half a megabyte cost 2 %.
 const UNSENT_BYTES: u32 = 512 << 10;
 
 impl SessionIo {
@@ -96,7 +97,7 @@ impl SessionIo {
         })
     }
 
-    /// Returns the parameters of a login for a further connection.
+    /// Returns what a further connection needs to log in to this session.
     pub(crate) fn next_join(&self) -> LoginPurpose {
         let (cid, cmd_sn) = (self.session.next_cid(), self.session.cmd_sn());
         LoginPurpose::Join { portal: self.portal.clone(), tsih: self.tsih, cid, cmd_sn }
@@ -115,7 +116,7 @@ impl SessionIo {
         self.sockets.len()
     }
 
-    /// Returns the connections with the bytes that they have carried.
+    /// Returns the CID of each connection and the bytes that it has carried.
     pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, ConnectionTraffic)> {
         self.sockets.iter().map(|socket| (socket.cid, socket.traffic()))
     }
@@ -131,7 +132,7 @@ impl SessionIo {
         self.sockets.first()?.compression()
     }
 
-    /// Returns an error if the session is over.
+    /// Returns the reason as an error if the session is over.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.session.error() {
             None => Ok(()),
@@ -142,11 +143,11 @@ impl SessionIo {
         }
     }
 
-    /// Produces output and writes as much as the sockets accept.
+    /// Lets the state machine make PDUs, and writes as much of them as the sockets accept.
     pub(crate) fn pump(&mut self) {
         loop {
             self.session.transmit();
-            // After all output is written, the state machine may produce more.
+            // If a socket has accepted all output, the state machine may make more PDUs.
             let mut again = false;
             let mut broken = None;
             for socket in &mut self.sockets {
@@ -169,7 +170,8 @@ impl SessionIo {
         }
     }
 
-    /// Waits until bytes arrive, and handles their PDUs, or until a socket with waiting output is writable.
+    /// Waits until bytes arrive on a socket and processes their PDUs, or until a socket with waiting output is
+    /// writable.
     pub(crate) async fn exchange(&mut self) {
         poll_fn(
             |context| if self.poll_exchange(context) { Poll::Ready(()) } else { Poll::Pending },
@@ -199,7 +201,7 @@ impl SessionIo {
         self.session.poll_timeout().map(|deadline| looks.fold(deadline, Instant::min))
     }
 
-    /// Checks the progress of connections and lets the state machine handle time-outs.
+    /// Checks if bytes got through on connections with unanswered pings, and lets the state machine handle time-outs.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for socket in &mut self.sockets {
             let Some(asked) = self.session.asked(socket.cid) else { continue };
@@ -210,7 +212,7 @@ impl SessionIo {
         self.session.handle_timeout(now);
     }
 
-    /// Returns the next event. Before it returns the end of a connection, it removes the connection's socket.
+    /// Returns the next event. If the event is the end of a connection, removes the socket of the connection first.
     pub(crate) fn poll_event(&mut self) -> Option<InitiatorEvent> {
         let event = self.session.poll_event()?;
         if let InitiatorEvent::Closed { cid, error } = &event {
@@ -234,7 +236,7 @@ impl SessionIo {
         self.session.close(cid, told, now());
     }
 
-    /// Performs one command while no other is in progress. The caller judges its status.
+    /// Performs one command while no other is in progress. The caller must check its status.
     pub(crate) async fn execute(
         &mut self,
         settings: &Settings,
@@ -277,8 +279,8 @@ impl SessionIo {
         }
     }
 
-    /// Logs out while no command is in progress. The state machine bounds the time. The target's answer does not
-    /// matter.
+    /// Logs out while no command is in progress. The time-outs of the state machine limit the wait. The target's answer
+    /// is ignored.
     pub(crate) async fn log_out(mut self) {
         self.session.log_out(now());
         while let Ok(event) = self.turn().await {
@@ -288,10 +290,10 @@ impl SessionIo {
         }
     }
 
-    /// Runs the session until there is an event. Fails if the session has no connection.
+    /// Runs the session until there is an event. Returns an error if the session has no connection.
     async fn turn(&mut self) -> Result<InitiatorEvent, Error> {
         loop {
-            // Check the time in every iteration, however much input there is.
+            // Check the time in every iteration: otherwise input that arrives all the time could delay time-outs.
             if self.deadline().is_some_and(|deadline| deadline <= now()) {
                 self.handle_timeout(now());
             }

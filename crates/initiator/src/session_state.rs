@@ -24,14 +24,14 @@ pub enum LinkState {
         since: Instant,
         /// The reason of the last failure.
         reason: Arc<str>,
-        /// True if calls fail at once instead of waiting.
+        /// True if calls no longer wait for a connection, but fail at once.
         given_up: bool,
     },
     /// There is a session.
     Up,
-    /// Another unit is found in place of the expected one: calls fail at once. Attempts continue.
+    /// Another unit was found in place of the expected one. Calls fail at once, but the driver continues its attempts.
     Changed(Arc<str>),
-    /// The unit has another owner: calls fail at once. No login is attempted.
+    /// The unit has another owner. Calls fail at once, and the driver does not log in again.
     Fenced(Arc<str>),
     /// The session was closed by its owner.
     Closed,
@@ -41,7 +41,7 @@ pub(crate) struct RemoteSessionState {
     pub(crate) state: watch::Sender<LinkState>,
     /// The unit's description as of the last login.
     pub(crate) facts: Mutex<Option<Arc<UnitDescription>>>,
-    /// Since when the target of the current session has not answered pings; `None` if it answers.
+    /// The time since when the target of the current session answers no pings; `None` if it answers them.
     pub(crate) silent_since: Mutex<Option<Instant>>,
     /// The address of the current or the last portal.
     pub(crate) portal: Mutex<Option<Arc<str>>>,
@@ -58,7 +58,7 @@ pub(crate) struct RemoteSessionState {
     pub(crate) look_at_size: Notify,
     /// True if the unit has reported a change of its capacity.
     pub(crate) size_changed: AtomicBool,
-    /// The claim that is presented after every login.
+    /// The claim that the session presents after every login.
     pub(crate) claimed: Claimed,
 }
 
@@ -93,12 +93,13 @@ impl RemoteSessionState {
         Some(self.blocks.load(Ordering::Acquire)).filter(|blocks| *blocks > 0)
     }
 
-    /// Counts an event that may have cost the target the content of its volatile cache: a new session, a reset or a
-    /// deferred error.
+    /// Returns the number of events so far after which the target may have lost the content of its volatile cache: new
+    /// sessions, resets and deferred errors.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// Counts an event after which the target may have lost the content of its volatile cache.
     pub(crate) fn next_generation(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }

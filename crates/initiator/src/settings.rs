@@ -26,53 +26,53 @@ use crate::{
 pub struct Settings {
     /// The portal's address, `host:port`, IPv6 in brackets.
     pub portal: String,
-    /// Further portals of the same target, tried in this order if a login at the first one fails. They must
-    /// belong to the same portal group, so that a login at one of them ends a session that was lost at
-    /// another before commands are sent again; or to gateways of which only one at a time accepts writes.
-    /// Default: none.
+    /// Further portals of the same target, which are tried in this order if a login at the first one fails. They must
+    /// belong to the same portal group: a login at one of them then ends a session that was lost at another, before
+    /// commands are sent again. Or they must belong to gateways of which only one at a time accepts writes. Default:
+    /// none.
     pub other_portals: Vec<String>,
     /// The target's iSCSI name.
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,
-    /// The service that is asked for the location of the unit before every connect. The answer replaces
-    /// `portal`, `other_portals`, `target` and `lun`. Default: none.
+    /// The service that is asked where the unit is before every attempt to connect. Its answer replaces `portal`,
+    /// `other_portals`, `target` and `lun`. Default: none.
     pub locate: Option<Arc<dyn Locate>>,
-    /// Our iSCSI name. Default `iqn.2026-11.io.forebay:initiator`; the caller appends a part that is unique to its
-    /// host.
+    /// Our iSCSI name. Default `iqn.2026-11.io.forebay:initiator`; the caller should append a part that is unique to
+    /// its host.
     pub initiator_name: String,
-    /// Our alias, which people see at the target.
+    /// Our alias, which the target shows to people.
     pub initiator_alias: Option<String>,
-    /// Our part of the session's name. A login with the same name, ISID and target replaces an earlier
-    /// session (RFC 7143, 6.3.5), so that no late command of it is performed after ours. Default: random, so
-    /// that two processes do not end each other's sessions. A process that wants its former session to end
-    /// after a restart sets one that does not change ([`Settings::lasting_isid`]).
+    /// Our part of the session identifier. A login with the same name, ISID and target replaces an earlier session (RFC
+    /// 7143, 6.3.5), so that no late command of the earlier session is performed after ours. Default: random, so that
+    /// two processes do not end each other's sessions. If a restarted process must end its former session, set an ISID
+    /// that does not change ([`Settings::lasting_isid`]).
     pub isid: Isid,
     /// The CHAP credentials, and whether the target has to authenticate itself. Default: no CHAP.
     pub chap: Option<InitiatorChap>,
     /// TLS for every connection, including those after redirects: the login begins only after the handshake. Default:
     /// no TLS.
     pub tls: Option<TlsClient>,
-    /// The parameters that are offered at login. The number of connections and the error recovery level are taken
-    /// from the fields below.
+    /// The parameters that are offered at login. `connections` and `error_recovery_level` replace the values of this
+    /// offer.
     pub offer: NegotiationOffer,
     /// Number of connections of the session, 1 to 8. The target may allow fewer. Default 1.
     pub connections: u16,
     /// How commands are distributed among the connections. Default: to the connection with the least load; if one
     /// stalls, the others continue.
     pub spread: CommandDistribution,
-    /// The highest error recovery level that is offered (RFC 7143, 7.1.5). 0: a new session is made and commands are
-    /// sent again. 1: also, lost or damaged PDUs are requested again. 2: also, commands of a failed connection
-    /// continue on another one. Default 2; the target may support less.
+    /// The highest error recovery level that is offered (RFC 7143, 7.1.5). At level 0, a failed connection ends the
+    /// session, and a new one sends the commands again. At level 1, lost or damaged PDUs are also requested again. At
+    /// level 2, commands of a failed connection also continue on another one. Default 2; the target may support less.
     pub error_recovery_level: u8,
-    /// True if a unit that does not support claims is to be reserved instead: write exclusive, registrants
-    /// only, persistent across a power loss. Default false.
+    /// True to reserve a unit that does not support claims: write exclusive, registrants only, persistent across a
+    /// power loss. Default false.
     pub reserve: bool,
-    /// Maximum number of commands in flight, at least 1. Default 128, as many as our node takes by default: 128
-    /// writes of 64 KiB fill 1 Gbit/s over a round trip of 67 ms.
+    /// The maximum number of commands in flight, at least 1. Default 128, which is the default of our node: 128 writes
+    /// of 64 KiB fill 1 Gbit/s over a round trip of 67 ms.
     pub queue_depth: usize,
-    /// Longer reads and writes are split into commands of this many bytes, a multiple of 4096.
-    /// Default 1 MiB, one burst.
+    /// The most bytes of one read or write command, a multiple of 4096. Longer reads and writes are split. Default 1
+    /// MiB, one burst.
     pub piece_bytes: u32,
     /// Time-out of the TCP connect. Default 5 s.
     pub connect_time_out: Duration,
@@ -80,22 +80,22 @@ pub struct Settings {
     pub login_time_out: Duration,
     /// Time after which an unanswered command is aborted. Default 30 s.
     pub command_time_out: Duration,
-    /// Time for which a command is repeated while the target answers BUSY or TASK SET FULL. Default 5 s.
+    /// How long a command is sent again while the target answers BUSY or TASK SET FULL. Default 5 s.
     pub busy_time_out: Duration,
-    /// Time for which calls wait after a connection was lost. After it they fail at once until there is a
-    /// connection again. Default 15 s.
+    /// How long calls wait for a new connection after the last one was lost. After this time calls fail at once until
+    /// there is a connection. Default 15 s.
     pub give_up_after: Duration,
-    /// The first pause before connecting again. The pause doubles up to `back_off_max`, and each pause is
+    /// The first pause before another attempt to connect. The pause doubles up to `back_off_max`, and each pause is
     /// lengthened by up to a quarter at random. Default 100 ms.
     pub back_off: Duration,
-    /// The longest pause. Default 5 s.
+    /// The longest pause between attempts to connect. Default 5 s.
     pub back_off_max: Duration,
-    /// Times of pings (NOP-Out).
+    /// The times and time-outs of pings (NOP-Out).
     pub timing: ConnectionTiming,
     /// Buffer sizes and other options of the socket.
     pub socket: SocketOptions,
-    /// The congestion control of the connections of normal sessions, from the end of the login on. Default: the
-    /// kernel's default.
+    /// The congestion control of the connections, from the end of the login on. Discovery sessions do not use it.
+    /// Default: the kernel's default.
     pub congestion: CongestionControl,
 }
 
@@ -114,7 +114,7 @@ impl Settings {
             isid: random_isid(),
             chap: None,
             tls: None,
-            // Propose zero: the larger proposal prevails, so the target decides.
+            // Propose zero. The result is the larger proposal, so the target decides.
             offer: NegotiationOffer { default_time2wait: 0, ..NegotiationOffer::initiator() },
             connections: 1,
             spread: CommandDistribution::default(),
@@ -144,7 +144,8 @@ impl Settings {
         }
     }
 
-    /// Returns the default settings for the unit of a URL, LUN 0 if it names none. `None` if the URL has no target.
+    /// Returns the default settings for the unit that a URL names, with LUN 0 if it names none. Returns `None` if the
+    /// URL has no target.
     #[must_use]
     pub fn from_url(url: &Url) -> Option<Self> {
         let target = url.target.clone()?;
@@ -156,7 +157,7 @@ impl Settings {
     /// Returns an ISID that depends on `seed` only, such as a cache's instance id.
     #[must_use]
     pub fn lasting_isid(seed: &str) -> Isid {
-        // FNV-1a: the value must not change with the compiler, as those of std's hashers may.
+        // Use FNV-1a: the ISID must not change with the compiler, as the hashers of std may.
         let hash = seed.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -164,7 +165,7 @@ impl Settings {
     }
 }
 
-/// A process can fill a link of 100 Gbit/s with fewer connections.
+/// The most connections of a session. A process can fill a link of 100 Gbit/s with fewer.
 const MOST_CONNECTIONS: u16 = 8;
 
 fn random_isid() -> Isid {
@@ -178,8 +179,8 @@ fn isid_of(bits: u64) -> Isid {
 }
 
 impl Settings {
-    /// Returns these settings once for each location where the unit may be at present, in the order to try
-    /// them. The list is never empty.
+    /// Returns a copy of these settings for each portal where the unit may be now, in the order to try them. The list
+    /// is never empty.
     pub async fn places(&self) -> Result<Vec<Self>, Error> {
         let Some(locate) = &self.locate else {
             let following = |place: &Self| Some(place.clone().at_the_next_portal());
@@ -196,7 +197,7 @@ impl Settings {
         }
     }
 
-    /// Rotates the portals: the next one becomes the first to be tried, and this one the last.
+    /// Makes the next portal the first to be tried, and the present one the last.
     pub(crate) fn at_the_next_portal(mut self) -> Self {
         if let Some(next) = self.other_portals.first_mut() {
             std::mem::swap(&mut self.portal, next);
@@ -205,7 +206,7 @@ impl Settings {
         self
     }
 
-    /// Returns true if the unit may be served at another location than the last one.
+    /// Returns true if the unit may be served at another portal than the last one used.
     pub(crate) fn has_choice(&self) -> bool {
         self.locate.is_some() || !self.other_portals.is_empty()
     }
@@ -223,7 +224,7 @@ mod tests {
             places.into_iter().map(|place| place.portal).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(order(settings.places().await.unwrap()), "a:3260 b:3260 c:3260");
-        // The second portal was used last.
+        // After a session at the second portal, that portal is tried first.
         let place = settings.places().await.unwrap().swap_remove(1);
         assert_eq!(order(place.places().await.unwrap()), "b:3260 c:3260 a:3260");
         let next = place.at_the_next_portal();

@@ -53,22 +53,22 @@ pub struct InitiatorTrafficCounters {
     pub bytes_out: u64,
     /// Bytes received, headers included.
     pub bytes_in: u64,
-    /// Bytes sent as they crossed the link: fewer than `bytes_out` with compression.
+    /// Bytes sent on the link. With compression they are fewer than `bytes_out`.
     pub link_bytes_out: u64,
-    /// Bytes received as they crossed the link: fewer than `bytes_in` with compression.
+    /// Bytes received on the link. With compression they are fewer than `bytes_in`.
     pub link_bytes_in: u64,
-    /// R2Ts answered: a write waits for one round trip for each of them.
+    /// Answered R2Ts. Each of them makes its write wait for one round trip.
     pub r2ts: u64,
 }
 
-/// Counters of losses on the link and of the repairs.
+/// Counters of losses on the link and of what repaired them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorRecoveryCounters {
     /// Connections that have failed.
     pub connections_lost: u64,
-    /// Connections that replaced a failed one, in the same or in a new session.
+    /// Connections that replaced a failed one, in the same session or in a new one.
     pub reconnects: u64,
-    /// Commands that were continued on another connection (error recovery level 2).
+    /// Commands that TASK REASSIGN moved to another connection (error recovery level 2).
     pub reassigned: u64,
     /// Commands sent again because the target had not received them.
     pub resent: u64,
@@ -86,9 +86,9 @@ pub struct InitiatorRecoveryCounters {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorConnectionStats {
     pub cid: u16,
-    /// Number of commands in flight on it.
+    /// The number of commands in flight on this connection.
     pub commands: u32,
-    /// The data of these commands, in bytes.
+    /// The bytes of data of these commands.
     pub bytes: u64,
     /// Bytes sent, headers included.
     pub bytes_out: u64,
@@ -96,7 +96,8 @@ pub struct InitiatorConnectionStats {
     pub bytes_in: u64,
 }
 
-/// The duration of commands: their sum, and a histogram whose classes double.
+/// The durations of commands: their sum and their distribution. Each class of the distribution ends at twice the
+/// duration of the one before.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RoundTrips {
     pub count: u64,
@@ -125,8 +126,8 @@ impl RoundTrips {
         self.sum_us.checked_div(self.count).unwrap_or(0)
     }
 
-    /// Returns an upper bound, in microseconds and within a factor of two, of the duration of `share` (0 to 1) of all
-    /// commands; 0 without commands.
+    /// Returns a duration in microseconds within which `share` (0 to 1) of all commands were answered. It is at most
+    /// twice the exact value; 0 without commands.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> u64 {
         let wanted = (self.count as f64 * share).ceil() as u64;
@@ -142,7 +143,7 @@ impl RoundTrips {
 }
 
 impl InitiatorStatistics {
-    /// Adds the difference of a connection's counters since `before`.
+    /// Adds the amount by which a connection's counters have grown since `before`.
     pub(crate) fn add_counters(
         &mut self,
         before: &InitiatorPduCounters,

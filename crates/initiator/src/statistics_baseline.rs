@@ -1,10 +1,10 @@
-//! Adds the counters of a session's connections to statistics that outlast the session.
+//! Adds the counters of a session's connections to statistics that continue after the session.
 
 use iscsi::{Cid, session::initiator::InitiatorPduCounters};
 
 use crate::{InitiatorStatistics, connection_io::ConnectionTraffic, session_io::SessionIo};
 
-/// The counters of each connection that were already added to the statistics.
+/// For each connection, its counters as they were last added to the statistics.
 #[derive(Default)]
 pub(crate) struct StatisticsBaseline {
     connections: Vec<(Cid, InitiatorPduCounters)>,

@@ -1,5 +1,5 @@
-//! The description of a unit: INQUIRY data, vital product data, capacity and mode pages (SPC-4, SBC-3). All of it
-//! comes from the target and may be wrong.
+//! The description of a unit: INQUIRY data, vital product data, capacity and mode pages (SPC-4, SBC-3). All of this
+//! data comes from the target and may be wrong.
 
 use scsi::Sense;
 use volume::Geometry;
@@ -9,8 +9,8 @@ use crate::Error;
 /// The properties of a unit that the initiator needs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnitDescription {
-    /// The unique identity of the unit: `naa.…`, `eui.…` or `t10.…` from VPD page 83h, or `serial.…` from
-    /// page 80h if there is none of them.
+    /// The unique identity of the unit: `naa.…`, `eui.…` or `t10.…` from VPD page 83h. If that page has none of them,
+    /// `serial.…` from page 80h.
     pub identity: String,
     pub vendor: String,
     pub product: String,
@@ -20,8 +20,8 @@ pub struct UnitDescription {
     pub fua: bool,
     /// Maximum number of blocks in one command; `None` if the unit reports no limit.
     pub max_transfer_blocks: Option<u32>,
-    /// True if the unit performs writes of its claim's owner that arrive after a SYNCHRONIZE CACHE only after
-    /// it.
+    /// True if the unit keeps the order of flushes and writes: a write of its claim's owner that arrives after a
+    /// SYNCHRONIZE CACHE is performed after it.
     pub orders_flushes: bool,
     /// Maximum number of blocks of a WRITE SAME (16) with UNMAP; `None` if the unit does not support it.
     pub write_same_unmap_blocks: Option<u32>,
@@ -35,7 +35,7 @@ pub(crate) struct Inquiry {
 }
 
 impl Inquiry {
-    /// Parses INQUIRY data. Fails if the unit is not a disk.
+    /// Parses standard INQUIRY data. Returns an error if the unit is not a disk.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, Error> {
         let first = *data.first().ok_or_else(|| Error::unit("INQUIRY returned nothing"))?;
         match (first >> 5, first & 0x1f) {
@@ -50,8 +50,8 @@ impl Inquiry {
     }
 }
 
-/// Returns the body of a VPD page, which follows the four bytes of the header; for page 00h, the list of pages.
-/// `None` if the data is that of another page.
+/// Returns the body of a VPD page, which follows the four bytes of the header; for page 00h, the list of pages. Returns
+/// `None` if `data` is another page.
 pub(crate) fn vpd_body(page: u8, data: &[u8]) -> Option<&[u8]> {
     let header = data.first_chunk::<4>()?;
     let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -83,7 +83,7 @@ pub(crate) fn designator(mut body: &[u8]) -> Option<String> {
     best.map(|(_, name)| name)
 }
 
-/// Returns the identity made of VPD page 80h, for units without a better one.
+/// Returns an identity made of the serial number in VPD page 80h, for units without a designator in page 83h.
 pub(crate) fn serial_identity(inquiry: &Inquiry, body: &[u8]) -> String {
     format!("serial.{}.{}.{}", inquiry.vendor, inquiry.product, text(body))
 }
@@ -135,13 +135,14 @@ impl Capacity {
                 "its blocks have {block_size} bytes, not 512 or 4096"
             )));
         }
-        // At most 2^50 blocks, so that the size in bytes fits into 64 bits, with room for sums.
+        // Allow at most 2^50 blocks: the size in bytes then fits into 64 bits, and sums do not overflow.
         let Some(blocks) = last.checked_add(1).filter(|&blocks| blocks <= 1 << 50) else {
             return Err(Error::unit(format!(
                 "it reports more than 2^50 blocks (last block {last})"
             )));
         };
-        // 4096 << 15 fits. No disk has such blocks, and more than 1 MiB is treated as an error.
+        // The shift cannot overflow: 4096 << 15 fits. No disk has larger physical blocks than 1 MiB, so limit a larger
+        // size to that.
         let physical_block_size = (block_size << physical_exponent).min(1 << 20);
         Ok(Self { blocks, block_size, physical_block_size, thin, reads_zeros })
     }
@@ -181,7 +182,7 @@ pub(crate) struct CachingPageFlags {
 }
 
 impl CachingPageFlags {
-    /// The assumption about a unit that does not report the page: a volatile cache, and no FUA.
+    /// The assumption about a unit that does not report the Caching page: it has a volatile cache and no FUA.
     pub(crate) const UNKNOWN: Self = Self { read_only: false, fua: false, volatile_cache: true };
 
     pub(crate) fn parse(data: &[u8]) -> Self {
@@ -197,19 +198,19 @@ impl CachingPageFlags {
     }
 }
 
-/// Returns true for a unit attention about a reset: writes that were not flushed may be lost. 29h/07h (nexus lost) is
-/// not one of them, because it reports the end of a connection.
+/// Returns true for a unit attention about a reset, after which writes that were not flushed may be lost. 29h/07h (I_T
+/// nexus loss) does not count, since it reports only the end of a connection.
 pub(crate) fn reports_reset(sense: &Sense) -> bool {
     sense.asc == 0x29 && sense.ascq != 0x07
 }
 
-/// Returns true for a unit attention after which the description has to be read again: mode parameters, INQUIRY data
-/// or identity have changed.
+/// Returns true for a unit attention which says that mode parameters, INQUIRY data or the identity have changed. The
+/// description of the unit must then be read again.
 pub(crate) fn reports_change(sense: &Sense) -> bool {
     matches!((sense.asc, sense.ascq), (0x2a, 0x01) | (0x3f, 0x03 | 0x05))
 }
 
-/// Returns true for CAPACITY DATA HAS CHANGED.
+/// Returns true for the unit attention CAPACITY DATA HAS CHANGED.
 pub(crate) fn reports_size(sense: &Sense) -> bool {
     (sense.asc, sense.ascq) == (0x2a, 0x09)
 }
@@ -218,8 +219,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the printable ASCII of a field without blanks at its ends. Other characters become full stops, because the
-/// text is shown in messages.
+/// Returns the text of a field without blanks at its ends. Characters other than printable ASCII become full stops,
+/// because messages show the text.
 fn text(bytes: &[u8]) -> String {
     let printable = |&byte: &u8| if (0x20..0x7f).contains(&byte) { byte as char } else { '.' };
     let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 
 use scsi::is_plain;
 
-/// The location of portals, a target or a unit.
+/// The contents of an iSCSI URL, which names portals, a target or a unit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Url {
     /// Portals as `host:port` for the system's resolver, IPv6 in brackets; the default port is 3260. 1 to 8 portals
@@ -13,7 +13,7 @@ pub struct Url {
     pub portals: Vec<String>,
     /// The target's iSCSI name.
     pub target: Option<String>,
-    /// The LUN, 0 to 16383. Only with a target.
+    /// The LUN, 0 to 16383. Present only if the URL has a target.
     pub lun: Option<u16>,
 }
 
@@ -28,7 +28,8 @@ pub struct UrlError {
 /// The iSCSI port that IANA has assigned (RFC 7143, 15).
 pub(crate) const PORT: u16 = 3260;
 
-/// Two networks to each gateway of a pair make four portals. Each that does not answer costs a `connect_time_out`.
+/// The most portals in a URL. A pair of gateways with two networks each has four. Every portal that does not answer
+/// costs a `connect_time_out`.
 const MOST_PORTALS: usize = 8;
 
 impl FromStr for Url {
@@ -118,7 +119,7 @@ pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> 
     Ok((host, port))
 }
 
-/// Returns true for a name that RFC 7143, 4.2.7 allows. Strangers choose such names, and messages show them:
+/// Returns true for an iSCSI name that RFC 7143, 4.2.7 allows. Messages show such names, and strangers choose them:
 /// with a line break or a change of the writing direction, a name could forge a message.
 pub(crate) fn is_iscsi_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));

@@ -1,4 +1,4 @@
-//! Sessions with the expected unit. Commands must never be sent to another unit.
+//! Connects to a unit and verifies that it is the expected one, since commands must never be sent to another unit.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,6 @@ use crate::{
     session_state::RemoteSessionState,
 };
 
-/// The identity and size of the expected unit.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpectedUnit {
     pub(crate) identity: String,
@@ -18,7 +17,7 @@ pub(crate) struct ExpectedUnit {
     pub(crate) blocks: u64,
 }
 
-/// A session with the expected unit.
+/// A session whose unit was verified to be the expected one.
 pub(crate) struct VerifiedSession {
     /// The settings with the location at which the unit was found.
     pub(crate) settings: Arc<Settings>,
@@ -31,7 +30,8 @@ impl ExpectedUnit {
         Self { identity, block_size: geometry.block_size, blocks: geometry.blocks }
     }
 
-    /// Checks that this is the expected unit. Data must never be sent to another one.
+    /// Returns an error if a unit with this description is not the expected one, since data must never be sent to
+    /// another unit.
     fn check(&self, facts: &UnitDescription) -> Result<(), Error> {
         let found = Self::new(facts.identity.clone(), &facts.geometry);
         if found.identity != self.identity {
@@ -39,7 +39,7 @@ impl ExpectedUnit {
             let reason = format!("the remote unit is {found}, and {expected} is expected");
             return Err(Error::Changed(reason.into()));
         }
-        // A unit that has grown still has all of its old blocks.
+        // Accept a unit that has grown, which still has all of its old blocks.
         if found.block_size != self.block_size || found.blocks < self.blocks {
             let reason = format!(
                 "the remote unit {} has {} blocks of {} bytes, and {} of {} or more are expected",
@@ -52,9 +52,9 @@ impl ExpectedUnit {
 }
 
 impl VerifiedSession {
-    /// Fails if the portal belongs to another portal group than the lost session. A login ends the lost session only
-    /// in the same portal group (RFC 7143, 6.3.5). Otherwise that session may still perform old commands after newer
-    /// writes.
+    /// Returns an error if this session's portal belongs to another portal group than the lost session. A login ends
+    /// the lost session only if both are in the same group (RFC 7143, 6.3.5). In another group, the lost session may
+    /// still perform its old commands after newer writes.
     fn check_group(&self, before: Option<u16>) -> Result<(), Error> {
         match (self.io.tpgt, before) {
             (Some(tag), Some(before)) if tag != before => {
@@ -65,7 +65,7 @@ impl VerifiedSession {
     }
 }
 
-/// Connects, logs in and reads the unit's description. Tries the locations in order until one answers.
+/// Connects, logs in and reads the unit's description. Tries the portals in order until one succeeds.
 pub(crate) async fn connect(settings: &Settings) -> Result<VerifiedSession, Error> {
     let mut failed = Error::Closed;
     for place in settings.places().await? {
@@ -84,8 +84,8 @@ async fn connect_to(settings: Settings) -> Result<VerifiedSession, Error> {
     Ok(VerifiedSession { settings: Arc::new(settings), io, facts })
 }
 
-/// After a pause, connects and returns the session if it is with the expected unit, in the portal group of the last
-/// session (if there are several portals), and if our claim is granted.
+/// Waits for `wait`, then makes one attempt to connect. Returns the session if its unit is the expected one, if its
+/// portal is in the group of the last session (if there are several portals), and if our claim is granted.
 pub(crate) async fn attempt(
     wait: Duration,
     settings: Arc<Settings>,
@@ -93,16 +93,17 @@ pub(crate) async fn attempt(
     shared: Arc<RemoteSessionState>,
 ) -> Result<VerifiedSession, Error> {
     sleep(wait).await;
-    // Do not even log in after a refused claim: the login could end a session of the rightful owner that has the same
-    // name.
+    // Do not even log in after a refused claim: the login could end a session of the rightful owner if that uses the
+    // same initiator name.
     shared.claimed.check()?;
     let mut failed = Error::Closed;
     for place in settings.places().await? {
         match attempt_at(place, &expected, group, &shared).await {
             Ok(live) => return Ok(live),
-            // A refused claim is final, at every location.
+            // Try no other portal after a refused claim, which is final.
             Err(error @ Error::Fenced(_)) => return Err(error),
-            // Keep the error that another unit was found: it says more than a location without an answer.
+            // Keep the error which says that another unit was found: the operator needs it more than the error of a
+            // portal without an answer.
             Err(error) if !matches!(failed, Error::Changed(_)) => failed = error,
             Err(_) => {}
         }
@@ -124,7 +125,8 @@ async fn attempt_at(
         let presented = timeout(live.settings.login_time_out, presenting).await;
         taken = presented.unwrap_or(Err(Error::TimedOut("the claim")));
     }
-    // A granted claim fences the former sessions, whatever their portal group.
+    // Check the portal group only without a granted claim: granting a claim fences all earlier sessions, whatever their
+    // group.
     if taken.is_ok() && shared.claimed.holding() != Holding::Held {
         taken = live.check_group(group);
     }

@@ -1,17 +1,18 @@
-//! The acknowledged writes that the next flush has to cover.
+//! Records which acknowledged writes the next flush must make stable, and which of them may be lost.
 
-/// The volatile writes that were acknowledged and not flushed, numbered in the order of their acknowledgments.
+/// The writes that were acknowledged, may still be only in the unit's volatile cache, and are not flushed. They are
+/// numbered in the order of their acknowledgments.
 #[derive(Debug, Default)]
 pub(crate) struct VolatileWrites {
     answered: u64,
     generation: u64,
-    /// Acknowledged in this generation.
+    /// Writes that were acknowledged in the current generation.
     current: Option<WriteNumberRange>,
-    /// Acknowledged in earlier generations.
+    /// Writes that were acknowledged in earlier generations and that may be lost.
     lost: Option<WriteNumberRange>,
 }
 
-/// The writes `first..=last`. Some of them may belong to another range.
+/// The writes with the numbers `first..=last`, some of which may belong to the other range.
 #[derive(Clone, Copy, Debug)]
 struct WriteNumberRange {
     first: u64,
@@ -28,24 +29,24 @@ impl VolatileWrites {
         *span = Some(join(*span, write));
     }
 
-    /// Forgets all writes, because their data is discarded.
+    /// Forgets all writes, because the unit discards their data.
     pub(crate) fn forget(&mut self) {
         (self.current, self.lost) = (None, None);
     }
 
-    /// Returns true if no write waits for a flush or for the report of its loss.
+    /// Returns true if no write needs a flush, and no loss is left to report.
     pub(crate) fn is_clean(&self) -> bool {
         self.current.is_none() && self.lost.is_none()
     }
 
-    /// Begins a flush. Returns the number with which to end it.
+    /// Begins a flush. Returns a number to pass to [`Self::end_flush`].
     pub(crate) fn begin_flush(&self) -> u64 {
         self.answered
     }
 
-    /// Returns true if writes before the flush `begun` may be lost; each loss is reported once. The flush
-    /// need not be sent then, and must not be sent to a unit with epochs: it would end an epoch that lacks
-    /// some of its writes.
+    /// Returns true if writes that were acknowledged before the flush `begun` may be lost. Reports each loss once. The
+    /// flush is useless then, and must not be sent to a unit with epochs: it would end an epoch that lacks some of its
+    /// writes.
     pub(crate) fn take_lost(&mut self, begun: u64) -> bool {
         let lost = self.lost.is_some_and(|lost| lost.first <= begun);
         if lost {
@@ -54,8 +55,9 @@ impl VolatileWrites {
         lost
     }
 
-    /// Ends a flush that was answered. Returns true if all writes that were acknowledged before its begin are stable.
-    /// A loss is reported once: the caller then sends again what it has written since its last successful flush.
+    /// Ends a flush that the unit has answered. Returns true if all writes that were acknowledged before the flush
+    /// began are stable. Reports a loss once: the caller then writes everything again that it has written since its
+    /// last successful flush.
     pub(crate) fn end_flush(&mut self, begun: u64, generation: u64) -> bool {
         self.advance(generation);
         let lost = self.take_lost(begun);
@@ -100,7 +102,7 @@ mod tests {
         assert!(!stability.is_clean());
         assert!(stability.end_flush(begun, 1));
         assert!(stability.is_clean());
-        // The flush covers these writes for good: a later generation does not count them as lost.
+        // The flush has made these writes stable, so a later generation does not make them count as lost.
         let begun = stability.begin_flush();
         assert!(stability.end_flush(begun, 2));
     }

@@ -27,32 +27,31 @@ use crate::{
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
 ///
-/// Calls survive the loss of a connection if it is restored within `give_up_after`: a call that was not
-/// answered is performed again. A write that was acknowledged with [`Durability::Volatile`] and not flushed
-/// is lost if the target is then restarted. A restart cannot be distinguished from the loss of a connection.
-/// Therefore the next [`Volume::flush`] fails with [`volume::Error::Device`] whenever writes before it were
-/// acknowledged in an earlier session (or before a reset). The caller then sends again what it has written
-/// since its last successful flush. The loss is reported once: if several independent callers write, one of
-/// them has to flush for all.
+/// Calls survive the loss of a connection if it is restored within `give_up_after`: a command that was not answered is
+/// sent again. A write that was acknowledged with [`Durability::Volatile`] and not flushed is lost if the target is
+/// then restarted. A restart cannot be distinguished from the loss of a connection. Therefore the next
+/// [`Volume::flush`] fails with [`volume::Error::Device`] whenever writes before it were acknowledged in an earlier
+/// session (or before a reset). The caller then sends again what it has written since its last successful flush. The
+/// loss is reported once: if several independent callers write, one of them has to flush for all.
 pub struct RemoteVolume {
     session: RemoteSession,
-    /// The geometry at opening. The unit may have grown since.
+    /// The geometry when the volume was opened. The unit may have grown since.
     geometry: Geometry,
     identity: String,
     piece_bytes: u32,
     stability: Mutex<VolatileWrites>,
-    /// True if the unit reports support of WRITE SAME with UNMAP, but refuses it.
+    /// True if the unit has refused a WRITE SAME with UNMAP, although it reports that it supports the command.
     no_write_same: AtomicBool,
     no_lba_status: AtomicBool,
-    /// The number of blocks of an epoch, as the unit has last reported it.
+    /// The number of blocks in an epoch, as the unit has last reported it.
     epoch_blocks: AtomicU64,
     /// True if a unit without claims is reserved instead, see [`Settings::reserve`].
     reserves: bool,
-    /// Checks the claim, from the first claim on.
+    /// The task that checks the claim; runs from the first claim on.
     watch: Mutex<Option<ClaimWatchTask>>,
 }
 
-/// Maximum number of pieces of one call in flight: 16 MiB in pieces of 1 MiB, sixteen times what a gigabit link
+/// The most commands of one call in flight: 16 MiB in commands of 1 MiB, sixteen times as much as a gigabit link
 /// carries in a round trip of 8 ms.
 const PIECES_IN_FLIGHT: usize = 16;
 
@@ -65,12 +64,9 @@ impl RemoteVolume {
         Ok(Self { reserves, ..Self::new(session, identity, geometry, piece_bytes) })
     }
 
-    /// Connects in the background to the unit with this identity, for a start while the target may be
-    /// unreachable. If another unit or a smaller one is found, all calls fail with a
+    /// Returns a volume that connects in the background to the unit with this identity. Use it to start while the
+    /// target may be unreachable. If the session finds another unit or a smaller one, all calls fail with a
     /// [`volume::Error::Device`] that names both.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
     #[must_use]
     pub fn open_lazy(settings: Settings, geometry: Geometry, identity: String) -> Self {
         let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
@@ -116,16 +112,17 @@ impl RemoteVolume {
         self.session.generation()
     }
 
-    /// Logs out; takes at most 10 s. Does not flush. Later calls fail.
+    /// Logs out, which takes at most 10 s. Does not flush. Later calls fail.
     pub async fn close(&self) {
         self.watch.lock().take();
         self.session.close().await;
     }
 
-    /// Returns the unit's description. Waits for the first login as long as any call does.
+    /// Returns the unit's description. Before the first login, waits for it as long as any other call does.
     async fn facts(&self) -> Result<Arc<UnitDescription>, volume::Error> {
         if let Some(facts) = self.session.facts() {
-            // A volume that was opened without a connection learns the size of the unit's epochs with the first call.
+            // Store the size of the unit's epochs here: a volume that was opened without a connection gets it with the
+            // first call.
             self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
             return Ok(facts);
         }
@@ -151,7 +148,8 @@ impl RemoteVolume {
         }
     }
 
-    /// Converts the error of a command. If the unit has another owner, the error names it.
+    /// Converts the error of a command to one of the volume. If the unit has another owner, finds out its name for the
+    /// error.
     async fn failed(&self, error: CommandError, extent: Extent) -> volume::Error {
         if let CommandError::Check(sense) = error
             && is_refusal(&sense)
@@ -197,7 +195,7 @@ impl RemoteVolume {
             let reason = format!("the target took only a part of a write: {:?}", answer.residual);
             return Err(volume::Error::Device(reason.into()));
         }
-        // A stable write handles a restart of the unit by itself.
+        // Do not note a stable write: `write` itself sends it again if the unit restarts.
         if durability == Durability::Volatile && answer.volatile_cache {
             self.stability.lock().note_write(answer.generation);
         }
@@ -220,8 +218,8 @@ impl RemoteVolume {
         writing.try_for_each(|_| async { Ok(()) }).await
     }
 
-    /// Sends WRITE SAME (16) with UNMAP and a block of zeros: it frees space if the unit can, and the blocks read as
-    /// zeros in any case. Returns false if the unit does not support the command.
+    /// Sends WRITE SAME (16) with UNMAP and a block of zeros: the blocks then read as zeros, and the unit may free
+    /// their space. Returns false if the unit does not support the command.
     async fn write_same(&self, extent: Extent, most: u32) -> Result<bool, volume::Error> {
         let zeros = Bytes::from(vec![0; self.block_size() as usize]);
         for piece in pieces(extent, most) {
@@ -260,8 +258,8 @@ impl RemoteVolume {
         self.flush_with(facts, || self.synchronize_cache()).await
     }
 
-    /// Flushes the unit: calls `synchronize` to send SYNCHRONIZE CACHE. Does nothing if no write needs it, and fails if
-    /// the unit was restarted since a volatile write.
+    /// Flushes the unit: calls `synchronize`, which sends SYNCHRONIZE CACHE. Does nothing if no write needs a flush.
+    /// Returns an error if the unit was restarted since a volatile write.
     async fn flush_with<F>(
         &self,
         facts: &UnitDescription,
@@ -270,7 +268,7 @@ impl RemoteVolume {
     where
         F: Future<Output = Result<PerformedCommand, CommandError>>,
     {
-        // After this error the caller must send its writes again, and not only the flush.
+        // This error makes the caller send its writes again, and not only the flush.
         let restarted = || {
             volume::Error::Device(
                 "the remote unit was restarted: writes that were not flushed may be lost".into(),
@@ -278,7 +276,7 @@ impl RemoteVolume {
         };
         let begun = {
             let mut stability = self.stability.lock();
-            // Writes may have been acknowledged while the unit had a volatile cache.
+            // If the unit has no volatile cache now, flush all the same if writes were acknowledged while it had one.
             if !facts.geometry.volatile_cache && stability.is_clean() {
                 return Ok(());
             }
@@ -355,13 +353,13 @@ impl Volume for RemoteVolume {
                 let written = writing.try_fold(WriteStability::NOTHING, join).await;
                 let written = written.map_err(|error| match is_alone {
                     true => error,
-                    // Another piece may have been written.
+                    // Another piece of the write may have been written.
                     false => error.after_a_part(),
                 })?;
                 if durability == Durability::Volatile || written.stable {
                     return Ok(());
                 }
-                // Not `flush_all`: it would consume the report of a loss that other writers need as well.
+                // Do not use `flush_all` here: it would consume the report of a loss that other writers need as well.
                 let flushed = self.synchronize_cache().await;
                 let flushed =
                     flushed.map_err(|error| error.into_volume_error(extent).after_a_part())?;
@@ -387,7 +385,7 @@ impl Volume for RemoteVolume {
             let failed = |most: u32| {
                 move |error: volume::Error| match extent.blocks <= most {
                     true => error,
-                    // An earlier piece may have been done.
+                    // An earlier piece may have been discarded.
                     false => error.after_a_part(),
                 }
             };
@@ -422,12 +420,12 @@ impl Volume for RemoteVolume {
     }
 }
 
-/// The acknowledgment of one or several writes.
+/// What the acknowledgments of one or several writes say.
 #[derive(Clone, Copy)]
 struct WriteStability {
-    /// The earliest generation of the acknowledgments.
+    /// The earliest generation in which one of them was acknowledged.
     generation: u64,
-    /// True if the write is stable without a flush.
+    /// True if all of them are stable without a flush.
     stable: bool,
 }
 
@@ -442,7 +440,7 @@ impl WriteStability {
     }
 }
 
-/// Converts the status descriptors of a unit as far as they are consistent: each has to begin where the one
+/// Converts the status descriptors that a unit returned. Stops at the first one that does not begin where the one
 /// before it ended. Blocks without a reliable status count as mapped.
 fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocation {
     let mut allocation = Allocation::default();
@@ -463,10 +461,10 @@ fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocati
     allocation
 }
 
-/// Maximum number of times that a stable write is sent if it needs a flush and the unit restarts in between.
+/// How often a stable write is sent if it needs a flush and the unit restarts between the write and the flush.
 const STABLE_ATTEMPTS: usize = 3;
 
-/// Returns the error with which calls fail at once in this state.
+/// Returns the error with which calls fail at once in this state; `None` if they wait.
 fn refusal(state: &LinkState) -> Option<volume::Error> {
     match state {
         LinkState::Up | LinkState::Down { given_up: false, .. } => None,

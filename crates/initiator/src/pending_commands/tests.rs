@@ -72,7 +72,8 @@ fn only_a_command_that_was_never_sent_fails_as_not_performed() {
     assert!(matches!(unsent.try_recv().unwrap(), Err(CommandError::Away(_))));
 }
 
-/// The target may have performed the command before the connection was lost.
+/// After a lost connection and a BUSY, the caller must not read that the command was not performed:
+/// the target may have performed it before the connection was lost.
 #[test]
 fn a_command_that_was_sent_twice_is_not_busy() {
     let (mut table, mut now) = (table(), Instant::now());
@@ -198,9 +199,9 @@ fn only_a_write_to_the_same_blocks_waits_for_an_earlier_write() {
             .map(|request| request.tag)
             .collect()
     };
-    // The third write waits for the second, which waits for the first.
+    // Write 2 waits for write 1, which waits for write 0.
     assert_eq!(sent(&mut table), [0, 3, 4]);
-    // The first write is busy. It may be performed at any time, so the others still wait for it.
+    // Write 0 is answered with BUSY. It will be sent again, so the other writes still wait for it.
     table.complete(0, ended(ScsiStatus::Busy, None), 1, now, &mut statistics);
     assert!(sent(&mut table).is_empty());
     table.wake(now + BUSY_PAUSE_MAX);
@@ -264,7 +265,8 @@ fn a_command_that_may_be_sent_once_is_not_sent_again_whatever_ends_it() {
     }
 }
 
-/// At recovery level 2 a session hands back the commands that it could not reassign.
+/// At error recovery level 2, a session returns the commands that it could not reassign, and
+/// continues.
 #[test]
 fn a_command_that_may_be_sent_once_is_not_sent_again_in_its_own_session() {
     let (mut table, now) = (table(), Instant::now());

@@ -1,4 +1,4 @@
-//! The optional abilities of a remote unit.
+//! The optional abilities of a volume, as far as a remote unit has them.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -37,13 +37,13 @@ impl Provisioning for RemoteVolume {
         })
     }
 
-    /// Unknown: the unit is not asked for its space.
+    /// The usage is unknown, since the unit is not asked for it.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }
 }
 
-/// Bytes of the answer to GET LBA STATUS: a header, and as many descriptors as a volume returns runs in one
+/// The allocation length of GET LBA STATUS: a header, and as many descriptors as the runs that a volume returns in one
 /// call.
 const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
 
@@ -73,13 +73,13 @@ impl EpochRollback for RemoteVolume {
 }
 
 impl OrderedFlush for RemoteVolume {
-    /// Calls `begun` if the unit reports that it performs later writes of its claim's owner after the flush.
-    /// The command is sent once, and only in the session in which the unit has reported that: sent again, it
-    /// could end an epoch that holds a part of the later writes.
+    /// Flushes the unit. If the unit reports that it performs later writes of its claim's owner after the flush, calls
+    /// `begun` as soon as such writes may be sent. The command is sent only once, and only in the session in which the
+    /// unit has reported this. If it were sent again, it could end an epoch that holds only a part of the later writes.
     fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         Io::new(async move {
-            // Read the generation before the facts. If a new session begins in between, the facts are those of the new
-            // session, and the command is not sent, because its generation is over.
+            // Read the generation before the description. If a new session begins in between, the description is that
+            // of the new session. The command is then not sent, because the generation is that of the old one.
             let generation = self.session.generation();
             let facts = self.facts().await?;
             if !facts.orders_flushes || self.session.claimed().holding() != Holding::Held {
@@ -146,5 +146,5 @@ impl CoherenceChannel for RemoteVolume {
     }
 }
 
-/// The most bytes of answers that one call accepts: the maximum length of such a list.
+/// The most bytes of coherence messages that one call accepts: the maximum length of such a list.
 const TOKEN_LIST_BYTES: u32 = 1 << 20;

@@ -1,5 +1,5 @@
-//! A cache's claim on its unit: granted, presented again after every login, taken over; and the alternatives with
-//! targets that do not support claims.
+//! Tests the claim of a cache on its unit: it is granted, presented again after every login, and taken over. Also tests
+//! what happens at targets that do not support claims.
 
 mod slow_epochs;
 
@@ -30,7 +30,7 @@ use volume::{
 
 use slow_epochs::{Epochs, FLUSHED};
 
-/// Records of a unit in memory.
+/// A store that keeps the records of a unit in memory.
 #[derive(Default)]
 struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
@@ -45,7 +45,7 @@ impl UnitStore for Kept {
     }
 }
 
-/// A unit that supports reservations but no claims, like the units of other vendors.
+/// A unit that supports persistent reservations but no claims, like the units of other vendors.
 struct Foreign(BlockUnit);
 
 impl LogicalUnit for Foreign {
@@ -116,7 +116,7 @@ impl LogicalUnit for Occupied {
     }
 }
 
-/// A unit of an older node, which does not support confirmed numbers in claims.
+/// A unit of an older node, which does not support the number of the confirmed write in a claim.
 struct Old(BlockUnit);
 
 impl LogicalUnit for Old {
@@ -157,10 +157,10 @@ impl LogicalUnit for Old {
     }
 }
 
-/// A unit that delays its answer to a claim until the test permits that generation.
+/// A unit that delays its answer to a claim until the test permits an answer to that log generation.
 struct Slow {
     unit: BlockUnit,
-    /// The generations of the claims so far, in order, and the highest generation that is answered.
+    /// The generations of all claims so far, in order, and the highest generation that may be answered.
     state: watch::Sender<(Vec<u64>, u64)>,
 }
 
@@ -218,7 +218,8 @@ impl LogicalUnit for Slow {
     }
 }
 
-/// Returns a node with a volume whose flushes wait, and a session with four connections that has claimed it.
+/// Starts a node with a volume whose flushes wait for the test. Returns them with a remote volume that has four
+/// connections and has claimed the unit.
 async fn claimed_epochs() -> (Arc<Epochs>, TargetServer, Settings, RemoteVolume) {
     let disk = Epochs::new();
     let unit = BlockUnit::open(
@@ -249,7 +250,7 @@ fn block_unit() -> BlockUnit {
         .expect("nothing was kept")
 }
 
-/// Returns a node with this unit, and a function that returns settings for an initiator.
+/// Starts a node with this unit. Also returns a function that makes the settings of an initiator with a given name.
 async fn serve(unit: Arc<dyn LogicalUnit>) -> (TargetServer, impl Fn(&str) -> Settings) {
     let mut settings = target::Settings::default();
     settings.offer.default_time2wait = 0;
@@ -296,7 +297,8 @@ async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
     assert_eq!(first.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
     let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
-    // A login with the same name and ISID ends the session. The new session presents the claim first.
+    // The intruder's login uses the same name and ISID, which ends the first session. The new session of `first`
+    // presents the claim before anything else.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     assert!(matches!(write(&intruder).await, Err(Error::ReadOnly)));
     intruder.close().await;
@@ -323,7 +325,8 @@ async fn a_refused_initiator_does_not_claim_again() {
     let holding = late.claim(other_log).await.expect("asked");
     assert!(matches!(holding, Holding::Refused(_)), "{holding:?}");
 
-    // The unit would grant the claim now. A login with the same name makes this initiator reconnect.
+    // The unit would grant the claim of `late` now. The intruder's login uses the name of `late`, which makes `late`
+    // reconnect.
     owner.release().await.expect("released");
     let intruder = RemoteVolume::connect(settings("late")).await.expect("a session");
     let error = write(&late).await.expect_err("refused for good");
@@ -352,8 +355,8 @@ async fn a_waiting_claim_is_presented_again_in_the_same_session() {
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
 }
 
-/// An answer of the unit belongs to one certain claim: a gateway that continues without its partner
-/// acknowledges writes when its current claim is granted, not when a late answer to an earlier claim arrives.
+/// An answer of the unit is for one certain claim. A gateway that continues without its partner acknowledges writes
+/// when its current claim is granted, and a late answer to an earlier claim must not look like that.
 #[tokio::test]
 async fn a_late_answer_to_a_claim_does_not_count_for_the_next_claim() {
     let unit = Slow::new();
@@ -364,7 +367,7 @@ async fn a_late_answer_to_a_claim_does_not_count_for_the_next_claim() {
         _ = &mut first => panic!("it is not answered yet"),
         () = unit.until_asked(&[1]) => {}
     }
-    // The claim replaces the first one when it is requested.
+    // The second claim replaces the first one as soon as it is requested.
     let mut second = volume.claim(claim(2, &[10]));
     tokio::select! {
         biased;
@@ -387,7 +390,8 @@ async fn a_claim_that_is_made_while_its_predecessor_is_presented_is_presented_to
     unit.answer(1);
     assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
     unit.answer(0);
-    // A login with the same name and ISID ends the session. The new session presents the claim first.
+    // The intruder's login uses the same name and ISID, which ends the session. The new session presents the claim
+    // before anything else.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     unit.until_asked(&[1, 1]).await;
     assert_eq!(volume.claim(claim(2, &[10])).await.expect("asked"), Holding::Waiting);
@@ -421,7 +425,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     write(&first).await.expect("written");
     let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
     write(&raw).await.expect_err("a reservation conflict");
-    // The next session of the initiator still has the reservation.
+    // After the intruder has ended the session, the next session of the initiator still has the reservation.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     intruder.close().await;
     write(&first).await.expect("written in a new session");
@@ -435,7 +439,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     let holding = again.claim(claim(1, &[])).await.expect("asked");
     let Holding::Refused(why) = holding else { panic!("{holding:?}") };
     assert!(why.contains("as generation 2"), "{why}");
-    // A gateway with another log finds the unit reserved as well.
+    // For a gateway with another log, the unit is reserved as well.
     let other = RemoteVolume::connect(reserving("d")).await.expect("a session");
     let stranger = Claim { instance: [8; 16], ..claim(5, &[]) };
     let holding = other.claim(stranger).await.expect("asked");
@@ -446,7 +450,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     server.shutdown(Duration::ZERO).await;
 }
 
-/// Much longer than a claim over loopback takes.
+/// The longest wait for a claim, which over loopback takes only milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn until_confirmed(unit: &BlockUnit, number: u64) {
@@ -458,7 +462,8 @@ async fn until_confirmed(unit: &BlockUnit, number: u64) {
     tokio::time::timeout(PATIENCE, confirmed).await.expect("the unit receives the number");
 }
 
-/// K3: the number is sent to the unit without a host's command, and the unit then refuses an older copy of the log.
+/// The initiator sends the confirmed number to the unit by itself, without a command of a host. The unit then refuses
+/// an older copy of the log.
 #[tokio::test]
 async fn the_unit_receives_the_confirmed_number_and_refuses_an_older_copy_of_the_log() {
     let unit = Arc::new(block_unit());
@@ -491,7 +496,7 @@ async fn an_older_node_is_claimed_without_a_confirmed_number() {
     let first = Claim { confirmed: confirmed.clone(), ..claim(1, &[]) };
     assert_eq!(owner.claim(first).await.expect("asked"), Holding::Held);
     confirmed.raise(70);
-    // The next session presents the claim in the same way.
+    // The next session also presents the claim without a confirmed number.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     intruder.close().await;
     write(&owner).await.expect("written in a new session");
@@ -511,7 +516,7 @@ async fn writes_queued_behind_a_flush_are_performed_after_it() {
             futures_util::future::join_all((10..74).map(|lba| write_volatile(&volume, lba)));
         let hurry = async {
             disk.until_flushes(2).await;
-            // In this time all writes arrive at the unit, over all connections.
+            // Give all writes the time to arrive at the unit, over all connections.
             tokio::time::sleep(Duration::from_millis(200)).await;
             assert_eq!(*disk.came.lock(), [0_u64; 0], "none is done before the end of the flush");
             disk.let_go();
@@ -535,7 +540,7 @@ async fn a_flush_that_writes_follow_is_not_sent_again_in_another_session() {
         is_begun.await.expect("writes may follow");
         let cut = async {
             disk.until_flushes(2).await;
-            // A login with the name and the ISID of the session ends it.
+            // The intruder's login uses the name and the ISID of the session, which ends it.
             let intruder = RemoteVolume::connect(settings).await.expect("a session");
             intruder.close().await;
         };

@@ -1,5 +1,5 @@
-//! Compressed sessions: data in both directions together with TLS and digests, the number of bytes on the
-//! link, lost connections under load, and targets without compression.
+//! Tests compressed sessions: data in both directions together with TLS and digests, the number of bytes on the link,
+//! lost connections under load, and targets that do not support compression.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use iscsi::keys::{Compression, DigestPolicy};
 use tokio::time::timeout;
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
-/// Much longer than any step of these tests takes.
+/// The longest wait for a step of these tests, which normally takes much less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const BOTH: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
@@ -44,7 +44,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what} not reached in time"));
 }
 
-/// Data that is not compressible.
+/// Returns data that cannot be compressed.
 fn noise(length: usize) -> Data {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
@@ -68,7 +68,7 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
             let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
             until("connections", || volume.session().connections().len() == 2).await;
             assert_eq!(volume.statistics().compression, Some(method));
-            // Long and short transfers at the same time, alternating with incompressible data.
+            // Transfer long and short extents at the same time, and incompressible data in between.
             let streams = (0..8).map(|stream| {
                 let volume = volume.clone();
                 tokio::spawn(async move {
@@ -96,7 +96,8 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
     }
 }
 
-/// Writes and reads through a relay. Returns the initiator's statistics and the relay's count of bytes.
+/// Writes and reads `data` through a relay. Returns the statistics of the initiator, and the bytes that the relay has
+/// counted in each direction.
 async fn moved(
     node: &Node,
     wanted: &[Compression],
@@ -136,7 +137,7 @@ async fn fewer_bytes_cross_the_link_and_incompressible_data_costs_little() {
             counted.traffic.bytes_out > BYTES && counted.traffic.bytes_in > BYTES,
             "{counted:?}"
         );
-        // The relay's count includes a login and a logout as well.
+        // The relay also counts the bytes of a login and a logout.
         for (link, counted) in
             [(there, counted.traffic.link_bytes_out), (back, counted.traffic.link_bytes_in)]
         {
@@ -201,7 +202,7 @@ async fn cut_connections_under_load_lose_nothing() {
     }
 }
 
-/// One connection ends, and the others are not affected.
+/// Damages one connection of the first session. It ends, and the other session is not affected.
 #[tokio::test]
 async fn a_connection_with_a_corrupt_compressed_frame_is_dropped() {
     let node = node(false, &BOTH).await;
@@ -214,7 +215,7 @@ async fn a_connection_with_a_corrupt_compressed_frame_is_dropped() {
     let other = RemoteVolume::connect(settings).await.expect("a session");
     relay.damage(0);
     let data = blocks(0, 256, 1);
-    // The data is sent again on a new connection, where nothing is damaged.
+    // The initiator sends the data again on a new connection, which the relay does not damage.
     timeout(PATIENCE, victim.write(Lba(0), data, Durability::Volatile)).await.unwrap().unwrap();
     expect(&victim, 0, 256, 1).await;
     assert!(victim.statistics().recovery.connections_lost > 0);

@@ -1,4 +1,4 @@
-//! Several connections in one session, on real sockets: some are lost or stalled under load.
+//! Tests sessions with several connections on real sockets, some of which are lost or stalled under load.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ async fn connect(node: &Node, relay: &Relay, connections: u16) -> Arc<RemoteVolu
     Arc::new(volume)
 }
 
-/// Waits until the session has this number of connections.
+/// Waits until the session has `count` connections.
 async fn has_connections(volume: &RemoteVolume, count: usize) {
     let waiting = async {
         while volume.session().connections().len() != count {
@@ -122,8 +122,8 @@ async fn a_stalled_connection_does_not_stall_the_other() {
     has_connections(&volume, 2).await;
 }
 
-/// Regression: the host of a process that hangs acknowledges data as long as its buffer has room. The
-/// initiator took this as progress of the ping and of all data sent after it.
+/// A regression test. When a target's process hangs, its host still acknowledges data as long as the socket buffer has
+/// space. The initiator mistook this for progress of its ping, even for data that it had sent after the ping.
 #[tokio::test]
 async fn a_target_that_hangs_is_left_within_the_ping_time_out() {
     let node = Node::start(Geometry::with_blocks(65536)).await;
@@ -154,13 +154,13 @@ async fn a_target_that_hangs_is_left_within_the_ping_time_out() {
         let lost = tokio::time::timeout(Duration::from_secs(10), lost).await;
         let took =
             lost.unwrap_or_else(|_| panic!("the connection is not declared dead, busy: {is_busy}"));
-        // Before the fix this took 2.1 s or more. The upper end allows for a busy machine.
+        // Before the fix this took 2.1 s or more. The upper limit allows for a busy machine.
         let promised = Duration::from_millis(1100);
         let range = promised - Duration::from_millis(100)..promised + Duration::from_millis(900);
         assert!(range.contains(&took), "{took:?}, busy: {is_busy}");
         let half = Duration::from_millis(500);
         assert!(longest.is_some_and(|time| time > half), "it is away before that: {longest:?}");
-        // The reads end over another connection, which the relay does not stall.
+        // The reads end on another connection, which the relay does not stall.
         while let Some(read) = reads.join_next().await {
             read.unwrap();
         }
@@ -179,7 +179,7 @@ async fn a_slow_command_does_not_end_the_connection() {
     let mut write = std::pin::pin!(write);
     let begun = Instant::now();
     while tokio::time::timeout(Duration::from_millis(20), write.as_mut()).await.is_err() {
-        // On a busy machine the answer to a ping may be late.
+        // Accept a short silence: on a busy machine the answer to a ping may be late.
         let away = volume.session().away().map(|(time, _)| time);
         assert!(away.is_none_or(|time| time < delay / 2), "{away:?}");
     }

@@ -1,4 +1,4 @@
-//! A target with a volatile cache whose write to the medium fails later. The target reports the error at the
+//! Tests a target with a volatile cache whose write to the medium fails later. The target reports this error with the
 //! next command, which it does not perform (SPC-4, 4.5.7).
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use unit::{
 };
 use volume::{Durability, Error, Extent, Geometry, Lba, MemVolume, Volume};
 
-/// A unit whose next command with this operation code ends with this error and is not performed.
+/// A unit that ends its next command of one operation code with a given error, without performing it.
 struct Deferring {
     unit: BlockUnit,
     next: Mutex<Option<(u8, Sense)>>,

@@ -1,4 +1,5 @@
-//! A unit with epochs over the network: the real cache of a node behind a real target.
+//! Tests a unit with epochs over the network. The unit is the real cache of a node behind a real
+//! target.
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ async fn unflushed_writes_are_rolled_back_through_a_session() {
     expect(&volume, 8, 8, 3).await;
 }
 
-/// A flush after the loss of some writes would end an epoch without them.
+/// If some writes are lost and a flush is sent, the flush ends an epoch that lacks these writes.
 #[tokio::test]
 async fn a_flush_is_not_sent_if_some_of_its_writes_are_lost() {
     let (disk, cache) = home().await;

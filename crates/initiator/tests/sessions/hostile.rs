@@ -1,4 +1,4 @@
-//! Targets with false information about their unit, and targets that redirect.
+//! Tests targets that report false information about their unit, and targets that redirect logins.
 
 use std::{
     io::Write as _,
@@ -25,7 +25,7 @@ use tokio::{
 use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitReply};
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
-/// A unit that answers with random data, which depends on the seed and the command.
+/// A unit that answers with random data. The data depends on the seed and on the command.
 struct Noise {
     seed: u64,
     answered: parking_lot::Mutex<u64>,
@@ -44,7 +44,7 @@ impl LogicalUnit for Noise {
         };
         let length = random() % (u64::from(task.data_in_capacity) + 1);
         let mut data: Vec<u8> = (0..length).map(|_| random() as u8).collect();
-        // Pass the first checks often, so that the initiator also reaches the later ones.
+        // Make many answers pass the first checks of the initiator, so that its later checks are tested as well.
         if random() % 4 != 0 && data.len() > 12 {
             match task.cdb[0] {
                 0x12 => (data[0], data[1]) = (0, task.cdb[2]),
@@ -72,7 +72,7 @@ impl LogicalUnit for Noise {
     fn nexus_closed(&self, _: &Nexus) {}
 }
 
-/// Whatever the unit answers, the result is a usable volume or an error.
+/// For any answers of the unit, the result is a usable volume or an error.
 #[tokio::test]
 async fn units_that_answer_with_noise() {
     let (mut volumes, mut errors) = (0, 0);
@@ -108,7 +108,7 @@ async fn units_that_answer_with_noise() {
     assert!(volumes > 10 && errors > 10, "{volumes} volumes, {errors} errors");
 }
 
-/// A portal that answers every login with a redirection.
+/// Starts a portal that answers every login with a redirection, and returns its address.
 async fn redirect_to(address: impl FnOnce(SocketAddr) -> SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let here = listener.local_addr().expect("bound");
@@ -142,8 +142,8 @@ async fn redirect_to(address: impl FnOnce(SocketAddr) -> SocketAddr) -> SocketAd
     here
 }
 
-/// Relays the first connection until the test stops it. From then on the initiator receives NOP-Ins on it as
-/// fast as it accepts them. Later connections are relayed normally.
+/// Relays the first connection until the test sends `flood`. Then sends NOP-Ins to the initiator on this connection, as
+/// fast as it accepts them. Relays later connections normally.
 async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let here = listener.local_addr().expect("bound");
@@ -156,7 +156,7 @@ async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketA
         }
         let near = near.into_std().expect("a socket");
         near.set_nonblocking(false).expect("a socket");
-        // Runs until the initiator closes the connection.
+        // The thread ends when the initiator closes the connection.
         std::thread::spawn(move || {
             let ping = NopIn {
                 lun: Lun(0),
@@ -176,14 +176,15 @@ async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketA
     here
 }
 
-/// The initiator abandons a target that sends continuously but answers no command, within the time-out.
+/// The initiator closes a connection within the time-out of the command if the target sends PDUs all the time but does
+/// not answer the command.
 #[tokio::test]
 async fn no_flood_keeps_a_command_from_its_time_out() {
     let node = Node::start(Geometry::with_blocks(1024)).await;
     let (flood, told) = oneshot::channel();
     let portal = flooding_relay(node.address, told).await;
     let mut settings = Settings { portal: portal.to_string(), ..node.settings() };
-    // At the levels above, the numbers of the NOP-Ins would have to be valid.
+    // At higher levels, the NOP-Ins would need valid sequence numbers.
     settings.error_recovery_level = 0;
     settings.offer.header_digest = DigestPolicy::Off;
     settings.command_time_out = Duration::from_millis(100);
@@ -192,7 +193,8 @@ async fn no_flood_keeps_a_command_from_its_time_out() {
     flood.send(()).expect("the relay");
     let begun = Instant::now();
     let read = volume.read(Extent { lba: Lba(0), blocks: 8 });
-    // Twenty times the normal duration, but half of the duration if sockets were polled before the clock.
+    // The limit is twenty times the normal duration. If sockets were polled before the clock, the read would take twice
+    // as long as this limit.
     let read = tokio::time::timeout(Duration::from_secs(4), read).await;
     read.expect("an end").expect("by way of another connection");
     assert!(begun.elapsed() >= Duration::from_millis(200), "the flood alone ended nothing");

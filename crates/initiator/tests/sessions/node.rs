@@ -1,4 +1,4 @@
-//! The initiator with our own target, on real sockets.
+//! Tests the initiator with our own target on real sockets.
 
 use std::{
     sync::Arc,
@@ -26,8 +26,9 @@ async fn connect(node: &Node) -> RemoteVolume {
     RemoteVolume::connect(node.settings()).await.expect("a session")
 }
 
-/// The unit refuses commands that it does not support, so the remote volume has its own result for these
-/// calls. The unit has no store, hence no claims; claims are tested with a unit that has one.
+/// The list has the abilities for which the remote volume asks its unit, and the unit answers. The unit refuses the
+/// commands of all others as unsupported, and the remote volume returns a result of its own for them. This unit has no
+/// store and therefore no claims, which `claims.rs` tests.
 #[tokio::test]
 async fn a_remote_volume_has_the_listed_abilities() {
     let node = Node::start(geometry()).await;
@@ -122,7 +123,7 @@ async fn failures_below_the_target_keep_their_meaning() {
     assert!(matches!(write().await, Err(Error::NoSpace)));
     fails(FaultCallKind::Flush, Error::Device("broken".into()));
     assert!(matches!(volume.flush().await, Err(Error::Device(_))));
-    // The failure has no lasting effect.
+    // The failures have no lasting effect.
     write().await.unwrap();
     volume.flush().await.unwrap();
     assert_eq!(volume.statistics().recovery.reconnects, 0);
@@ -181,12 +182,12 @@ async fn a_command_that_hangs_is_aborted_and_harms_no_other() {
 async fn an_abandoned_write_is_not_overtaken() {
     let node = Node::start(geometry()).await;
     let volume = Arc::new(connect(&node).await);
-    // The first write hangs below the target. The caller times out and writes again.
+    // The first write never returns from the disk below the target. The caller stops waiting and writes again.
     node.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Hangs).times(1));
     let first = volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile);
     let given_up = tokio::time::timeout(Duration::from_millis(50), first).await;
     assert!(given_up.is_err());
-    // The second write makes the initiator abort the first one, and is sent after that has ended.
+    // The second write makes the initiator abort the first one. It is sent only after the first one has ended.
     volume.write(EXTENT.lba, blocks(64, 64, 2), Durability::Volatile).await.unwrap();
     expect(&volume, 64, 64, 2).await;
     let statistics = volume.statistics();
@@ -246,7 +247,7 @@ async fn a_node_that_restarts_is_waited_for() {
     let (read, ()) =
         tokio::join!(volume.read(Extent { lba: Lba(0), blocks: 8 }), node.start_again());
     assert!(read.unwrap() == blocks(0, 8, 1));
-    // Stable writes are not lost by a restart.
+    // A restart loses no stable writes, so the flush does not fail.
     volume.flush().await.unwrap();
 }
 
@@ -293,7 +294,7 @@ async fn a_unit_that_became_another_is_refused() {
     let refused = volume.write(Lba(0), blocks(0, 8, 2), Durability::Stable).await;
     assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
     assert_eq!(other.disk.allocated_bytes(), 0, "nothing was written to it");
-    // The right unit comes back.
+    // The expected unit is reachable again.
     other.drop_dead().await;
     node.start_again().await;
     let mut watch = volume.session().watch();
@@ -353,7 +354,7 @@ async fn digests_and_small_segments() {
     expect(&volume, 0, 3000, 4).await;
 }
 
-/// Peers that are not targets: the attempt to connect ends in time, with an error.
+/// When the peer is not an iSCSI target, the attempt to connect ends in time and with an error.
 #[tokio::test]
 async fn peers_that_are_not_iscsi_targets_are_left() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,5 +1,5 @@
-//! A target with several portals, on real sockets: one of them is closed, silent, of another group, or of a gateway
-//! that does not serve the unit.
+//! Tests a target with several portals on real sockets. One of them is closed, silent, of another portal group, or of a
+//! gateway that does not serve the unit.
 
 use std::{
     net::SocketAddr,
@@ -24,7 +24,7 @@ use volume::{
     MemVolume, Volume,
 };
 
-/// Much longer than any step of these tests takes.
+/// The longest wait for a step of these tests, which normally takes much less.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn geometry() -> Geometry {
@@ -41,7 +41,7 @@ fn settings(portals: &[SocketAddr]) -> Settings {
     settings
 }
 
-/// Returns an address that nothing listens on.
+/// Returns an address at which no process listens.
 async fn closed() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     listener.local_addr().expect("bound")
@@ -71,7 +71,7 @@ async fn more(counted: &AtomicU64, by: u64) {
 #[tokio::test]
 async fn the_first_portal_that_accepts_the_login_is_used() {
     let node = Node::start(geometry()).await;
-    // One portal refuses connections, one accepts them and is silent, one redirects to a closed address.
+    // The first portals refuse connections, accept them but stay silent, and redirect to a closed address.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let redirect = Redirect { address: closed().await.to_string(), permanent: false };
     let sending = Target { redirect: Some(redirect), ..Target::new(NAME, Vec::new()) };
@@ -138,7 +138,7 @@ async fn writes_in_flight_through_the_former_portal_do_not_overwrite_newer_write
     settings.login_time_out = Duration::from_millis(300);
     settings.error_recovery_level = 0;
     let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
-    // The relay accepts the write and holds it back.
+    // The relay accepts the write but does not pass it on yet.
     first.stall(0);
     let late = tokio::spawn({
         let volume = Arc::clone(&volume);
@@ -148,7 +148,7 @@ async fn writes_in_flight_through_the_former_portal_do_not_overwrite_newer_write
     late.await.expect("no panic").expect("written by the other portal");
     volume.write(Lba(64), blocks(64, 64, 2), Durability::Stable).await.expect("written");
     first.go_on();
-    // The node has closed the connection that would deliver the first write.
+    // The node has closed the old connection, so the relay cannot deliver the first write any more.
     for _ in 0..50 {
         expect(&volume, 64, 64, 2).await;
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -185,7 +185,7 @@ async fn a_portal_of_another_group_is_not_used_after_a_session_is_lost() {
         other => panic!("{other:?}"),
     }
     let LinkState::Down { reason, .. } = volume.session().state() else { panic!("it is down") };
-    // The error is that of the last portal tried: the one of the other group, or the closed one.
+    // The reason is the error of the portal that was tried last: the one of the other group, or the closed one.
     assert!(
         reason.contains("belongs to portal group 2") || reason.contains("cannot connect"),
         "{reason}"
@@ -195,7 +195,7 @@ async fn a_portal_of_another_group_is_not_used_after_a_session_is_lost() {
     volume.close().await;
 }
 
-/// The unit of a gateway, which may be standby.
+/// The unit of a gateway; while `elsewhere` is true, the gateway is standby and does not serve it.
 struct Served {
     disk: Arc<MemVolume>,
     elsewhere: Arc<AtomicBool>,
@@ -279,7 +279,7 @@ async fn a_unit_that_moves_to_another_target_is_followed_there_and_back() {
     let writers = load(&volume, 8, &done, &counted);
     for now in [1, 0, 1] {
         more(&counted, 40).await;
-        // For a while neither gateway serves the unit.
+        // For a short time, neither gateway serves the unit.
         elsewhere[1 - now].store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(100)).await;
         elsewhere[now].store(false, Ordering::SeqCst);
@@ -293,7 +293,7 @@ async fn a_unit_that_moves_to_another_target_is_followed_there_and_back() {
     assert_eq!(volume.statistics().calls.failures, 0);
     volume.close().await;
 
-    // A new initiator finds the unit as well. With only the first portal it gets the error.
+    // A new initiator also finds the unit if it knows both portals. If it knows only the first one, it gets an error.
     let second = RemoteVolume::connect(settings).await.expect("at the second");
     used(&second, nodes[1].address).await;
     second.close().await;

@@ -1,4 +1,4 @@
-//! The initiator with Debian's tgt, an independent target.
+//! Tests the initiator with Debian's tgt, an independent target.
 //!
 //! Needs `tgtd` and `tgtadm` (package tgt). If they are missing the tests fail, unless `FOREBAY_NO_INTEROP=1` is set
 //! to skip them.
@@ -22,7 +22,7 @@ fn settings(tgt: &Tgt) -> Settings {
 #[tokio::test]
 async fn written_data_is_read_back() {
     let Some(tgt) = Tgt::start() else { return };
-    // tgt does not know this key of ours, which must have no effect.
+    // Propose compression, whose key tgt does not know. This must have no effect.
     let mut settings = settings(&tgt);
     settings.offer.compression = vec![Compression::Zstd, Compression::Lz4];
     let volume = RemoteVolume::connect(settings).await.unwrap();
@@ -30,7 +30,7 @@ async fn written_data_is_read_back() {
     assert_eq!((geometry.block_size, geometry.blocks), (512, BLOCKS));
     assert!(!volume.identity().is_empty());
 
-    // One block, then more than the first burst, then more than one command.
+    // Transfer one block, then more than the first burst, then more than one command.
     for (version, (lba, count)) in [(0, 1), (8, 1024), (3000, 5000)].into_iter().enumerate() {
         let data = blocks(lba, count, version as u64);
         volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
@@ -102,8 +102,8 @@ async fn digests_are_used_where_required() {
 async fn a_killed_target_loses_no_acknowledged_write() {
     let Some(mut tgt) = Tgt::start() else { return };
     let volume = Arc::new(RemoteVolume::connect(settings(&tgt)).await.unwrap());
-    // Writers continue while the target is killed and started again; each compares what it reads with what it
-    // wrote.
+    // The writers continue while the target is killed and started again. Each of them compares what it reads with what
+    // it has written.
     let writers = (0..8).map(|writer| {
         let volume = volume.clone();
         tokio::spawn(async move {
@@ -155,7 +155,7 @@ async fn calls_fail_if_a_target_stays_unreachable() {
     let extent = Extent { lba: Lba(0), blocks: 1 };
     let given_up = volume.read(extent).await;
     assert!(matches!(given_up, Err(Error::Away(_) | Error::Unreachable(_))), "{given_up:?}");
-    // Calls fail immediately from now on.
+    // From now on, calls fail at once instead of waiting.
     assert!(matches!(volume.admit(512), Err(Error::Away(_))));
     let begun = std::time::Instant::now();
     assert!(volume.read(extent).await.is_err());

@@ -1,4 +1,4 @@
-//! TLS sessions: data in both directions, lost connections under load, and certificates that are not accepted.
+//! Tests TLS sessions: data in both directions, lost connections under load, and certificates that are not accepted.
 
 use std::{
     sync::{
@@ -22,14 +22,14 @@ use tokio::time::timeout;
 use transport::DistrustCause;
 use volume::{Durability, Extent, Geometry, Lba, Volume};
 
-/// Much longer than any step of these tests takes.
+/// The longest wait for a step of these tests, which normally takes much less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn secured() -> Node {
     Node::start_secured(Geometry::with_blocks(65536), ends(&Authority::new())).await
 }
 
-/// Waits for a condition that must become true.
+/// Waits until the condition `holds` is true. Panics with `what` if this takes too long.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let waiting = async {
         while !holds() {
@@ -52,7 +52,7 @@ async fn streams_of_128_kib_pass_both_ways_with_and_without_digests() {
                 volume.session().connections().len() == usize::from(connections)
             })
             .await;
-            // Eight streams at the same time in each direction.
+            // Write and read in eight tasks at the same time.
             let streams = (0..8).map(|stream| {
                 let volume = volume.clone();
                 tokio::spawn(async move {
@@ -142,7 +142,7 @@ async fn wrong_certificates_are_named_and_a_login_without_tls_gets_no_answer() {
     let mut settings = plain.settings();
     settings.tls = node.settings().tls;
     let error = timeout(PATIENCE, RemoteVolume::connect(settings)).await.expect("it ends");
-    // The target closes without an answer that could be distinguished from a lost connection.
+    // The target only closes the connection, so the initiator cannot distinguish this from a lost connection.
     assert!(matches!(error, Err(Error::Tls(_) | Error::Io(_) | Error::Closed)));
     RemoteVolume::connect(node.settings()).await.expect("others are unharmed").close().await;
 }

@@ -1,4 +1,4 @@
-//! A unit whose write cache setting changes between two sessions.
+//! Tests a unit whose write cache is switched on or off between two sessions.
 
 use std::sync::{
     Arc,
@@ -80,7 +80,8 @@ async fn a_write_that_entered_a_new_write_cache_is_flushed_or_its_loss_reported(
         volume.flush().await.unwrap();
         assert_eq!(volume.statistics().calls.flushes, 0, "there is nothing to flush");
         node.drop_dead().await;
-        // The write is sent when the unit has no cache, and answered when it has one.
+        // The unit has no write cache when the write is sent, but has one when the write is
+        // answered.
         let write = volume.write(EXTENT.lba, blocks(8, 8, 2), durability);
         let (written, ()) = tokio::join!(write, come_back(&mut node, &switched, true));
         written.unwrap();

@@ -9,12 +9,12 @@ use volume::{
     Volume,
 };
 
-/// A volume with epochs whose flushes wait until the test lets them end. The volume records the written
-/// blocks in order, and `FLUSHED` at the end of each flush.
+/// A volume with epochs whose flushes wait until the test lets them end. The volume records each written block and the
+/// end of each flush (`FLUSHED`), in order.
 pub struct Epochs {
     memory: MemVolume,
     pub came: Mutex<Vec<u64>>,
-    /// The number of flushes that have arrived, and the number of those that may end.
+    /// The number of flushes that have arrived, and how many of them may end.
     pub flushes: watch::Sender<(u64, u64)>,
 }
 

@@ -18,29 +18,29 @@ pub const GRACE: Duration = Duration::from_secs(6);
 
 pub const NAME: &str = "iqn.2026-11.io.forebay.test:node";
 
-/// A node that can be stopped and started again; its disk is kept.
+/// A node that can be stopped and started again. Its disk keeps the data.
 pub struct Node {
     pub disk: Arc<MemVolume>,
     pub faults: Arc<Faults>,
     unit: Arc<BlockUnit>,
     server: Option<TargetServer>,
     pub address: SocketAddr,
-    /// The security of the node's portal from the next start on, and of its initiators.
+    /// The TLS settings of the node's portal and of its initiators, valid from the next start of the node.
     pub tls: Option<(TlsServer, TlsClient)>,
-    /// The compression methods that the node allows from the next start on.
+    /// The compression methods that the node allows, valid from its next start.
     pub compression: Vec<Compression>,
-    /// The secret that initiators must know from the next start on.
+    /// The CHAP secret that initiators must have, valid from the next start of the node.
     pub secret: Option<&'static str>,
 }
 
-/// Returns the CHAP user of a node that has a secret.
+/// Returns the CHAP user that initiators of a node with a secret use.
 fn user(secret: &str) -> Credential {
     let secret = ChapSecret::new(secret.as_bytes()).expect("12 bytes and more");
     Credential { name: "gateway".into(), secret }
 }
 
-/// Returns both ends with certificates of this authority. The node's certificate is for this machine's
-/// address.
+/// Returns the TLS settings of node and initiator with certificates of this authority. The node's certificate is for
+/// the address of this machine.
 pub fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
     let [node, host] = [&node, &host].map(|issued| transport::TlsIdentity {
@@ -66,7 +66,7 @@ impl Node {
         node
     }
 
-    /// Starts a node whose reads and writes take this time.
+    /// Starts a node in which each read and each write takes `latency`.
     pub async fn start_slow(geometry: Geometry, latency: Duration) -> Self {
         let disk = Arc::new(MemVolume::new(geometry));
         let latency = Latency { read: latency, write: latency, ..Latency::default() };
@@ -128,7 +128,7 @@ impl Node {
         }
     }
 
-    /// Settings for an initiator that does not wait between connections.
+    /// Returns settings for an initiator that reconnects without pauses.
     pub fn settings(&self) -> Settings {
         let mut settings = Settings::new(self.address.to_string(), NAME, 0);
         settings.back_off = Duration::from_millis(5);

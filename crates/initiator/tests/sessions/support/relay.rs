@@ -22,16 +22,16 @@ use tokio::{
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     Passes,
-    /// Stops relaying in both directions; the sockets stay open.
+    /// Relays nothing in either direction, but keeps the sockets open.
     Stalls,
-    /// Inverts all bits of relayed data.
+    /// Inverts all bits of the data that it relays.
     Damages,
     Cut,
 }
 
 pub struct Relay {
     pub address: SocketAddr,
-    /// Number of relayed bytes, to the node and from it.
+    /// The number of relayed bytes: to the node, and from the node.
     pub passed: [Arc<AtomicU64>; 2],
     lines: Arc<Mutex<Vec<watch::Sender<State>>>>,
     accepting: JoinHandle<()>,
@@ -55,7 +55,7 @@ impl Relay {
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
                     let ((near_in, near_out), (far_in, far_out)) =
                         (near.into_split(), far.into_split());
-                    // The direction that ends first ends the other one as well.
+                    // When one direction ends, end the other one, too.
                     tokio::select! {
                         () = pass(near_in, far_out, state.subscribe(), there) => {}
                         () = pass(far_in, near_out, state.subscribe(), back) => {}
@@ -75,22 +75,22 @@ impl Relay {
     /// Closes all connections, and refuses new ones.
     pub async fn close(&mut self) {
         self.accepting.abort();
-        // The task has ended here, so its listener is closed.
+        // Wait for the end of the task, so that its listener is closed.
         let _ = (&mut self.accepting).await;
         self.cut();
     }
 
-    /// Closes the open connection with this number, modulo the number of open connections.
+    /// Closes one of the open connections: the one with the index `which`, modulo their number.
     pub fn cut_one(&self, which: usize) {
         self.standing(which).send_replace(State::Cut);
     }
 
-    /// Stalls an open connection.
+    /// Stalls the open connection with the index `which`.
     pub fn stall(&self, which: usize) {
         self.standing(which).send_replace(State::Stalls);
     }
 
-    /// Inverts all bits that an open connection relays from now on.
+    /// From now on, inverts all bits that the open connection with the index `which` relays.
     pub fn damage(&self, which: usize) {
         self.standing(which).send_replace(State::Damages);
     }
@@ -115,7 +115,8 @@ impl Relay {
     }
 }
 
-/// Relays until one end closes or the connection is cut. Bytes that were read are written completely.
+/// Relays one direction until its sender closes the socket or the connection is cut. Bytes that were read are always
+/// written completely.
 async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

@@ -11,10 +11,10 @@ use program::WaitLimit;
 use rig::tgt::{TgtPlan, TgtServer, free_port};
 use tempfile::TempDir;
 
-/// Size of the unit in blocks of 512 bytes: 16 MiB.
+/// The size of the unit in blocks of 512 bytes, which is 16 MiB.
 pub const BLOCKS: u64 = 32768;
 
-/// Time in which a daemon must start.
+/// The longest time that a daemon may take to start.
 const LIMIT: Duration = Duration::from_secs(10);
 
 const NAME: &str = "iqn.2026-11.io.forebay.test:tgt";
@@ -28,7 +28,7 @@ pub struct Tgt {
 }
 
 impl Tgt {
-    /// Starts a daemon. Returns `None` if interoperability tests are to be skipped.
+    /// Starts a daemon. Returns `None` if the tests with other implementations are to be skipped.
     pub fn start() -> Option<Self> {
         static NEXT: AtomicU8 = AtomicU8::new(0);
         if std::env::var_os("FOREBAY_NO_INTEROP").is_some_and(|value| value == "1") {
@@ -37,13 +37,13 @@ impl Tgt {
         }
         let directory = tempfile::tempdir().expect("a temporary directory");
         let portal = free_port().expect("loopback");
-        // The tests of this program run at the same time.
+        // Use another number for each daemon, since the tests of this program run at the same time.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let server = serve(&directory, portal, number);
         Some(Self { server, portal, number, directory })
     }
 
-    /// Makes tgt use digests if an initiator asks for them. By default it refuses them.
+    /// Makes tgt accept digests if an initiator proposes them, which it refuses by default.
     pub fn allow_digests(&self) {
         for name in ["HeaderDigest", "DataDigest"] {
             let mut update = self.server.admin();
