@@ -15,9 +15,9 @@ pub struct UnitAbilities<'a> {
     pub copies: Option<&'a dyn CopyMember>,
     /// An exclusive writer can claim the unit, or several gateways can share it.
     pub claims: Option<&'a dyn ClaimedUnit>,
-    /// The unit can be served by another node from now on.
+    /// The unit can move to another node.
     pub moves: Option<&'a dyn MovableUnit>,
-    /// The unit has commands that make earlier writes stable.
+    /// The unit has flush commands, which the target must begin in the order of arrival.
     pub flushes: Option<&'a dyn FlushedUnit>,
 }
 
@@ -80,13 +80,13 @@ pub trait MovableUnit: Send + Sync {
 /// The future of a call on a unit that may wait.
 pub type UnitFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Delays the commands of a unit until it is dropped.
+/// A hold on a unit: its new commands wait until this value is dropped.
 pub struct HeldUnit<'a> {
     _held: Box<dyn Send + 'a>,
 }
 
 impl<'a> HeldUnit<'a> {
-    /// Keeps `held` until this is dropped.
+    /// Wraps the guards `held` that delay the commands. They are dropped with the result.
     pub(crate) fn new(held: impl Send + 'a) -> Self {
         Self { _held: Box::new(held) }
     }
@@ -96,7 +96,7 @@ impl<'a> HeldUnit<'a> {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Sharer {
     pub claim: ClaimReport,
-    /// The ranges and the lease of the gateway.
+    /// The ranges for which the gateway has coherence tokens, and its lease.
     pub standing: SharingMemberStatus,
 }
 
@@ -105,7 +105,7 @@ pub struct Sharer {
 pub enum NotDropped {
     /// The volume could not be rolled back to the last flush of the owner.
     NotRolledBack(volume::Error),
-    /// The end of the claim could not be saved.
+    /// The unit's store failed to save that the claim has ended.
     NotSaved,
 }
 

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::{DeviceType, PrimaryCommandInput, UnitIdentity};
 
-    /// A device with the commands of SPC only, each of whose own checks can be made to fail.
+    /// A device with the commands of SPC only. The test can make each of its checks fail.
     #[derive(Clone, Copy)]
     struct Barring {
         writer: bool,

@@ -10,7 +10,7 @@ pub struct UnitIdentity {
     pub product: String,
     /// Product revision level, at most 4 printable ASCII characters.
     pub revision: String,
-    /// Unit serial number: printable ASCII, at most 240 characters are shown.
+    /// Unit serial number: printable ASCII. Hosts see at most the first 240 characters.
     pub serial: String,
     /// NAA designator of 16 bytes; the first four bits are 6 (SPC-4, 7.8.6.6.5).
     pub naa: [u8; 16],
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn the_designator_follows_from_the_serial_number_for_ever() {
-        // Hosts recognize disks by this value, so a change of it would change every disk. The hash of "a" is
-        // that of FNV's own test vectors, d228cb696f1a8caf78912b704e4a8964.
+        // Hosts recognize a disk by this value, so an upgrade must not change it. The hash of "a" is
+        // d228cb696f1a8caf78912b704e4a8964 in FNV's own test vectors.
         let expected = [
             0x60, 0x24, 0x64, 0x2d, 0x22, 0x8c, 0xb6, 0x96, 0xf1, 0xa8, 0xca, 0xf7, 0x89, 0x12,
             0xb7, 0x04,

@@ -13,7 +13,7 @@ pub(crate) enum UnitCommandFailure {
     /// The volume did not answer a change, which may have been done. The unit may repeat the change; if that does
     /// not help, the answer is ABORTED COMMAND, after which initiators repeat the command, too.
     Unanswered,
-    /// RESERVATION CONFLICT, because another nexus has the right.
+    /// RESERVATION CONFLICT, because a reservation of another nexus excludes the command.
     Conflict,
     /// CHECK CONDITION with this sense data.
     Check(Sense),
@@ -54,8 +54,8 @@ impl UnitCommandFailure {
                 FailedAccessKind::Write => return Self::Unanswered,
             },
             Error::Device(_) => Sense::INTERNAL_TARGET_FAILURE,
-            // Hosts fail the request at once, or use another path. The data cannot be reached through this
-            // unit any more.
+            // The unit has lost its claim on the volume. With this sense data hosts fail the request at once, or use
+            // another path.
             Error::Fenced(_) => Sense::MANUAL_INTERVENTION_REQUIRED,
         })
     }

@@ -20,7 +20,7 @@ use scsi::{
 use tokio::time::Instant;
 use volume::{Extent, Lba};
 
-/// The tokens of one unit.
+/// The ROD tokens that one unit has made.
 #[derive(Default)]
 pub(crate) struct UnitRodTokens {
     /// Number of tokens. While it is 0, a write need not take the lock.

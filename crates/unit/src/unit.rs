@@ -42,7 +42,8 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// Removes a nexus that has ended, and everything that the unit holds for it.
     fn nexus_closed(&self, nexus: &Nexus);
 
-    /// Raises or withdraws a unit attention condition of this nexus for an event that happened above the unit.
+    /// Raises or withdraws a unit attention condition of this nexus, for an event that the target has noticed: its list
+    /// of units has changed, or a protocol error has ended commands of the nexus.
     fn change_attention(&self, _nexus: &Nexus, _condition: Sense, _change: AttentionChange) {}
 
     /// Returns the optional abilities of the unit.
@@ -51,7 +52,7 @@ pub trait LogicalUnit: Send + Sync + 'static {
     }
 }
 
-/// A change of a unit attention condition of one nexus.
+/// Selects whether a unit attention condition of one nexus is raised or withdrawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AttentionChange {
     /// Makes the unit report the condition once. Changes nothing if the condition waits already.
@@ -76,7 +77,7 @@ pub struct Nexus {
     pub number: u64,
     /// The initiator port's name: iSCSI name, `,i,0x` and ISID (RFC 7143, 3.4.3).
     pub initiator_port: Arc<str>,
-    /// The target port's relative identifier: the tag of the portal group, 1 to 65,535.
+    /// The target port's relative identifier, which is the tag of its portal group: 1 to 65,535.
     pub target_port: u16,
 }
 

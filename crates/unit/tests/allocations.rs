@@ -1,4 +1,4 @@
-//! Counts memory allocations per command.
+//! Checks how many memory allocations the unit makes for one command, with an allocator that counts.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const COMMANDS: u64 = 1000;
 
-/// Decides whether the data of a command is solicited, so that the unit admits the command first.
+/// `Yes`: the data of the command is solicited, so the unit checks the command first with `admit`.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Solicits {
     No,
@@ -72,7 +72,8 @@ fn allocations_of(
         };
         unit.execute(task).now().ok().expect("a unit in memory does it at once")
     };
-    // Clear the unit attention of the new nexus, and allocate the pages of the volume.
+    // Run commands that are not counted: the first takes the unit attention condition of the new nexus, the others
+    // allocate the pages of the volume.
     drop(run(&[0; 6], Data::new(), Solicits::No));
     let page = Data::from(Bytes::from_static(&[7; 4096]));
     let places = (0..64).map(|place| BlockTransfer {

@@ -93,7 +93,8 @@ pub(crate) fn write<'a>(
         let _held = held;
         let mut written = first.await.map_err(failed_write);
         if written == Err(UnitCommandFailure::Unanswered) {
-            // The write may already have been done, so do not answer BUSY: BUSY says that it was not.
+            // The volume may have performed the write, although it did not answer. So repeat the write and do not
+            // answer BUSY: an initiator reads BUSY as "nothing was written".
             let write = || async {
                 volume.write(lba, data.clone(), durability).await.map_err(failed_write)
             };

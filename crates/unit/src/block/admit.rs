@@ -7,8 +7,8 @@ use super::{BlockUnit, bounds::writable};
 use crate::{Completion, Nexus, block::access, gate, primary::check_parameter_list};
 
 impl BlockUnit {
-    /// Checks that the unit would accept a command that brings `data_out_length` bytes if it came now.
-    /// Returns the result of the checks, which the session keeps with the task.
+    /// Checks that the unit would accept a command with `data_out_length` bytes of Data-Out now. Returns the result of
+    /// the checks, which the session keeps with the task.
     ///
     /// # Errors
     /// The completion that refuses the command.
@@ -60,7 +60,7 @@ impl BlockUnit {
                 extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
             BlockCommand::WriteSame { .. } => {
-                // Such a command is executed a piece at a time, so the volume needs room for one piece.
+                // The unit performs WRITE SAME one piece at a time, so the volume needs room for one piece.
                 let extent = self.check_write_same(command, geometry)?.extent;
                 let bytes = extent.map_or(0, |e| e.blocks) * geometry.block_size;
                 bytes.min(access::PIECE as u32)

@@ -55,8 +55,8 @@ pub(super) fn too_long(form: Form) -> Sense {
     })
 }
 
-/// Returns the first `taken` bytes of the data. Less data is accepted if it is whole blocks: the initiator
-/// announced no more, and it learns of the rest from the residual count. A part of a block is an error.
+/// Returns the first `taken` bytes of the data. Accepts less data than `taken` if it is whole blocks: the initiator
+/// announced no more, and the residual count reports the missing part. Data that ends inside a block is an error.
 pub(super) fn whole_blocks(data: Data, taken: u32, geometry: &Geometry) -> Result<Data, Sense> {
     let taken = taken as usize;
     if data.len() == taken {

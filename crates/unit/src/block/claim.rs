@@ -1,7 +1,7 @@
 //! Locks on ranges of blocks, which make COMPARE AND WRITE atomic against every other write.
 //!
-//! A write takes its locks in shared mode when its future is made. A command that reads blocks and then
-//! writes them by what it read takes its locks in exclusive mode.
+//! A write takes its locks in shared mode, at the moment its future is made. A command whose new data depends on the
+//! blocks that it reads takes its locks in exclusive mode.
 
 use smallvec::SmallVec;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -51,7 +51,7 @@ impl BlockRangeLocks {
         BlockRangeGuard::Shared(guards)
     }
 
-    /// Takes the locks of a command that excludes all other writes of these blocks.
+    /// Takes the locks in exclusive mode: all other writes of these blocks wait.
     pub(crate) async fn alone(&self, extent: Extent, block_size: u32) -> BlockRangeGuard<'_> {
         let mut guards = SmallVec::new();
         for index in indexes(extent, block_size) {

@@ -29,7 +29,7 @@ impl BlockUnit {
         claim
     }
 
-    /// Locks the blocks of a write that excludes all other writes of them.
+    /// Locks the blocks of a write in exclusive mode: all other writes of these blocks wait.
     pub(super) async fn claim_alone(
         &self,
         extent: Extent,

@@ -105,7 +105,7 @@ impl BlockUnit {
             if !inside(&from, segment.source_lba) || !inside(&to, segment.destination_lba) {
                 return Err(Sense::COPY_ABORTED.into());
             }
-            // The initiator must have named the right block lengths, and both units must have the same one.
+            // Check that the block lengths in the CSCD descriptors are those of the two units, and that they are equal.
             let told = |index: u16| list.cscds[usize::from(index)].block_size;
             let sizes = [told(segment.source), told(segment.destination), to.block_size];
             if sizes.iter().any(|size| *size != from.block_size) {
@@ -315,8 +315,8 @@ fn pieces_of(segment: &CopySegment, block_size: u32, same: bool) -> Vec<(u64, u3
     (0..count).map(|index| piece(if backwards { count - 1 - index } else { index })).collect()
 }
 
-/// Bytes that are read and written at once: four times the length of a typical READ of an initiator, so that
-/// a far volume has requests to work on in parallel.
+/// Bytes that a copy reads, and then writes, in one step: four times the length of a typical READ, so that a far volume
+/// has several requests to work on in parallel.
 pub(super) const PIECE: u32 = 4 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Commands that need no call on the volume.
+//! READ CAPACITY and READ DEFECT DATA, which the unit answers without a call on the volume.
 
 use scsi::{BlockCommand, Sense};
 use volume::Geometry;
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// READ CAPACITY and READ DEFECT DATA.
+    /// Answers READ CAPACITY and READ DEFECT DATA.
     pub(super) fn describe(&self, command: &BlockCommand, geometry: Geometry) -> Completion {
         let (bytes, allocation_length) = match *command {
             BlockCommand::ReadDefectData(asked) => (asked.no_defects(), asked.allocation_length),

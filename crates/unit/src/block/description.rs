@@ -47,8 +47,7 @@ impl DeviceType for Description<'_> {
         let UnitIdentity { vendor, product, revision, .. } = self.identity;
         StandardInquiry {
             removable: self.removable,
-            // Reports implicit and explicit ALUA: the commands of both are served, and neither changes a
-            // state.
+            // 3 means implicit and explicit ALUA: the unit serves the commands of both, but they change no state.
             target_port_groups: 3,
             ..StandardInquiry::disk(ascii(vendor), ascii(product), ascii(revision))
         }
@@ -168,8 +167,8 @@ impl Description<'_> {
         }
     }
 
-    /// Returns true if the unit offers ROD tokens. A token represents blocks at a point in time. One of
-    /// several gateways cannot offer that: it does not know of writes through the others.
+    /// Returns true if the unit offers ROD tokens. A token represents blocks at a point in time. A unit that is one of
+    /// several gateways cannot offer tokens, because it does not see the writes through the other gateways.
     fn has_tokens(&self) -> bool {
         !self.is_one_of_many
     }

@@ -29,7 +29,8 @@ impl BlockUnit {
         let BlockCommandInput { data, geometry, turn, .. } = work;
         let extent = self.check_compare_and_write(&transfer, &geometry)?;
         let Some(extent) = extent else {
-            // The length field has one byte, so an initiator that wants 256 blocks asks for none.
+            // No extent means a length of zero. Refuse data all the same: the length field has one byte, so an
+            // initiator that wants to write 256 blocks sends zero.
             if data.is_empty() {
                 return Err(taking(0));
             }

@@ -1,7 +1,8 @@
-//! Makes changes by the owner of a claim wait for a flush that the owner has sent before them.
+//! Makes the writes of a claim's owner wait for a flush that the owner has sent earlier.
 //!
-//! A gateway sends the writes of its next epoch while the flush that ends the previous epoch is running. If the flush is
-//! delayed, it must not make such a write stable: so each write waits until the flush has ended.
+//! A gateway sends the first writes of its next epoch while the flush that ends the previous epoch is still running. A
+//! delayed flush must not make these writes stable, since they belong to the next epoch. Therefore each write waits
+//! until the flush has ended.
 
 use std::{
     pin::pin,

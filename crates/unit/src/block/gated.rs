@@ -1,4 +1,5 @@
-//! The checks that a block device adds to the gate.
+//! The checks that a block unit adds to [`crate::gate`], which every command passes: the exclusive writer, SANITIZE and
+//! the medium.
 
 use scsi::{BlockCommand, Command, PrimaryCommand, Sense};
 
@@ -42,8 +43,8 @@ impl GatedDevice for BlockUnit {
         self.medium.check(command)
     }
 
-    /// Returns a generation while the medium is there and no SANITIZE runs or has failed: then neither of
-    /// them can refuse a command, so only the changes of the writers count.
+    /// Returns the generation of the writers' state while the medium is present and no SANITIZE runs or has failed. In
+    /// any other state returns `None`, so that every command is checked again.
     fn generation(&self, nexus: u64) -> Option<u64> {
         if self.medium.is_present() && self.sanitizer.is_sound() {
             self.writers.generation(nexus)
@@ -53,8 +54,8 @@ impl GatedDevice for BlockUnit {
     }
 }
 
-/// Returns true for a command that takes effect for all initiators of the unit, through whichever gateway
-/// they come. One of several gateways cannot promise that alone.
+/// Returns true for a command that takes effect for all initiators of the unit, through whichever gateway they come. A
+/// unit that is one of several gateways refuses such a command: it cannot enforce the effect at the other gateways.
 fn is_for_all(command: &Command) -> bool {
     match command {
         Command::Primary(command) => matches!(

@@ -52,8 +52,8 @@ impl Default for Settings {
             optimal_transfer_bytes: 1 << 20,
             // Short enough that other commands need not wait long for the volume below.
             maximum_unmap_bytes: 64 << 20,
-            // As LIO does. An initiator that means the end can name the length, and an initiator that means
-            // no blocks loses none.
+            // Same default as LIO. With it a length of zero writes nothing: an initiator that sends zero by mistake
+            // loses no data, and one that wants to write up to the end can send the exact length.
             write_same_to_end: false,
             removable: false,
             soft_threshold_percent: None,
@@ -129,7 +129,7 @@ impl UnitBlockLimits {
 
 /// The size of memory pages and of file system blocks.
 const UNMAP_BYTES: u32 = 4096;
-/// The number that libiscsi's tests use at once; such a list has 4 KiB.
+/// As many descriptors as libiscsi's test suite sends in one UNMAP; such a list has 4 KiB.
 const UNMAP_DESCRIPTORS: u32 = 256;
 
 #[cfg(test)]

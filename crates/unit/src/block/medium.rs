@@ -9,10 +9,11 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Ejects or loads the medium. While the unit is claimed, only the claim's owner can eject it. There is
-    /// no motor: a stop makes earlier writes stable, and the unit stays ready. A power condition is accepted
-    /// and changes nothing. A stop by an initiator that is not the claim's owner flushes nothing, since the
-    /// flush would end the owner's epoch in the middle.
+    /// Ejects or loads the medium. While the unit is claimed, only the claim's owner can eject it.
+    ///
+    /// A unit has no motor: a stop makes earlier writes stable, and the unit stays ready. A power condition is accepted
+    /// and changes nothing. A stop by an initiator that is not the claim's owner flushes nothing, since a flush would
+    /// end the owner's epoch in the middle.
     pub(super) fn start_stop<'a>(
         &'a self,
         nexus: &Nexus,
@@ -27,7 +28,8 @@ impl BlockUnit {
                 return Err(Sense::invalid_bit_in_cdb(4, 1).into());
             }
             self.medium.check_free()?;
-            // Without the medium, the owner could not send what only its log holds.
+            // Refuse to eject the medium of a unit that another nexus has claimed: that owner could not destage the
+            // dirty data in its log any more.
             if !asked.start && self.has_another_owner(nexus.number) {
                 return Err(Sense::MEDIUM_REMOVAL_PREVENTED.into());
             }

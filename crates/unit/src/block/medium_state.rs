@@ -16,7 +16,6 @@ pub(crate) struct Medium {
 }
 
 impl Medium {
-    /// Returns true if the medium is there.
     pub(crate) fn is_present(&self) -> bool {
         !self.absent.load(Ordering::Acquire)
     }

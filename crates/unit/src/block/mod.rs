@@ -70,7 +70,7 @@ pub struct BlockUnit {
     sanitizer: Arc<Sanitizer>,
 }
 
-/// The parts of a task other than its command.
+/// The nexus, the data and the turn of a task, without its CDB.
 struct BlockCommandInput<'a> {
     data: Data,
     geometry: Geometry,
@@ -130,21 +130,19 @@ impl BlockUnit {
         }
     }
 
-    /// Returns the unit's names.
     #[must_use]
     pub fn identity(&self) -> &UnitIdentity {
         self.primary.identity()
     }
 
-    /// Returns the volume that holds the blocks.
     #[must_use]
     pub fn volume(&self) -> &Stack {
         &self.volume
     }
 
-    /// Executes a task. If it changes blocks and comes from the claim's owner, it waits for a flush of the
-    /// owner that arrived before it. This is decided when the task arrives, before it waits for anything
-    /// else.
+    /// Executes a task. While a flush of the claim's owner is running, a task of the owner that changes blocks waits
+    /// for the end of that flush. The flushes to wait for are determined on arrival of the task, before the task waits
+    /// for its turn.
     fn execute_in_order(&self, task: Task) -> UnitReply<'_> {
         let gate = &self.writers.flush_gate;
         let is_flush = self.is_flush(&task.cdb);

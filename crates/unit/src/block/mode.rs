@@ -73,7 +73,8 @@ impl DeviceModes for BlockUnit {
                 && (wanted.write_through, wanted.write_protect)
                     != (before.write_through, before.write_protect)
             {
-                // The flush below would end an epoch of another nexus in the middle.
+                // Refuse the change if another nexus has claimed the unit: the flush below would end an epoch of that
+                // nexus in the middle.
                 ownership.check_modes(nexus)?;
             }
             // Writes that were answered under the old values must be stable before the new values are in force.

@@ -67,7 +67,8 @@ impl BlockUnit {
             }
             ClaimAction::Release => {
                 drop(turn);
-                // Other gateways get its ranges at once, so none of its writes may still be in progress.
+                // The release makes the session's ranges available to other gateways at once, so none of its writes may
+                // still be in progress.
                 let _nothing_else = self.when_all_has_ended().await;
                 sharing.release(from.number, &asked).await?;
             }
@@ -138,8 +139,7 @@ impl BlockUnit {
         if follows { abilities.roll_back().await } else { self.volume.flush().await }
     }
 
-    /// Waits until all commands that have begun have ended. Commands of fenced sessions are refused from now
-    /// on.
+    /// Waits until all commands that have begun have ended.
     pub(super) async fn await_what_has_begun(&self) {
         drop(self.when_all_has_ended().await);
     }
@@ -160,7 +160,8 @@ impl BlockUnit {
 impl ClaimedUnit for BlockUnit {
     fn claim_report(&self) -> Option<ClaimReport> {
         let report = match &self.writers.sharing {
-            // No session has this number, so the report prefers a gateway that has no session.
+            // `report` prefers the claim of the given session. No session has the number `u64::MAX`, so this call
+            // prefers a gateway without a session.
             Some(sharing) => sharing.report(u64::MAX),
             None => self.writers.ownership.as_ref()?.report(),
         };
@@ -174,7 +175,8 @@ impl ClaimedUnit for BlockUnit {
     fn drop_claim(&self) -> UnitFuture<'_, Result<(), NotDropped>> {
         Box::pin(async move {
             if let Some(sharing) = &self.writers.sharing {
-                // Other gateways get their ranges at once, so none of their writes may still be in progress.
+                // Dropping the absent gateways makes their ranges available to other gateways at once, so none of their
+                // writes may still be in progress.
                 let _nothing_else = self.when_all_has_ended().await;
                 return sharing.drop_absent().await.map_err(|_| NotDropped::NotSaved);
             }
@@ -212,8 +214,8 @@ impl MovableUnit for BlockUnit {
     }
 }
 
-/// Returns the reply of a command that ends with GOOD or a failure when `work` has ended, and that takes
-/// `taken` bytes. `work` itself releases the turn.
+/// Returns the reply of a command with `taken` bytes of data. When `work` has ended, the command ends with GOOD or with
+/// the failure of `work`. The turn is released by `work` itself.
 fn finished<'a>(
     work: impl Future<Output = Result<(), UnitCommandFailure>> + Send + 'a,
     taken: u32,

@@ -25,8 +25,8 @@ use crate::{
 /// The claim on a unit that has a store.
 pub(crate) struct Ownership {
     store: Arc<dyn UnitStore>,
-    /// True while a claim is in force or a session is fenced. Written under the lock. A command need not take
-    /// the lock while this is false, nor if it comes from the holder.
+    /// True while a claim is in force or a session is fenced. Written under the lock of `known`. A command needs that
+    /// lock only while this is true and the command comes from a session other than the holder's.
     any: AtomicBool,
     /// The session that has presented the claim in force, or [`NO_SESSION`]. Written under the lock.
     holder: AtomicU64,
@@ -200,7 +200,6 @@ impl Ownership {
         self.holder.load(Ordering::Acquire) == nexus
     }
 
-    /// Returns true if another nexus is the exclusive writer of the unit.
     pub(crate) fn is_beside(&self, nexus: u64) -> bool {
         self.any.load(Ordering::Acquire)
             && self.holder.load(Ordering::Acquire) != nexus
@@ -212,7 +211,6 @@ impl Ownership {
         self.is_beside(nexus) && self.last().is_some_and(|last| last.is_dirty)
     }
 
-    /// Returns true if a claim is in force.
     pub(crate) fn is_held(&self) -> bool {
         self.known.lock().last.as_ref().is_some_and(|last| last.is_held)
     }
@@ -238,7 +236,8 @@ impl Ownership {
             return Err(sense);
         }
         self.save(&mut saved, &next).await?;
-        // A log without dirty data holds no data that the volume lacks, whatever was written here before.
+        // A log without dirty data proves that the volume holds all writes of the owner, even if an epoch was open here
+        // before.
         if !is_dirty {
             self.image.note_flush(self.changes());
         }
@@ -426,8 +425,9 @@ pub(crate) fn admit(
         return accepted(Sense::CLAIM_DROPPED);
     }
     admit_opening(last, asked, is_present)?;
-    // Check this last, so that a copy that another opening has overtaken gets that sense. A copy of the opening
-    // in force passes all other checks, and would write its older data over newer data of the unit.
+    // Check the confirmed number last: a copy of the log that is older than another opening is then refused with the
+    // sense data of that check. A copy made during the present opening passes all other checks, but would write its
+    // older data over newer data of the unit.
     match asked.confirmed {
         Some(confirmed) if confirmed < last.confirmed => {
             accepted(Sense::CLAIM_BEHIND.with_information(last.confirmed))

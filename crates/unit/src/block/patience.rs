@@ -1,5 +1,5 @@
-//! Commands that are executed in steps. Once a step has succeeded, the command waits inside of the unit while
-//! the volume is full or unreachable: BUSY would say that it has changed nothing.
+//! Commands that are executed in steps. After the first successful step, the unit retries a failed step while the
+//! volume is full or unreachable. It must not answer BUSY then: initiators read BUSY as "nothing was changed".
 
 use std::{future::Future, time::Duration};
 
@@ -21,13 +21,12 @@ impl StepRetryWait {
         Self { has_begun: true }
     }
 
-    /// Performs one step. Before the first step has succeeded, BUSY of the volume becomes the command's
-    /// answer. After a step that has succeeded or may have been done, the step is repeated for a minute at
-    /// most.
+    /// Performs one step. Before the first step has succeeded, BUSY of the volume becomes the command's answer. Once an
+    /// earlier step has succeeded or may have been done, a step that fails is repeated for a minute at most.
     ///
     /// # Errors
-    /// The failure of the step. 08/01 with ABORTED COMMAND if the volume stayed busy for a minute;
-    /// INFORMATION then has `lba`, the first block that was not done.
+    /// The failure of the step. 08/01 with ABORTED COMMAND if the volume stayed busy for a minute; INFORMATION then has
+    /// `lba`, the first block that was not done.
     pub(crate) async fn step<T, F>(
         &mut self,
         lba: u64,

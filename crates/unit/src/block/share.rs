@@ -39,8 +39,8 @@ impl BlockUnit {
             .map_err(|_| taking_with(length, Sense::invalid_field_in_parameter_list(0).into()))?;
         let (nexus, turn) = (work.nexus, work.turn);
         Ok(UnitReply::new(async move {
-            // Release the turn: a command that waits for all others to end would wait for this one, which may
-            // wait for the same.
+            // Release this command's turn before waiting. Otherwise a command that waits until all others have ended
+            // would wait for this one, while this one may wait for the same point: a deadlock.
             drop(turn);
             for request in requests {
                 if let Err(sense) = self.ask_tokens(sharing, nexus, request).await {

@@ -406,16 +406,16 @@ impl UnitSharingState {
         if !asked.shares {
             return Err(Sense::CLAIM_NOT_SHARED);
         }
-        // A gateway has one session for each of its logs. Member numbers outlast sessions and restarts, so
-        // without these two limits one initiator could take all of them.
+        // A gateway has one session for each of its logs. Member numbers outlast sessions and restarts. Limit the logs
+        // per session and the members per initiator name, so that one initiator cannot take all member numbers.
         let holds = self.present.get(&nexus).map(|member| &self.owners[member.0 as usize]);
         if holds.is_some_and(|owner| owner.instance != asked.instance) {
             return Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
         }
         let known = numbered(&self.owners).find(|(_, owner)| owner.instance == asked.instance);
         let is_present = known.is_some_and(|(member, _)| self.sessions_of(member).next().is_some());
-        // The ranges of a dropped gateway were granted to others. Do not let it rejoin while it may still
-        // name these ranges, even with accept_loss: after a restart, the node would wait for it.
+        // The ranges of a dropped gateway may have been granted to others. Do not let this gateway rejoin while it may
+        // still name these ranges as its own, even with accept_loss: after a restart, the node would wait for it.
         let may_name = |owner: &ClaimOwner| asked.is_dirty || asked.opening == owner.opening;
         if known.is_some_and(|(_, owner)| owner.is_dropped && may_name(owner)) {
             return Err(Sense::CLAIM_DROPPED);
@@ -459,8 +459,8 @@ impl UnitSharingState {
         self.present.iter().filter(move |(_, of)| **of == member).map(|(nexus, _)| *nexus)
     }
 
-    /// Returns true if the gateway has a session and has sent a message within its lease. The session alone
-    /// is not enough: it outlives its connection for a while.
+    /// Returns true if the gateway has a session and has sent a message within its lease. The session alone is not
+    /// enough: a session stays for a while after its connection was lost.
     fn is_there(&self, member: SharingMember, now: Millis) -> bool {
         let is_silent = self.grantor.standing(member, now).is_silent;
         !is_silent && self.sessions_of(member).next().is_some()

@@ -15,7 +15,7 @@ pub(crate) struct Threshold {
     beyond: AtomicBool,
 }
 
-/// The space of a thin volume, with the size of a threshold set.
+/// The space of a thin volume, and the bytes of a threshold set, which is the unit in which thresholds are reported.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Space {
     usage: ThinSpaceUsage,
@@ -83,7 +83,8 @@ pub(crate) fn exponent(geometry: &Geometry) -> u8 {
     20 - geometry.block_size.trailing_zeros().min(20) as u8
 }
 
-/// Bytes written between two checks: 64 MiB matter little to a volume that has a threshold.
+/// The space is checked each time that this many bytes were written. 64 MiB are a small part of a volume on which a
+/// threshold is useful.
 const LOOK_EVERY: u64 = 64 << 20;
 
 #[cfg(test)]

@@ -39,8 +39,8 @@ impl BlockUnit {
         let BlockCommandInput { data, geometry, turn, .. } = work;
         let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
-        // A write to its blocks voids a token. The next flush of the epoch's owner would change what this nexus
-        // reads there without a write, so no token is made.
+        // Make no token of blocks with an open epoch of another nexus. A write voids a token, but the next flush of the
+        // epoch's owner would change the data that this nexus reads there without any write.
         if self.is_anothers_epoch(nexus.number, &geometry) {
             return Err(refused(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
         }

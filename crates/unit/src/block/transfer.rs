@@ -106,9 +106,9 @@ impl BlockUnit {
         }))
     }
 
-    /// Returns whether a write must be stable when it is answered: with FUA, or if the write cache is turned off
-    /// (WCE=0). A WCE of 0 that was saved before the unit had epochs has no effect while the unit is claimed: each
-    /// write of the owner would be an epoch of its own.
+    /// Returns [`Durability::Stable`] for a write with FUA, and for any write while the write cache is turned off
+    /// (WCE=0). A WCE of 0 that was saved before the unit had epochs has no effect while the unit is claimed: it would
+    /// make each write of the owner an epoch of its own.
     pub(super) fn durability(&self, fua: bool, geometry: &Geometry) -> Durability {
         let is_claimed = || self.writers.ownership.as_ref().is_some_and(Ownership::is_held);
         let is_off = self.primary.modes.current().write_through;
@@ -174,7 +174,7 @@ impl BlockUnit {
         };
         let version = self.version_for(nexus, &geometry);
         let (taken, against) = match byte_check {
-            // Data that an initiator sends nevertheless is ignored.
+            // VERIFY without a byte check takes no data: ignore any that the initiator sends.
             ByteCheck::Medium => (0, Ok(Against::Nothing)),
             ByteCheck::Data => {
                 let taken = extent.blocks * geometry.block_size;
@@ -190,7 +190,8 @@ impl BlockUnit {
                 let beside = beside.map_err(|failure| taking_with(taken, failure))?;
                 let verify = async move {
                     let verified = access::verify(&*self.volume, extent, against, version).await;
-                    // A difference between blocks of two epochs is no miscompare.
+                    // Check this before the result of the comparison: if the blocks are of two epochs, a difference is
+                    // no miscompare.
                     beside.map_or(Ok(()), |beside| beside.end())?;
                     verified
                 };
@@ -200,8 +201,8 @@ impl BlockUnit {
         })
     }
 
-    /// Begins a read while another nexus has claimed the unit. Returns `None` if the read cannot return half
-    /// an epoch.
+    /// Begins a read while another nexus has claimed the unit. Returns `None` if no such check is needed, because the
+    /// read cannot return half an epoch.
     fn begin_read_beside(
         &self,
         nexus: u64,

@@ -50,7 +50,7 @@ impl Attentions {
                 if Some(*number) == except {
                     continue;
                 }
-                // After a reset an initiator asks for everything again (SAM-5, 5.14.3).
+                // Drop all earlier conditions: after a reset an initiator asks for all state again (SAM-5, 5.14.3).
                 if condition.asc == RESET {
                     conditions.clear();
                 }

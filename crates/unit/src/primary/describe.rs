@@ -17,7 +17,7 @@ use super::{
 use crate::{Completion, Nexus};
 
 impl PrimaryUnit {
-    /// Performs a command that only reports.
+    /// Performs a command that only reports a state of the unit.
     pub(super) fn describe(
         &self,
         device: &impl DeviceType,
@@ -69,7 +69,7 @@ impl PrimaryUnit {
                 timeouts,
                 allocation_length,
             } => (supported(device, reporting, timeouts)?, allocation_length),
-            // The target answers REPORT LUNS, because only the target has the list of its units.
+            // REPORT LUNS does not get here: the target answers it, because only the target has the list of its units.
             _ => return Err(Sense::INVALID_COMMAND_OPERATION_CODE),
         };
         Ok(answer(bytes, allocation_length))
@@ -86,8 +86,10 @@ impl PrimaryUnit {
         })
     }
 
-    /// Returns the identifying information. A unit without a store does not keep any, and refuses the
-    /// commands for it.
+    /// Returns the identifying information.
+    ///
+    /// # Errors
+    /// 5/24/00 if the unit has no store, which could keep the information.
     pub(super) fn identifying(&self) -> Result<&Identifying, Sense> {
         self.identifying.as_ref().ok_or(Sense::invalid_bit_in_cdb(1, 4))
     }
@@ -112,7 +114,7 @@ impl PrimaryUnit {
             ScsiPorts::PAGE => self.ports(nexus).to_bytes(),
             page => device.vpd_page(page).ok_or(Sense::invalid_field_in_cdb(2))?,
         };
-        // Every VPD page begins with the device type, as standard INQUIRY data does (SPC-4, 7.8.1).
+        // The first byte of every VPD page is the device type, as in standard INQUIRY data (SPC-4, 7.8.1).
         bytes[0] = standard.peripheral();
         Ok(bytes)
     }

@@ -40,7 +40,7 @@ pub(super) fn log_sense(asked: &LogSense, own: Vec<LogPage>) -> Result<Vec<u8>, 
     Ok(page.to_bytes(asked.first_parameter))
 }
 
-/// LOG SELECT: no page has a counter to reset or a parameter to set.
+/// LOG SELECT. It changes nothing: no page has a counter to reset or a parameter to set.
 pub(super) fn log_select(
     select: &LogSelect,
     own: &[LogPage],
@@ -56,7 +56,7 @@ pub(super) fn log_select(
     if length == 0 {
         return Ok(taking(0));
     }
-    // PCR wants no list (SPC-4, 6.7).
+    // A command with PCR (reset of the parameters) must not have a parameter list (SPC-4, 6.7).
     if select.reset {
         return Err(Sense::invalid_bit_in_cdb(1, 1).into());
     }

@@ -18,7 +18,7 @@ impl PrimaryUnit {
         data: &Data,
     ) -> Result<Completion, Completion> {
         check_list_length(length)?;
-        // A length of zero is no error (SPC-4, 6.46).
+        // An empty parameter list is no error, and changes nothing (SPC-4, 6.46).
         if length == 0 {
             return Ok(taking(0));
         }

@@ -94,7 +94,6 @@ impl PrimaryUnit {
         }
     }
 
-    /// Returns the unit's names.
     #[must_use]
     pub fn identity(&self) -> &UnitIdentity {
         &self.identity

@@ -13,7 +13,7 @@ use scsi::Sense;
 
 use crate::store::{UnitRecordKind, UnitStore, damaged};
 
-/// The mode parameters that an initiator can change. All are false by default.
+/// The mode parameters that an initiator can change. The default value of each is false.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Modes {
     /// WCE=0 in the Caching mode page of a block device: every write is stable before its status, though the volume

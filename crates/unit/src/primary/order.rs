@@ -14,14 +14,14 @@ use crate::TaskAttribute;
 #[derive(Debug, Default)]
 pub(crate) struct TaskOrder(RwLock<()>);
 
-/// Permits a task to run until it is dropped.
+/// Permission of a task to run. Tasks that have to wait for this task start when the value is dropped.
 #[allow(dead_code, reason = "guards are held, not read")]
 pub struct TaskTurn<'a>(OrderLock<'a>);
 
 #[allow(dead_code, reason = "guards are held, not read")]
 enum OrderLock<'a> {
     Alone(RwLockWriteGuard<'a, ()>),
-    /// A task at the head of the queue never waits, and later tasks do not wait for it.
+    /// The turn of a HEAD OF QUEUE task, which never waits and for which no later task waits.
     AtOnce,
     Shared(RwLockReadGuard<'a, ()>),
 }

@@ -13,8 +13,8 @@ pub(crate) fn at_once<'a>(completion: Completion) -> UnitReply<'a> {
     UnitReply::done(completion)
 }
 
-/// Returns the reply of a command that ends with GOOD or a failure when `work` has ended, and that takes
-/// `taken` bytes of data. Holds the turn until then.
+/// Returns the reply of a command with `taken` bytes of data. When `work` has ended, the command ends with GOOD or with
+/// the failure of `work`. The turn is held until then.
 pub(crate) fn finished<'a>(
     work: impl Future<Output = Result<(), UnitCommandFailure>> + Send + 'a,
     taken: u32,

@@ -33,8 +33,8 @@ impl PrimaryUnit {
             }
             drop(turn);
             if matches!(asked.action, ReserveAction::PreemptAndAbort(_)) {
-                // Commands of the preempted nexuses that are in progress end before the status, so that none of their
-                // writes is done after it. The reservation refuses the commands that arrive now.
+                // Wait until all commands in progress have ended, so that no write of a preempted nexus is done after
+                // this status is sent. The new reservation already refuses the commands that arrive meanwhile.
                 drop(self.order.turn(TaskAttribute::Ordered).await);
             }
             taking(taken)
@@ -46,7 +46,7 @@ impl PrimaryUnit {
 /// another state is refused.
 pub(super) fn set_target_port_groups(length: u32, data: &Data) -> Result<Completion, Completion> {
     check_list_length(length)?;
-    // A length of zero is no error (SPC-4, 6.45).
+    // An empty parameter list is no error, and changes nothing (SPC-4, 6.45).
     if length == 0 {
         return Ok(taking(0));
     }

@@ -1,4 +1,4 @@
-//! Commands that attack the unit itself.
+//! Sends commands with values that have crashed other targets or made them read and write outside of their memory.
 
 use scsi::{Command, ScsiStatus};
 
@@ -37,7 +37,7 @@ fn cve_2024_42416_every_service_action_may_be_queried() {
     }
 }
 
-/// LIO added address and length in a type that was too narrow, so the sum overflowed.
+/// In LIO, the sum of address and length overflowed its type, so that a command beyond the end was accepted.
 #[test]
 fn cve_2025_68782_addresses_and_lengths_near_the_largest_integers() {
     let host = Host::new(geometry());

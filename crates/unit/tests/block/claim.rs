@@ -1,4 +1,5 @@
-//! The claim of a cache: the rights of other initiators, and the state after a restart.
+//! Tests CLAIM OUT and CLAIM IN: the commands that other initiators may send while a cache has claimed the unit, and
+//! the claim after a restart.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -77,7 +78,7 @@ fn only_the_owner_changes_a_claimed_unit_and_other_sessions_read() {
     assert_eq!(write_as(&host, &host.nexus), None);
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
     assert_eq!(write_as(&host, &other), protected);
-    // The check before the data is solicited.
+    // The unit also refuses the write before its data is solicited.
     let write = Command::write(0, 1, false).encode();
     let refused = host.unit.admit(&other, &write, 512).expect_err("refused");
     assert_eq!(refused.sense, protected);
@@ -139,7 +140,7 @@ fn a_claim_outlasts_its_session_and_a_restart() {
     assert_eq!(write_as(&host, &host.nexus), protected);
     let told = report(&host);
     assert!(told.is_held && !told.is_present);
-    // The opening of the claim comes back.
+    // The same opening of the log presents its claim again.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(write_as(&host, &host.nexus), None);
 }
@@ -299,7 +300,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// K3: a confirmed number is stable before ADVANCE is answered, and only the claim's owner raises it.
+/// A confirmed number is stable before ADVANCE is answered, and only the claim's owner raises it.
 #[test]
 fn a_confirmed_number_outlasts_a_restart_and_is_raised_by_the_holder_alone() {
     let store = Arc::new(MemoryStore::default());

@@ -95,7 +95,8 @@ fn other_readers_during_a_claim_get_the_last_flushed_epoch_and_do_not_end_one() 
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(calls(&host.nexus, Command::read(3, 2)), [Call::Read(3, 2)]);
     let flushed = [Call::ReadFlushed(3, 2)];
-    // With and without a session of the owner. FUA flushes nothing, since the flush would end an epoch.
+    // Other initiators read the flushed epoch, with and without a session of the owner. Their FUA flushes nothing,
+    // since the flush would end the owner's epoch.
     for is_gone in [false, true] {
         if is_gone {
             host.unit.nexus_closed(&host.nexus);
@@ -114,7 +115,8 @@ fn other_readers_during_a_claim_get_the_last_flushed_epoch_and_do_not_end_one() 
         assert_eq!(select_as(&host, &other, &protected(false)), None, "back");
         assert_eq!(host.asked(), []);
     }
-    // The owner's next flush would change the data that the token represents, without a write that voids it.
+    // The unit makes no token: the owner's next flush would change the data that it represents, without a write that
+    // voids it.
     let ranges = vec![TokenRange { lba: 0, blocks: 8 }];
     let list = PopulateToken { timeout_s: 0, rod_type: None, ranges }.to_bytes();
     let length = list.len() as u32;
@@ -139,7 +141,7 @@ fn a_fenced_session_neither_flushes_by_a_stop_nor_changes_mode_parameters() {
     assert_eq!(host.send(&STOP.encode(), &[]).sense, fenced);
     assert_eq!(select_as(&host, &host.nexus, &protected(true)), fenced);
     assert_eq!(host.asked(), []);
-    // The present owner may do both.
+    // The present owner may stop the unit and write-protect it.
     assert_eq!(host.send_as(&later, &STOP.encode(), &[]).status, ScsiStatus::Good);
     assert_eq!(select_as(&host, &later, &protected(true)), None);
     assert_eq!(host.asked(), [Call::Flush, Call::Flush]);

@@ -1,4 +1,4 @@
-//! EXTENDED COPY and RECEIVE COPY RESULTS.
+//! Tests EXTENDED COPY and RECEIVE COPY RESULTS between the units of one target.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,7 +48,8 @@ async fn blocks_go_from_one_unit_to_another() {
     for long in [false, true] {
         let (command, data) =
             copy(&list(&both, &[segment(1000, 5, 70), segment(2000, 1005, 1070)]), long);
-        // The result is the same at either unit.
+        // Either unit can perform the copy, so send the command to the first unit in one case and to the second in the
+        // other.
         let asked = if long { &a } else { &b };
         asked.good(&command, data).await;
         assert_eq!(b.good(&Command::read(70, 3000), vec![]).await, pattern(1, 3000));

@@ -1,4 +1,4 @@
-//! INQUIRY, MODE SENSE, READ CAPACITY, REPORT SUPPORTED OPERATION CODES.
+//! Tests the bytes that INQUIRY, MODE SENSE, READ CAPACITY and REPORT SUPPORTED OPERATION CODES return.
 
 use std::sync::Arc;
 
@@ -207,7 +207,7 @@ fn supported(host: &Host, reporting: Reporting, timeouts: bool) -> Vec<u8> {
 
 #[test]
 fn a_single_command_is_queried_with_the_reporting_option_of_its_kind() {
-    // Volumes with all optional abilities.
+    // Together the two units have all optional commands.
     let with_epochs = Geometry { epoch_blocks: 800, key_erasable: true, ..geometry() };
     let alone = Host::with_store(with_epochs, &Arc::default());
     let share = Some(Share { grain_bytes: 64 << 10, lease_ms: 1000 });
@@ -223,7 +223,8 @@ fn a_single_command_is_queried_with_the_reporting_option_of_its_kind() {
     };
     for operation in OPERATIONS {
         let opcode = operation.opcode;
-        // A unit with epochs is not shared.
+        // TOKEN OUT and TOKEN IN exist on the shared unit only. That unit has no epochs, so the other commands are
+        // asked of the first one.
         let host = if matches!(opcode, 0xc3 | 0xc4) { &shared } else { &alone };
         let one = if let Some(action) = operation.service_action {
             refused(host, Reporting::OperationCode(opcode));
@@ -257,7 +258,7 @@ fn exactly_the_reported_commands_are_served() {
                 OPERATIONS.iter().any(|o| o.opcode == opcode && o.service_action.is_some());
             let unknown = sense == Some(Sense::INVALID_COMMAND_OPERATION_CODE)
                 || has_action && sense == Some(Sense::invalid_bit_in_cdb(1, 4));
-            // The target answers REPORT LUNS itself.
+            // The unit does not have REPORT LUNS, which the target answers.
             let here =
                 opcode != 0xa0 && reported.contains(&(opcode, if has_action { action } else { 0 }));
             assert_eq!(!unknown, here, "{opcode:02x}/{action:02x}");

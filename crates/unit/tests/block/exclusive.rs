@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
+//! Tests COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, also with concurrent writes.
 
 use std::{
     sync::{

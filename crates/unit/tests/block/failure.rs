@@ -1,4 +1,4 @@
-//! The status that an initiator gets when the volume fails, and the checks before data is solicited.
+//! Tests the status that an initiator gets when the volume fails, and the checks before data is solicited.
 
 use std::sync::atomic::Ordering;
 

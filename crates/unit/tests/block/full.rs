@@ -1,4 +1,4 @@
-//! Commands that change blocks, on a volume that becomes full while they are executed.
+//! Tests commands that change blocks on a volume that becomes full, or loses its link, while they are executed.
 
 use std::sync::Arc;
 
@@ -186,7 +186,7 @@ async fn a_compare_and_write_that_may_have_been_done_does_not_end_in_busy() {
     member.good(&command, exchange(2, 3)).await;
 }
 
-/// BUSY would tell the initiator that nothing was done.
+/// After BUSY the initiator would assume that the blocks are unchanged.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_may_have_been_done_waits_and_never_ends_in_busy() {
     let transfer = BlockTransfer::new(0, 8);
@@ -198,17 +198,17 @@ async fn a_write_that_may_have_been_done_waits_and_never_ends_in_busy() {
     let away = || Symptom::Fails(Error::Away("the link is down".into()));
     for command in commands {
         let (member, faults) = alone();
-        // The write was never sent, so nothing was done.
+        // `Away`: the request was never sent, so no block has changed and BUSY is right.
         faults.add(FaultRule::always(On::Write, away()));
         assert_eq!(member.send(&command, pattern(1, 8)).await.status, ScsiStatus::Busy);
         faults.clear();
         assert_eq!(member.good(&Command::read(0, 8), vec![]).await, vec![0; 8 * BLOCK]);
-        // The link is cut during the write, and comes back.
+        // The link is cut during the write, and comes back in time for a retry.
         faults.add(FaultRule::always(On::Write, silent()).times(1));
         faults.add(FaultRule::always(On::Write, away()).times(50));
         member.good(&command, pattern(2, 8)).await;
         assert_eq!(member.good(&Command::read(0, 8), vec![]).await, pattern(2, 8));
-        // The link does not come back in time.
+        // The link stays cut longer than the unit retries.
         faults.add(FaultRule::always(On::Write, silent()).times(1));
         faults.add(FaultRule::always(On::Write, away()));
         let sense = member.fails(&command, pattern(3, 8)).await;

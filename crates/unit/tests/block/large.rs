@@ -1,4 +1,4 @@
-//! Logical blocks of 4096 bytes: all commands use them as their unit of length.
+//! Tests a unit with logical blocks of 4096 bytes: all commands count lengths in these blocks.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Log pages, and the soft threshold of a thin volume.
+//! Tests the log pages, and the soft threshold of a thin volume.
 
 use scsi::{
     Command, LogSelect, LogSense, ModeSense, PageControl, PrimaryCommand, Sense, log::LogPage,

@@ -1,4 +1,4 @@
-//! REPORT and SET TIMESTAMP, REPORT and SET IDENTIFYING INFORMATION.
+//! Tests REPORT and SET TIMESTAMP, and REPORT and SET IDENTIFYING INFORMATION.
 
 use std::{
     sync::{Arc, atomic::Ordering},

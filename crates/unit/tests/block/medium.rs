@@ -1,4 +1,4 @@
-//! A removable medium: ejecting, loading and preventing removal; a unit without a removable medium.
+//! Tests ejecting, loading and preventing removal of a medium, also on a unit without a removable medium.
 
 use scsi::{
     BlockCommand, Command, OPERATIONS, PrimaryCommand, Sense, StartStop, inquiry::StandardInquiry,

@@ -1,4 +1,4 @@
-//! MODE SELECT: the values that can be changed, the unit attention conditions, and saving.
+//! Tests MODE SELECT: which values can be changed, the unit attention conditions for other nexuses, and saved values.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Task attributes, and tasks that are dropped while they run.
+//! Tests the order in which tasks run by their attributes, also if a running task is dropped.
 
 use std::{
     sync::Arc,
@@ -172,7 +172,7 @@ fn a_flush_that_waits_for_its_turn_is_performed_before_later_writes() {
     let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
     let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     drop(hanging);
-    // Poll the write before the flush: the flush has not joined the queue of the lock yet.
+    // Poll the write before the flush, so that the write asks for its turn first. It must wait all the same.
     assert_eq!(status(&mut ordered), Some(ScsiStatus::Good));
     assert_eq!(status(&mut write), None);
     assert_eq!(status(&mut flush), Some(ScsiStatus::Good));

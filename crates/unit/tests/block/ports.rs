@@ -1,4 +1,4 @@
-//! Target ports and their group, and the reports of them.
+//! Tests the commands that report target ports and their group.
 
 use scsi::{
     Command, PrimaryCommand, ReportTargetPortGroups, Sense,

@@ -1,4 +1,4 @@
-//! UNMAP and WRITE SAME.
+//! Tests UNMAP and WRITE SAME.
 
 use scsi::{
     BlockCommand, BlockTransfer, Command, Form, ScsiStatus, Sense, UnmapDescriptor, unmap_list,

@@ -1,4 +1,5 @@
-//! Random CDBs with random data do no harm; random sequences of commands have the same effect as on an array.
+//! Property tests: random CDBs with random data do no harm, and random sequences of commands have the same effect on
+//! the unit as on an array.
 
 use proptest::prelude::*;
 use scsi::{

@@ -1,4 +1,4 @@
-//! Persistent reservations: the effects of service actions, unit attention conditions, and refused commands.
+//! Tests persistent reservations: the effects of service actions, unit attention conditions, and refused commands.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -244,7 +244,7 @@ fn other_ports_are_registered_by_name_and_for_all_target_ports() {
     assert_eq!(keys(&host), (1, vec![5, 5, 5]));
     let two = host.other(2);
     assert_eq!(act(&host, &two, Reserve(WriteExclusive), 5, 0), Ok(()));
-    // A nexus that is registered already cannot be registered by another one. The whole command then fails.
+    // Port 5 is not registered yet, but port 3 is: the command fails as a whole and registers neither.
     let four = host.other(4);
     let list = OutParameters { ports: Some(vec![port(5), port(3)]), ..keys_of(0, 6) };
     let field = Err(Check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
@@ -350,7 +350,7 @@ fn a_unit_whose_reservations_are_damaged_is_not_served() {
     }
 }
 
-/// CVE-2025-57275: more registrants than the table had room for.
+/// In CVE-2025-57275 an initiator could register more nexuses than the table had room for.
 #[test]
 fn cve_2025_57275_registrations_are_bounded() {
     let host = Host::new(geometry());
@@ -407,7 +407,7 @@ fn a_write_admitted_before_a_preempt_is_refused_when_its_data_arrives() {
     assert_eq!(read.data_in.into_bytes(), before);
 }
 
-/// The unit performs an admitted command without a look at the CDB of the task.
+/// The admitted command is a valid WRITE, and the CDB of the task is not: the unit must perform the admitted command.
 #[test]
 fn a_command_that_was_admitted_is_not_parsed_again() {
     let (host, [one, ..]) = three();
@@ -582,7 +582,7 @@ fn preempt_and_abort_ends_when_no_command_of_the_preempted_nexus_is_in_progress(
         let mut preempting = host.unit.execute(host.task(&two, &cdb, &list));
         assert_eq!(std::pin::Pin::new(&mut preempting).poll(&mut context).is_pending(), waits);
         if waits {
-            // The task is aborted, or ends.
+            // The task that delays the PREEMPT AND ABORT ends here.
             drop(on_its_way);
             assert!(std::pin::Pin::new(&mut preempting).poll(&mut context).is_ready());
         }

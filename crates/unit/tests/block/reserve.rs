@@ -1,4 +1,4 @@
-//! RESERVE and RELEASE of SPC-2, and their combination with persistent reservations (CRH).
+//! Tests RESERVE and RELEASE of SPC-2, and their combination with persistent reservations (CRH).
 
 use scsi::{
     BlockCommand, Command, PersistentReserveIn, PersistentReserveOut, PrimaryCommand, ScsiStatus,

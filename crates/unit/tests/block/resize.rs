@@ -1,5 +1,5 @@
-//! A file that grows below a served unit: every session gets a unit attention condition, and can then use the
-//! new blocks.
+//! Tests a unit whose file grows while it is served: every session gets a unit attention condition, and can then use
+//! the new blocks.
 
 use std::{fs::File, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! A SANITIZE that a restart interrupts continues with the next start. Before this was so, a unit could be
-//! served with half of its blocks overwritten.
+//! Tests that a SANITIZE interrupted by a restart continues at the next start. Earlier versions served such a unit with
+//! half of its blocks overwritten.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -30,7 +30,7 @@ struct Machine {
     store: Arc<MemoryStore>,
 }
 
-/// A process that ends without notice when it is dropped. A write takes one second.
+/// One life of the process, from start to crash. Dropping this value is the crash. A write takes one second.
 struct Life {
     runtime: Runtime,
     unit: Option<BlockUnit>,
@@ -184,7 +184,8 @@ fn sanitize_does_not_begin_or_end_while_its_record_cannot_be_saved() {
     machine.store.broken.store(true, Ordering::Relaxed);
     let refused = life.sanitize(SanitizeAction::Overwrite, false);
     assert_eq!(refused, Some(Sense::INTERNAL_TARGET_FAILURE));
-    // The next start might or might not continue the work, so no initiator may write here any more.
+    // It is unknown whether the store has the beginning of the SANITIZE. The next start may begin it again, so no
+    // initiator may write here any more.
     assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED));
     drop(life);
     let life = machine.start();

@@ -1,4 +1,4 @@
-//! SANITIZE: its methods, progress, failures and interruptions.
+//! Tests SANITIZE: its methods, progress, failures and interruptions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -79,7 +79,7 @@ async fn sanitize_continues_after_an_abort_a_reset_or_the_end_of_the_session() {
         let mut asked = a.unit.execute(task(&a.nexus, command.encode(), list));
         let waited = tokio::time::timeout(Duration::from_millis(2500), &mut asked).await;
         assert!(waited.is_err(), "eight writes of a second each");
-        // Dropping the future is ABORT TASK.
+        // The block ends and drops the future of the command, as ABORT TASK does.
     }
     let told = a.fails(&PrimaryCommand::TestUnitReady, vec![]).await;
     assert_eq!((told.key, told.asc, told.ascq), (SenseKey::NotReady, 0x04, 0x1b));

@@ -1,4 +1,4 @@
-//! A unit that several gateways share: admission, and hostile lists.
+//! Tests a unit that several gateways share: which claims it grants, and malformed parameter lists.
 
 use std::{
     sync::Arc,
@@ -140,7 +140,8 @@ fn one_initiator_cannot_take_the_claims_of_all_gateways() {
     assert_eq!(claims(&host, &first, &claim(1, true)), None);
     assert_eq!(claims(&host, &first, &claim(1, true)), None, "again in its session");
     assert_eq!(claims(&host, &first, &claim(2, true)), refused, "a second log in one session");
-    // One initiator cannot take more members with one session after the other, not even over restarts.
+    // An initiator that uses one session after the other, also over restarts, gets no more members than the limit of
+    // one name.
     for log in 2..=4 {
         let host = shared(&store);
         assert_eq!(claims(&host, &host.other(2), &claim(log, true)), None, "{log}");

@@ -1,4 +1,4 @@
-//! GET LBA STATUS, PRE-FETCH, READ DEFECT DATA.
+//! Tests GET LBA STATUS, PRE-FETCH and READ DEFECT DATA.
 
 use scsi::{
     BlockCommand, BlockTransfer, Command, LbaStatus, ReadDefectData, Sense, parse_lba_status_list,

@@ -1,4 +1,4 @@
-//! READ, WRITE and SYNCHRONIZE CACHE.
+//! Tests READ, WRITE and SYNCHRONIZE CACHE.
 
 use std::task::{Context, Poll, Waker};
 

@@ -1,4 +1,4 @@
-//! VERIFY and WRITE AND VERIFY.
+//! Tests VERIFY and WRITE AND VERIFY.
 
 use scsi::{BlockCommand, BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense};
 use volume::{Durability, Extent, FaultCallKind as On, FaultRule, Geometry, Lba, Symptom};

@@ -48,7 +48,7 @@ impl UnitStore for Nothing {
     }
 }
 
-/// K1: the owner may change blocks during a read, whose data is then of two epochs.
+/// The owner may change blocks while another session reads them; the data read is then of two epochs.
 #[test]
 fn a_read_of_another_session_fails_if_the_owner_changes_blocks_before_or_during_it() {
     const OWNER: u64 = 1;
@@ -82,7 +82,7 @@ fn of_two_copies_of_a_log_the_second_is_fenced_whatever_its_generation() {
     for generation in [3, 4, 99] {
         let copy = asked(generation, 31, 2, &[20]);
         assert_eq!(admit(Some(&last), &copy, false), Err(Sense::CLAIM_FENCED));
-        // accept_loss set by the copy does not change that.
+        // A claim with `accept_loss` is refused as well.
         assert_eq!(admit(Some(&last), &accepting(&copy), false), Err(Sense::CLAIM_FENCED));
     }
     let given_back = ClaimOwner { is_held: false, is_dirty: false, ..last };
@@ -175,7 +175,8 @@ fn the_record_is_encoded_byte_by_byte_and_decoded_again() {
     }
 }
 
-/// K3: a copy of log and NVRAM that was made within one opening passes every check of openings.
+/// A copy of log and NVRAM that was made within one opening passes every check of openings, so only the confirmed
+/// number can show that it is old.
 #[test]
 fn a_log_that_ends_before_its_confirmed_number_is_refused() {
     let last = ClaimOwner { confirmed: 100, ..owner(2, 20) };

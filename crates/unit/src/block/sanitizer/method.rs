@@ -123,7 +123,7 @@ fn pieces(volume: &Stack) -> impl Iterator<Item = Extent> + use<> {
     })
 }
 
-/// Bytes that are written at once, as for other commands.
+/// Bytes of one write: the same piece as in other commands.
 const PIECE: u64 = 1 << 20;
 /// One minute in total: twice the SCSI time-out of Linux.
 const TRIES: u32 = 300;

@@ -15,7 +15,7 @@ pub(super) enum Barred {
     Reading,
 }
 
-/// Returns the commands that a reservation of this type refuses to a nexus without access.
+/// Returns the commands that a persistent reservation of this type refuses to a nexus that it does not admit.
 pub(super) fn barred(kind: ReservationType) -> Barred {
     if kind.excludes_reading() { Barred::Reading } else { Barred::Changing }
 }
@@ -40,7 +40,7 @@ pub(super) fn barred_by_reserve(command: &impl DeviceCommand) -> bool {
             | PrimaryCommand::PersistentReserveOut(_)
             | PrimaryCommand::TestUnitReady,
         ) => true,
-        // SPC-2 does not have these commands. Initiators send them to find a path.
+        // Admit these two commands, which SPC-2 does not have: initiators send them to find a path.
         Some(
             PrimaryCommand::ReportSupportedOperationCodes { .. }
             | PrimaryCommand::ReportTaskFunctions { .. },

@@ -34,7 +34,6 @@ use crate::{
     store::{UnitRecordKind, UnitStore, damaged},
 };
 
-/// The reservations of a unit.
 pub(crate) struct Reservations {
     /// True while a reservation may refuse a command. Written under the lock. While it is false, a command
     /// need not take the lock.
@@ -275,8 +274,8 @@ impl Reservations {
 }
 
 impl ReservationTable {
-    /// Checks RESERVE and RELEASE while there are registrations (SPC-4, 5.13.3). Returns true if the nexus already
-    /// has the access that RESERVE would give it, so that there is nothing to do.
+    /// Checks RESERVE and RELEASE while there are registrations (SPC-4, 5.13.3). Returns true if the nexus already has
+    /// the access that RESERVE would give it: the command then changes nothing and ends with GOOD.
     fn is_beside_persistent(&self, nexus: &Nexus) -> Result<bool, UnitCommandFailure> {
         let path = path(nexus);
         if self.state.registrants.is_empty() {
