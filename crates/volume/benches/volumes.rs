@@ -196,7 +196,7 @@ fn now<T>(mut io: Io<'_, T>) -> T {
     }
 }
 
-/// Random addresses of blocks of 4 KiB.
+/// A generator of random addresses of 4 KiB blocks.
 struct Places(u64);
 
 impl Places {

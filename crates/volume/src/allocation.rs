@@ -12,11 +12,10 @@ pub struct AllocationRun {
     pub mapped: bool,
 }
 
-/// Adjacent runs in ascending order, from the first block of the query on. Two neighbours are never
-/// of the same kind.
+/// Adjacent runs of blocks in ascending order, from the first block of the query on. A run of mapped blocks is always
+/// followed by a run of unmapped blocks, and the reverse.
 ///
-/// The list may end before the last block of the query; it states nothing about the remaining
-/// blocks.
+/// The list may end before the last block of the query; it states nothing about the remaining blocks.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Allocation(SmallVec<[AllocationRun; 4]>);
 
@@ -41,9 +40,8 @@ impl Allocation {
         self.0.iter().map(|run| run.blocks).sum()
     }
 
-    /// Appends blocks: to the last run if it is of the same kind, else as a new run. Returns false
-    /// if there are [`MOST_RUNS`] runs already; the blocks are left out then, and the caller must
-    /// append no more.
+    /// Appends `blocks` blocks: to the last run if it is of the same kind, else as a new run. Returns false and appends
+    /// nothing if there are [`MOST_RUNS`] runs already; the caller must then append no more.
     pub fn push(&mut self, blocks: u32, mapped: bool) -> bool {
         if blocks == 0 {
             return true;

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 /// Free buffers by size.
 ///
-/// The pool keeps buffers instead of freeing them: to allocate 128 KiB takes 700 ns for zeroing and
-/// page faults, half as long as to read 128 KiB from the page cache.
+/// The pool keeps buffers instead of freeing them. Allocating 128 KiB takes 700 ns for zeroing and page faults, which
+/// is half the time of reading 128 KiB from the page cache.
 #[derive(Default)]
 pub(crate) struct IoBufferPool {
     /// Class `n` keeps buffers of `SMALLEST << n` bytes.
@@ -81,7 +81,8 @@ impl Deref for IoBuffer {
 
 impl DerefMut for IoBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        // SAFETY: the memory holds at least `length` initialised bytes. `self` is its only owner and is borrowed
+        // mutably, so there is no other reference.
         unsafe { std::slice::from_raw_parts_mut(self.memory().start.as_ptr(), self.length) }
     }
 }
@@ -131,13 +132,13 @@ impl Drop for AlignedMemory {
     }
 }
 
-/// A page: no disk or file system requires more.
+/// The size of a memory page. No disk or file system requires a larger alignment for direct I/O.
 const ALIGNMENT: usize = 4096;
 const SMALLEST: usize = 4096;
 /// 4 KiB to 1 MiB, the largest transfer that hosts commonly send in one command.
 const CLASSES: usize = 9;
-/// Bytes that one class keeps: 2 buffers of 1 MiB, or 512 of 4 KiB (twice the operations that an
-/// engine has in progress).
+/// Most bytes of free buffers that one class keeps: 2 buffers of 1 MiB, or 512 of 4 KiB (twice the most operations that
+/// an engine has in progress).
 const KEPT_BYTES_PER_CLASS: usize = 2 << 20;
 
 #[cfg(test)]

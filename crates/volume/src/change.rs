@@ -50,8 +50,8 @@ impl OpenFileChange {
         (found < bytes).then_some(Self::CutShort { found, expected: bytes })
     }
 
-    /// Returns true if the file still has all its bytes, so that nothing is missing when the administrator
-    /// restores its name.
+    /// Returns true if the file is complete and only its name has changed: writes can be allowed again once the
+    /// administrator has restored the name.
     #[must_use]
     pub fn may_pass(self) -> bool {
         matches!(self, Self::Renamed | Self::Replaced)

@@ -96,8 +96,8 @@ impl Provisioning for CheckedVolume {
         let asked = self.lower.extensions().allocation(extent);
         Io::new(async move {
             let allocation = asked.await?;
-            // A caller that steps through the volume needs an answer of at least one block, and of no more
-            // blocks than it asked for.
+            // Refuse an answer of no blocks, with which a caller that steps through the volume would never end, and one
+            // of more blocks than were asked for.
             if (1..=extent.blocks).contains(&allocation.blocks()) {
                 Ok(allocation)
             } else {

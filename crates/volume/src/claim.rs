@@ -27,10 +27,10 @@ pub struct Claim {
     /// The opening that was granted last, as far as the log knows, and the later ones that asked for a grant
     /// without receiving an answer. At most [`Claim::MOST_PREDECESSORS`].
     pub predecessors: Vec<u64>,
-    /// From now on the log may hold dirty data.
+    /// True if the log may hold dirty data from the grant of this claim on.
     pub writes_back: bool,
-    /// Tells whether the log has dirty data at the moment of the request. A claim that waits for the volume,
-    /// or that is repeated, is sent with the value of that moment.
+    /// The flag that the log has dirty data. A claim that waits for the volume, or that is repeated, is sent with the
+    /// value of the flag at that moment.
     pub is_dirty: Dirty,
     /// The administrator has moved the log here on purpose: a predecessor that still runs is fenced.
     pub takes_over: bool,
@@ -59,7 +59,6 @@ impl Claim {
 pub struct Dirty(Arc<AtomicBool>);
 
 impl Dirty {
-    /// Creates the flag with this value.
     #[must_use]
     pub fn new(is_dirty: bool) -> Self {
         Self(Arc::new(is_dirty.into()))
@@ -73,7 +72,6 @@ impl Dirty {
         }
     }
 
-    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
@@ -86,13 +84,12 @@ impl Dirty {
 pub struct Confirmed(Arc<AtomicU64>);
 
 impl Confirmed {
-    /// Creates the number with this value.
     #[must_use]
     pub fn new(number: u64) -> Self {
         Self(Arc::new(number.into()))
     }
 
-    /// Raises the number. A lower one changes nothing.
+    /// Raises the number to `number`. Does nothing if `number` is lower than the present value.
     pub fn raise(&self, number: u64) {
         self.0.fetch_max(number, Ordering::AcqRel);
     }

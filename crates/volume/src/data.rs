@@ -46,7 +46,6 @@ impl Data {
         self.length
     }
 
-    /// Returns true if there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0

@@ -16,11 +16,9 @@ use crate::{
 /// The time that each kind of delayed call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latency {
-    /// Delay of a read.
     pub read: Duration,
     /// Delay of a write or a discard.
     pub write: Duration,
-    /// Delay of a flush.
     pub flush: Duration,
 }
 

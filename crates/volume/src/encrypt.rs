@@ -61,12 +61,11 @@ impl Drop for VolumeKey {
 
 /// Stores the key of a volume.
 pub trait Keyring: Send + Sync + 'static {
-    /// Generates another key and stores it in place of the former one. If this fails, the former key
-    /// is still stored.
+    /// Generates a new key and stores it in place of the former one. If this fails, the former key is still stored.
     fn renew(&self) -> Io<'_, Renewed>;
 }
 
-/// The result of [`Keyring::renew`]: another key is stored.
+/// The result of [`Keyring::renew`]: the new key, which is stored.
 pub struct Renewed {
     pub key: VolumeKey,
     /// `Ok` if the new key is stable and no trace of the former key is left.
@@ -237,7 +236,7 @@ impl<K: Keyring> RedundantCopies for EncryptVolume<K> {
 /// Bytes that are encrypted as one unit: the smaller of the two block sizes, so that a volume reads
 /// the same with either.
 const UNIT: usize = 512;
-/// Units before other tasks get their turn: 128 KiB, about 100 µs.
+/// Number of units after which other tasks get their turn: 128 KiB, about 100 µs.
 const UNITS_AT_ONCE: usize = 256;
 
 #[cfg(test)]

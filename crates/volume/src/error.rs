@@ -26,8 +26,8 @@ pub enum Error {
     /// The storage below has no room for a block that was not written before.
     #[error("no space left below the volume")]
     NoSpace,
-    /// A buffer or a log is full, and a write has done nothing: try again later. A discard may have been done in
-    /// part where the volume says so; repeating it is harmless.
+    /// A buffer or a log is full: try again later. A write with this error has done nothing. A discard may have been
+    /// done in part where the volume says so; repeating it is harmless.
     #[error("busy: {0}")]
     Busy(&'static str),
     /// The write needs more room than the log of the volume has when it is empty. Nothing was done.
@@ -56,14 +56,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns true if the same call may succeed later: the storage below is full, away or silent now.
+    /// Returns true if the same call may succeed later: the storage below is full, disconnected or does not answer at
+    /// the moment.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Away(_) | Self::Unreachable(_))
     }
 
-    /// Converts the error of one step of a call whose earlier steps have been done. The result never says that
-    /// nothing was done.
+    /// Converts the error of one step of a call with several steps, of which earlier ones have been done. The result is
+    /// never an error that promises "nothing was done".
     #[must_use]
     pub fn after_a_part(self) -> Self {
         match self {

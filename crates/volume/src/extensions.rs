@@ -9,8 +9,8 @@ use crate::{Allocation, Claim, Data, Error, Extent, Holding, Io};
 /// The optional abilities of a volume together with those of the volumes below it: see
 /// [`Volume::extensions`](crate::Volume::extensions).
 ///
-/// `None`: the volume does not have the ability. A method of this list makes the call, or gives the answer of a volume
-/// that does not have the ability.
+/// A field is `None` if the volume does not have the ability. Each method makes the call of the same name if the volume
+/// has the ability, and otherwise returns the answer of a volume without it.
 #[derive(Clone, Copy, Default)]
 pub struct Extensions<'a> {
     /// Reports which blocks take space.
@@ -21,8 +21,8 @@ pub struct Extensions<'a> {
     pub rollback: Option<&'a dyn EpochRollback>,
     /// Can read blocks as of the last flush.
     pub flushed_reads: Option<&'a dyn FlushedReads>,
-    /// Guarantees the order of a flush and later writes. `None`: a caller waits for the answer to a flush before it
-    /// writes what has to come after.
+    /// Guarantees the order of a flush and later writes. If `None`, a caller must wait for the answer to a flush before
+    /// it sends writes that must not be stable before the flush.
     pub ordered_flush: Option<&'a dyn OrderedFlush>,
     /// Can destroy the key with which its blocks are encrypted.
     pub key: Option<&'a dyn ErasableKey>,
@@ -153,7 +153,7 @@ pub trait Provisioning: Send + Sync {
     /// [`Error::OutOfRange`], or an error of the storage below.
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation>;
 
-    /// Returns how much space the blocks take, and how much is left for them; `None` if that is not known. Does not
+    /// Returns the space that the blocks take and the free space left for them; `None` if that is not known. Does not
     /// wait for other calls.
     fn usage(&self) -> Option<ThinSpaceUsage>;
 }
@@ -171,7 +171,7 @@ pub struct ThinSpaceUsage {
 
 /// A volume that can change its size while it is in use.
 pub trait Resizable: Send + Sync {
-    /// Looks whether the storage below has another size than before. [`Volume::geometry`](crate::Volume::geometry)
+    /// Checks whether the storage below has changed its size. If so, [`Volume::geometry`](crate::Volume::geometry)
     /// reports the new size from then on. Does not wait for other calls.
     fn refresh(&self);
 }
@@ -179,8 +179,8 @@ pub trait Resizable: Send + Sync {
 /// A volume that can discard everything that was written since the last flush, where
 /// [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks) is not 0.
 pub trait EpochRollback: Send + Sync {
-    /// Gives up every write and discard that no flush has followed, also those of other callers. A call in progress is
-    /// given up, or happens after this one.
+    /// Discards the effects of every write and discard since the last flush, also those of other callers. A write in
+    /// progress is either discarded, or takes effect after this call.
     ///
     /// # Errors
     /// [`Error::Device`] where the volume has no epochs now.
@@ -190,8 +190,8 @@ pub trait EpochRollback: Send + Sync {
 /// A volume that can read blocks as of the last flush, where [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks)
 /// is not 0.
 pub trait FlushedReads: Send + Sync {
-    /// Reads `extent` as of the end of one flush: without the writes and discards after that flush. It is the
-    /// last flush that was answered before this call, or a later one.
+    /// Reads `extent` as of the end of one flush, without the writes and discards after that flush. The flush is the
+    /// last one that was answered before this call, or a later one.
     ///
     /// # Errors
     /// [`Error::Device`] where the volume has no epochs: such a volume keeps one version of each block.
@@ -201,11 +201,13 @@ pub trait FlushedReads: Send + Sync {
 /// A volume that guarantees the order of a flush and later writes, so that a caller need not wait for the answer to
 /// the flush.
 pub trait OrderedFlush: Send + Sync {
-    /// Does the same as [`Volume::flush`](crate::Volume::flush) for a caller that continues to write before the
-    /// answer. Calls `begun` as soon as every write and discard that is called from then on comes after the flush,
-    /// whatever delays either of them. Never calls it if that cannot be promised; the caller then waits for the
-    /// answer. A flush for which `begun` was called is performed at most once, and not at all after it has failed:
-    /// none of the later calls depends on it.
+    /// Flushes like [`Volume::flush`](crate::Volume::flush), for a caller that continues to write before the flush is
+    /// answered. Calls `begun` when the order is guaranteed: each write and discard called after that takes effect
+    /// after the flush, even if the network delays one of them. Never calls `begun` if the volume cannot guarantee
+    /// this; the caller then waits for the answer.
+    ///
+    /// A flush for which `begun` was called is performed at most once, and never after this call has failed: a late
+    /// flush would also make later writes stable.
     fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()>;
 }
 
@@ -232,19 +234,20 @@ pub trait RedundantCopies: Send + Sync {
         is_right: &'a (dyn Fn(&Data) -> bool + Sync),
     ) -> Io<'a, Option<Data>>;
 
-    /// Returns the blocks of which there are copies that differ, in order. A plain read of such a block gives one
-    /// copy, always the same; [`Self::examine`], a write or [`Self::make_equal`] makes the copies equal. Does not wait
-    /// for other calls.
+    /// Returns the blocks whose copies differ, in ascending order. A plain read of such a block always returns the same
+    /// one of the copies. [`Self::examine`], a write or [`Self::make_equal`] makes the copies equal. Does not wait for
+    /// other calls.
     fn divergent(&self) -> Vec<Extent>;
 
-    /// Makes all copies of each block of [`Self::divergent`] equal to the one that plain reads return. The caller has
-    /// examined all blocks that matter to it before.
+    /// Makes all copies of each block in [`Self::divergent`] equal to the copy that plain reads return. Examine all
+    /// blocks with valuable data before: this call may overwrite the right copy.
     fn make_equal(&self) -> Io<'_, ()>;
 }
 
 /// A volume that one writer can claim, so that no other initiator changes its blocks.
 pub trait ExclusiveWriter: Send + Sync {
-    /// Asks to be the only writer, from now on and after every reconnection. The caller asks once, before it writes.
+    /// Asks to be the only writer. The request is repeated after every reconnection. The caller calls this once, before
+    /// its first write.
     fn claim(&self, claim: Claim) -> Io<'_, Holding>;
 
     /// Returns the state of the claim. Does not wait for other calls.

@@ -12,15 +12,11 @@ use crate::{
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FaultCallKind {
-    /// All four kinds below.
+    /// Calls of each of the four kinds.
     Any,
-    /// Calls of [`Volume::discard`] only.
     Discard,
-    /// Calls of [`Volume::flush`] only.
     Flush,
-    /// Calls of [`Volume::read`] only.
     Read,
-    /// Calls of [`Volume::write`] only.
     Write,
 }
 
@@ -56,7 +52,7 @@ impl FaultRule {
         Self { call, symptom, extent: None, spared: 0, times: u64::MAX }
     }
 
-    /// Limits the rule to calls that touch a block of `extent`; a flush never does.
+    /// Limits the rule to calls that touch a block of `extent`, which excludes all flushes.
     #[must_use]
     pub fn at(self, extent: Extent) -> Self {
         Self { extent: Some(extent), ..self }
@@ -129,7 +125,6 @@ impl FaultVolume {
         Self { lower, faults: Arc::default() }
     }
 
-    /// Returns the rules of the volume.
     #[must_use]
     pub fn faults(&self) -> &Arc<Faults> {
         &self.faults

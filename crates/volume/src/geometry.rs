@@ -11,7 +11,7 @@ pub struct Geometry {
     pub physical_block_size: u32,
     /// Number of logical blocks.
     pub blocks: u64,
-    /// Writes and discards are refused.
+    /// True if writes and discards are refused.
     pub read_only: bool,
     /// A discard frees space (thin provisioning); otherwise it only writes zeros.
     pub thin: bool,
@@ -21,16 +21,16 @@ pub struct Geometry {
     /// block and no longer than this, happens completely or not at all, also in a crash, and no
     /// read sees a part of it. 0: only a single block is atomic.
     pub atomic_blocks: u32,
-    /// Maximum size of an atomic epoch: after a crash, either all writes and discards between two
-    /// flushes are there or none of them, as long as they have at most this many blocks of 4096
-    /// bytes, partial ones included, counted for each write. 0: nothing is guaranteed beyond
+    /// Maximum size of an atomic epoch, which is the set of all writes and discards between two flushes. After a crash,
+    /// either all changes of an epoch are there or none of them, if they have at most this many blocks of 4096 bytes.
+    /// Partial blocks count as whole ones, and each write is counted separately. 0: nothing is guaranteed beyond
     /// `atomic_blocks`.
     pub epoch_blocks: u64,
     /// The key with which the blocks are encrypted can be destroyed: see
     /// [`ErasableKey`](crate::ErasableKey).
     pub key_erasable: bool,
-    /// A write replaces the old data: no log and no cache on disk keeps an older copy. (A file
-    /// system or drive below may still keep one; that is not known here.)
+    /// True if a write replaces the old data: no log and no cache on disk keeps an older copy. (A file system or drive
+    /// below may still keep one; the volume cannot know that.)
     pub in_place: bool,
 }
 

@@ -28,26 +28,26 @@ pub struct JoinedVolume {
 pub struct JoinedVolumeMember {
     /// The name of the member in error messages.
     pub name: String,
-    /// The volume of the member.
     pub lower: Stack,
-    /// See [`Claim::granted`]; of this member.
+    /// [`Claim::granted`] of the claim on this member.
     pub granted: u64,
     /// The opening that this member granted last; 0: it never granted a claim.
     pub opening: u64,
-    /// See [`Claim::is_dirty`]; of this member.
+    /// [`Claim::is_dirty`] of the claim on this member.
     pub is_dirty: Dirty,
 }
 
 struct JoinedRegion {
     member: JoinedVolumeMember,
-    /// Number of writes and discards that have ended in any way. Data that was in the member before is not
-    /// flushed by this volume.
+    /// Number of writes and discards that have ended, with success or not. Changes that other users of the member made
+    /// earlier are not counted, so they do not cause a flush.
     written: AtomicU64,
     /// The value of `written` that the last successful flush covers. A flush that was dropped does not raise
     /// it, so concurrent callers flush again.
     flushed: AtomicU64,
-    /// The error of the last flush of this member, until a flush of all members reports it. A member reports
-    /// a loss only once, possibly to a flush that was dropped; the next flush then reports it.
+    /// The error of the last flush of this member, kept until a flush of the joined volume has returned it. A member
+    /// reports a loss only once. If that report went to a flush that its caller has dropped, the next flush returns the
+    /// error.
     untold: Mutex<Option<Error>>,
 }
 
@@ -114,7 +114,7 @@ impl JoinedVolume {
         places.filter_map(|(number, place)| Some((number, &place.as_ref()?.member)))
     }
 
-    /// Releases the claims of the members without dirty data, after another member has refused its claim.
+    /// Releases the claims of the members without dirty data. Call this after another member has refused its claim.
     pub async fn give_back(&self) {
         let clean = self.members().filter(|(_, member)| !member.is_dirty.get());
         for released in join_all(clean.map(|(_, member)| member.lower.extensions().release())).await
@@ -154,7 +154,8 @@ impl JoinedRegion {
         Self { member, written, flushed, untold: Mutex::default() }
     }
 
-    /// Converts an error of this member: to addresses of the joined volume, and with the member's name.
+    /// Converts an error of this member: adds the member's name, and converts block numbers to those of the joined
+    /// volume.
     fn up(&self, start: u64, error: Error) -> Error {
         let up = |extent: Extent| Extent {
             lba: Lba(extent.lba.0.saturating_add(start)),
@@ -187,15 +188,16 @@ impl JoinedRegion {
         flushed
     }
 
-    /// Returns the claim to present to this member. Its predecessors are the opening that this member granted
-    /// last and all later ones. Earlier openings are left out, although other members may still need them: if
-    /// this member has granted one of those last, it was restored from an older copy and must refuse.
+    /// Returns the claim to present to this member. Its predecessors are the opening that this member granted last and
+    /// all later ones. Older openings are left out, even if other members need them: a member that has granted one of
+    /// the older openings last was restored from an older copy, and must refuse the claim.
     fn claim(&self, claim: &Claim) -> Claim {
         let JoinedVolumeMember { granted, opening, is_dirty, .. } = &self.member;
         let older = match claim.predecessors.iter().position(|other| other == opening) {
             Some(own) => own + 1,
-            // The list is full and does not contain it any more. Its first entry is the opening of
-            // `claim.granted`; skip it if this member has granted a later one.
+            // The list does not contain the opening that this member has granted: it is full, and that opening was
+            // dropped from it. The first entry is the opening of `claim.granted`; skip it if this member has granted a
+            // later one.
             None => usize::from(claim.granted > 0 && *granted > claim.granted),
         };
         let newer = claim.predecessors.iter().copied().skip(older);
@@ -272,7 +274,7 @@ impl Volume for JoinedVolume {
             self.occupied().filter(|place| place.is_unflushed()).map(JoinedRegion::flush).collect();
         Io::new(async move {
             let flushed = join_all(flushes).await;
-            // There is no further await, so the caller receives these errors.
+            // Take the errors only now: no await follows, so the caller cannot drop the flush before it receives them.
             let untold = self.occupied().filter_map(|place| place.untold.lock().take());
             all(flushed.into_iter().chain(untold.map(Err)))
         })
@@ -338,7 +340,7 @@ impl EpochRollback for JoinedVolume {
             let each = self.occupied().filter(has_epochs).map(|place| async {
                 let rolled_back = place.member.lower.extensions().roll_back().await;
                 if rolled_back.is_ok() {
-                    // The lost writes are among those that are rolled back.
+                    // Forget an error of an earlier flush: the writes that it concerns have been rolled back.
                     *place.untold.lock() = None;
                 }
                 rolled_back.map_err(|error| place.up(0, error))
@@ -391,8 +393,9 @@ fn named(member: &JoinedVolumeMember, holding: Holding) -> Holding {
     }
 }
 
-/// Combines the states of all members' claims: refused if one is refused, else waiting if one waits.
-/// Otherwise it is the best state, because a volume without support for claims cannot grant one.
+/// Combines the states of all members' claims. The result is refused if one claim is refused, else waiting if one
+/// waits. Otherwise it is the best of the states: a member that does not support claims does not make the result
+/// unsupported.
 fn together(holdings: impl Iterator<Item = Holding>) -> Holding {
     let rank = |holding: &Holding| match holding {
         Holding::Nothing => 0,

@@ -43,7 +43,7 @@ impl MemVolume {
         Self { geometry, shards, pool: MemPagePool::default() }
     }
 
-    /// Returns the bytes of memory that hold blocks, in whole pages of 4096.
+    /// Returns the bytes of memory that hold written blocks: whole pages of 4096.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         let pages: usize =
@@ -58,7 +58,8 @@ impl MemVolume {
         if start as usize % PAGE + bytes <= PAGE {
             return Ok(self.read_in_page(start, bytes).into());
         }
-        // A list of one part needs no allocation. A longer read may touch one more page at each end.
+        // Reserve room for all parts: a read that spans pages may touch one more page at each end. A list of one part
+        // needs no allocation.
         let mut data = Data::with_parts(if bytes <= PAGE { 1 } else { bytes / PAGE + 2 });
         let spans: Spans = self.spans(extent).collect();
         // Take all locks at once; otherwise a reader could see a part of a write across two chunks.
@@ -102,7 +103,7 @@ impl MemVolume {
             return chunk.write(&self.pool, page, offset..offset + data.len(), &mut from);
         }
         let spans: Spans = self.spans(extent).collect();
-        // A longer write is not atomic, so lock one chunk at a time and do not hold up other calls.
+        // A write longer than `ATOMIC` need not be atomic: lock one chunk at a time, so that other calls wait less.
         let together = if data.len() <= ATOMIC { spans.len() } else { 1 };
         for spans in spans.chunks(together) {
             let mut locked = self.lock(spans);

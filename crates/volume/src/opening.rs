@@ -62,7 +62,8 @@ impl OpenNamed {
                 Err(error) if self.create && error.kind() == io::ErrorKind::NotFound => {
                     match self.open_file(&path, true) {
                         Ok(file) => return Ok(NamedFile { file, path, is_new: true }),
-                        // Another process has just created the file: the next turn opens it.
+                        // Another process has just created the file. Try again: the next pass of the loop opens the
+                        // file.
                         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                         Err(error) => return Err(error),
                     }
@@ -162,10 +163,11 @@ pub fn open_own(path: &Path, write: bool, create: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes the permissions of group and others from a file that holds data of hosts. Leaves devices and
-/// everything else that is no regular file as they are.
+/// Removes the permissions of group and others from a file that holds data of hosts. Changes only regular files, not
+/// devices.
 ///
-/// A failure is reported as an event and not returned: the file was as open before, and its data is needed.
+/// A failure is reported as an event and not returned: the file was open to others before as well, and its data is
+/// needed.
 pub fn narrow(file: &File, path: &Path) {
     let Ok(found) = file.metadata() else { return };
     let mode = found.permissions().mode() & 0o7777;
@@ -233,8 +235,8 @@ impl UntrustedLink {
     }
 }
 
-/// Returns the path that a link leads to. Fails if another user could have put the link there. A link to a
-/// block device may lie in a folder that others write to: its owner counts, as for the kernel's
+/// Returns the path that a link leads to. Fails if another user could have put the link there. For a link to a block
+/// device only its owner is checked: it may lie in a folder that other users can write to, as with the kernel's
 /// fs.protected_symlinks.
 fn follow(link: &Path, leads_to_device: bool) -> io::Result<PathBuf> {
     let folder = folder_of(link);
@@ -333,7 +335,7 @@ mod tests {
         assert!(READ.open(&ours.path().join("round")).is_err(), "a loop has an end");
     }
 
-    /// Such a link must be refused in any folder. The kernel's fs.protected_symlinks refuses it only in a
+    /// A link of another user must be refused in any folder. The kernel's fs.protected_symlinks refuses it only in a
     /// sticky folder.
     #[test]
     fn a_link_of_another_user_is_not_followed_though_it_leads_to_a_block_device() {

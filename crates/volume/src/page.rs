@@ -34,12 +34,13 @@ pub(crate) struct MemPagePool {
     arenas: Arc<Mutex<Arenas>>,
 }
 
-/// The arenas with free pages. An arena without free pages is reached only through its pages.
+/// The arenas that have free pages. An arena without free pages is in no list: only the references to its pages lead to
+/// it.
 #[derive(Default)]
 struct Arenas {
     /// Pages are taken from the last arena.
     usable: Vec<NonNull<PageArenaHeader>>,
-    /// The pool was dropped: no pages are taken any more.
+    /// True after the pool was dropped: no pages are taken any more.
     closed: bool,
 }
 
@@ -96,14 +97,14 @@ impl Drop for MemPagePool {
         arenas.closed = true;
         let empty: Vec<_> = arenas.usable.extract_if(.., |arena| is_empty(*arena)).collect();
         drop(arenas);
-        // SAFETY: no page of them is taken, and the list no longer has them.
+        // SAFETY: no page of these arenas is in use, and the list does not contain them any more.
         empty.into_iter().for_each(|arena| unsafe { unmap(arena) });
     }
 }
 
 impl Arenas {
-    /// Takes back a page whose last reference was dropped. Returns its arena if that is not needed
-    /// any more: one empty arena is kept for later pages.
+    /// Takes back a page whose last reference was dropped. Returns the arena if the caller has to unmap it. One empty
+    /// arena is kept for later pages.
     ///
     /// # Safety
     /// Page `number` of `arena`, an arena of this pool, has no references.
@@ -113,7 +114,8 @@ impl Arenas {
         number: usize,
     ) -> Option<NonNull<PageArenaHeader>> {
         let header = arena.as_ptr();
-        // SAFETY: the arena is mapped while a page of it is not back; `&mut self` is the lock.
+        // SAFETY: the arena is mapped until its last page is given back. `&mut self` proves that the caller holds the
+        // lock of the pool.
         let free_pages = unsafe {
             let free_pages = (*header).free_pages;
             (*header).free[free_pages] = number as u16;
@@ -136,13 +138,13 @@ pub(crate) struct MemPage(NonNull<u8>);
 
 // SAFETY: a page with several references is only read; its count is atomic.
 unsafe impl Send for MemPage {}
-// SAFETY: as above.
+// SAFETY: through a shared reference the page is only read, and its reference count is atomic.
 unsafe impl Sync for MemPage {}
 
 impl MemPage {
     /// Returns the page for writing, unless there are other references.
     pub(crate) fn get_mut(&mut self) -> Option<&mut [u8; PAGE]> {
-        // Acquire: reads through other references happened before these were dropped.
+        // Acquire pairs with the release in `drop`: all reads through dropped references happened before this write.
         if self.shares().load(Ordering::Acquire) != 1 {
             return None;
         }
@@ -163,7 +165,7 @@ impl MemPage {
 
     fn shares(&self) -> &AtomicU32 {
         let (arena, number) = self.place();
-        // SAFETY: the arena is mapped while a page of it is taken, and this one is.
+        // SAFETY: the arena is mapped while one of its pages is in use, and `self` is such a page.
         unsafe { &(*arena.as_ptr()).shares[number] }
     }
 
@@ -184,18 +186,19 @@ impl AsRef<[u8]> for MemPage {
 
 impl Drop for MemPage {
     fn drop(&mut self) {
-        // Release: reads through this reference happen before the page is written again.
+        // Release pairs with the acquire in `get_mut`: reads through this reference happen before the page is written
+        // again.
         if self.shares().fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
         fence(Ordering::Acquire);
         let (arena, number) = self.place();
-        // SAFETY: the arena is mapped until its last page, at least this one, is back.
+        // SAFETY: the arena is mapped until its last page is given back, and this page is not given back yet.
         let arenas = unsafe { (*arena.as_ptr()).arenas.clone() };
-        // SAFETY: this was the last reference.
+        // SAFETY: the count was 1, so no reference to the page is left.
         let spare = unsafe { arenas.lock().give_back(arena, number) };
         if let Some(arena) = spare {
-            // SAFETY: no page of it is taken, and the list no longer has it.
+            // SAFETY: no page of this arena is in use, and the list does not contain the arena any more.
             unsafe { unmap(arena) };
         }
     }

@@ -85,16 +85,16 @@ impl Volume for SliceVolume {
         Geometry {
             blocks: self.blocks.load(Ordering::Acquire),
             atomic_blocks,
-            // A flush of another slice would end an epoch of this one.
+            // The slice offers no epochs: a flush by the user of another slice would end an epoch of this one.
             epoch_blocks: 0,
-            // The key also encrypts blocks outside of the slice.
+            // The slice cannot destroy the key, which also encrypts blocks outside of the slice.
             key_erasable: false,
             ..lower
         }
     }
 
-    // The calls are checked here, too: a call outside of the slice would access blocks of another
-    // user of `lower`.
+    // Each call checks its extent, even if a [`CheckedVolume`](crate::CheckedVolume) lies above: a call outside of the
+    // slice would access blocks of another user of `lower`.
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         if let Err(error) = self.geometry().check_extent(extent) {
@@ -129,7 +129,7 @@ impl Volume for SliceVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        // The other abilities concern blocks outside of the slice, too.
+        // Abilities that are not listed would concern blocks outside of the slice, too.
         Extensions {
             provisioning: Some(self),
             resizable: self.lower.extensions().resizable,
@@ -148,7 +148,7 @@ impl Provisioning for SliceVolume {
         Io::new(async move { asked.await.map_err(|error| self.up(error)) })
     }
 
-    /// Not known: the volume below knows the usage of all of its blocks only.
+    /// Returns `None`: the volume below reports its usage as a whole and not for a part of its blocks.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }

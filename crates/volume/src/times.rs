@@ -7,9 +7,8 @@ use std::{
 
 /// A histogram of durations. A class spans a quarter of an octave, so its bounds are exact to 25 %.
 ///
-/// Each time takes two relaxed additions: 6 ns if no other thread counts at the same moment. Reading the
-/// clock twice takes 70 ns. A caller that measures short calls therefore measures one call in many, and
-/// counts it for all of them.
+/// Recording a time takes two relaxed additions: 6 ns if no other thread counts at the same moment. Reading the clock
+/// twice takes 70 ns. For short calls, measure one call in many and record its time with their number as weight.
 #[derive(Debug)]
 pub struct TimeHistogram {
     classes: [AtomicU64; CLASSES],
@@ -17,7 +16,7 @@ pub struct TimeHistogram {
 }
 
 impl TimeHistogram {
-    /// Counts `weight` calls that took `time` each. Only one of them has to be measured.
+    /// Counts `weight` calls that took `time` each. The caller need not have measured each of them.
     pub fn add(&self, time: Duration, weight: u64) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.classes[class_of(ns)].fetch_add(weight, Ordering::Relaxed);

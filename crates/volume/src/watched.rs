@@ -27,7 +27,7 @@ pub struct Watched {
     changes: Mutex<Option<Arc<ChangedRegions>>>,
 }
 
-/// The regions that have changed since the watcher last took them.
+/// The regions that have changed since the watcher last removed their marks.
 #[derive(Debug)]
 pub struct ChangedRegions {
     region_blocks: u64,
@@ -61,7 +61,7 @@ impl Watched {
         changes
     }
 
-    /// Stops recording changes; marks that were not taken are lost.
+    /// Stops recording changes. Marks that [`ChangedRegions::take`] has not returned yet are lost.
     pub fn unwatch(&self) {
         self.is_watching.store(false, Ordering::Release);
         *self.changes.lock() = None;
@@ -182,7 +182,7 @@ impl ChangedRegions {
         self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Waits until no change is under way.
+    /// Waits until no change is in progress.
     pub async fn settle(&self) {
         loop {
             let ended = self.ended.notified();

@@ -229,7 +229,8 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
     let write = |byte| volume.write(Lba(0), vec![byte; 4096].into(), Durability::Stable);
     assert!(matches!(once(&mut write(1)), Poll::Ready(Ok(()))));
     for byte in 2..5 {
-        // The runtime ends, and its reaper with it, while a write is in progress.
+        // End a runtime while a write is in progress, which also ends its reaper, the task that collects the write's
+        // completion.
         runtime().block_on(poll_fn(|context| {
             let _ = Pin::new(&mut write(byte)).poll(context);
             Poll::Ready(())
@@ -370,7 +371,8 @@ fn a_file_in_memory_is_served_at_the_first_poll() {
 #[test]
 fn where_io_uring_is_refused_threads_do_the_work() {
     let place = Place::new();
-    // The filter applies to this thread and to the threads that it starts.
+    // Install the filter on a thread of its own: it applies to that thread and the threads that it starts, and cannot
+    // be removed.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             refuse_uring();
@@ -422,7 +424,7 @@ fn a_file_grows_while_it_is_open_and_never_shrinks() {
         if preallocate {
             assert!(volume.allocated_bytes().expect("known") >= 6 * MIB);
         }
-        // Another process makes the file larger, as happens to a device.
+        // Another process makes the file larger, as an administrator may enlarge a device.
         std::fs::File::options()
             .write(true)
             .open(&place.path)

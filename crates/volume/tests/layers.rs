@@ -60,11 +60,11 @@ fn expected(name: &str) -> Vec<&'static str> {
     match name {
         "observe" => ALL.iter().map(|call| call.trim_end_matches(" -> flush")).collect(),
         "encrypt" => ALL.iter().copied().filter(|call| *call != "erase_key").collect(),
-        // The other abilities concern blocks outside of the slice, too.
+        // A slice does not pass on the other abilities, because they concern blocks outside of the slice, too.
         "slice" => {
             vec!["flush_ahead -> flush", "allocation", "admit", "examine -> read", "refresh"]
         }
-        // There is no flush in the list: a joined volume flushes only members that were written to.
+        // The list has no flush, because a joined volume flushes only members that were written to.
         "joined" => vec![
             "roll_back",
             "allocation",
@@ -130,7 +130,8 @@ async fn a_mirror_passes_no_optional_call_and_offers_its_own_copies() {
     let halves = [Some(half.clone() as Stack), Some(other as Stack)];
     let mirror = Mirror::open(halves, [7; 16], false).await.expect("a mirror");
     let arrived = half.calls_through(&mirror).await;
-    // The mirror reads, writes and flushes its legs, and makes no optional call.
+    // An entry with " -> " is an optional call that has arrived as a plain read, write or flush. No optional call
+    // itself may arrive at a leg.
     assert!(arrived.iter().all(|call| call.contains(" -> ")), "{arrived:?}");
     assert_eq!(AbilityProbe::answered(&mirror).await, [""; 0]);
 }

@@ -195,7 +195,7 @@ fn extent(block: u64) -> Extent {
     Extent { lba: Lba(block), blocks: 1 }
 }
 
-/// Makes a block unreadable until it is written.
+/// Makes every read of a block of a leg fail, also after the block was written.
 fn scratch(faults: &Faults, block: u64) {
     let bad = extent(DATA + block);
     let medium = Error::Medium { extent: bad, reason: "scratched".into() };
@@ -212,7 +212,7 @@ async fn after_a_crash_no_copy_is_overwritten_before_it_was_examined() {
         drop(mirror);
         write(halves[corrupt].as_ref(), DATA + 5, 9).await.unwrap();
         write(halves[1].as_ref(), DATA + 6, 8).await.unwrap();
-        // Open the mirror twice: a block that no user has judged is still compared after the next
+        // Open the mirror twice: blocks that differ and that no user has judged must still be found after a second
         // crash.
         drop(both(&halves).await);
         let mirror = both(&halves).await;
@@ -474,7 +474,8 @@ async fn script(halves: &[Stack; 2], seed: u64, left: &Arc<AtomicU64>) -> HashMa
             let replaced = mirror.replace(lost, Arc::clone(&used[lost]));
             let Ok(Ok(())) = timeout(Duration::from_secs(100), replaced).await else { break };
         }
-        // Every second write changes one of five blocks, the others change blocks in new regions.
+        // Every second write changes one of five blocks. The others change blocks in regions that are not marked as
+        // dirty yet.
         let block =
             if step % 2 == 0 { u64::from(step % 5) } else { u64::from(step) * 1024 % 44_000 };
         let held = values.entry(block).or_insert_with(|| vec![0]);

@@ -19,8 +19,8 @@ enum Step {
     Write(Range<u64>, u8, Durability),
     Discard(Range<u64>),
     Flush,
-    /// A write whose future is dropped after this number of polls. Afterwards each block is old or
-    /// new.
+    /// A write whose future is dropped after this number of polls. After that each block must have its old or its new
+    /// content.
     Abandon(Range<u64>, u8, usize),
     /// Concurrent writes of blocks that do not overlap.
     Together(Range<u64>, u8),
@@ -83,7 +83,7 @@ async fn run(volume: Stack, steps: Vec<Step>) {
             Step::Abandon(range, byte, polls) => {
                 let data = data(&range, byte, size);
                 abandon(&volume, &range, data.clone(), polls).await;
-                // Each block is old or new, and does not change any more.
+                // Each block must have its old or its new content, which must not change after this read.
                 let read = volume.read(extent(&range)).await.expect("read").into_bytes();
                 let (old, new) = (&truth[bytes(&range)], data.into_bytes());
                 for at in (0..read.len()).step_by(size as usize) {

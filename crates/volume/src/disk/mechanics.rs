@@ -29,16 +29,17 @@ pub(super) struct Mechanics {
     flying: Vec<(Duration, u64)>,
     /// The data in the cache that was read or written last; the newest is last.
     segments: Vec<DiskCacheSegment>,
-    /// When the last write was admitted to the cache: writes are admitted in the order of their arrival.
+    /// The time at which the last write was admitted to the cache. Writes are admitted in the order of their arrival,
+    /// so the next write is admitted no earlier.
     admitted: Duration,
     dice: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Arm {
-    /// When the arm becomes idle.
+    /// The time at which the arm becomes idle.
     free: Duration,
-    /// The position of the arm at that time: the byte after the last one that it accessed.
+    /// The position of the arm at the time `free`: the byte after the last one that it accessed.
     at: u64,
 }
 
@@ -46,9 +47,9 @@ struct Arm {
 struct DiskCacheSegment {
     start: u64,
     end: u64,
-    /// Where the last read of this segment ended.
+    /// The byte at which the last read of this segment ended.
     read: u64,
-    /// A reader continues from here, and the arm reads ahead for it.
+    /// True if a reader reads sequentially through this segment, so that an idle arm reads ahead for it.
     sequential: bool,
 }
 
@@ -71,7 +72,7 @@ impl Mechanics {
         }
     }
 
-    /// Returns when a read of the bytes `start..end` that arrives now is answered.
+    /// Returns the time at which a read of the bytes `start..end` that arrives at `now` is answered.
     pub(super) fn read(&mut self, now: Duration, (start, end): (u64, u64)) -> Duration {
         self.advance(now);
         let hit = self.profile.read_hit(end - start);
@@ -99,7 +100,7 @@ impl Mechanics {
         ready + hit
     }
 
-    /// Returns when a write of `start..end` that arrives now is acknowledged.
+    /// Returns the time at which a write of the bytes `start..end` that arrives at `now` is acknowledged.
     pub(super) fn write(
         &mut self,
         now: Duration,
@@ -123,7 +124,7 @@ impl Mechanics {
         taken + hit
     }
 
-    /// Returns when all acknowledged data is stable.
+    /// Returns the time at which all acknowledged data is stable.
     pub(super) fn flush(&mut self, now: Duration) -> Duration {
         self.advance(now);
         let command = now + self.profile.write_command;
@@ -137,7 +138,7 @@ impl Mechanics {
         self.flying.iter().map(|(done, _)| *done).fold(command, Duration::max)
     }
 
-    /// Returns when a command without data transfer is answered.
+    /// Returns the time at which a command without data transfer is answered.
     pub(super) fn discard(&mut self, now: Duration) -> Duration {
         self.advance(now);
         now + self.profile.write_command
@@ -151,8 +152,8 @@ impl Mechanics {
             if free > now || self.dirty.is_empty() {
                 break;
             }
-            // Each write calls this, so the runs that are dirty now became dirty before the arm was last idle, or just
-            // now.
+            // The arm begins as soon as it is idle and the run is in the cache. Each write calls `advance`, so a run
+            // that is dirty now was there when the arm became idle, or has come with the last admitted write.
             self.write_a_run(arm, free.max(self.admitted.min(now)));
         }
         self.flying.retain(|(done, _)| *done > now);
@@ -178,7 +179,7 @@ impl Mechanics {
         }
     }
 
-    /// Returns when an arm has read `start..end`, which is not in the cache.
+    /// Returns the time at which an arm has read `start..end`, which is not in the cache.
     fn miss(&mut self, now: Duration, start: u64, end: u64) -> Duration {
         let arm = self.first_free();
         let ready = self.access(now, arm, start, end, self.profile.read_position);
@@ -186,7 +187,7 @@ impl Mechanics {
         ready
     }
 
-    /// Performs one access of an arm. Returns when it ends.
+    /// Performs one access of an arm. Returns the time at which the access ends.
     fn access(
         &mut self,
         now: Duration,
@@ -216,7 +217,8 @@ impl Mechanics {
         self.keep(DiskCacheSegment { start, end, read: end, sequential: false });
     }
 
-    /// Returns when the cache has room for a write that waits since `now`. The arms work in the meantime.
+    /// Returns the time at which the cache has room for a write that has waited since `now`. The arms empty the cache
+    /// in the meantime.
     fn room(&mut self, mut now: Duration, start: u64, end: u64) -> Duration {
         let bytes = end - start;
         loop {
@@ -229,7 +231,8 @@ impl Mechanics {
             if fits && (joins || runs < self.profile.runs) {
                 return now;
             }
-            // The cache is not empty, so an arm will finish a run later, or can begin one now.
+            // Let idle arms begin to write dirty runs. The cache is not empty, so at least one arm will finish a run
+            // and make room.
             while !self.dirty.is_empty() {
                 let arm = self.first_free();
                 if self.arms[arm].free > now {
@@ -322,7 +325,7 @@ mod tests {
         let mut disk = Mechanics::new(profile);
         let (is_write, is_random) = (access.ends_with("write"), access.starts_with("random"));
         let mut x = 1_u64;
-        // Access as many records as fill the cache, twice: the first half is not measured.
+        // Access twice as many records as fill the cache. The first half fills the cache and is not measured.
         let count = 2 * records;
         let (mut now, mut begun) = (Duration::ZERO, Duration::ZERO);
         for index in 0..count {
@@ -432,7 +435,7 @@ mod tests {
         assert!(exposed > Duration::from_millis(3 * 11), "{exposed:?}");
         let protected = Profile { cache_protected: true, ..profile.clone() };
         assert_eq!(four(Mechanics::new(protected)), profile.write_command);
-        // A stable write bypasses the volatile cache in the same way.
+        // A stable write does not use the volatile cache either: it ends when the data is on the platter.
         let stable = Mechanics::new(profile).write(Duration::ZERO, (RECORD, 2 * RECORD), true);
         assert!(stable > Duration::from_millis(11), "{stable:?}");
     }

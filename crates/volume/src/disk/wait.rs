@@ -9,7 +9,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// The coarse wait ends this early, because tokio rounds up to its next millisecond.
+/// The wait with tokio ends this long before the due time, because tokio rounds up to its next millisecond. A timer of
+/// the kernel waits for the rest.
 const FINE: Duration = Duration::from_millis(2);
 
 pub(super) async fn until(due: Instant) {
@@ -20,9 +21,9 @@ pub(super) async fn until(due: Instant) {
     if left.is_zero() {
         return;
     }
-    // If no timer can be created (out of descriptors), the coarse wait below is sufficient.
+    // If the kernel's timer cannot be created (no descriptor is free), the wait with tokio below is precise enough.
     let _ = ring(left).await;
-    // A test can pause the clock of tokio; then this clock has not advanced during the wait.
+    // A test can pause the clock of tokio. In such a test tokio's clock has not advanced during the wait above.
     if Instant::now() < due {
         sleep_until(due).await;
     }
@@ -34,7 +35,7 @@ async fn ring(left: Duration) -> io::Result<()> {
     let value = Timespec { tv_sec: 0, tv_nsec: left.min(FINE).subsec_nanos().into() };
     let once = Itimerspec { it_interval: Timespec::default(), it_value: value };
     rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
-    // SAFETY: an owned descriptor stays the same open file until it is dropped, with this.
+    // SAFETY: `timer` owns its descriptor, which therefore stays the same open file until the registration is dropped.
     let timer = unsafe { AsyncFd::register(timer) }?;
     timer.readable().await?.retain_ready();
     Ok(())

@@ -19,7 +19,7 @@ use uring::Uring;
 /// 6 to 40 us with ours).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum EngineKind {
-    /// [`EngineKind::Uring`] if the kernel allows it, else [`EngineKind::Psync`].
+    /// io_uring if the kernel allows it, else threads.
     #[default]
     Auto,
     /// Blocking calls on up to eight threads.
@@ -44,7 +44,8 @@ impl IoEngine {
         let way = match kind {
             EngineKind::Psync => IoEngineBackend::Psync(Psync::new()),
             EngineKind::Uring => IoEngineBackend::Uring(Uring::new()?, Psync::new()),
-            // Refused by a container or a setting (EPERM), or not built in (ENOSYS).
+            // Fall back to threads: a container or a setting refuses io_uring (EPERM), or the kernel was built without
+            // it (ENOSYS).
             EngineKind::Auto => match Uring::new() {
                 Ok(uring) => IoEngineBackend::Uring(uring, Psync::new()),
                 Err(_) => IoEngineBackend::Psync(Psync::new()),
@@ -53,7 +54,7 @@ impl IoEngine {
         Ok(Self { way, permits: Arc::new(Semaphore::new(MAX_OPS as usize)) })
     }
 
-    /// Returns the kind in use; never `Auto`.
+    /// Returns the engine in use: `Psync` or `Uring`, never `Auto`.
     pub(crate) fn kind(&self) -> EngineKind {
         match self.way {
             IoEngineBackend::Psync(_) => EngineKind::Psync,

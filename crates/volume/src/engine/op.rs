@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{Data, buffer::IoBuffer};
 
-/// An operation as the volume requests it.
+/// A file operation that the volume asks the engine to perform.
 pub(crate) enum FileOpRequest {
     /// Read into the buffer, from its byte `start` on.
     Read { buffer: IoBuffer, start: usize, offset: u64 },
@@ -56,10 +56,10 @@ struct FileOpState {
     wakers: SmallVec<[Waker; 1]>,
 }
 
-// SAFETY: the vectors point into memory that the operation owns; only the kernel or one engine
-// thread accesses it between the start and `complete`.
+// SAFETY: the raw pointers in `vectors` point into memory that the operation owns. Between the start and `complete`,
+// only the kernel or one engine thread accesses that memory.
 unsafe impl Send for Op {}
-// SAFETY: as for Send; all mutable state is behind the lock.
+// SAFETY: the pointers are sound for the reason given at `Send`, and all state that changes is behind a lock.
 unsafe impl Sync for Op {}
 
 impl Op {
@@ -72,7 +72,8 @@ impl Op {
         let (kind, buffer) = match request {
             FileOpRequest::Read { mut buffer, start, offset } => {
                 let length = (buffer.len() - start).min(MAX_BYTES);
-                // SAFETY: `start` is inside the buffer, or the subtraction above had failed.
+                // SAFETY: `start` is inside the buffer: `FileVolume` requests a read only while bytes at the end of the
+                // buffer are missing.
                 let base = unsafe { buffer.as_mut_ptr().add(start) };
                 vectors.push(libc::iovec { iov_base: base.cast(), iov_len: length });
                 (FileOpKind::Read { offset }, Some(buffer))
@@ -128,7 +129,7 @@ impl Op {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns true if the kernel would need a thread for the operation even with io_uring.
+    /// Returns true for an operation that blocks a thread of the kernel even with io_uring.
     pub(super) fn blocks(&self) -> bool {
         matches!(self.kind, FileOpKind::Write { direct: false, .. })
     }

@@ -30,7 +30,7 @@ struct PsyncShared {
 
 #[derive(Default)]
 struct PsyncQueue {
-    /// At most as long as the engine has permits.
+    /// The number of permits of the engine bounds the length.
     ops: VecDeque<Arc<Op>>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
@@ -51,8 +51,8 @@ impl Psync {
                 thread::Builder::new().name("volume-psync".into()).spawn(move || shared.serve());
             match spawned {
                 Ok(thread) => queue.threads.push(thread),
-                // Running threads will perform the operation. Without any thread it would wait for
-                // ever.
+                // If some threads run, they will perform the operation. Without any thread the operation would wait for
+                // ever, so fail it.
                 Err(error) if queue.threads.is_empty() => {
                     let op = queue.ops.pop_back().expect("pushed above");
                     drop(queue);
@@ -108,8 +108,8 @@ fn perform(op: &Op) -> io::Result<usize> {
     let result = match *op.kind() {
         FileOpKind::Read { offset } => {
             let vector = op.vectors()[0];
-            // SAFETY: the operation owns the buffer that this points into, and lends it to no other
-            // user until it is complete.
+            // SAFETY: the operation owns the buffer to which the pointer leads, and gives no other user access until
+            // the operation is complete.
             let to = unsafe {
                 std::slice::from_raw_parts_mut(vector.iov_base.cast::<u8>(), vector.iov_len)
             };

@@ -83,7 +83,7 @@ impl Uring {
     pub(super) fn start(&self, op: Arc<Op>) {
         self.core.push(op);
         self.core.enter();
-        // A read from the page cache is complete already.
+        // A read from the page cache may have completed within `enter`.
         self.core.reap();
     }
 
@@ -129,7 +129,7 @@ impl UringCore {
     /// but not always its own.
     fn enter(&self) {
         loop {
-            // SAFETY: no argument is passed; the entries are sound, see `push`.
+            // SAFETY: the call passes no argument to the kernel, and the entries in the queue are valid: see `push`.
             let entered = unsafe { self.ring.submitter().enter::<()>(1, 0, 0, None) };
             match entered {
                 Ok(_) => return,
@@ -223,13 +223,15 @@ async fn run(reaper: AsyncFd<Reaper>) {
                 ready.clear_ready();
                 core.reap();
             }
-            // The engine was closed, or the runtime shuts down.
+            // Readiness has failed because the runtime shuts down, or `closing` has ended the wait because the engine
+            // was closed.
             _ => return,
         }
     }
 }
 
-/// The owner of a reaper's place in the list; dropped with its runtime at the latest.
+/// Keeps this runtime's entry in the list of reapers, and removes it when dropped. The runtime drops this value when it
+/// shuts down.
 struct Reaper {
     core: Arc<UringCore>,
     runtime: runtime::Id,
@@ -244,8 +246,8 @@ impl AsRawFd for Reaper {
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.core.reapers.lock().retain(|id| *id != self.runtime);
-        // Operations that this runtime still waits for have to be polled in another way: wake their
-        // tasks.
+        // Other operations may still wait for this reaper. Wake their tasks, so that they poll again and find another
+        // way to wait.
         let waiting: Vec<Arc<Op>> = self.core.slots.lock().ops.iter().flatten().cloned().collect();
         waiting.iter().for_each(|op| op.wake());
     }
@@ -291,11 +293,11 @@ mod tests {
 
     #[test]
     fn a_wait_ends_though_another_has_taken_the_completion() {
-        // Where the kernel refuses io_uring, there is nothing to wait for.
+        // Skip the test if the kernel refuses io_uring.
         let Ok(ring) = Uring::new() else { return };
         let (ended, wait) = mpsc::channel();
         let waiting = thread::spawn(move || {
-            // No operation is in progress any more.
+            // No operation is in progress, so no completion can arrive: the wait must end by its time limit.
             ring.core.wait();
             ended.send(()).expect("the test");
         });

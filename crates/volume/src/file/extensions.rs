@@ -21,11 +21,11 @@ impl Provisioning for FileVolume {
 }
 
 impl Resizable for FileVolume {
-    /// Takes the end of the file or device as the end of the volume.
+    /// Makes the present end of the file or device the end of the volume.
     fn refresh(&self) {
         let Ok(bytes) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)) else { return };
         let blocks = bytes / u64::from(self.geometry.block_size);
-        // A file is empty only while another process rewrites it: ignore that size.
+        // Ignore a size of zero: the file is empty only while another process rewrites it.
         if blocks > 0 {
             self.size.note_found(blocks);
         }

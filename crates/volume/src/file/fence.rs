@@ -9,7 +9,7 @@ use crate::Error;
 /// Makes writes fail while the file is truncated or does not have its name.
 #[derive(Default)]
 pub(super) struct Fence {
-    /// Read by every write, so that `why` is locked only while the fence is up.
+    /// True while the fence is up. Every write reads this flag, and locks `why` only if the flag is set.
     is_up: AtomicBool,
     why: Mutex<String>,
 }

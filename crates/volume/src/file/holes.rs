@@ -17,7 +17,7 @@ pub(super) fn find(file: &File, range: Range<u64>, block_size: u64) -> io::Resul
     while at < range.end {
         let data = match next(file, SeekFrom::Data(at)) {
             Ok(data) => data.max(at),
-            // There is only a hole up to the end of the file.
+            // No data follows: the hole extends to the end of the file.
             Err(Errno::NXIO) => range.end,
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(error) => return Err(error.into()),
@@ -36,12 +36,12 @@ pub(super) fn find(file: &File, range: Range<u64>, block_size: u64) -> io::Resul
     Ok(allocation)
 }
 
-/// Returns the start of the first hole after `at`, at most the end of the range. The result is
+/// Returns the start of the first hole after `at`, or the end of the range if there is none before it. The result is
 /// always greater than `at`.
 fn hole_after(file: &File, at: u64, range: &Range<u64>) -> io::Result<u64> {
     match next(file, SeekFrom::Hole(at)) {
-        // The block at `at` may have become a hole since the last call: count it as data, and
-        // search behind it.
+        // Count the block at `at` as data, even if it has become a hole since the last call, and search behind it. This
+        // way the search always advances.
         Ok(hole) => Ok(hole.clamp(at + 1, range.end)),
         Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(range.end),
         Err(error) => Err(error.into()),

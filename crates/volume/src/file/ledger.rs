@@ -23,8 +23,8 @@ pub(super) struct FileOpLedger {
     abandoned: Mutex<Vec<(Range<u64>, Arc<Op>)>>,
     /// Length of the list, readable without its lock.
     count: AtomicUsize,
-    /// A sync has failed. Linux reports that once and then counts the pages as clean, so later
-    /// syncs would succeed although the data is nowhere.
+    /// True after a sync has failed. Linux reports a lost write once and then counts its pages as clean, so later syncs
+    /// would succeed although the data is nowhere.
     lost: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ impl FileOpLedger {
             else {
                 break;
             };
-            // `find` evaluates the result.
+            // Ignore the result here: the next call of `find` checks it, and records lost writes.
             let _ = engine.finish(&op).await;
         }
     }
@@ -74,8 +74,8 @@ impl FileOpLedger {
         self.lost.load(Ordering::SeqCst)
     }
 
-    /// Returns an operation in progress whose range is wanted. Removes completed operations from
-    /// the list.
+    /// Returns an operation in progress whose range is wanted. Removes completed operations from the list, and records
+    /// the errors of those whose writes are lost.
     fn find(&self, wanted: impl Fn(&Range<u64>) -> bool) -> Option<Arc<Op>> {
         let mut abandoned = self.abandoned.lock();
         abandoned.retain(|(_, op)| match op.outcome() {
@@ -116,8 +116,7 @@ pub(super) struct AbandonedOpGuard<'a> {
 
 impl Drop for AbandonedOpGuard<'_> {
     fn drop(&mut self) {
-        // A caller that received the result has handled it. A result that no caller received is
-        // left to the ledger.
+        // If a caller has received the result, the caller handles it. Otherwise the ledger keeps the operation.
         if !self.op.is_seen() {
             let mut abandoned = self.ledger.abandoned.lock();
             abandoned.push((self.range.clone(), Arc::clone(&self.op)));

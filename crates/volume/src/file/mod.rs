@@ -46,7 +46,8 @@ use size::FileSize;
 /// Its futures need a Tokio runtime with I/O enabled. Outside of a runtime they block the thread.
 pub struct FileVolume {
     file: Arc<File>,
-    /// A second open file description, used for syncs alone: see [`OpenedVolumeFile::syncs`].
+    /// A second open file description, which is used for syncs only. The field `syncs` of [`OpenedVolumeFile`] has the
+    /// reason.
     synced: Arc<File>,
     /// The geometry when the file was opened; `size` has the current number of blocks.
     geometry: Geometry,
@@ -158,7 +159,7 @@ impl FileVolume {
         self.fence.raise(why);
     }
 
-    /// Allows writes again. Call this when the file is complete and has its name back.
+    /// Allows writes again. Call this when the file has its full size and its name leads to it again.
     pub fn unfence(&self) {
         self.fence.lower();
     }
@@ -352,7 +353,8 @@ impl FileVolume {
         if self.page_cache.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
-    /// Returns true if the kernel accepts these pieces without a copy.
+    /// Returns true if these pieces can be passed to the kernel without a copy: they are not too many, and aligned as
+    /// direct I/O requires.
     fn takes(&self, data: &Data) -> bool {
         data.parts().len() <= MAX_PIECES
             && self.direct.is_none_or(|direct| {
@@ -384,7 +386,7 @@ impl FileVolume {
                 }
             }
         }
-        // A stable write may have noted a loss in the meantime.
+        // A stable write may have recorded lost data while this sync was running: fail the flush then, too.
         self.check_for_loss()?;
         *covered = covers;
         Ok(())
@@ -421,7 +423,7 @@ impl FileVolume {
         self.ledger.settle(&self.engine, range.clone()).await;
         let (file, block_size) = (Arc::clone(&self.file), u64::from(self.geometry.block_size));
         let find = move || holes::find(&file, range, block_size);
-        // The file system may have to read its own metadata from disk.
+        // Search for holes on another thread, because the file system may have to read its own metadata from disk.
         let found = match tokio::runtime::Handle::try_current() {
             Ok(runtime) => runtime.spawn_blocking(find).await.unwrap_or_else(|e| Err(e.into())),
             Err(_) => find(),
@@ -512,7 +514,8 @@ mod tests {
             assert!(matches!(volume.flush().await, Err(Error::Device(_))));
         }
         drop(volume);
-        // Another test may fork a process, which holds the lock until it executes its program.
+        // Retry while the file is in use: another test may have forked a process, which holds the lock until it
+        // executes its program.
         let opened = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
                 match FileVolume::open(&options) {
@@ -556,7 +559,7 @@ mod tests {
         // The kernel notices the loss during write-back. A third file description starts that here.
         let other = File::options().write(true).open(&disk.device).expect("opened");
         assert!(rustix::fs::fdatasync(&other).is_err(), "there is no room below");
-        // Bypass `FileVolume`, so that its ledger does not record the error.
+        // Write without `FileVolume`, so that its ledger does not record the error.
         let block = [2; 512];
         let written =
             pwritev2(&*volume.file, &[io::IoSlice::new(&block)], 0, ReadWriteFlags::DSYNC);

@@ -35,9 +35,7 @@ pub struct FileVolumeOptions {
     /// Bypasses the page cache (`O_DIRECT`) if the file system supports blocks of this size;
     /// [`super::FileVolume::is_direct`] tells whether it does.
     pub direct: bool,
-    /// The engine for operations on the file.
     pub engine: EngineKind,
-    /// Opens for reading only.
     pub read_only: bool,
 }
 
@@ -74,15 +72,12 @@ pub enum FileVolumeOpenError {
     Io {
         /// The operation, as a verb phrase for the message.
         doing: &'static str,
-        /// The path of the file.
         path: PathBuf,
-        /// The error of the system.
         source: io::Error,
     },
     /// The free space of the file system is less than the preallocated file needs.
     #[error("{path:?} needs {needed} bytes more, and its file system has {free} free")]
     NoRoom {
-        /// The path of the file.
         path: PathBuf,
         /// Bytes that the file does not have yet.
         needed: u64,
@@ -95,7 +90,6 @@ pub enum FileVolumeOpenError {
     /// The file exists with another size than the options require.
     #[error("{path:?} has {found} bytes, not {expected}")]
     WrongSize {
-        /// The path of the file.
         path: PathBuf,
         /// The size of the file in bytes.
         found: u64,
@@ -159,7 +153,8 @@ pub(super) fn open(
     // Open it before the first write: a description that is opened later does not receive reports of earlier
     // losses.
     let syncs = open_again(options, &metadata).map_err(failed("open a second time"))?;
-    // Read the size under the lock: another process may have created the file a moment ago.
+    // Read the size after the file is locked: another process may have created the file a moment ago, and then locked
+    // it first.
     let was_empty = named.file.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
     let prepared = prepare(&named.file, was_empty, is_device, options, progress).and_then(|size| {
         if !is_device && !options.read_only {
@@ -169,7 +164,7 @@ pub(super) fn open(
     });
     let size = prepared.inspect_err(|_| {
         if was_empty && !options.read_only {
-            // Otherwise the blocks of a file that could not be finished would fill the disk.
+            // Cut the file back to zero bytes: the blocks of an unfinished file would fill the disk.
             let _ = named.file.set_len(0);
         }
         named.take_back();
@@ -207,10 +202,10 @@ fn prepare(
         |doing| move |source| FileVolumeOpenError::Io { doing, path: path.clone(), source };
     let size = size_of(file, options)?;
     if options.preallocate && !is_device && !options.read_only {
-        // Check the room for a new file only: some file systems keep zeros as holes, and an older log must
-        // still open there.
+        // Check the free space for a new file only. Some file systems keep zeros as holes, so an existing file may seem
+        // to need space although its log could be opened before.
         if was_empty {
-            // Ask for the open file: its path may be a link into another file system.
+            // Query the file system through the open file: its path may be a link into another file system.
             let system = rustix::fs::fstatvfs(file);
             let system = system.map_err(|error| failed("measure")(error.into()))?;
             let free = system.f_bavail.saturating_mul(system.f_frsize);
@@ -318,8 +313,8 @@ fn settle_name(path: &Path, was_empty: bool) -> io::Result<()> {
     }
 }
 
-/// Returns true if the data of a file exists in memory only. Device nodes lie in such a file system, but
-/// their data does not.
+/// Returns true if the data of a file exists in memory only. For a device returns false: its node may lie in a file
+/// system in memory, but its data does not.
 fn is_memory(kind: FileType, file_system: u32) -> bool {
     kind.is_file() && matches!(file_system, TMPFS_MAGIC | RAMFS_MAGIC)
 }
@@ -330,7 +325,8 @@ fn punches(file: &File, size: u64) -> bool {
     fallocate(file, mode, size.next_multiple_of(4096), 4096).is_ok()
 }
 
-/// Returns true if the block device can zero ranges itself. The queue of a partition is one level up.
+/// Returns true if the block device can zero ranges itself. For a partition, sysfs has this property one directory
+/// level up, at the whole disk.
 fn unmaps(metadata: &Metadata) -> bool {
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
     ["queue", "../queue"].into_iter().any(|queue| {
@@ -346,7 +342,8 @@ fn go_direct(file: &File, block_size: u32) -> Option<Direct> {
     fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
     let direct = alignment(file, block_size);
     if direct.is_none() {
-        // If this fails, direct I/O stays on and small calls fail, but no call accesses a wrong block.
+        // Ignore an error: direct I/O then stays on, and calls that are not aligned fail, but no call accesses a wrong
+        // block.
         let _ = fcntl_setfl(file, flags);
     }
     direct

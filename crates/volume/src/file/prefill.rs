@@ -29,14 +29,14 @@ pub(super) fn prefill(
             at += length;
             unsynced += length;
             if unsynced >= SYNC_EVERY {
-                // This sync promises nothing. It bounds the dirty memory and the duration of the last sync.
+                // Nothing depends on this sync. It limits the dirty memory and the duration of the last sync.
                 file.sync_data()?;
                 unsynced = 0;
             }
         }
     }
-    // A file system that allocates blocks at write-back reports a lack of room here, and not later while a
-    // host waits. Without this sync a power cut would lose nothing: zeros that are lost read as zeros.
+    // Sync, so that a file system that allocates blocks at write-back reports missing space now and not while a host
+    // waits for a write. The sync does not protect data: zeros that are lost in a power cut read as zeros.
     file.sync_data()?;
     progress(size, size);
     Ok(())

@@ -8,8 +8,8 @@ use crate::{Error, Extent};
 /// Number of attempts for an operation that fails with a temporary error.
 pub(super) const TRIES: u32 = 100;
 
-/// Returns `Ok` after a temporary error, `tries` times: the caller then tries again. Otherwise returns the error,
-/// with the blocks of `extent` if they are known.
+/// Returns `Ok` after a temporary error and decrements `tries`, so that the caller tries again. When `tries` is 0, or
+/// after another error, returns the error, with the blocks of `extent` if they are known.
 pub(super) fn again(
     error: io::Error,
     extent: Option<Extent>,

@@ -30,17 +30,17 @@ impl FileSize {
         Self { blocks: AtomicU64::new(blocks), whole, cuts, preallocated }
     }
 
-    /// Returns the current size.
+    /// Returns the current size in blocks, as hosts see it.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// Returns the size that the file must have.
+    /// Returns the number of blocks that the file must have. A smaller file was truncated by another program.
     pub(super) fn whole(&self) -> u64 {
         self.whole.load(Ordering::Acquire)
     }
 
-    /// Records the size that the file was found to have.
+    /// Records the number of blocks that [`Resizable::refresh`](crate::Resizable::refresh) has found in the file.
     pub(super) fn note_found(&self, blocks: u64) {
         self.whole.fetch_max(blocks, Ordering::AcqRel);
         self.blocks.store(blocks, Ordering::Relaxed);
@@ -54,8 +54,8 @@ impl FileSize {
 }
 
 impl FileVolume {
-    /// Returns the change of the file since it was opened, if there is one. Asks the file system, which may take
-    /// long to answer.
+    /// Returns what another program has done to the file since it was opened: removed, renamed, replaced or truncated
+    /// it. `None` if nothing. Asks the file system, which may take long to answer.
     #[must_use]
     pub fn change(&self) -> Option<OpenFileChange> {
         let look = |bytes| OpenFileChange::of(&self.file, &self.path, bytes);
@@ -115,10 +115,11 @@ impl FileVolume {
                 self.synced.sync_all()
             };
             if let Err(error) = filled {
-                // The kernel reports a lost write once, and the next flush must still fail for it.
+                // Record the failure: the kernel reports a lost write once, here to this sync, and the next flush must
+                // still fail for it.
                 self.ledger.note_sync_failure(&error);
-                // The new size was never reported, so the file gets its old size back. A refresh may have raised
-                // `whole` in the meantime.
+                // Give the file its old size back, since the new size was never reported to hosts. Lower `whole`, too,
+                // which a refresh may have raised in the meantime.
                 self.size.note_cut(before / block_size);
                 let _ = self.synced.set_len(before);
                 return Err(error);

@@ -10,7 +10,7 @@ use std::{
 use super::*;
 use crate::{MemVolume, testing::now};
 
-/// A volume in memory that notes flushes, roll-backs and claims.
+/// A volume in memory that records flushes, roll-backs and claims.
 struct Noted {
     memory: MemVolume,
     calls: Mutex<Vec<&'static str>>,
@@ -171,7 +171,7 @@ fn a_flush_is_sent_to_written_members_and_to_no_other() {
     let failed = now(joined.flush()).expect_err("it lost something");
     assert!(failed.to_string().contains("b: it was lost"), "{failed}");
     assert_eq!((a.calls(), b.calls()), (vec!["flush"], vec!["flush"]));
-    // The member with the failed flush is flushed again, until a flush succeeds.
+    // The second flush calls only the member whose first flush has failed.
     now(joined.flush()).expect("flushed");
     assert_eq!((a.calls(), b.calls()), (vec![], vec!["flush"]));
 }
@@ -209,7 +209,7 @@ fn a_loss_reported_to_a_cancelled_flush_is_reported_to_the_next_one() {
     b.flush_hangs.store(false, Ordering::SeqCst);
     let told = now(joined.flush()).expect_err("a has lost something");
     assert!(told.to_string().contains("a: it was lost"), "{told}");
-    // The loss is reported once, as each member does.
+    // The loss has been reported, and is not reported again.
     now(joined.flush()).expect("flushed");
 }
 
@@ -310,7 +310,7 @@ fn a_claim_names_the_opening_that_a_member_granted_though_the_list_has_lost_it()
     let mut first = member("a", &a).expect("there");
     (first.granted, first.opening) = (9, 80);
     let mut second = member("b", &b).expect("there");
-    // The list of predecessors does not contain opening 75 any more.
+    // `second` was granted opening 75, which the list of predecessors does not contain any more.
     (second.granted, second.opening) = (9, 75);
     let joined = JoinedVolume::new(vec![Some(first), Some(second)]).expect("joined");
     assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);

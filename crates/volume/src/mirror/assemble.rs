@@ -15,14 +15,13 @@ pub(super) const RESERVED_BYTES: u64 = 2 * LABEL_BYTES as u64;
 pub(super) enum MirrorLabelScan {
     /// The leg is missing.
     Absent,
-    /// The leg has no label: it is a new disk.
+    /// The blocks of the leg's labels and the block behind them are zeros, so it is a new disk.
     Blank,
     Label(MirrorLabel),
 }
 
 impl MirrorLabelScan {
-    /// Returns true if the leg has a label and does not wait to be filled, so that it may hold all
-    /// blocks of a mirror.
+    /// Returns true if the leg has a label that does not mark it as incomplete: it may hold all blocks of a mirror.
     pub fn is_whole(&self) -> bool {
         matches!(self, Self::Label(label) if label.epoch > 0)
     }
@@ -38,7 +37,7 @@ impl MirrorLabelScan {
     }
 }
 
-/// The decision about the two legs.
+/// The decision which legs of a mirror are used, and what has to be done first.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum MirrorAssemblyPlan {
     /// Both legs are blank: make a new mirror.
@@ -54,8 +53,8 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<MirrorLabelScan, 
     let failed = |error| MirrorError::Io { half: index, error };
     let geometry = half.geometry();
     let blocks = (RESERVED_BYTES / u64::from(geometry.block_size)) as u32;
-    // Read one block more: a leg with zeros in place of its labels but with data behind them is not
-    // a new disk.
+    // Read the block behind the labels, too: a leg whose labels are zeros, but which has data behind them, is not a new
+    // disk.
     if geometry.blocks <= u64::from(blocks) {
         return Err(MirrorError::TooSmall { half: index });
     }
@@ -84,7 +83,7 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<MirrorLabelScan, 
     }
 }
 
-/// Writes both copies of the label of a leg that is not in use.
+/// Writes both copies of the label of a leg that no mirror uses at the moment.
 pub(super) async fn write_both_copies(half: &Stack, label: MirrorLabel) -> Result<(), Error> {
     let blocks = LABEL_BYTES as u64 / u64::from(half.geometry().block_size);
     for count in label.count + 1..label.count + 3 {

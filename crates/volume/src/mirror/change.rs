@@ -21,7 +21,7 @@ impl MirrorChange {
     }
 }
 
-/// A change in progress; it ends when this is dropped.
+/// A change of `extent` in progress. Dropping this value removes the change from the list of changes in progress.
 pub(super) struct UnderWay {
     pair: Arc<MirrorCore>,
     extent: Extent,
@@ -189,7 +189,7 @@ impl MirrorCore {
             state.clock
         };
         for (_, half) in self.in_sync() {
-            // The next call that uses the leg will find the failure and handle it.
+            // Ignore the error here: the next call that uses this leg fails as well, and leaves the leg out.
             if half.flush().await.is_err() {
                 return;
             }

@@ -141,7 +141,7 @@ impl MirrorCore {
             let Some((other, to)) = both.into_iter().find(|(other, _)| other != half) else {
                 continue;
             };
-            // A block that cannot be read now stays doubtful.
+            // Leave blocks that cannot be read now doubtful.
             let Ok(data) = from.read(extent).await else { continue };
             match to.write(extent.lba, data, Durability::Volatile).await {
                 Ok(()) => self.no_doubt(extent),
@@ -258,22 +258,22 @@ impl MirrorCore {
             && half.data.as_ref().is_some_and(|data| Arc::ptr_eq(data, device))
     }
 
-    /// Makes a leg that has been filled part of the mirror again.
+    /// Puts a leg in use again after it has been filled: both legs then hold all blocks.
     pub(super) async fn welcome(self: &Arc<Self>, half: usize, device: &Stack) {
-        // No change is in progress while all blocks are held, and a change that begins later first
-        // marks its region.
+        // Hold all blocks, so that no change is in progress. A change that begins later first marks its region as dirty
+        // in the new labels.
         let _held = self.hold(0, self.blocks()).await;
         if !self.is_filling(half, device) {
             return;
         }
-        // Flush the other leg, too, because the new label will mark only the doubtful regions as
-        // dirty.
+        // Flush both legs: the new labels mark only the doubtful regions as dirty, so all other blocks must be stable
+        // and equal.
         let mut flushed = device.flush().await;
         if let (Ok(()), Some((_, other))) = (&flushed, self.in_sync().pop()) {
             flushed = other.flush().await;
         }
-        // Blocks that could not be copied differ on the two legs. Doubtful blocks whose readable
-        // copy was on the replaced leg no longer exist.
+        // Keep only the doubtful blocks that could not be copied, which differ on the two legs. For the others, the leg
+        // with the only readable copy was replaced.
         let dirty = {
             let mut state = self.state.lock();
             state.doubt.retain(|_, only| *only != half);
@@ -298,8 +298,8 @@ impl MirrorCore {
                     let other = std::iter::once(1 - half);
                     let restored = self.put_labels(labels, other, Vec::new()).await;
                     if let Err((_, error)) = restored {
-                        // The filled leg may have the higher epoch on its disk. Stop the other leg
-                        // as well: no write may be acknowledged that the filled leg does not have.
+                        // The filled leg may have the higher epoch on its disk, so the next start would use it. Stop
+                        // the other leg as well: no write may be acknowledged that the filled leg does not have.
                         let out = MirrorLegStatus::Out(error.to_string().into());
                         self.state.lock().halves[1 - half].standing = out;
                     }
@@ -335,8 +335,8 @@ impl MirrorCore {
         }
         let in_doubt = self.readable(extent).len() < self.in_sync().len();
         if in_doubt && extent.blocks > 1 {
-            // Only some of these blocks are doubtful. The others can be read from either leg, so
-            // read block by block.
+            // Only some of these blocks are doubtful, and legs differ in which ones can be read. So read block by
+            // block.
             let mut blocks = Data::new();
             for block in extent.lba.0..extent.end().0 {
                 let one = Extent { lba: Lba(block), blocks: 1 };
@@ -390,7 +390,7 @@ impl MirrorCore {
         Ok(right)
     }
 
-    /// Repairs blocks that leg `bad` could not read: copies them from the other leg.
+    /// Repairs blocks that leg `bad` could not read, by copying them from the other leg.
     pub(super) async fn mend_read(self: Arc<Self>, bad: usize, extent: Extent) {
         let _held = self.hold(extent.lba.0, extent.end().0).await;
         let good = self.in_sync().into_iter().find(|&(i, _)| i != bad);

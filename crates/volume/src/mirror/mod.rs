@@ -41,7 +41,6 @@ pub enum MirrorError {
     Io {
         /// Index of the leg: 0 or 1.
         half: usize,
-        /// The error of the leg.
         error: Error,
     },
     /// A leg holds other data than a mirror.
@@ -81,7 +80,7 @@ pub enum MirrorError {
         epochs[0], epochs[1]
     )]
     Split {
-        /// The epoch of each leg.
+        /// The epoch in the label of each leg.
         epochs: [u64; 2],
     },
     /// A leg is missing or blank, and the label of the other leg, which has this epoch, does not say that it was used
@@ -94,7 +93,7 @@ pub enum MirrorError {
     Absent {
         /// Index of the leg: 0 or 1.
         half: usize,
-        /// The epoch of the other leg.
+        /// The epoch in the label of the leg that is present.
         epoch: u64,
     },
     /// The mirror cannot change its size now.
@@ -135,7 +134,7 @@ pub struct DegradedMirror {
 /// The public part of the label of a leg.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HalfLabel {
-    /// The id of the mirror.
+    /// The id of the mirror to which the leg belongs.
     pub mirror: [u8; 16],
     /// The number of the last membership change that the leg has recorded; 0: the leg was being filled and holds no
     /// valid data.
@@ -182,7 +181,7 @@ impl Mirror {
                 (label.mirror, None, dirty, labels)
             }
             MirrorAssemblyPlan::One { right, label } => {
-                // Begin a new epoch: the label of the other leg may not show yet that it lacks writes.
+                // Begin a new epoch on the right leg: the label of the other leg may not show yet that it lacks writes.
                 let epoch = label.epoch + u64::from(!label.alone);
                 let labels = Labels { epoch, alone: true, number: label.number, counts, has_lost };
                 (label.mirror, Some(right), Vec::new(), labels)
@@ -274,8 +273,8 @@ impl Mirror {
         self.pair.id
     }
 
-    /// Returns the degraded state: from before the first acknowledgment that only one leg has, until both legs hold
-    /// all blocks again.
+    /// Returns the degraded state, or `None` if both legs hold all blocks. The state is set before the first write is
+    /// acknowledged that only one leg has, and cleared when both legs hold all blocks again.
     #[must_use]
     pub fn alone(&self) -> Option<DegradedMirror> {
         self.pair.state.lock().alone
@@ -307,7 +306,7 @@ impl Mirror {
         self.pair.zeroed.load(Ordering::Relaxed)
     }
 
-    /// Releases the device of a leg. The leg is lost from then on.
+    /// Stops using a leg and releases its device. The leg counts as lost from then on.
     ///
     /// # Errors
     /// The other leg does not hold all blocks, or cannot record the loss.
@@ -320,7 +319,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Replaces the device of a leg and fills the new one. Its content is overwritten.
+    /// Replaces the device of a leg by another one, overwrites its content and fills it with the blocks of the mirror.
     ///
     /// # Errors
     /// The other leg does not hold all blocks, or the device cannot be a leg.
@@ -334,7 +333,7 @@ impl Mirror {
             // Write no block to the device while its label may say that it is complete.
             let standing =
                 MirrorLegStatus::Out("the labels of the new leg are not written yet".into());
-            // The mirror may have been resized in the meantime.
+            // Check the size again: the mirror may have been resized in the meantime.
             pair.fits(half, &device)?;
             state.halves[half] = MirrorLeg::new(Some(device), pair.geometry(), standing);
         }
@@ -454,7 +453,7 @@ async fn survey(
         match look(i, half).await {
             Ok(label) => found[i] = label,
             Err(error @ MirrorError::NotAHalf { .. }) if refused.is_none() => refused = Some(error),
-            // The error of the first leg without a valid label is kept.
+            // Ignore this error: the result already has an error, that of the first leg without a valid label.
             Err(MirrorError::NotAHalf { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -83,7 +83,7 @@ impl Labels {
     }
 }
 
-/// Blocks that no other call may change, until this is dropped.
+/// A hold on blocks: no other call may change them until this value is dropped.
 pub(super) struct HeldMirrorBlocks {
     pub(super) pair: Arc<MirrorCore>,
 }
@@ -151,7 +151,8 @@ impl MirrorCore {
             return;
         }
         state.doubt.retain(|&block, _| block < extent.lba.0 || extent.end().0 <= block);
-        // Their regions stay dirty until both legs have been flushed after this.
+        // Give the regions the present time of `clock`: they stay marked as dirty until both legs have been flushed
+        // after now.
         state.clock += 1;
         for region in self.regions(extent) {
             if let Some((_, used)) = state.dirty.iter_mut().find(|(dirty, _)| *dirty == region) {
@@ -208,8 +209,8 @@ impl MirrorCore {
         // A leg with an NVRAM in front of its disk acknowledges a write from the NVRAM. The label must be on the
         // disk.
         device.flush().await?;
-        // Advance the count only after success: a failed write may have torn its copy, which is then written
-        // again.
+        // Advance the count only after success. A failed write may have torn the copy of the label that it wrote; the
+        // next write must overwrite that same copy.
         labels.counts[half] = label.count;
         Ok(())
     }
@@ -257,7 +258,7 @@ impl MirrorCore {
             }
             match &state.halves[half].standing {
                 MirrorLegStatus::Out(_) => return Ok(()),
-                // The leg was not in sync, so no label has to record the loss.
+                // The label of the other leg says already that this leg is incomplete, so nothing has to be recorded.
                 MirrorLegStatus::Filling(_) => {
                     tracing::error!(half = half + 1, %error, "a leg of the mirror cannot be filled");
                     state.halves[half].standing = MirrorLegStatus::Out(error.to_string().into());
@@ -278,7 +279,8 @@ impl MirrorCore {
         if let Err((_, error)) =
             self.put_labels(&mut labels, std::iter::once(other), Vec::new()).await
         {
-            // The failed write may have reached the disk: this epoch is not used again.
+            // Restore all but the epoch: the failed label may have reached the disk, so its epoch must not be used
+            // again.
             (labels.alone, labels.number) = before;
             return Err(error);
         }
@@ -312,7 +314,7 @@ impl MirrorCore {
         held
     }
 
-    /// Waits until `check` returns true. It is called again after every end of a call.
+    /// Waits until `check` returns true. Calls `check` again each time that a change of the mirror's blocks has ended.
     pub(super) async fn wait_until(&self, check: impl Fn(&mut MirrorState) -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

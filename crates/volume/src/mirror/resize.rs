@@ -39,8 +39,8 @@ impl MirrorCore {
             state.doubt.retain(|&block, _| block < blocks);
             state.dirty.iter().map(|&(region, _)| region).collect()
         };
-        // Write the labels even if the size is unchanged: an earlier attempt may have reached one of
-        // them.
+        // Write the labels even if the size is unchanged: an earlier attempt may have written one label and failed at
+        // the other.
         let put = self.put_labels(&mut labels, [0, 1].into_iter(), dirty).await;
         let Err((half, error)) = put else {
             return self.set_blocks(blocks);
@@ -49,8 +49,8 @@ impl MirrorCore {
         self.set_blocks(before)?;
         drop(labels);
         if let Some(data) = self.data(half) {
-            // The label of this leg may have either size, which the other leg cannot know. Leave the
-            // leg out.
+            // The label of this leg may have the old or the new size. Leave the leg out: this writes the old size to
+            // the label of the other leg, and that label decides.
             let lost = self.lose(half, &data, &error).await;
             lost.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
         }

@@ -34,7 +34,7 @@ pub fn refuse_uring() {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut filter = [
-        // The number of the system call is the first word of `seccomp_data`.
+        // Load the number of the system call, which is the first word of `seccomp_data`.
         step(LOAD, 0, 0, 0),
         step(JUMP_IF_EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
