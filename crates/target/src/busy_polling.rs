@@ -1,10 +1,12 @@
 //! Busy polling: a session asks the kernel for input again and again instead of sleeping.
 //!
-//! To sleep and to be woken takes longer than a short command, so polling shortens the latency of a host that
-//! has few commands in flight. Polling occupies a processor, and therefore has three limits. A session polls
-//! only for a time after its last input. No more sessions poll at once than the runtime has threads, because
-//! two that take turns on one thread delay each other. A session pauses if another thread of the machine
-//! wants the processor.
+//! Falling asleep and being woken takes longer than a short command, so polling shortens the latency of a host that has
+//! few commands in flight. Polling occupies a processor, and therefore has three limits:
+//!
+//! - A session polls only for a time after its last input.
+//! - At most as many sessions poll as the runtime has threads: two sessions that take turns on one thread would delay
+//!   each other.
+//! - A session pauses if another thread of the machine needs the processor.
 
 use std::{
     fs::File,
@@ -22,7 +24,7 @@ pub(crate) struct BusyPolling {
     places: Arc<CountedLimit>,
     most: usize,
     permit: Option<Permit>,
-    /// The number of times the sockets were checked since the session began to poll.
+    /// Number of checks of the sockets since the session began to poll.
     rounds: u32,
     stint: Option<Stint>,
     contention: Contention,
@@ -45,20 +47,22 @@ struct Contention {
     undisturbed: u32,
 }
 
-/// A stint begins after the sockets were checked this many times, which takes at least 128 us. Shorter
-/// polling does not disturb other threads.
+/// A stint (a measured time of polling) begins after the sockets were checked this many times, which takes at least 128
+/// us. Polling for a shorter time does not disturb other threads, so it is not measured.
 const ROUNDS_BEFORE_STINT: u32 = 64;
-/// The length of a stint. The Linux scheduler gives each of two busy threads turns of about three
-/// milliseconds, so a stint contains at most one turn of another thread.
+/// The length of a stint, the time of polling after which contention is measured. The Linux scheduler gives each of two
+/// busy threads turns of about three milliseconds, so a stint contains at most one turn of another thread.
 const STINT: Duration = Duration::from_millis(2);
-/// A session pauses if its thread waited for the processor for more than a quarter of a stint.
+/// Divisor of the stint: a session stops polling for a while if its thread had to wait for the processor for more than
+/// a quarter of a stint.
 const WAITED_PART: u32 = 4;
-/// The first pause. Before the pause the session has polled for at most one turn and one stint, which is 5 %
-/// of the pause.
+/// Length of the first pause in polling after contention. Before the pause the session has polled for at most one turn
+/// of the scheduler and one stint, which is 5 % of the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause; each pause is twice as long as the one before. Polling then takes 0.3 % of the time.
+/// Length of the longest pause in polling. Each pause is twice as long as the one before it. With the longest one,
+/// polling takes 0.3 % of the time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1600);
-/// After this many stints in a row without contention, the next pause is the first one again.
+/// After this many stints in a row without contention, the next pause has the length `FIRST_PAUSE` again.
 const UNDISTURBED_STINTS: u32 = 10;
 
 impl BusyPolling {
@@ -100,7 +104,8 @@ impl BusyPolling {
         self.permit.is_some()
     }
 
-    /// Returns true if the thread had to wait for the processor so long that other threads need it.
+    /// Returns true if the thread had to wait for the processor so long that the session must stop polling, because
+    /// other threads need the processor.
     fn is_in_the_way(&mut self, now: Instant) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         let is_under_way = |stint: &Stint| now.duration_since(stint.begun) < STINT;
@@ -116,7 +121,8 @@ impl BusyPolling {
                 let waited = waited.saturating_sub(ended.waited);
                 self.contention.note(now, now.duration_since(ended.begun), waited)
             }
-            // The session has moved to another thread, whose waiting time is counted from another start.
+            // The session has moved to another thread, whose waiting time counts from another start, so the two times
+            // cannot be compared.
             _ => false,
         }
     }
@@ -133,8 +139,8 @@ impl Contention {
         self.resume_at.is_some_and(|resume_at| now < resume_at)
     }
 
-    /// Records a stint of this length, during which the thread waited for the processor for `waited`. Returns true if a
-    /// pause begins.
+    /// Records a stint of this length, during which the thread waited for the processor for `waited`. Returns true if
+    /// the session must pause polling now.
     fn note(&mut self, now: Instant, length: Duration, waited: Duration) -> bool {
         if waited <= length / WAITED_PART {
             self.undisturbed += 1;
@@ -181,7 +187,7 @@ mod tests {
                 now += MS;
                 continue;
             }
-            // A turn of the other thread within each stint.
+            // In each stint of 2 ms another thread has one turn of 3 ms.
             now += 5 * MS;
             polled += 2 * MS;
             contention.note(now, 5 * MS, 3 * MS);
@@ -222,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_shares_its_processor_waits_for_it() {
-        // Both threads are confined to one processor, so that they take turns.
+        // Confine both threads to one processor, so that they take turns.
         let confined = || {
             let mut one = rustix::thread::CpuSet::new();
             let all = rustix::thread::sched_getaffinity(None).expect("the set of this thread");

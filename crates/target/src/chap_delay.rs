@@ -10,9 +10,9 @@ use std::{
 use parking_lot::Mutex;
 use transport::party;
 
-/// Delays the answers to wrong proofs: those of one address, and those for one user name, are answered one
-/// after the other, on however many connections they arrive. Each proof is checked at once, so a correct one
-/// never waits for wrong ones.
+/// Delays the answers to wrong CHAP proofs, so that secrets cannot be guessed quickly. Wrong proofs from one address,
+/// or for one user name, are answered one after the other, however many connections they arrive on. Each proof is
+/// checked at once, so a correct proof never waits.
 #[derive(Default)]
 pub(crate) struct ChapFailureDelay<S = RandomState> {
     addresses: Lines<S>,
@@ -31,14 +31,14 @@ struct Lines<S> {
 struct ChapFailureQueue {
     /// Failed CHAP responses so far. The count restarts after [`FORGOTTEN_AFTER`] without one.
     failures: u32,
-    /// The time when the last of them is answered.
+    /// The time at which the newest failed response of this queue is answered.
     end: Instant,
     last_failure: Instant,
 }
 
-/// Maximum number of queues in a table, of about 48 bytes each. Addresses (or names) with the same hash share
-/// a queue, and so wait for each other's wrong proofs, but for nothing else. A stranger cannot remove a queue
-/// by filling the table.
+/// Maximum number of queues in a table; each has about 48 bytes. Addresses (or names) with the same hash share a queue,
+/// so wrong proofs of one also delay the answers to wrong proofs of the other. Right proofs are not delayed. An
+/// attacker who fills the table cannot remove a queue from it.
 const LINES: u64 = 4096;
 
 /// The delay of the first wrong proof. The delay doubles with each further one, up to `PAUSE_MAX`.
@@ -47,8 +47,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Two of these delays and a login fit into the 15 s that initiators wait for a login.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The longest wait for an answer, so that a flood of wrong proofs has no effect after it has ended. A login
-/// has the same time by default, so a connection that would wait longer is closed without an answer.
+/// The longest wait for an answer, which bounds the effect of a flood of wrong proofs after the flood has ended. A
+/// login may last as long by default, so a connection that would have to wait longer is closed without an answer.
 const LONGEST_LINE: Duration = Duration::from_secs(15);
 
 /// A queue without a wrong proof for this time starts again with the first delay.
@@ -92,7 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// A table whose hash is the same in each run, so that no test happens to use two keys with one queue.
+    /// The delays with a hash that is the same in each run: with a random hash, two keys of a test could share a queue
+    /// by chance.
     type ChapFailureDelay = super::ChapFailureDelay<BuildHasherDefault<DefaultHasher>>;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn wrong_chap_responses_that_arrive_together_are_answered_one_after_the_other() {
         let now = Instant::now();
-        // All proofs have the same address and different names, or the other way round.
+        // All wrong proofs come from one address with different names, or from different addresses with one name.
         for (begin, end) in [(1, 1), (1, 40)] {
             let chap_delay = ChapFailureDelay::default();
             let last = |number: u8| if end == 1 { begin } else { number };

@@ -81,8 +81,8 @@ impl StopWatch {
 }
 
 impl Started {
-    /// Notes that the command has to wait. The time until now is negligible for such a command, so the clock may be
-    /// read only now.
+    /// Starts the clock if the command is in the sample of commands that wait, and the clock is not running yet. The
+    /// time before this call is negligible for a command that has to wait.
     pub(crate) fn waits(self) -> Self {
         Self { at: self.at.or_else(|| self.is_timed.then(Instant::now)), ..self }
     }
@@ -91,8 +91,8 @@ impl Started {
 /// One of 16 commands that complete at once is measured. Reading the clock twice takes 70 ns, which is 4 ns for each
 /// command.
 const SAMPLED: u64 = 16;
-/// One of four commands that wait is measured: 18 ns for each of them, which take some microseconds in any case. This
-/// must be a divisor of `SAMPLED`.
+/// One of four commands that wait is measured. This costs 18 ns for each command that waits, which takes some
+/// microseconds in any case. Must be a divisor of `SAMPLED`.
 const SAMPLED_WAITING: u64 = 4;
 
 #[cfg(test)]

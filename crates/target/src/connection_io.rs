@@ -18,23 +18,23 @@ use transport::{
 
 use crate::{counted_limit::Permit, end_reason::ConnectionEndReason};
 
-/// One connection: its socket, its decoder, and the I/O state of the driver. The protocol state of the
+/// The socket of one connection, its decoder, and the I/O state that the driver needs. The protocol state of the
 /// connection is in the session, under the same CID.
 pub(crate) struct TargetConnectionIo {
     pub(crate) cid: Cid,
     stream: ConnectionStream,
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
-    /// Our address of the connection.
+    /// The target's address of the connection.
     pub(crate) local: SocketAddr,
     /// The time since which the socket has accepted no output; `None` if it is not blocked.
     pub(crate) blocked_since: Option<Instant>,
-    /// True if output was blocked when the driver last handled this connection. When it is no longer blocked,
-    /// the initiator's silence is excused.
+    /// True if the socket accepted no output when the driver last handled this connection. Once the socket accepts
+    /// output again, the driver does not count the time of the initiator's silence against it.
     pub(crate) is_held_up: bool,
     /// True while the socket is not read, because too much output or too much data waits.
     pub(crate) is_unread: bool,
-    /// The length of the queued output in bytes when it exceeded the limit.
+    /// The length of the queued output, in bytes, at the moment when it exceeded the limit.
     pub(crate) held_at: Option<usize>,
     pub(crate) last_input: Instant,
     _permit: Permit,
@@ -116,7 +116,7 @@ impl TargetConnectionIo {
         }
     }
 
-    /// Writes as much as the socket accepts. If that is nothing, records since when.
+    /// Writes as much as the socket accepts. If the socket accepts nothing, records the time since when it is blocked.
     pub(crate) fn send(
         &mut self,
         output: &mut PduOutput,

@@ -1,4 +1,5 @@
-//! A counter with a limit, for open connections and logins. A permit counts one of them while it is held.
+//! A counter with a limit, for example of open connections. The holder of a [`Permit`] is counted until it drops the
+//! permit.
 
 use std::sync::{
     Arc,

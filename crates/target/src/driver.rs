@@ -45,7 +45,8 @@ pub(crate) async fn run(
     seat: SessionRegistration,
 ) -> ConnectionEndReason {
     if session.is_discovery() {
-        // No request of a discovery session has to wait, and its initiator may not have authenticated.
+        // Do not let requests of a discovery session wait: none of its requests needs that, and the initiator may not
+        // have authenticated.
         session.limit_waiting(0);
     }
     let target = session.target_name().filter(|_| !session.is_discovery());
@@ -96,8 +97,8 @@ pub(crate) struct TargetSessionDriver<'a> {
     /// `None` in a discovery session, and after a logout. Dropped after the executions: a unit must not be called for
     /// a nexus after `nexus_closed`.
     pub(crate) nexus_handle: Option<NexusHandle>,
-    /// Logins that wait until this driver has checked its connections. Dropped after the nexus: if this session has
-    /// ended, they continue when its nexus is closed.
+    /// Channels to logins that wait until this driver has checked which of its connections are closed. Declared after
+    /// the nexus and so dropped after it: if this session has ended, the logins continue once its nexus is closed.
     looks: Vec<mpsc::Sender<()>>,
     timer: Pin<Box<Sleep>>,
     /// Number of commands answered since the last write.
@@ -110,18 +111,18 @@ pub(crate) struct TargetSessionDriver<'a> {
     polling: BusyPolling,
     /// The time of the last text request of a discovery session, or of its start.
     pub(crate) last_request: Instant,
-    /// The open connections of `session`. The list is empty while the session waits for its initiator to reassign its
-    /// tasks. Dropped after the commands: a caller that waits for the connections to end thereby waits for the
-    /// commands.
+    /// The open connections of `session`. Empty while the session waits for its initiator to reassign its tasks.
+    /// Declared after the commands and so dropped after them: a caller that waits for the end of the connections also
+    /// waits for the end of the commands.
     pub(crate) lines: Vec<TargetConnectionIo>,
-    /// Dropped last: a session that replaces this one waits until the registration is dropped, and must then find the
-    /// permits of this session's connections released.
+    /// The last field, so it is dropped last. A session that replaces this one waits for this drop, and must then find
+    /// that the permits of this session's connections have been given back.
     pub(crate) seat: SessionRegistration,
 }
 
 /// The state of a session that is about to end.
 pub(crate) struct SessionEnding {
-    /// True after a TARGET COLD RESET: this session, too, ends when the response has been written.
+    /// True after a TARGET COLD RESET by this session, which then ends, too, once the response has been written.
     pub(crate) closing_all: bool,
     /// The reason for which the last connection ended.
     last: ConnectionEndReason,
@@ -142,7 +143,8 @@ impl TargetSessionDriver<'_> {
                 Poll::Pending
             }
             Err(end) => {
-                // Queued output may tell the initiator the reason. Output that the socket does not accept now is lost.
+                // Try to send the queued output, which may tell the initiator why the session ends. Drop the rest that
+                // the sockets do not accept now.
                 for line in &mut self.lines {
                     if let Some(connection) = self.session.connection_mut(line.cid) {
                         let _ = line.send(connection.output_mut(), context);
@@ -213,8 +215,8 @@ impl TargetSessionDriver<'_> {
         Ok(progress)
     }
 
-    /// Reads from the sockets directly, because the runtime may not have reported yet that an initiator has
-    /// closed its connection.
+    /// Reads all sockets to find connections that their initiators have closed, since the runtime may not have reported
+    /// that yet.
     fn look_at_connections(
         &mut self,
         context: &mut Context<'_>,
@@ -326,9 +328,9 @@ impl TargetSessionDriver<'_> {
             let queued = self.session.connection(cid).map_or(0, |c| c.output().len());
             if queued > limit {
                 self.send_on(at, context)?;
-                // An unread command would block later commands that arrive on other connections of the
-                // session, because CmdSN order is kept. Therefore commands are still read here, and wait in
-                // `deferred`. Other PDUs must not pile up either, hence the limit.
+                // Read commands even if this connection must not receive more responses, and let them wait in
+                // `deferred`. CmdSN order is kept over all connections of the session, so a command that stays unread
+                // would block later commands on the others. The limit below keeps other PDUs from piling up.
                 let is_shared = self.lines.len() > 1;
                 let line = &mut self.lines[at];
                 if line.blocked_since.is_some() {
@@ -403,7 +405,8 @@ impl TargetSessionDriver<'_> {
         }
         let line = self.lines.iter().position(|line| line.cid == cid);
         let address = line.map(|at| {
-            // Queued output may tell the initiator the reason. Output that the socket does not accept now is lost.
+            // Try to send the queued output, which may tell the initiator why the connection ends. Drop the rest that
+            // the socket does not accept now.
             let _ = self.send_on(at, context);
             self.lines.remove(at).address
         });
@@ -417,7 +420,8 @@ impl TargetSessionDriver<'_> {
         }
         let (initiator, tsih, cid) = (self.session.initiator_name(), self.seat.tsih.0, cid.0);
         let left = self.lines.len();
-        // Without an address the connection was replaced, and is not in `lines` any more.
+        // A connection that is not in `lines` any more was replaced by a new one. It has no address here, and its end
+        // is always reported.
         let report = address.map_or(Some(None), |it| self.server.session_report(it.ip()));
         match report {
             Some(unreported) if end.is_expected() => {
@@ -435,7 +439,8 @@ impl TargetSessionDriver<'_> {
     /// Handles everything that is due. Returns true if the timer had expired.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let due = self.due();
-        // The timer is not reset for every PDU, but only when it has expired or is set too late.
+        // Set the timer only if it would expire too late. A timer that expires too early is reset then: this is cheaper
+        // than to reset it for every PDU.
         let set = self.timer.deadline().into_std();
         if due < set {
             self.timer.as_mut().reset(due.into());
@@ -454,8 +459,8 @@ impl TargetSessionDriver<'_> {
         if self.idle_at().is_some_and(|idle| idle <= now) {
             return Err(ConnectionEndReason::Idle);
         }
-        // Excuse the silence of an initiator whose input we do not read, or that still has to read output which was
-        // queued before our ping. The limit for slow readers is checked above.
+        // Do not count silence against an initiator whose input the driver does not read, or that must first read
+        // output which was queued before the target's ping. The limit for slow readers is checked above.
         for line in &self.lines {
             if line.is_unread {
                 self.session.excuse_unread(line.cid, now);
@@ -480,7 +485,7 @@ impl TargetSessionDriver<'_> {
         Ok(true)
     }
 
-    /// Returns when the timer has to expire next.
+    /// Returns the time at which the timer has to expire next.
     fn due(&self) -> Instant {
         let slow = self.server.settings.slow_reader;
         let blocked = self.lines.iter().filter_map(|line| line.blocked_since);
@@ -489,15 +494,16 @@ impl TargetSessionDriver<'_> {
         due.unwrap_or_else(|| Instant::now() + IDLE)
     }
 
-    /// Returns when a discovery session ends unless it sends a text request. Answers to our pings do not count.
+    /// Returns the time at which a discovery session ends unless it sends a text request before. An answer to a ping of
+    /// the target does not extend this time.
     fn idle_at(&self) -> Option<Instant> {
         let idle = self.server.settings.discovery_idle;
         self.session.is_discovery().then(|| self.last_request + idle)
     }
 
-    /// Reads the sockets of active connections directly, without waiting for the runtime to report input.
-    /// Returns true if input was read. Otherwise other tasks get their turn, and this task is woken again at
-    /// once while it polls.
+    /// Reads the sockets of active connections directly, without waiting for the runtime to report input. Returns true
+    /// if input was read. Otherwise, while the session polls, wakes this task again at once; other tasks run in
+    /// between.
     fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let limit = self.polling.limit();
         if limit.is_zero() {

@@ -27,7 +27,7 @@ pub(crate) enum ConnectionEndReason {
 }
 
 impl ConnectionEndReason {
-    /// Returns true for an end that belongs to normal operation.
+    /// Returns true if the connection has ended in normal operation, not by an error.
     pub(crate) fn is_expected(&self) -> bool {
         matches!(self, Self::LoggedOut | Self::ClosedByPeer | Self::Ordered(_))
     }

@@ -19,7 +19,7 @@ use unit::{Completion, LogicalUnit, Task, UnitReply};
 
 use crate::command_times::{Started, StopWatch};
 
-/// Something that has completed.
+/// A command or task management function that has completed.
 pub(crate) enum FinishedExecution {
     Command(Itt, Completion),
     /// A task management function has taken effect.
@@ -124,13 +124,14 @@ impl Executions {
         Some((handle, started))
     }
 
-    /// Aborts a command if it is in progress: when this returns, its future has been dropped.
+    /// Aborts a command if it is in progress. The command's future has been dropped when this returns.
     pub(crate) fn abort(&mut self, itt: Itt, context: &mut Context<'_>) {
         let is_other = |done: &FinishedExecution| !matches!(done, FinishedExecution::Command(done, _) if *done == itt);
         self.finished.retain(is_other);
         let Some((handle, _)) = self.forget(itt) else { return };
         handle.abort();
-        // `abort` wakes the future, so polling returns it as aborted. Keep what completes before it.
+        // Poll until the set returns the aborted future, which `abort` has woken. Keep the completions of other
+        // commands that the set returns before it.
         loop {
             match self.running.poll_next_unpin(context) {
                 Poll::Ready(Some(Err(Aborted)) | None) => return,

@@ -202,7 +202,8 @@ async fn log_in(
     let mut socket = Socket { stream, decoder, address, local, permit, membership: None };
     let conversation = converse(&mut socket, &mut phase);
     let failure = match timeout_at(deadline, conversation).await {
-        // Keep the permit before entering: a login that has succeeded may have to wait for an older session to end.
+        // Mark the permit as kept before `enter`, so that newer logins do not displace this one: it may have to wait
+        // for an older session to end.
         Ok(Ok(_)) if !place.keep() => return Err(LoginAttemptError::Displaced),
         Ok(Ok(login)) => {
             let entering = enter(server, &view, &login, socket, phase);
@@ -221,7 +222,7 @@ async fn log_in(
         Ok(Err(LoginAttemptError::Refused(LoginStatus::AuthenticationFailure))) => {
             let failure = LoginAttemptError::Refused(LoginStatus::AuthenticationFailure);
             let until = phase.claims().user.map_or_else(Instant::now, |user| {
-                // A login without a user name did not guess a secret.
+                // Count a failure only if the initiator sent a user name: without one it did not guess a secret.
                 server.chap_delay.failed(address.ip(), &user, Instant::now())
             });
             let failure = report_failure(server, address, &view, &phase, failure);
@@ -253,7 +254,7 @@ async fn secure(
     })
 }
 
-/// A login that failed after its negotiation: the reason, and the connection if a response is still to be sent.
+/// A login that failed after its negotiation: the reason, and the connection if a response still has to be sent.
 type Turned = (LoginAttemptError, Option<(Socket, LoginPhase)>);
 
 /// Registers the connection: as a new session, or as a connection of the session that its TSIH names.
@@ -271,7 +272,7 @@ async fn enter(
     match take_seat(server, view, login, &socket).await {
         Ok((seat, membership)) => {
             socket.membership = membership;
-            // An established login always makes a session; the error below cannot occur.
+            // `accept` returns a session for every established login, so the error below cannot occur.
             let session = phase.accept(seat.tsih, Instant::now());
             let session =
                 session.ok_or((LoginAttemptError::Refused(LoginStatus::TargetError), None))?;
@@ -338,8 +339,8 @@ fn challenge() -> Option<Challenge> {
     Some(Challenge { identifier, value })
 }
 
-/// Reports a failed login as one event, with the names that the initiator has given. Does not report it if
-/// its address has too many events, or if the same failure was reported lately.
+/// Reports a failed login as one event, with the names that the initiator has sent. Reports nothing if there are too
+/// many events about its address, or if the same failure was reported lately.
 fn report_failure(
     server: &ServerContext,
     address: SocketAddr,
@@ -382,7 +383,8 @@ fn report_failure(
     let unreported = repeated.and_then(|_| server.report(address));
     let Some(unreported) = unreported else {
         if repeated.is_some() {
-            // This failure was not reported, so the next one may be.
+            // Forget this failure, since it was not reported after all: otherwise the next one would not be reported
+            // either.
             server.repeated_refusals.end(refused);
         }
         debug!(%address, %initiator, %target, user, %failure, reason, "login failed");
@@ -395,9 +397,8 @@ fn report_failure(
     failure
 }
 
-/// Returns an explanation for a refusal that belongs to normal operation; `None` for other refusals. Only an
-/// initiator that is allowed to log in to the target gets such a refusal, so no stranger can avoid an event
-/// in this way.
+/// Returns an explanation of a refusal that belongs to normal operation; `None` for other refusals. An initiator gets
+/// such a refusal only if it may log in to the target, so a stranger cannot use one to avoid an event.
 fn usual(failure: &LoginAttemptError) -> Option<&'static str> {
     match failure {
         LoginAttemptError::Refused(LoginStatus::SessionDoesNotExist) => Some(
@@ -410,9 +411,9 @@ fn usual(failure: &LoginAttemptError) -> Option<&'static str> {
     }
 }
 
-/// Makes a name that a stranger has chosen safe for a line of the event log: escaped and truncated.
+/// Makes a name that an initiator has sent safe for a line of the event log: escapes and truncates it.
 fn printable(name: &str) -> String {
-    /// More characters than names have in practice.
+    /// Most characters of a name that are shown; names in practice are shorter.
     const CHARACTERS: usize = 64;
     let cut: String = name.chars().take(CHARACTERS).collect();
     cut.escape_debug().to_string()
@@ -432,7 +433,7 @@ async fn converse(
                 LoginProgress::Close(status) => return Err(LoginAttemptError::Refused(status)),
                 LoginProgress::NoLogin => return Err(LoginAttemptError::NoLogin),
             }
-            // Send the response before the next request is handled, so that a peer that does not read cannot make
+            // Send the response before the next request is read: otherwise a peer that does not read could make
             // responses pile up.
             flush(stream, phase).await?;
         }
@@ -467,7 +468,8 @@ async fn take_seat(
         }
     }
     if login.session_type == SessionType::Normal {
-        // Continue after the timeout as well: the wait concerns only sessions that have already ended.
+        // Ignore a timeout: the wait matters only for sessions that have already ended, and the login need not fail
+        // because of them.
         let _ = tokio::time::timeout(SETTLING, registry.settle(login)).await;
     }
     let membership = match login.session_type {
@@ -475,8 +477,8 @@ async fn take_seat(
         SessionType::Discovery => None,
     };
     let seat = registry.enter(login, socket.address).ok_or(LoginStatus::OutOfResources)?;
-    // Check after registering: a caller that stops the server, or removes a target, sets this first and then closes
-    // the registered sessions.
+    // Check this after the session is registered. A caller that stops the server, or removes a target, first sets a flag
+    // and then closes all registered sessions. So either the caller closes this session, or this check sees the flag.
     if *server.stopping.borrow() {
         return Err(LoginStatus::ServiceUnavailable);
     }
@@ -507,8 +509,8 @@ impl ServerContext {
         })
     }
 
-    /// Returns how many events about logins of this address were left out since the last one; `None` if this
-    /// event is to be left out as well.
+    /// Returns the number of events about logins of this address that were left out since the last report; `None` if
+    /// this event must not be reported either.
     fn report(&self, address: SocketAddr) -> Option<u64> {
         self.login_reports.report(address.ip(), Instant::now())
     }

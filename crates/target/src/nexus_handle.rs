@@ -31,8 +31,8 @@ impl NexusHandle {
         self.tell_reach();
     }
 
-    /// Passes to each unit the units that third-party copies of this session may access: only those of its
-    /// own target.
+    /// Gives each unit the list of units that third-party copies of this session may access: those of the session's own
+    /// target.
     fn tell_reach(&self) {
         for unit in self.device.units() {
             unit.nexus_reaches(&self.nexus, Arc::clone(&self.device) as Arc<dyn Neighbours>);

@@ -64,7 +64,7 @@ pub(crate) struct Portals {
 
 struct OpenPortal {
     portal: Portal,
-    /// The task that owns the listening socket.
+    /// The task that owns the listening socket and accepts connections.
     accepting: JoinHandle<()>,
 }
 
@@ -90,10 +90,10 @@ impl Listener {
     ) -> io::Result<Self> {
         let address = portal.address;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // A restarted node can bind its port although connections of its predecessor are in TIME_WAIT.
+        // Allow a restarted node to bind its port while connections of the former process are in TIME_WAIT.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
-            // With this option, `[::]` and `0.0.0.0` can be bound at the same time.
+            // Let an IPv6 portal accept IPv6 only, so that `[::]` and `0.0.0.0` can be bound at the same time.
             socket.set_only_v6(true)?;
         }
         options.apply(&socket)?;
@@ -108,7 +108,8 @@ impl Listener {
 }
 
 impl Portals {
-    /// Adds the portal, then starts to accept: each accepted connection finds its portal in this list.
+    /// Adds the portal and then calls `accept`. The list is locked meanwhile, so each accepted connection finds its
+    /// portal.
     pub(crate) fn add(&self, portal: Portal, accept: impl FnOnce() -> JoinHandle<()>) {
         let mut open = self.open.write();
         open.push(OpenPortal { portal, accepting: accept() });
@@ -121,7 +122,7 @@ impl Portals {
         found.map(|open| open.portal = portal).is_some()
     }
 
-    /// Closes the portals that `is_meant` selects. Their sockets are closed when this returns.
+    /// Closes the portals for which `is_meant` returns true. Their sockets are closed when this returns.
     pub(crate) async fn close(&self, is_meant: impl Fn(&Portal) -> bool) {
         let closing: Vec<OpenPortal> =
             self.open.write().extract_if(.., |o| is_meant(&o.portal)).collect();
@@ -136,7 +137,7 @@ impl Portals {
         self.open.read().iter().map(|open| open.portal.clone()).collect()
     }
 
-    /// Returns the portal through which a connection was accepted that has this local address.
+    /// Returns the portal that has accepted a connection with this local address.
     pub(crate) fn entered(&self, local: SocketAddr) -> Option<Portal> {
         let open = self.open.read();
         let is_it = |portal: &Portal| {
@@ -180,8 +181,8 @@ fn listed_address(portal: &Portal, local: SocketAddr) -> Option<String> {
         return Some(address.clone());
     }
     let (ours, its) = (portal.address, local.ip());
-    // A remote initiator cannot connect to a loopback address, and an initiator that uses one IP family may not use
-    // the other.
+    // Leave out an address that the initiator probably cannot use: a loopback address if it is on another machine, and
+    // an address of the other IP family.
     if ours.is_ipv4() != its.is_ipv4() || ours.ip().is_loopback() && !its.is_loopback() {
         return None;
     }
@@ -189,7 +190,7 @@ fn listed_address(portal: &Portal, local: SocketAddr) -> Option<String> {
     Some(plain(ip, ours.port()).to_string())
 }
 
-/// Drops the scope of an IPv6 address: it has a meaning on this machine only.
+/// Removes the scope id of an IPv6 address, which has a meaning on this machine only.
 fn plain(ip: IpAddr, port: u16) -> SocketAddr {
     match ip {
         IpAddr::V4(_) => SocketAddr::new(ip, port),

@@ -17,18 +17,18 @@ use crate::{
     target_table::{ServedTargetEntry, TargetTable},
 };
 
-/// The view of one connection.
+/// The targets, portals and access rules as one connection sees them.
 ///
-/// An initiator that may not log in to a target must not be able to distinguish it from a target that does not exist.
-/// Without CHAP users, both logins are refused at once with status 0203 (not found), and the events say which case it
-/// was. With CHAP users, both logins require authentication, as a target does that requires it: they end with 0201 if
-/// no user is authenticated, and with 0203 otherwise.
+/// An initiator must not be able to distinguish a target that refuses it from a target that does not exist. Without
+/// CHAP users, both logins are refused at once with status 0203 (not found), and the events say which case it was. With
+/// CHAP users, both logins require authentication: they end with 0201 if the initiator has not authenticated, and with
+/// 0203 otherwise.
 #[derive(Clone)]
 pub(crate) struct PortalView {
     pub(crate) names: Arc<TargetTable>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: Arc<Security>,
-    /// Our address of the connection.
+    /// The target's address of the connection.
     pub(crate) local: SocketAddr,
     pub(crate) peer: IpAddr,
 }
@@ -61,7 +61,8 @@ impl PortalView {
         self.names.find(name).filter(|device| device.groups.contains(&group))
     }
 
-    /// Returns, for the events, the reason of a login that was refused with "not found".
+    /// Returns the true reason of a login that was refused with "not found". The reason is for events only and is not
+    /// sent to the initiator.
     pub(crate) fn explain(&self, initiator: &str, target: &str) -> &'static str {
         match self.find(target) {
             None => "no such target at this portal",
@@ -126,7 +127,8 @@ impl Directory for PortalView {
             users: users.clone(),
             algorithms: algorithms.clone(),
             mutual: access.as_ref().and_then(|access| access.mutual.clone()),
-            // Always offer CHAP: an initiator that authenticates may see more targets.
+            // For discovery, prefer CHAP even if it is not required: an initiator that authenticates may see more
+            // targets.
             preferred: target.is_none(),
         };
         Authentication {

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 /// Refusals that were reported lately.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedRefusals {
-    /// Strangers choose the keys, so only a hash with a random seed is stored of each.
+    /// The hash of the keys in `reported`. Strangers choose the names in a key, so the table stores a hash with a
+    /// random seed instead of the names.
     hasher: RandomState,
     reported: Mutex<HashMap<u64, ReportedRefusal>>,
 }
@@ -67,7 +68,7 @@ impl RepeatedRefusals {
         Some(repeated)
     }
 
-    /// Forgets a refusal, so that the next one is reported. Call this when a login has succeeded.
+    /// Forgets a refusal, so that the next one is reported again. Call this when a login has succeeded.
     pub(crate) fn end(&self, refused: RefusedLoginKey<'_>) {
         self.reported.lock().remove(&self.hasher.hash_one(refused));
     }

@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl TargetSessionDriver<'_> {
-    /// Returns true if so much output of the command's connection is unread that no further responses are prepared.
+    /// Returns true if the initiator has left so much output of the command's connection unread that the target
+    /// prepares no further responses for it.
     pub(crate) fn is_held_back(&self, itt: Itt) -> bool {
         let Some(connection) = self.session.allegiance(itt) else { return false };
         let line = self.lines.iter().find(|line| line.cid == connection.cid());
@@ -17,14 +18,14 @@ impl TargetSessionDriver<'_> {
             && connection.output().len() > self.server.settings.output_bytes
     }
 
-    /// Returns true if enough commands were answered since the last write to justify one write for each
-    /// connection.
+    /// Returns true if enough commands were answered since the last write to write their responses now, before the rest
+    /// of the input is processed.
     pub(crate) fn is_batch(&self) -> bool {
         self.unsent >= self.server.settings.batch_commands as usize * self.lines.len().max(1)
     }
 
-    /// Writes responses while a batch of commands is still being performed. A socket error is noticed by the
-    /// next read or write.
+    /// Writes responses while a batch of commands is still being performed. Ignores socket errors, which the next read
+    /// or write finds as well.
     pub(crate) fn send_what_goes(&mut self, context: &mut Context<'_>) {
         self.unsent = 0;
         for at in 0..self.lines.len() {
@@ -47,8 +48,8 @@ impl TargetSessionDriver<'_> {
         }
     }
 
-    /// Ends the nexus before the logout is answered: an initiator that has the answer finds no reservation of
-    /// this session, and no medium that it keeps locked.
+    /// Ends the nexus at the units before the logout is answered. Once the initiator has the answer, no reservation of
+    /// this session and no medium that it has locked may remain.
     fn leave_units(&mut self) {
         self.executions.clear();
         self.deferred = Deferred::default();

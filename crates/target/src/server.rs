@@ -53,7 +53,7 @@ const SESSION_REPORTS_IN_ALL: u32 = 500;
 impl TargetServer {
     /// Returns a server without portals.
     pub fn new(mut settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
-        // A longer write would need more memory than the pool can ever have.
+        // Limit a transfer to the size of the pool: a longer write could never get enough memory.
         let most = u32::try_from(settings.borrowed_bytes()).unwrap_or(u32::MAX);
         settings.session.max_transfer_bytes = settings.session.max_transfer_bytes.min(most);
         settings.session.excused_time = settings.slow_reader;
@@ -225,13 +225,13 @@ impl TargetServer {
         self.close_sessions(None, deadline, "the server is stopping").await;
     }
 
-    /// Asks initiators to log out, waits until `deadline`, then closes the remaining sessions: those of one target,
-    /// or all.
+    /// Asks the initiators of one target, or of all, to log out. Waits until `deadline`, then closes the remaining
+    /// sessions.
     async fn close_sessions(&self, target: Option<&str>, deadline: Duration, why: &'static str) {
         let registry = &self.context.registry;
         let gone = || async {
-            // Wait for both: a session may be without a connection for a while, and a connection that logs in has no
-            // session yet.
+            // Wait for sessions and for connections: a session may be without a connection for a while, and a
+            // connection that logs in has no session yet.
             registry.empty(target).await;
             if target.is_none() {
                 registry.connections.empty().await;
@@ -256,7 +256,7 @@ impl TargetServer {
 
 async fn send_to_all(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -> DriverMessage) {
     for driver in drivers {
-        // A driver that has ended needs no message.
+        // Ignore a failed send: the driver has ended, so it needs no message.
         let _ = driver.send(order()).await;
     }
 }
@@ -302,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// A regression test: the options were set on accepted sockets, too late for the window scale.
+    /// Regression: the socket options were set on accepted sockets, which is too late for the TCP window scale.
     #[tokio::test]
     async fn a_portal_listens_with_the_servers_socket_options_and_congestion_control() {
         let socket = SocketOptions::buffers(Some(65_536));

@@ -30,7 +30,7 @@ pub(crate) struct ServerContext {
     pub(crate) discoveries: Arc<ConnectionQuota>,
     /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<WriteDataPool>,
-    /// Counts the sessions that poll now.
+    /// Number of sessions that poll their sockets at present, see `busy_polling.rs`.
     pub(crate) pollers: Arc<CountedLimit>,
     pub(crate) chap_delay: ChapFailureDelay,
     /// Limits the events about failed logins and refused connections.
@@ -52,14 +52,14 @@ impl ServerContext {
         PortalView { names, portals, security: self.security.read().clone(), local, peer }
     }
 
-    /// Returns `None` if an event about a session of this address must not be reported now. Otherwise returns how
-    /// many events were left out since the last one, if any.
+    /// Returns `None` if an event about a session of this address must not be reported now. Otherwise returns the
+    /// number of events that were left out since the last one, or `Some(None)` if none was.
     pub(crate) fn session_report(&self, address: IpAddr) -> Option<Option<u64>> {
         let unreported = self.session_reports.report(address, Instant::now())?;
         Some((unreported > 0).then_some(unreported))
     }
 
-    /// Returns the part of `all` that one connection of a normal session may hold.
+    /// Returns the share of `all` that each connection of a normal session may hold.
     pub(crate) fn share(&self, all: usize) -> usize {
         all / self.registry.members.get().max(1)
     }

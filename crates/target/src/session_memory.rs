@@ -1,5 +1,5 @@
-//! The memory of a session: its lease from the pool for writes that wait, and the check that its commands
-//! fill its share.
+//! The memory of a session: memory that it borrows for waiting writes, and the check whether its commands use up its
+//! share.
 
 use std::task::Context;
 
@@ -22,7 +22,8 @@ impl TargetSessionDriver<'_> {
         self.session.limit_waiting(self.kept_share() + self.lease.bytes());
     }
 
-    /// Borrows memory for a write whose data is to be requested. Returns true if there was some.
+    /// Borrows memory for a write whose data the target has not requested yet. Returns true if memory was borrowed, so
+    /// that the data can be requested.
     pub(crate) fn find_room(&mut self, context: &Context<'_>) -> bool {
         let lacking = self.session.lacking_bytes();
         if lacking == 0 {
@@ -35,7 +36,7 @@ impl TargetSessionDriver<'_> {
         let mut found = grow(&mut self.lease);
         if !found {
             self.lease.wait(context.waker());
-            // Another session may have given memory back before this driver was registered, without waking it.
+            // Try again after registering: a session that gave memory back just before did not wake this driver.
             found = grow(&mut self.lease);
         }
         if found {
@@ -63,8 +64,8 @@ impl TargetSessionDriver<'_> {
         self.server.settings.kept_share() * self.lines.len().max(1)
     }
 
-    /// Returns true if the unfinished commands hold all of this session's share of memory. When a command
-    /// ends, it wakes the driver.
+    /// Returns true if the commands in progress hold all of this session's share of memory. The end of a command wakes
+    /// the driver.
     pub(crate) fn is_full(&self) -> bool {
         let InFlightBytes { data_out, data_in } = self.executions.held();
         let data_out = data_out + self.deferred.bytes();

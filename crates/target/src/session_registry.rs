@@ -49,7 +49,7 @@ pub(crate) enum DriverMessage {
 pub(crate) struct JoiningConnection {
     pub(crate) socket: Socket,
     pub(crate) phase: LoginPhase,
-    /// Receives `None` when the connection has joined.
+    /// Channel for the answer: `None` if the connection has joined, otherwise the connection that was refused.
     pub(crate) reply: oneshot::Sender<Option<RefusedJoin>>,
 }
 
@@ -87,8 +87,8 @@ struct RegistryState {
     last_tsih: u16,
     /// Sums of the counters of closed sessions.
     past: TargetPduCounters,
-    /// `past` by target name. A target gets an entry with the first login to it, so their number is bounded
-    /// by the targets in the settings and the volumes that were moved here.
+    /// The sums of `past` for each target name. A target gets an entry with the first login to it, so the number of
+    /// entries is bounded by the targets in the settings and the volumes that were moved here.
     past_of: HashMap<String, TargetPduCounters>,
     /// The commands of closed sessions by operation code.
     past_commands: OpcodeTally,
@@ -124,7 +124,7 @@ pub(crate) struct SessionRegistration {
     pub(crate) published: Arc<Mutex<SessionSnapshot>>,
     /// Commands of the session by operation code, counted by its driver.
     pub(crate) tally: Arc<OpcodeTally>,
-    /// The times of the commands of all sessions.
+    /// The times of commands, which all sessions of the server share.
     pub(crate) times: Arc<CommandTimes>,
     _alive: watch::Sender<()>,
 }
@@ -151,7 +151,8 @@ impl SessionRegistry {
         let Some(entry) = inner.sessions.values().find(|entry| entry.is_named_like(login)) else {
             return Ok(None);
         };
-        // A session without a user may have begun before the target required one.
+        // A session without a user may be replaced by a user's session: it may have begun before the target required
+        // authentication.
         let is_others = |user: &String| login.user.as_ref() != Some(user) && is_user(user);
         if entry.target_name.is_some() && entry.user.as_ref().is_some_and(is_others) {
             return Err(LoginStatus::AuthenticationFailure);
@@ -159,9 +160,9 @@ impl SessionRegistry {
         Ok(Some(Predecessor { orders: entry.orders.clone(), gone: entry.gone.clone() }))
     }
 
-    /// Waits until the other sessions of this initiator at this target have noticed which of their connections
-    /// are closed. Otherwise the commands of the new session could meet a reservation, or a locked medium, of a
-    /// session whose end the server has not processed yet.
+    /// Waits until the other sessions of this initiator at this target have noticed which of their connections are
+    /// closed. Without this wait, the commands of the new session could be refused because of a reservation, or a
+    /// locked medium, of a session that has ended but is not processed yet.
     pub(crate) async fn settle(&self, login: &EstablishedLogin) {
         let drivers: Vec<_> = {
             let inner = self.inner.lock();
@@ -349,7 +350,8 @@ impl SessionEntry {
 impl Predecessor {
     /// Closes the session and waits until nothing of it is in progress.
     pub(crate) async fn close(mut self) {
-        // If the queue is full, the driver will make room; if it is closed, the driver has ended.
+        // Ignore a failed send: if the queue is full, the driver will make room, and if it is closed, the driver has
+        // ended.
         let _ = self
             .orders
             .send(DriverMessage::Close("replaced by a new session with the same name"))
@@ -369,8 +371,7 @@ impl SessionRegistration {
             let entry = inner.sessions.get(&oldest);
             let order = DriverMessage::Close("too many sessions wait for their initiators");
             if entry.is_some_and(|entry| entry.orders.try_send(order).is_err()) {
-                // The message queue of the session is full. The session is closed the next time, if it still
-                // waits then.
+                // The message queue of the session is full. Close the session at the next call, if it still waits then.
                 inner.waiting.push_front(oldest);
                 return;
             }

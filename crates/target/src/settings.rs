@@ -45,7 +45,7 @@ pub struct Settings {
     /// Maximum time between the text requests of a discovery session; then the session is closed. Default 10 s:
     /// initiators send a request at once, and some log in to targets before they close the session.
     pub discovery_idle: Duration,
-    /// CHAP users, algorithms and discovery rules at the start;
+    /// CHAP users, algorithms and discovery rules with which the server starts.
     /// [`Server::change_security`](crate::TargetServer::change_security) replaces them.
     pub security: Security,
     /// Number of commands whose responses leave with one write, unless the input is used up before: the initiator can

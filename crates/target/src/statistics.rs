@@ -73,7 +73,7 @@ pub struct TargetConnectionStats {
     /// The connection's CID, chosen by the initiator.
     pub cid: u16,
     pub address: Option<SocketAddr>,
-    /// Our address: that of the portal, or one of the addresses on which the portal listens.
+    /// The target's address of the connection: that of the portal, or one of the addresses on which the portal listens.
     pub local: Option<SocketAddr>,
     /// Counters of this connection.
     pub counters: TargetPduCounters,
@@ -84,13 +84,13 @@ pub struct TargetConnectionStats {
 /// The state of a session that its driver publishes.
 #[derive(Default)]
 pub(crate) struct SessionSnapshot {
-    /// Set when the driver begins to run.
+    /// The congestion state of the session; `None` until its driver runs.
     pub(crate) congestion: Option<Arc<SessionCongestion>>,
     pub(crate) counters: TargetPduCounters,
     pub(crate) connections: Vec<TargetConnectionStats>,
 }
 
-/// Counters of a server that belong to no session.
+/// Counters of events in which no session exists, such as refused connections.
 #[derive(Default)]
 pub(crate) struct ServerEventCounters {
     pub(crate) refused_connections: AtomicU64,

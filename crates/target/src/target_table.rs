@@ -62,7 +62,7 @@ pub(crate) struct TargetTable {
     targets: RwLock<Vec<Arc<ServedTargetEntry>>>,
 }
 
-/// A target as its sessions use it.
+/// A target that is being served, shared by its sessions.
 pub(crate) struct ServedTargetEntry {
     pub(crate) name: String,
     pub(crate) alias: Option<String>,
@@ -82,7 +82,7 @@ impl ServedTargetEntry {
     /// Returns the unit with this LUN.
     pub(crate) fn unit(&self, lun: Lun) -> Option<&Arc<dyn LogicalUnit>> {
         let number = lun.number()?;
-        // Most targets have one unit, LUN 0.
+        // Check the first unit before the binary search: most targets have one unit, LUN 0.
         let at = match self.units.first() {
             Some((first, _)) if *first == number => 0,
             _ => self.units.binary_search_by_key(&number, |(number, _)| *number).ok()?,
@@ -103,7 +103,7 @@ impl ServedTargetEntry {
         self.units.iter().map(|(_, unit)| &**unit)
     }
 
-    /// Returns the units that `other` does not have under the same LUN.
+    /// Returns the units of this target that are missing in `other`, or have another LUN there.
     pub(crate) fn units_beyond<'a>(
         &'a self,
         other: &'a Self,
@@ -120,8 +120,8 @@ impl ServedTargetEntry {
             .for_each(|unit| unit.change_attention(nexus, condition, AttentionChange::Raise));
     }
 
-    /// Withdraws a unit attention condition of a nexus at every unit: one unit has reported it, or the initiator has
-    /// read what it announced.
+    /// Withdraws a unit attention condition of a nexus at every unit, after one unit has reported the condition, or
+    /// after the initiator has learned of the change in another way.
     pub(crate) fn withdraw_attention(&self, nexus: &Nexus, condition: Sense) {
         self.units()
             .for_each(|unit| unit.change_attention(nexus, condition, AttentionChange::Withdraw));

@@ -27,7 +27,8 @@ impl TargetSessionDriver<'_> {
     pub(crate) fn take_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.session.poll_event() {
             match event {
-                // Never hold back a flush: writes that arrive later on other connections would be performed before it.
+                // Start a flush even if other commands have to wait: writes that arrive later on other connections
+                // would otherwise be performed before the flush.
                 TargetEvent::Command(command)
                     if self.lines.len() > 1
                         && self.is_held_back(command.itt)
@@ -111,8 +112,8 @@ impl TargetSessionDriver<'_> {
         let Some(unit) = unit else {
             let completion = unitless_commands::execute(&task, &device.luns);
             if unitless_commands::is_meant(&task.cdb) && completion.status == ScsiStatus::Good {
-                // The initiator has just received the new list, so it needs no attention about the change (SPC-4,
-                // 6.33).
+                // Withdraw the unit attention about a changed list of units: the initiator has just received the new
+                // list (SPC-4, 6.33).
                 device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
             }
             self.complete(itt, completion);
@@ -136,8 +137,8 @@ impl TargetSessionDriver<'_> {
             && sense.is_same_condition(Sense::REPORTED_LUNS_DATA_HAS_CHANGED)
             && let Some(NexusHandle { device, nexus }) = &self.nexus_handle
         {
-            // The list of LUNs belongs to the target: an attention that one unit has reported need not be reported by
-            // the others.
+            // The list of LUNs belongs to the target, and one unit has just reported its change: withdraw the same
+            // condition at the other units.
             device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
         }
         self.session.complete(itt, outcome(completion));
@@ -147,7 +148,7 @@ impl TargetSessionDriver<'_> {
     /// unit attention.
     pub(crate) fn change_units(&mut self, context: &mut Context<'_>) {
         let Some(nexus_handle) = &self.nexus_handle else { return };
-        // If the target was removed, this session is about to end.
+        // Change nothing if the target was removed: this session is about to end.
         let Some(device) = self.server.names.find(&nexus_handle.device.name) else { return };
         let gone: Vec<Lun> =
             nexus_handle.device.units_beyond(&device).map(|(lun, _)| lun).collect();
@@ -226,7 +227,8 @@ impl TargetSessionDriver<'_> {
                 }
             }
             if function == TaskFunction::TargetColdReset {
-                // All sessions of the target end (RFC 7143, 11.5.1). This one ends after the response.
+                // A cold reset ends all sessions of the target (RFC 7143, 11.5.1). Close the others here; this session
+                // ends after the response.
                 for other in &others {
                     let _ = other.send(DriverMessage::Close("target cold reset")).await;
                 }
@@ -255,7 +257,7 @@ impl TargetSessionDriver<'_> {
 async fn clear(drivers: &[mpsc::Sender<DriverMessage>], lun: Option<Lun>) {
     let (done, mut all_done) = mpsc::channel(1);
     for driver in drivers {
-        // A driver that has ended has no commands in progress.
+        // Ignore a failed send: a driver that has ended has no commands in progress.
         let _ = driver.send(DriverMessage::Clear { lun, done: done.clone() }).await;
     }
     drop(done);

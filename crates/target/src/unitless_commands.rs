@@ -8,7 +8,7 @@ use unit::{Completion, Task};
 const REPORT_LUNS_UNIT: Lun = Lun(0xc101_0000_0000_0000);
 const REPORT_LUNS: u8 = 0xa0;
 
-/// Returns true for a command that the target answers in place of the unit.
+/// Returns true for REPORT LUNS, which the target answers even if the addressed unit exists.
 pub(crate) fn is_meant(cdb: &[u8]) -> bool {
     cdb.first() == Some(&REPORT_LUNS)
 }
@@ -22,8 +22,7 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
         Ok(Command::Primary(PrimaryCommand::Inquiry { page: None, allocation_length })) => {
             inquiry_without_unit(usize::from(allocation_length))
         }
-        // REQUEST SENSE is the only command that succeeds without a unit. The sense data reports that there
-        // is none.
+        // REQUEST SENSE succeeds without a unit, like INQUIRY. The sense data says that there is no unit.
         Ok(Command::Primary(PrimaryCommand::RequestSense { allocation_length, .. })) => {
             let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED.to_fixed_bytes();
             good(sense, usize::from(allocation_length))

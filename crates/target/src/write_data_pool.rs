@@ -55,7 +55,7 @@ impl WriteDataPool {
         Lease { pool: Arc::clone(self), number: inner.last_number, bytes: 0 }
     }
 
-    /// Returns true if a session lacks room, or did within the last [`CONTENDED`].
+    /// Returns true if a session could not borrow enough memory within the last [`CONTENDED`], or still waits for it.
     pub(crate) fn is_contended(&self, now: Instant) -> bool {
         let refused = self.inner.lock().refused;
         refused.is_some_and(|refused| now.saturating_duration_since(refused) < CONTENDED)
@@ -73,8 +73,8 @@ impl Lease {
         self.borrow(bytes, false)
     }
 
-    /// Borrows `bytes` more, even beyond an even part. Only for a session that has requested the data of no
-    /// other write: so a long write can always be done.
+    /// Borrows `bytes` more, even beyond an even part of the pool. Call this only for a session that has not requested
+    /// the data of any other write. This way a long write can always be performed.
     pub(crate) fn grow_for_one(&mut self, bytes: usize) -> bool {
         self.borrow(bytes, true)
     }
@@ -105,7 +105,7 @@ impl Lease {
         inner.lent -= self.bytes - bytes;
         inner.borrowers -= usize::from(bytes == 0);
         self.bytes = bytes;
-        // Do not wake the driver of this session: its own room has not grown.
+        // Do not wake the driver of this session: giving memory back does not give it more room.
         let others = inner.waiting.extract_if(.., |(number, _)| *number != self.number);
         let others: Vec<Waker> = others.map(|(_, waker)| waker).collect();
         drop(inner);
@@ -158,7 +158,7 @@ mod tests {
         let pool = Arc::new(WriteDataPool::new(100));
         let mut others: Vec<_> = (0..3).map(|_| pool.lease()).collect();
         assert!(others.iter_mut().all(|other| other.grow(10)));
-        // This session has borrowed memory for the immediate data of the write.
+        // The session of the long write has borrowed memory for the write's immediate data.
         let mut long = pool.lease();
         assert!(long.grow(10) && !long.grow(60), "more than an even part");
         assert!(long.grow_for_one(60));

@@ -1,5 +1,5 @@
-//! Connections that have not logged in use little memory. The tests count all allocated bytes of this process
-//! while 500 connections slowly send the bytes that need most memory.
+//! Tests that connections which have not logged in use little memory. The tests count all allocated bytes of this
+//! process while 500 connections slowly send the bytes that need most memory.
 
 #[path = "../../transport/tests/certificates/mod.rs"]
 mod certificates;
@@ -79,8 +79,8 @@ fn request(text: impl Into<Bytes>) -> Vec<u8> {
     bytes
 }
 
-/// Opens connections. All of them send each piece before any sends the next one. Returns the maximum number
-/// of bytes per connection. At the end, a login at `plain` must still succeed.
+/// Opens [`CONNECTIONS`] connections to `address` and sends the pieces: all connections send a piece before any sends
+/// the next one. Returns the maximum number of allocated bytes per connection.
 async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> usize {
     let before = IN_USE.load(Relaxed);
     MOST.store(before, Relaxed);
@@ -90,7 +90,7 @@ async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> 
     }
     for piece in pieces {
         for stream in &mut streams {
-            // A closed connection uses no memory.
+            // Ignore errors: a connection that the server has closed uses no memory.
             let _ = stream.write_all(piece).await;
         }
         all_was_read(plain).await;
@@ -129,20 +129,20 @@ async fn a_connection_before_its_login_holds_at_most_64_kib() {
     all_was_read(address).await;
     let idle = most_held(address, address, &[]).await;
 
-    // Byte by byte at first, then in pieces; the request never ends.
+    // Send a login request that never becomes complete: the first four bytes one by one, then larger pieces.
     let longest = request(vec![b'x'; 8192]);
     let mut slowly: Vec<&[u8]> = longest[..4].chunks(1).collect();
     slowly.extend(longest[4..8000].chunks(1999));
     let half = most_held(address, address, &slowly).await;
 
-    // Text without an end, in pieces of maximum length.
+    // Send a text that never ends, in requests of maximum length.
     let mut text = format!("InitiatorName=iqn.2026-11.a:b\0TargetName={TARGET}\0X-text=");
     text.push_str(&"x".repeat(8192 - text.len()));
     let first = request(text);
     let endless =
         most_held(address, address, &[&first, &longest, &longest, &longest, &longest]).await;
 
-    // Many keys that need long answers.
+    // Send many keys whose answers need much memory.
     let keys: String = (0..700).map(|n| format!("X-{n:03}=1\0")).collect();
     let keys = request(keys);
     let answered = most_held(address, address, &[&keys, &keys, &keys]).await;
@@ -186,9 +186,9 @@ async fn a_connection_that_has_not_ended_its_handshake_holds_at_most_64_kib() {
     let hello = client_hello(&ours).await;
     all_was_read(plain).await;
     let idle = most_held(address, plain, &[]).await;
-    // The server has answered, and waits for a certificate.
+    // The server has answered the ClientHello, and waits for the client's certificate.
     let greeted = most_held(address, plain, &[&hello]).await;
-    // A ClientHello that is never complete, in pieces and in one.
+    // Send a ClientHello that never becomes complete, in several pieces and in one.
     let mut endless = vec![22, 3, 1, 0x40, 0, 1, 0, 0xfd, 0xe8, 3, 3];
     endless.resize(5 + 0x4000, 0);
     let slowly: Vec<&[u8]> = endless[..16_000].chunks(1999).collect();

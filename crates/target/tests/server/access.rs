@@ -1,5 +1,5 @@
-//! Access to targets: authentication, rules, discovery, guessed secrets, and limits on the number of
-//! connections.
+//! Tests the access to targets: authentication, rules, discovery, delays against guessing secrets, and limits on the
+//! number of connections.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -29,7 +29,8 @@ use crate::{
     events::Log,
 };
 
-/// Targets that admit every initiator, alice, alice from another host only, bob, and one other network only.
+/// The next five targets admit: every initiator, only alice, alice from another host only, only bob, and initiators of
+/// another network only.
 const OPEN: &str = "iqn.2026-11.io.forebay:open";
 const ALICES: &str = "iqn.2026-11.io.forebay:alices";
 const HOSTS: &str = "iqn.2026-11.io.forebay:hosts";
@@ -136,13 +137,13 @@ fn wrong(name: &str) -> Option<InitiatorChap> {
     Some(InitiatorChap { user, target: None, algorithms: vec![ChapAlgorithm::Md5] })
 }
 
-/// Returns the result of a login; `Ok` if it succeeds.
+/// Logs in to `target` and drops the connection. Returns the login status if the login is refused.
 async fn end(to: SocketAddr, target: &str, chap: Option<InitiatorChap>) -> Result<(), LoginStatus> {
     let login = log_in((HERE, to), Some(target), chap).await;
     login.map(|_| ()).map_err(refused)
 }
 
-/// Returns the names that discovery reports.
+/// Returns the names of the targets that a discovery session gets.
 async fn seen(to: SocketAddr, chap: Option<InitiatorChap>) -> Result<Vec<String>, LoginStatus> {
     let mut client = log_in((HERE, to), None, chap).await.map_err(refused)?;
     let text = client.send_targets("All").await;
@@ -178,7 +179,7 @@ async fn a_forbidden_target_looks_like_an_unknown_one() {
         let end = end(address, target, chap("alice")).await;
         assert_eq!(end, Err(LoginStatus::NotFound), "{target}");
     }
-    // Without CHAP users, both are refused immediately.
+    // Without CHAP users, logins to a forbidden and to an unknown target are refused at once.
     let open = vec![target(FAR, Some(vec![rule("", "127.0.0.2", "")]))];
     let (_server, address) = serve(Settings::default(), open).await;
     for target in [FAR, UNKNOWN] {
@@ -202,7 +203,7 @@ async fn discovery_lists_only_targets_that_the_initiator_may_use() {
     assert_eq!(seen(address, chap("alice")).await.unwrap(), [OPEN, ALICES]);
     assert_eq!(seen(address, chap("bob")).await.unwrap(), [OPEN, BOBS]);
     assert_eq!(seen(address, wrong("bob")).await, Err(LoginStatus::AuthenticationFailure));
-    // Only authenticated initiators may use discovery, from the next connection on.
+    // From now on the rules require authentication for discovery. They apply to connections that are made later.
     let discovery = LoginAccess { rules: Some(vec![rule("", "", "bob")]), mutual: None };
     server.change_security(Security { discovery, ..security() });
     assert_eq!(seen(address, None).await, Err(LoginStatus::AuthenticationFailure));
@@ -238,7 +239,7 @@ async fn another_user_cannot_end_a_session_by_the_name_of_its_initiator() {
     let mut again = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
     again.settle().await;
     assert_eq!(server.statistics().sessions.len(), 1);
-    // A user who was removed from the settings does not block others.
+    // After alice was removed from the settings, her session does not keep bob from logging in.
     let users = [credential("bob")];
     server.change_security(Security { users: users.into(), ..security() });
     log_in((HERE, address), Some(ALICES), chap("bob")).await.unwrap();
@@ -253,16 +254,16 @@ async fn an_initiator_is_redirected_only_after_authentication() {
     assert_eq!(end(address, ALICES, None).await, Err(LoginStatus::AuthenticationFailure));
     assert_eq!(end(address, ALICES, chap("bob")).await, Err(LoginStatus::NotFound));
     let sent = tokio::spawn(async move { end(address, ALICES, chap("alice")).await });
-    // The client of these tests does not follow redirections.
+    // The client of these tests panics when it is redirected.
     assert!(sent.await.unwrap_err().is_panic());
 }
 
-/// Finding W7: 40 guesses that arrived together were each answered immediately.
+/// Regression: 40 guesses that arrived together were each answered immediately.
 #[tokio::test]
 async fn wrong_chap_responses_are_delayed_and_right_ones_are_not() {
     let (_server, address) = guarded().await;
     let begun = Instant::now();
-    // One user from four addresses, and four users from one address.
+    // Guess the secret of one user from four addresses, and of four users from one address.
     let guesses = (1..=4).flat_map(|n| {
         let (there, unknown) = (Ipv4Addr::new(127, 0, 0, 10 + n), format!("unknown{n}"));
         [(there, "alice".to_owned()), (HERE, unknown)]
@@ -309,7 +310,7 @@ async fn one_address_cannot_use_all_login_slots() {
     assert!(log_in((THERE, address), Some(OPEN), None).await.is_ok());
 }
 
-/// Finding W4: 64 silent connections from each of two addresses blocked all others.
+/// Regression: 64 silent connections from each of two addresses blocked all other initiators.
 #[tokio::test]
 async fn half_open_logins_of_two_addresses_block_no_other_initiator() {
     let (server, address) = guarded().await;
@@ -376,7 +377,7 @@ async fn a_quarter_of_the_connections_is_reserved_for_authenticated_users() {
     assert_eq!(server.statistics().refused_connections, 2);
 }
 
-/// Finding W2: discovery sessions without authentication took all places.
+/// Regression: discovery sessions without authentication took all places.
 #[tokio::test]
 async fn discovery_sessions_block_no_other_initiator() {
     let settings = Settings {
@@ -391,7 +392,7 @@ async fn discovery_sessions_block_no_other_initiator() {
     for (who, from) in (1..).zip([HERE, HERE, HERE, HERE, HERE, THERE, THERE, THERE]) {
         discoveries.push(log_in_as_to(who, (from, address), None, None).await.unwrap());
         if who == 5 {
-            // There is one more place in total, but not for this address.
+            // The server has room for one more discovery session, but this address has reached its own limit.
             until(|| server.statistics().displaced_connections == 1).await;
             assert_eq!(server.statistics().discovery_sessions, 4);
         }
@@ -400,7 +401,8 @@ async fn discovery_sessions_block_no_other_initiator() {
     until(|| open() == 6).await;
     assert_eq!(server.statistics().discovery_sessions, 6);
     assert_eq!(server.statistics().displaced_connections, 2);
-    // The first session was closed for the fifth of its address, the second one for the third of the other address.
+    // The first session was closed when its address opened a fifth one, and the second when the other address opened
+    // its third one.
     for displaced in &mut discoveries[..2] {
         assert!(soon(displaced.receive()).await.is_none());
     }
@@ -418,7 +420,7 @@ async fn an_idle_discovery_session_is_closed_soon() {
     let (server, address) = serve(settings, targets()).await;
     let begun = Instant::now();
     let mut client = log_in((HERE, address), None, None).await.unwrap();
-    // The initiator answers pings, which does not keep the session open.
+    // The initiator answers pings, but that must not keep the discovery session open.
     let mut pings = 0;
     while let Some(pdu) = soon(client.receive()).await {
         let Pdu::NopIn(ping) = pdu else { panic!("{pdu:?}") };
@@ -429,7 +431,7 @@ async fn an_idle_discovery_session_is_closed_soon() {
     until(|| server.statistics().sessions.is_empty()).await;
 }
 
-/// Finding W7: 3,000 discovery sessions wrote 2 MB of events.
+/// Regression: 3,000 discovery sessions wrote 2 MB of events.
 #[tokio::test]
 async fn many_discovery_sessions_are_reported_in_one_event() {
     let log = Log::start();
@@ -445,7 +447,8 @@ async fn many_discovery_sessions_are_reported_in_one_event() {
     assert_eq!(server.statistics().opened_sessions, 21);
 }
 
-/// Finding: any initiator that may log in to an open target could fill the log with events: two lines for each session.
+/// Regression: an initiator that may log in to an open target could fill the log with events, two lines for each
+/// session.
 #[tokio::test]
 async fn sessions_that_are_opened_and_closed_repeatedly_do_not_flood_the_events() {
     let log = Log::start();
@@ -462,7 +465,8 @@ async fn sessions_that_are_opened_and_closed_repeatedly_do_not_flood_the_events(
     assert!(lines[1].contains("session closed") && lines[99].contains("session closed"));
 }
 
-/// Groups and rules together: a target of another portal group does not exist here.
+/// A target of another portal group is reported as not found, even to a user who may log in to it through its own
+/// group.
 #[tokio::test]
 async fn a_target_of_another_group_is_unknown_to_its_own_user() {
     let group = PortalGroup { number: 1, tag: 2 };

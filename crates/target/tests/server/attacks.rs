@@ -1,4 +1,4 @@
-//! Initiators that attack: others are not affected, and the attacker is reported once.
+//! Tests initiators that attack the server: other initiators are not affected, and the attack is reported once.
 
 use std::{
     sync::Arc,
@@ -76,8 +76,8 @@ async fn cve_2011_0001_lengths_beyond_every_buffer_before_login_are_refused_at_t
             header[4] = ahs;
             let mut client = Client::connect(address).await;
             client.socket().write_all(&header).await.unwrap();
-            // Send nothing of the announced data. 255 words of additional headers are within the limit of a
-            // connection, so the target waits for them.
+            // Announce data without sending any. 255 words of additional headers are within the limit of a connection,
+            // so the target waits for them; send those.
             if data == 0 {
                 let _ = client.socket().write_all(&[0xff; 1020]).await;
             }
@@ -304,7 +304,7 @@ async fn a_connection_reset_in_the_middle_of_data_out_leaves_nothing_behind() {
         (write.read, write.write) = (false, true);
         bad.send(Pdu::ScsiCommand(write)).await;
         let Some(Pdu::ReadyToTransfer(r2t)) = bad.receive().await else { panic!("no R2T") };
-        // The header of a Data-Out with half of the announced data.
+        // Send the header of a Data-Out and half of the data that it announces, then close the connection.
         let mut bytes = [6; 48 + 20_000];
         bytes[..48].fill(0);
         bytes[0] = 5;

@@ -33,9 +33,9 @@ use unit::{
 use volume::{Data, Geometry, MemVolume};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
-/// Any free port of this machine.
+/// An address of this machine with port 0, which takes any free port.
 pub const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// No step of these tests takes this long unless it hangs.
+/// The time after which a step of a test counts as hanging; each step takes much less.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits for an event that must happen; fails the test if it takes too long.
@@ -43,7 +43,7 @@ pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("this hangs")
 }
 
-/// Lets other tasks run until `holds`.
+/// Lets other tasks run until `holds` returns true. Fails the test if that takes too long.
 pub async fn until(holds: impl Fn() -> bool) {
     soon(async {
         while !holds() {
@@ -83,7 +83,7 @@ impl Client {
         Self::on(soon(TcpStream::connect(address)).await.unwrap())
     }
 
-    /// Wraps an open connection.
+    /// Makes a client of an open connection that has not logged in.
     pub fn on(stream: impl Into<ConnectionStream>) -> Self {
         Self {
             stream: stream.into(),
@@ -124,7 +124,7 @@ impl Client {
         client.run(login).await
     }
 
-    /// Adds a connection to the session of this one, with its current command number.
+    /// Logs in with a new connection to the session of this client, with the present command number.
     pub async fn try_join(
         &self,
         address: SocketAddr,
@@ -139,7 +139,7 @@ impl Client {
         client.run(login).await
     }
 
-    /// Runs a login on this connection.
+    /// Performs the login on this connection. Returns the client, which can then send commands.
     pub async fn run(mut self, mut login: InitiatorLogin) -> Result<Self, LoginFailure> {
         let mut request = login.start();
         loop {
@@ -245,7 +245,7 @@ impl Client {
         self.answer(itt).await
     }
 
-    /// Returns the status of a command that was sent, and its data.
+    /// Waits for the response to a command. Returns its status and its data.
     pub async fn answer(&mut self, itt: Itt) -> (u8, Vec<u8>) {
         let mut data = Vec::new();
         loop {
@@ -301,7 +301,8 @@ impl Client {
         }
     }
 
-    /// Returns all R2Ts for the commands sent so far: the answer to a ping arrives after them.
+    /// Returns all R2Ts for the commands sent so far. Sends a ping and collects R2Ts until its answer, which arrives
+    /// after them.
     pub async fn asked(&mut self) -> Vec<ReadyToTransfer> {
         let ping = NopOut {
             immediate: true,
@@ -353,7 +354,7 @@ impl Client {
         self.send(Pdu::TaskRequest(request)).await;
     }
 
-    /// Returns the answer to a command that returns no data.
+    /// Receives the response to a command that returns no data.
     pub async fn response(&mut self) -> ScsiResponse {
         match self.receive().await {
             Some(Pdu::ScsiResponse(response)) => response,
@@ -389,7 +390,7 @@ pub fn refused(failure: LoginFailure) -> LoginStatus {
 /// A unit whose commands wait until the test releases them.
 #[derive(Default)]
 pub struct Stalling {
-    /// Number of futures that exist: commands that were neither answered nor aborted.
+    /// Number of commands in progress: those that were neither answered nor aborted, so that their futures still exist.
     pub alive: Arc<AtomicUsize>,
     pub go: Notify,
     pub functions: Mutex<Vec<TaskManagement>>,

@@ -1,4 +1,4 @@
-//! Commands from the socket to the unit, and their responses.
+//! Tests commands from the socket to the unit, and their responses.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -186,19 +186,20 @@ fn a_session_whose_write_waits_for_another_one_uses_no_processor() {
             client.send(Pdu::ScsiCommand(command)).await;
         }
         assert!(!client.asked().await.is_empty());
-        // Discard a notification of an earlier park.
+        // Discard the notification of a time when the runtime slept before.
         tokio::select! {
             biased;
             () = parked.notified() => {}
             () = std::future::ready(()) => {}
         }
-        // Shorter than the 15 s after which a session without progress ends: then all tasks sleep.
+        // Wait less than the 15 s after which a session without progress ends. All tasks must sleep, so the runtime
+        // parks within this time.
         let sleeps = tokio::time::timeout(Duration::from_secs(5), parked.notified());
         sleeps.await.expect("nothing is to be done");
     });
 }
 
-/// Each of two connections requests half of the 256 KiB that all may hold together.
+/// The two connections may hold 256 KiB together, so the target requests at most 128 KiB on each.
 #[tokio::test]
 async fn data_that_connections_ask_for_is_bounded_together() {
     let settings = Settings { held_bytes: 256 << 10, ..Settings::default() };
@@ -227,8 +228,8 @@ async fn data_that_connections_ask_for_is_bounded_together() {
     }
 }
 
-/// Checks that the unit executes twelve commands four at a time: if it executed more at once, the first
-/// release would end more than four.
+/// Checks that at most four of twelve commands are executed at a time. If more were executed at once, the first release
+/// would end more than four.
 async fn expect_twelve_in_fours(unit: &Stalling, client: &mut Client) {
     for _ in 0..3 {
         until(|| unit.alive() == 4).await;

@@ -1,4 +1,4 @@
-//! Several connections of one session on real sockets: they join, are lost, stall and are reinstated.
+//! Tests sessions with several connections on real sockets: connections join, are lost, stall and are reinstated.
 
 use std::{
     net::SocketAddr,
@@ -109,7 +109,7 @@ async fn two_connections_share_one_session() {
     first.tsih = Tsih(first.tsih.0 ^ 0x5555);
     let refusal = first.try_join(address, 1, offer(0), Cid(3)).await.err().unwrap();
     assert_eq!(refused(refusal), LoginStatus::SessionDoesNotExist);
-    // A refused connection does not count against the limit.
+    // The connection that was refused is not counted among the open connections.
     until(|| server.statistics().connections == 2).await;
     second.cmd_sn = first.cmd_sn;
     second.settle().await;
@@ -232,7 +232,7 @@ async fn answers_in_flight_on_a_cut_connection_arrive_on_the_other_one() {
         asked.push((command.itt, n * u32::from(BLOCKS)));
         second.send(Pdu::ScsiCommand(command)).await;
     }
-    // Half of the responses arrive and are acknowledged, then the connection is lost.
+    // Receive half of the responses, then lose the connection.
     let mut arrived = 0;
     while arrived < READS / 2 {
         if let Some(Pdu::DataIn(data_in)) = second.receive().await {
@@ -260,13 +260,13 @@ async fn a_connection_whose_initiator_does_not_read_blocks_no_other() {
     let mut first = leading(address, 0).await;
     first.settle().await;
     let mut second = join(address, &first, 0, 2).await;
-    // Much more than the socket buffers of both ends can hold.
+    // Read much more data than the socket buffers of both ends hold, so that the responses cannot all be sent.
     for _ in 0..100 {
         let command = second.command(&read_10(0, 2048), 1 << 20);
         second.send(Pdu::ScsiCommand(command)).await;
     }
-    // The connections share the command window: the commands that the other connection does not finish take
-    // their part of it, but no more.
+    // The connections share the command window. The commands of the other connection that are not finished occupy a
+    // part of it; the rest must be enough for this connection.
     first.cmd_sn = second.cmd_sn;
     let mut served = 0;
     while served < 20 {
@@ -390,7 +390,7 @@ async fn sessions_that_wait_for_their_initiators_are_bounded() {
     assert_eq!(names(), ["1", "2"]);
     abandon(3).await;
     until(|| names() == ["2", "3"] && unit.alive() == 2).await;
-    // A reinstated connection does not wait, and is not closed.
+    // The session that gets its connection back does not wait any more, so it is not closed for the newer ones.
     let mut again = Client::connect(address).await;
     (again.tsih, again.cmd_sn) = second;
     let _again = again.try_join(address, 2, offer(2), Cid(1)).await.unwrap();

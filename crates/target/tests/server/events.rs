@@ -11,19 +11,19 @@ use parking_lot::Mutex;
 type Text = Arc<Mutex<Vec<u8>>>;
 
 thread_local! {
-    /// The destination of this thread's events; `None` without a [`Log`].
+    /// The buffer for this thread's events; `None` if the test has not started a [`Log`].
     static TEXT: RefCell<Option<Text>> = const { RefCell::new(None) };
 }
 
-/// The events of this thread as an operator sees them. A server runs on the thread of its test unless the test uses
-/// more threads.
+/// Captures the events of this thread as text. A server runs on the thread of its test, unless the test uses more
+/// threads.
 pub struct Log(Text);
 
 impl Log {
     /// Starts capturing the events of this thread.
     ///
-    /// The process has one subscriber. With one for each test, an event that is reported for the first time by a
-    /// thread without a subscriber could be switched off for all of them.
+    /// All tests of the process share one subscriber. With a subscriber for each test, tracing could switch an event
+    /// off for all of them, if the first thread to report it had no subscriber.
     pub fn start() -> Self {
         static SUBSCRIBER: Once = Once::new();
         SUBSCRIBER.call_once(|| {

@@ -1,4 +1,4 @@
-//! Logins: limits, time-outs, invalid data, names.
+//! Tests limits and time-outs of logins, invalid login data and invalid names.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -68,7 +68,7 @@ async fn connections_in_all_are_limited() {
         Client::try_log_in(address, 2, NegotiationOffer::initiator(), Tsih(0), Some(TARGET)).await;
     assert_eq!(refused(second.err().unwrap()), LoginStatus::OutOfResources);
     assert_eq!(server.statistics().refused_connections, 1);
-    // A new session of the same name may replace the old one.
+    // The limit does not refuse a login that replaces a session of the same name.
     let again = Client::log_in(address, 1).await;
     drop((first, again));
     until(|| server.statistics().connections == 0).await;
@@ -85,7 +85,7 @@ async fn garbage_closes_its_own_connection_only() {
         &[0; 48],
     ] {
         let mut client = Client::connect(address).await;
-        // The target may close while the test still writes.
+        // Ignore errors: the target may close the connection while the test still writes.
         let _ = client.socket().write_all(garbage).await;
         closed(&mut client).await;
     }

@@ -1,5 +1,5 @@
-//! Several targets, portals and portal groups in one server: which targets each portal shows, and changes at
-//! run time.
+//! Tests servers with several targets, portals and portal groups: which targets each portal shows, and changes at run
+//! time.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -188,7 +188,7 @@ async fn when_shutdown_returns_the_portals_are_free() {
     }
 }
 
-/// 64 sessions spread over eight targets and two portal groups, all of them with commands.
+/// 64 sessions that all send commands are spread over eight targets and two portal groups.
 #[tokio::test]
 async fn many_sessions_on_many_targets() {
     let name = |n: usize| format!("iqn.2026-11.io.forebay:disk-{n}");

@@ -1,5 +1,5 @@
-//! A unit that is no block device: a processor device (device type 03h of SPC-2), which keeps the last message that was
-//! sent to it. Reservations, unit attention conditions and the commands of SPC come from `unit::PrimaryUnit`.
+//! Tests a unit that is no block device: a processor device (device type 03h of SPC-2), which keeps the last message
+//! that was sent to it. Reservations, unit attention conditions and the commands of SPC come from `unit::PrimaryUnit`.
 
 use std::{
     net::SocketAddr,
@@ -118,7 +118,7 @@ impl GatedDevice for Processor {
         Ok(ProcessorCommand::Primary(primary.unwrap_or_else(|| Err(unknown()))?))
     }
 
-    /// The unit adds no checks of its own to the gate.
+    /// Returns a constant, because the unit adds no checks to the gate whose result could change.
     fn generation(&self, _: u64) -> Option<u64> {
         Some(0)
     }
@@ -254,7 +254,7 @@ impl Client {
 async fn a_unit_of_another_device_type_stores_a_message() {
     let (_server, address) = processor().await;
     let mut client = Client::log_in(address, 1).await;
-    // INQUIRY passes the gate before the unit attention condition of the new nexus.
+    // INQUIRY is answered although the unit attention condition of the new nexus still waits.
     let inquiry = PrimaryCommand::Inquiry { page: None, allocation_length: 96 }.encode();
     let inquiry = client.command(&inquiry, 96);
     let inquiry = StandardInquiry::from_bytes(&client.read(inquiry).await.1).unwrap();
@@ -299,7 +299,7 @@ async fn reservations_hold_at_a_unit_of_another_device_type() {
     assert_eq!(other.reserves(exclusive, 2, 0).await, CONFLICT);
     assert_eq!(other.ends(&RECEIVE, &[]).await.0, CONFLICT);
     assert_eq!(other.unit_attention().await, None, "TEST UNIT READY is allowed");
-    // The gate refuses the command before its data is solicited.
+    // The unit refuses the command before the target requests its data.
     let mut solicited = other.command(&send_of(100), 100);
     (solicited.read, solicited.write) = (false, true);
     let itt = other.begin(solicited).await;

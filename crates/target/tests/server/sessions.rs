@@ -1,4 +1,4 @@
-//! Effects of sessions on each other: replacement, resets, cleared tasks, and ends.
+//! Tests the effects of sessions on each other: replacement, resets, cleared tasks, and ends.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! TLS portals: successful and failed handshakes.
+//! Tests portals with TLS: successful and failed handshakes.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     events::Log,
 };
 
-/// Returns both ends with certificates of this authority. The server's certificate is for 127.0.0.1.
+/// Returns a server and a client with certificates of this authority. The server's certificate is for 127.0.0.1.
 fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
     let trusted = authority.certificate.as_bytes();
@@ -47,7 +47,7 @@ async fn log_in(address: SocketAddr, tls: &TlsClient, who: u8) -> Client {
     client.run(login).await.unwrap()
 }
 
-/// Reads 256 KiB several times, one after the other and at the same time.
+/// Reads 256 KiB several times: first one read after the other, then several reads at once.
 async fn reads(client: &mut Client) {
     client.settle().await;
     let mut tags = Vec::new();
@@ -116,7 +116,7 @@ async fn a_failed_handshake_is_reported_once_with_its_address() {
         let _ = soon(stream.read_to_end(&mut heard)).await;
         assert!(heard.len() < 16, "an alert at most: {heard:?}");
     }
-    // The client does not trust the server, and reports that.
+    // The client does not trust the server's certificate, and ends the handshake with an alert.
     let stream = soon(TcpStream::connect(address)).await.unwrap();
     here.push(stream.local_addr().unwrap());
     soon(strange.connect("127.0.0.1", stream)).await.unwrap_err();
@@ -137,7 +137,7 @@ async fn a_stalled_handshake_ends_at_the_login_timeout_and_affects_no_other_conn
     settings.session.login_time = Duration::from_secs(1);
     let (server, address) = serve(settings, &tls).await;
     let mut good = log_in(address, &ours, 1).await;
-    // One connection is silent, another one starts a handshake.
+    // One connection sends nothing, another one sends the beginning of a handshake.
     let mut silent = soon(TcpStream::connect(address)).await.unwrap();
     let mut slow = soon(TcpStream::connect(address)).await.unwrap();
     slow.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();

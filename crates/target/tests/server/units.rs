@@ -1,4 +1,4 @@
-//! Adding and removing units while sessions use their target.
+//! Tests adding and removing units while sessions use their target.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ async fn sessions_stay_and_receive_a_change_of_units_once() {
     assert_eq!(asks.is_ready(0).await, Ok(()));
     assert_eq!(asks.luns().await, [0, 1]);
     assert_eq!(lists.is_ready(1).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
-    // Replacing a target by one with the same units is not a change.
+    // Replace the target by one with another alias but the same units: this raises no unit attention condition.
     assert_eq!(server.statistics().opened_sessions, 2);
     let same = Target { alias: Some("other".into()), ..Target::new(TARGET, vec![(0, first)]) };
     change(&server, same.units.clone()).await;
@@ -222,7 +222,7 @@ async fn a_unit_names_the_queried_port_and_all_ports_of_its_target() {
         client.greet(&[0]).await;
         assert_eq!(client.ports().await, (port, 1, vec![1, 7], vec![1, 7]));
     }
-    // The groups change now; a session through a removed group still reports that one.
+    // Change the groups of the target. A session that came through the removed group still reports its own port.
     assert_eq!(server.change(target(&[IN_SEVEN])).await, Ok(true));
     assert_eq!(other.ports().await, (7, 1, vec![7], vec![7]));
     assert_eq!(first.ports().await, (1, 1, vec![1, 7], vec![1, 7]));
