@@ -267,7 +267,7 @@ async fn accept(context: Arc<ServerContext>, listener: TcpListener) {
         match listener.accept().await {
             Ok((stream, address)) => admit(&context, stream, address),
             Err(error) => {
-                warn!(%error, "accept");
+                warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
