@@ -7,18 +7,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Replaces the content of a file that only its owner may read. Crash order (what is stable before what): the new
-/// file is complete and stable before it is renamed over the old one, and the new name is stable on return.
+/// Replaces the content of a file that only its owner may read. Crash order: the new file is complete and stable before
+/// it is renamed over the old one, and the renaming is stable when this returns.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     prepare(path, bytes)?;
     fs::rename(beside(path, "new"), path)?;
     settle_names(path)
 }
 
-/// The first step of [`replace`]: writes the new file next to the old one, with `new` appended to its name. It is
-/// stable on return.
+/// Does the first step of [`replace`]: writes the new file next to the old one, with `new` appended to its name. The
+/// new file is stable when this returns.
 ///
-/// A file with that name which a crash has left is removed first. The new file is always created and never opened, so
+/// Removes a file of that name first, which a crash may have left. The new file is always created and never opened, so
 /// that a link with that name cannot lead to another file.
 pub fn prepare(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, "new");
@@ -50,7 +50,8 @@ pub fn settle_names(path: &Path) -> io::Result<()> {
 pub fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|above| !above.exists()).count();
     DirBuilder::new().recursive(true).mode(mode).create(folder)?;
-    // Sync also existing folders: a killed process may have made one without making its name stable.
+    // Sync the folders that exist already, too: a process that was killed may have made one without making its name
+    // stable.
     folder.ancestors().take(missing.max(1)).try_for_each(settle_names)
 }
 

@@ -14,7 +14,7 @@ use control::{LOG_FILLING_PERCENT, LOG_NEARLY_FULL_PERCENT};
 use initiator::RemoteVolume;
 use tokio::time::Instant;
 
-/// The highest fill level that the log has reached since it last had room.
+/// A fill level of the log that events report.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 enum Level {
     #[default]
@@ -38,9 +38,9 @@ impl Level {
     }
 }
 
-/// The level that was reported. Its event is not repeated before the log has been below [`ROOM_AGAIN`] for
-/// [`ROOM_FOR`]: each destage round frees an eighth of a full log, and the next writes fill it again within
-/// seconds; and a large write may find too little room in a small log that is half empty.
+/// The fill level that the last event has reported. The event of a level is not repeated before the log has been below
+/// [`ROOM_AGAIN`] for [`ROOM_FOR`]. Each destage round frees an eighth of a full log, and the next writes fill it again
+/// within seconds. A large write may also find too little room in a small log that is half empty.
 #[derive(Default)]
 struct ReportedLogFill {
     level: Level,
@@ -48,7 +48,7 @@ struct ReportedLogFill {
 }
 
 impl ReportedLogFill {
-    /// Returns the level if an event must report it now.
+    /// Returns the fill level if it must be reported by an event now.
     fn look(&mut self, percent: u64, refuses: bool, now: Instant) -> Option<Level> {
         if percent >= ROOM_AGAIN || refuses {
             self.has_room_since = None;
@@ -71,7 +71,7 @@ type LinkTrouble = Option<(Duration, Arc<str>)>;
 struct FarVolumeConditions {
     is_away: bool,
     refuses: bool,
-    /// When calls were last seen to fail, and the number of complete rounds at that time.
+    /// The time at which calls were last seen to fail, and the number of complete destage rounds at that time.
     failed: Option<(Instant, u64)>,
 }
 
@@ -113,8 +113,8 @@ impl FarVolumeConditions {
         changes
     }
 
-    /// Returns true if the far volume answers again. Calls that succeed do not suffice: a call may succeed
-    /// between two destage rounds that fail, and may have been sent to another volume of a common cache.
+    /// Returns true if the far volume answers again. A call that succeeds does not prove this: it may succeed between
+    /// two destage rounds that fail, and in a common cache it may have been sent to another far volume.
     fn answers(&self, counted: &CacheStatistics, link: &LinkTrouble, now: Instant) -> bool {
         let is_over = |(at, rounds)| counted.destage.rounds > rounds || now - at >= QUIET;
         link.is_none() && counted.lower.away_ms.is_none() && self.failed.is_none_or(is_over)
@@ -122,15 +122,15 @@ impl FarVolumeConditions {
 }
 
 fn is_away(counted: &CacheStatistics, link: &LinkTrouble) -> bool {
-    // A far volume that is busy with a long flush still answers pings, so allow it more time.
+    // Allow more time if the far volume answers pings but not calls: it may be busy with a long flush.
     let limit = if counted.lower.is_silent { LONGEST_ANSWER } else { AWAY_AFTER };
     let failing = counted.lower.away_ms.map(Duration::from_millis);
     failing.is_some_and(|time| time >= limit)
         || link.as_ref().is_some_and(|(time, _)| *time >= AWAY_AFTER)
 }
 
-/// Checks the log of `cache` and the far volume each second for as long as the cache lives. `links` lead to its
-/// far volumes.
+/// Checks the log of `cache` and its far volumes each second for as long as the cache lives. `links` are the sessions
+/// with the far volumes.
 pub async fn watch(
     cache: Weak<Cache>,
     volume: String,
@@ -258,8 +258,8 @@ impl CacheEventFigures<'_> {
         format!("{first}, or make the log larger with `forebay gateway log-resize`")
     }
 
-    /// Returns true if writes that find no room bypass the log: with `order = "relaxed"`, while the far volume
-    /// answers.
+    /// Returns true if a write that finds no room in the log is sent to the far volume directly. This is so with `order
+    /// = "relaxed"`, while the far volume answers.
     fn bypasses(&self) -> bool {
         self.counted.order.order == cache::BYPASS_ALLOWED
             && self.link.is_none()
@@ -302,11 +302,11 @@ mod tests {
             let level = fill.look(percent, refuses, begun + Duration::from_secs(seconds));
             told.extend(level.map(|level| (percent, level)));
         };
-        // The log is full, and is filled again after each destage round.
+        // The log is full, each destage round frees some of it, and new writes fill it again.
         for percent in [10, 79, 80, 85, 94, 95, 99, 100, 88, 100, 87, 100, 71, 100] {
             look(percent, false);
         }
-        // Each large write finds too little room in a small log.
+        // A small log: each large write finds too little room, although the log is half empty.
         for percent in [40, 41, 40, 100].repeat(10) {
             look(percent, false);
         }
@@ -387,7 +387,7 @@ mod tests {
             told(looks),
             [(0, FarVolumeTransition::Away), (101, FarVolumeTransition::Answers)]
         );
-        // Nothing is dirty, so there are no more rounds.
+        // No data is dirty, so there are no more destage rounds, and only the time without a failed call shows the end.
         let looks = [failing(2500)].into_iter().chain([between; 40]);
         assert_eq!(
             told(looks),

@@ -58,7 +58,8 @@ impl UnopenedCacheLog {
         self.disk.volume()
     }
 
-    /// Returns the volume that had this key when a log for several volumes was last opened.
+    /// Returns the far volume that had this key when a log for several volumes was last opened; `None` if there is
+    /// none.
     pub fn known_by(&self, key: u64) -> Option<RecordedFarVolume> {
         let is_it = |member: &&MemberRecord| member.key == key && member.counts();
         let member = self.members().iter().find(is_it)?;
@@ -112,7 +113,7 @@ pub async fn log_of_pair(
 ) -> Result<UnopenedCacheLog, NotOpened> {
     let info = look(settings, &(Arc::clone(&mirror) as Stack)).await?;
     let disk = LogDisk::of_pair(settings, Arc::clone(&mirror));
-    // A pair has a claim at the node, which names the log, so its mirror legs need no record.
+    // The legs of a pair's log need no record of storage: the pair's claim at the node names the log.
     Ok(UnopenedCacheLog { disk, info, pair: Some(mirror), records: None })
 }
 
@@ -122,7 +123,7 @@ pub async fn dirty_of(
     log: &UnopenedCacheLog,
     member: &MemberRecord,
 ) -> Result<u64, Failure> {
-    // Opening a missing NVRAM file would create it.
+    // Open the NVRAM only if its file exists, because opening would create a missing file.
     let nvram = match &settings.nvram {
         Some(path) if path.exists() => nvram::open(settings)?.map(|(nvram, _)| nvram),
         _ => None,

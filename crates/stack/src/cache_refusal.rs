@@ -9,10 +9,10 @@ use volume::Claim;
 
 use crate::not_opened::NotOpened;
 
-/// Decides how far an error reaches. If a log, NVRAM or far volume cannot be used, only the units of this
-/// cache are not served. A wrong setting ends the start of the process, and so does a pair whose node
-/// supports no claims (`NoWitness`) or has not granted the claim (`Unwitnessed`): the gateway then cannot
-/// tell which mirror leg is current.
+/// Decides which units an error of a cache affects. If a log, NVRAM or far volume cannot be used, only the units of
+/// this cache are not served. A wrong setting ends the start of the process. So does a pair whose node supports no
+/// claims (`NoWitness`) or has not granted the claim (`Unwitnessed`): the gateway then cannot know which mirror leg is
+/// current.
 pub fn not_opened(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> NotOpened {
     let failure = refusal(settings, error);
     match error {

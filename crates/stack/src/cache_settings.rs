@@ -8,8 +8,7 @@ use config::{
 
 use crate::{confirmed_writes, key_file, not_opened::NotOpened};
 
-/// Returns the settings for the crate `cache`. `owner` is the name of this gateway in its claim on the lower
-/// volume.
+/// Returns the settings for the crate `cache`. `owner` is the name of this gateway in its claim on the lower volume.
 ///
 /// # Errors
 /// The key of the log cannot be used.

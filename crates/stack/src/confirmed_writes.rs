@@ -106,8 +106,8 @@ impl ConfirmedStore for ConfirmedFiles {
         let open =
             self.open.lock().as_ref().map(|open| (open.path.clone(), Arc::clone(&open.file)));
         if let Some((path, file)) = open {
-            // After a power cut the file may have an older number. That refuses no log, but it may miss an
-            // older copy; the sync bounds how much older the number is.
+            // Sync, so that the number in the file is not much older after a power cut. An older number refuses no log,
+            // but may fail to recognize an older copy of the log.
             self.tell(&path, file.sync_data());
         }
     }
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(first.recall(LOG), Ok(None));
         for logged in 1..6 {
             first.note(confirmed(logged));
-            // Read the file as the next process does after the first one was killed.
+            // Read the file in the way the next process does after the first one was killed.
             assert_eq!(recall(&folder), Ok(Some(confirmed(logged))));
             assert_eq!(recorded(&folder, LOG), Ok(Some(confirmed(logged))));
         }

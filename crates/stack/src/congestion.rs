@@ -17,9 +17,9 @@ pub fn congestion(wanted: &CongestionSetting) -> transport::CongestionControl {
     congestion
 }
 
-/// The loaded programs. Each is loaded at its first use, and stays for the lifetime of the process, because it is
-/// registered in the kernel once for all sessions. There are at most four, for the combinations of the sharing and
-/// of the growth of the window.
+/// The congestion control programs (BPF) that were loaded. Each is loaded at its first use, and stays for the lifetime
+/// of the process, because it is registered in the kernel once for all sessions. At most four exist: one for each
+/// combination of the sharing and the growth of the window.
 static LOADED: Mutex<Vec<(fairtcp::EnsembleOptions, transport::CongestionControl)>> =
     Mutex::new(Vec::new());
 

@@ -36,7 +36,7 @@ pub fn sizes(sizes: &PduSizes) -> PduLengths {
     PduLengths { below_64, below_128, below_256, below_512, below_1024, from_1024, bytes }
 }
 
-/// Converts the state of the ensemble of a session's connections, if there is one.
+/// Converts the state of the ensemble (the shared congestion window) of a session; `None` if the session has none.
 pub fn ensemble(congestion: &CongestionStatistics) -> Option<EnsembleStatus> {
     let tenths = |segments: f64| (segments * 10.0).round() / 10.0;
     let block = congestion.ensemble?;

@@ -81,8 +81,8 @@ pub async fn open_recorded(
     Ok((volume, Some(kept)))
 }
 
-/// Decides how far an error reaches. A volume that cannot be opened keeps only its own unit from being served;
-/// a wrong setting ends the start.
+/// Decides which units an error affects. If a volume cannot be opened, only its own unit is not served. A wrong setting
+/// ends the start of the process.
 fn not_opened(error: &FileVolumeOpenError) -> NotOpened {
     let failure = refusal(error);
     match error {
@@ -124,7 +124,8 @@ async fn open_once(
     let mut told = 0;
     let mut is_filled = false;
     let mut progress = move |done: u64, all: u64| {
-        // Report nothing for a file that has all its blocks already: its first call says that it is done.
+        // Report nothing for a file that has all its blocks already: for such a file, the first call has `done` equal
+        // to `all`.
         is_filled |= done < all;
         let tenth = done * 10 / all.max(1);
         if is_filled && tenth > told {

@@ -13,9 +13,9 @@ use crate::confirmed_writes;
 /// The leg of a pair's log that is open at this gateway.
 #[derive(Clone)]
 pub struct LocalHalf {
-    /// The blocks of the leg.
+    /// The volume with the blocks of the leg.
     pub volume: Stack,
-    /// The NVRAM in front of these blocks, if the settings name one.
+    /// The NVRAM in front of the leg; `None` if the settings name none.
     pub buffer: Option<Arc<LogBuffer>>,
 }
 

@@ -99,7 +99,8 @@ pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Fai
         KeyUnlockError::OtherSecret => Failure::new(format!("the secret does not unlock {shown}"))
             .remedy("name the secret with which it was created, or the key file of this volume"),
     })?;
-    // Remove what a crash during a renewal has left. The present key has been read, so nothing has to wait for this.
+    // Remove the old key file that a crash during a renewal may have left. An error is only reported, because the
+    // present key has been read.
     if let Err(error) = locked.end_renewal() {
         tracing::warn!(file = %shown, %error, "the old file of an erased key cannot be removed");
     }
@@ -186,7 +187,7 @@ impl LockedKeyFile {
         Ok(Renewed { key, settled })
     }
 
-    /// Overwrites and removes the old file that a renewal has left. Its bytes are gone for certain only if the file
+    /// Overwrites and removes the old file that a renewal has left. The old key is certainly erased only if the file
     /// system and the drive write in place.
     fn end_renewal(&self) -> io::Result<()> {
         let old = atomic_file::beside(&self.path, OLD);
@@ -215,7 +216,8 @@ impl LockedKeyFile {
 impl Keyring for KeyFile {
     fn renew(&self) -> Io<'_, Renewed> {
         let locked = Arc::clone(&self.0);
-        // Run this on a blocking thread, because a sync takes time. It completes even if the caller is dropped.
+        // Write on a blocking thread, because a sync takes time. The write completes even if the caller drops this
+        // future.
         let renewed = tokio::task::spawn_blocking(move || {
             locked.renew().inspect_err(|error| locked.tell(error))
         });
@@ -236,7 +238,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Maximum length of a key file in bytes; a longer file is not a key file.
+/// Maximum length of a key file in bytes. A longer file cannot be a key file.
 const MOST_BYTES: u64 = 4096;
 const MAGIC: &[u8; 8] = b"FBYVLKEY";
 const VERSION: u32 = 1;
@@ -246,7 +248,8 @@ const FILE_BYTES: usize = 120;
 const OLD: &str = "old";
 /// Length of a wrapped key: key wrap (RFC 3394) adds eight bytes.
 const WRAPPED_BYTES: usize = VolumeKey::BYTES + 8;
-/// Minimum length of a secret: 32 characters of six bits are 192 bits, so a slow hash would gain nothing.
+/// Minimum length of a secret in bytes: 32 characters of six bits are 192 bits. A secret of that length cannot be
+/// guessed, so no slow hash is needed.
 const SECRET_BYTES: usize = 32;
 
 #[cfg(test)]

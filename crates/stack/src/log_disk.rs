@@ -33,8 +33,8 @@ pub struct LogDisk {
 }
 
 impl LogDisk {
-    /// Opens or creates the log disk. One leg of a mirror may be missing. A file or device that cannot be used
-    /// keeps only the units of this cache from being served.
+    /// Opens or creates the log disk. One leg of a mirror may be missing. If the disk cannot be used, only the units of
+    /// this cache are not served.
     pub async fn open(settings: &CacheLayerSettings) -> Result<Self, NotOpened> {
         let settings = settings.clone();
         let Some(second) = &settings.log_mirror else {
@@ -100,7 +100,7 @@ impl LogDisk {
         Ok(())
     }
 
-    /// Returns the bytes of each file or device that the mirror's labels take.
+    /// Returns the number of bytes of each file or device that hold the mirror's labels and not the log.
     pub fn bytes_beside(&self) -> u64 {
         if self.mirror.is_some() { Mirror::reserved_bytes() } else { 0 }
     }
@@ -154,7 +154,7 @@ impl LogDisk {
     pub fn watch(&self, cache: &Arc<::cache::Cache>) {
         match &self.mirror {
             None => self.present().iter().for_each(|file| watch::log(cache, file)),
-            // The local leg of a pair's log is checked where it is opened; the partner has the other one.
+            // Start no check here for the log of a pair: each gateway checks its own leg where it opens it.
             Some(_) if self.present().is_empty() => {}
             Some(mirror) => {
                 let halves = (Arc::downgrade(mirror), Arc::clone(&self.files));
@@ -198,14 +198,15 @@ impl LogDisk {
     }
 }
 
-/// Reports a mirrored log to its cache as lost when no complete leg is left under its path. The open files then
-/// accept writes again: the cache does not acknowledge any because of them, and destage can send everything.
+/// Reports a mirrored log as lost to its cache, if no complete leg is left under its path in the file system. The open
+/// files then accept writes again, so that destage can send all data of the log. The cache knows of the loss and
+/// acknowledges no write because of these files.
 async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror>, LogDiskFiles)) {
     let mut is_lost = false;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let (Some(cache), Some(mirror)) = (cache.upgrade(), mirror.upgrade()) else { return };
-        // An exported log takes no more writes, and its files are about to be moved away.
+        // Skip the check of an exported log: it takes no more writes, and its files are about to be moved away.
         if matches!(cache.holding(), Holding::Refused(_)) {
             continue;
         }
@@ -239,8 +240,8 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
                  and restart it then"
             );
         }
-        // Repeat this at each check: the check of a single leg may fence its writes later than this one has
-        // noticed the loss.
+        // Allow writes at each check and not only once: the check of a single leg may fence its file after this check
+        // has noticed the loss.
         halves.iter().flatten().for_each(|file| file.unfence());
     }
 }
@@ -279,7 +280,7 @@ pub async fn look(
     looked.map(Some).map_err(|error| refusal(settings, &error))
 }
 
-/// Returns the legs that could be opened; fails if there is none.
+/// Returns the legs that could be opened. Fails if none could.
 fn there(
     opened: Vec<Result<FileVolume, Failure>>,
 ) -> Result<[Option<Arc<FileVolume>>; 2], Failure> {
@@ -318,7 +319,7 @@ fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
                  create both legs again",
             );
         }
-        // Do not propose to overwrite this leg if the other one is not valid: it may be the only copy.
+        // Propose to overwrite this leg only if the other leg is valid. Otherwise this leg may be the only copy.
         MirrorError::NotAHalf { half, other_is_whole: true, .. } => format!(
             "name the right file or device; to fill {} again from the other leg, write zeros over its first \
              MiB ({}), and, if the label of the other leg does not say yet that it is used alone, start with \

@@ -1,4 +1,4 @@
-//! Why the storage of a unit was not opened.
+//! The reasons why the storage of a unit was not opened.
 
 use control::Failure;
 

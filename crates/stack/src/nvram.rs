@@ -1,4 +1,4 @@
-//! The NVRAM file of a cache, or of the leg of a pair's log.
+//! Opens the NVRAM file of a cache, or of the local leg of a pair's log.
 
 use cache::{MappedFile, NvramSurvival, NvramWatch, StableMemory};
 use control::Failure;
@@ -6,7 +6,7 @@ use control::Failure;
 use super::file;
 use crate::not_opened::NotOpened;
 
-/// The memory of an NVRAM, and the check of its file.
+/// An open NVRAM and the object that checks its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
 /// Opens or creates the NVRAM of a cache or of a leg of a pair's log, if it has one.
@@ -35,7 +35,7 @@ pub fn existing(settings: &config::CacheLayerSettings) -> Option<MappedFile> {
     MappedFile::inspect(path, settings.nvram_size.0).ok().flatten()
 }
 
-/// A blank NVRAM of this length in bytes, in place of a file that does not exist yet.
+/// Stands for an NVRAM file that does not exist yet: blank memory of this length in bytes.
 pub struct Blank(pub usize);
 
 impl StableMemory for Blank {

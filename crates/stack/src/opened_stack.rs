@@ -13,19 +13,19 @@ use crate::layers::{CacheLayer, FileLayer, StackLayer};
 pub struct OpenedStack {
     /// The volume that hosts see.
     pub top: Stack,
-    /// The name of the volume below all layers, which is the same over every path; `None` if it exists only in this
-    /// process.
+    /// The name of the bottom volume, by which a log and other nodes recognize it; the same over every path. `None` if
+    /// the volume exists only in the memory of this process.
     pub identity: Option<String>,
     /// The layer below the top that records changes. It exists if the volume has a name: such a volume may be moved to
     /// another node while it is used.
     pub watched: Option<Arc<Watched>>,
     /// The layers, bottom first.
     pub(crate) layers: Vec<StackLayer>,
-    /// The layers that are used directly.
+    /// Layers that other code calls directly, and not only through the list.
     pub(crate) parts: StackParts,
 }
 
-/// The layers of a stack that are used directly, as far as it has them.
+/// The layers of a stack that other code calls directly; `None` where the stack has no such layer.
 #[derive(Clone, Default)]
 pub(crate) struct StackParts {
     /// The file or block device at the bottom.
@@ -89,7 +89,7 @@ impl OpenedStack {
         }
     }
 
-    /// Returns true if both are units of one cache.
+    /// Returns true if this unit and `other` belong to one common cache.
     pub fn shares_cache_with(&self, other: &Self) -> bool {
         let of = |opened: &Self| opened.cache().map(std::ptr::from_ref);
         of(self).is_some() && of(self) == of(other)

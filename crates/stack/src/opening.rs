@@ -39,12 +39,12 @@ pub struct StackContext<'a> {
     pub records: &'a Records,
 }
 
-/// An input for a stack that does not come from its settings.
+/// A volume that the caller of [`open`] passes to a stack, or a fact about its writers, that the settings do not have.
 #[derive(Clone)]
 pub enum StackInput {
-    /// There is no such input.
+    /// The settings have everything.
     Nothing,
-    /// There is no such input. All writes come from one writer, which flushes the data that must survive.
+    /// All writes come from one writer, which flushes the data that must survive. No volume is passed.
     OneWriter,
     /// The leg of a pair's log, to be exported to the partner.
     Half(Stack),
@@ -84,7 +84,8 @@ pub(crate) struct OpeningStack<'a> {
     layers: Vec<StackLayer>,
     parts: StackParts,
     top: Option<Stack>,
-    /// The name that a cache uses for the volume below it, so that its log is never used with another volume.
+    /// The name of the topmost volume so far. A cache records it in its log, so that the log is never used with another
+    /// volume.
     pub identity: String,
 }
 
@@ -122,7 +123,8 @@ impl<'a> OpeningStack<'a> {
         Self { is_common: true, known, ..Self::new(target, unit, context, recorder) }
     }
 
-    /// Opens the bottom. Returns the log of the cache above, if it was opened first.
+    /// Opens the bottom layer. If the bottom is remote and a cache lies above, opens the cache's log first and returns
+    /// it.
     ///
     /// # Errors
     /// The bottom or the log cannot be opened.

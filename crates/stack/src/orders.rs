@@ -23,7 +23,8 @@ impl OpenedStack {
             return cache.resize(bytes).await;
         }
         let obeyed = cache.obey(order).await;
-        // As typed after `forebay gateway`, where legs count from 1. Flush, drain and resize are not reported.
+        // Report the command as an operator types it after `forebay gateway`, where legs count from 1. Flush, drain and
+        // resize are not reported: their clients repeat them.
         let typed = match order {
             CacheControlCommand::Flush { .. }
             | CacheControlCommand::Drain

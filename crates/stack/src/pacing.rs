@@ -78,5 +78,5 @@ fn time_of_day() -> TimeOfDay {
     TimeOfDay(u16::try_from(minutes).expect("hours and minutes of a day"))
 }
 
-/// Interval of the checks. Rates change with the minute, and this is soon enough afterwards.
+/// Interval at which the clock is checked. Rates change at full minutes, and a few seconds of delay do no harm.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

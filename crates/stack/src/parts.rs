@@ -59,11 +59,11 @@ pub struct FilePart {
 }
 
 impl SlicedFiles {
-    /// Opens the file, or shares it if it is open already, for a `unit` that uses these bytes of it. If another
-    /// unit uses some of them, waits a moment, since that unit may be about to end.
+    /// Opens the file for a `unit` that uses the bytes `range` of it, or shares the file if it is open already. If
+    /// another unit uses some of these bytes, waits a moment, because that unit may be about to end.
     ///
     /// # Errors
-    /// If another unit uses some of these bytes, or as [`file::open_recorded`].
+    /// Another unit uses some of these bytes, or an error of [`file::open_recorded`].
     pub async fn open(
         &self,
         settings: &config::File,
@@ -81,7 +81,7 @@ impl SlicedFiles {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        // Returns the bytes if the opening fails.
+        // If the opening fails, dropping `taken` makes the bytes free for other units again.
         let taken = PendingFileSlice { shared: &shared, number };
         let mut open = shared.file.lock().await;
         let file = match open.upgrade() {
@@ -106,7 +106,7 @@ fn resolved(path: &Path) -> PathBuf {
 }
 
 impl SlicedFile {
-    /// Records that a unit uses these bytes, in place of the bytes that `number` used before.
+    /// Records that a unit uses these bytes. They replace the bytes that were recorded for `number` before.
     fn take(&self, number: u64, range: &ByteRange, unit: &str, path: &Path) -> Result<(), Failure> {
         let mut used = self.used.lock();
         let others = used.iter().filter(|used| used.number != number);
@@ -168,8 +168,9 @@ impl FilePart {
 
 impl Drop for FilePart {
     fn drop(&mut self) {
-        // No call of this part is in progress, since each borrows it. An abandoned call may still reach the
-        // disk; the file delays later calls for the same blocks until then, also those of another unit.
+        // The bytes may be given to another unit now: no call of this part is in progress, since each borrows it. A
+        // call whose future was dropped may still reach the disk, but the file delays later calls for the same blocks
+        // until then.
         self.shared.give_back(self.number);
     }
 }

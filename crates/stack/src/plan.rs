@@ -95,7 +95,8 @@ fn lasting(
     common_log: Option<&Path>,
 ) -> String {
     if let Some(log) = common_log {
-        // The sessions of all units of the log exist at the same time.
+        // Add the target and the LUN to the path of the log: all units of a common cache have one log and a session
+        // each.
         return format!("{initiator_name} {} {target} {}", log.display(), unit.lun);
     }
     let log = unit.stack.iter().find_map(|layer| match layer {
@@ -108,8 +109,8 @@ fn lasting(
     }
 }
 
-/// Returns the name that a log uses for a volume: `identity`, or the name that it used when the name of a slice had
-/// its size. `known` has the names in the log.
+/// Returns the name by which a log knows a volume: one of `known`, the names in the log, or else `identity`. Earlier
+/// versions included the size of a slice in its name; such a name in the log matches as well.
 pub fn known_as(identity: &str, mut known: impl Iterator<Item = String>) -> String {
     let without_size = |part: &str| match part.split_once(" bytes from ") {
         Some((size, start)) if size.parse::<u64>().is_ok() => format!("from {start}"),
@@ -128,7 +129,7 @@ pub fn known_by(target: &IscsiTargetSettings, unit: &Unit) -> u64 {
     known_as_unit(&UnitName { target: target.name.0.clone(), lun: unit.lun })
 }
 
-/// Returns the key of a unit, as [`known_by`], also for one that the settings do not have any more.
+/// Returns the key of a unit like [`known_by`]. The unit need not be in the settings any more.
 pub fn known_as_unit(name: &UnitName) -> u64 {
     // FNV-1a: the key is stored in the log, so it must not depend on the compiler.
     let name = name.to_string();

@@ -69,7 +69,7 @@ pub fn session(
                     .remedy("add a [names] table to the settings")
             })?;
             let locate = names.finder(volume, remote.tls.is_some());
-            // The initiator asks for the location each time it connects.
+            // Leave the address empty: the initiator asks the naming service for the location each time it connects.
             let nowhere = initiator::Settings::new("", "", 0);
             initiator::Settings { locate: Some(locate), ..nowhere }
         }
@@ -148,7 +148,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Returns true if the error may disappear without an intervention.
 pub fn may_pass(error: &Error) -> bool {
-    // The gateways of a pair return this until one of them serves.
+    // Both gateways of a pair answer with this status until one of them serves the volume.
     let unavailable = LoginFailure::Refused(LoginStatus::ServiceUnavailable);
     if matches!(error, Error::Login(failure) if *failure == unavailable) {
         return true;

@@ -31,10 +31,10 @@ struct ResendState {
     /// Extents that are being written, discarded or sent again. They do not overlap.
     under_way: Vec<Extent>,
     unflushed: Unflushed,
-    /// Counts acknowledged calls, each with the bytes that are kept for it. The difference between two
-    /// values is therefore also the memory that is held.
+    /// The sum over all acknowledged calls of the bytes kept for each. A value of this sum also identifies a call. The
+    /// difference of two values is the memory that the calls between them hold.
     answered: u64,
-    /// All calls up to this value of `answered` are stable.
+    /// The value of `answered` up to which all calls are stable.
     flushed: u64,
     /// Number of losses that `lower` has reported.
     losses: u64,
@@ -67,7 +67,8 @@ impl Resend {
         let state = ResendState {
             under_way: Vec::new(),
             unflushed: Unflushed::new(lower.geometry().block_size),
-            // An earlier process may have left unflushed writes, so the first flush must reach `lower`.
+            // Begin with 1, which counts as not flushed: an earlier process may have left unflushed writes, so the
+            // first flush must reach `lower`.
             answered: 1,
             flushed: 0,
             losses: 0,
@@ -129,16 +130,15 @@ impl Resend {
                     return Ok(());
                 }
                 Err(Error::Device(reason)) => {
-                    // `lower` reports the loss only once. Mark everything as lost, so that the next
-                    // flush sends it again.
+                    // Mark all kept writes as lost, so that the next flush sends them again: `lower` does not report
+                    // this loss a second time.
                     state.unflushed.lose_all();
                     state.losses += 1;
                     if left == 0 {
                         return Err(Error::Device(reason));
                     }
                     let bytes = state.kept();
-                    // The reason says that writes may be lost, which is not true here: log it as debug
-                    // only.
+                    // Log the reason at level debug only: it says that writes may be lost, which is not true here.
                     tracing::debug!(%reason, "a flush failed");
                     tracing::info!(
                         bytes,
@@ -193,7 +193,7 @@ impl ResendState {
     }
 }
 
-/// Blocks that a call in progress changes.
+/// The blocks that a call in progress changes. Other calls wait for them until this value is dropped.
 struct ResendExtentLock<'a> {
     layer: &'a Resend,
     extent: Extent,
@@ -230,8 +230,8 @@ impl Drop for ResendExtentLock<'_> {
         let mut state = self.layer.state.lock();
         state.under_way.retain(|extent| *extent != self.extent);
         if !self.is_done {
-            // The call failed or was dropped, so the blocks are undefined. The next flush must restore
-            // their acknowledged content.
+            // The call failed or was dropped, so the blocks may have their old or new content. Mark the acknowledged
+            // content as lost, so that the next flush writes it again.
             state.unflushed.lose(self.extent);
         }
         drop(state);
@@ -241,12 +241,12 @@ impl Drop for ResendExtentLock<'_> {
 
 impl Volume for Resend {
     fn geometry(&self) -> Geometry {
-        // Flushes of this layer and of the caller do not coincide, so epochs are not atomic for the
-        // caller.
+        // Offer no epochs to the caller: this layer flushes `lower` at other times than the caller does, so the
+        // caller's epochs are not atomic.
         Geometry { epoch_blocks: 0, ..self.lower.geometry() }
     }
 
-    /// Returns the kept content where there is any: the node may have lost it.
+    /// Reads kept content from memory and only the rest from `lower`, because the node may have lost the kept writes.
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let kept = self.state.lock().unflushed.within(extent);
         if kept.is_empty() {

@@ -87,8 +87,8 @@ async fn follow(
                 Ok(false) => {}
             }
             let FileSystemSpace::Free(free) = room() else { return };
-            // The free space of the file system does not include a quota: with a quota, only the quiet shows
-            // the end.
+            // Wait for a time without refused calls, too: the free space of the file system does not show an exhausted
+            // quota.
             if last.elapsed() >= QUIET && free != Some(0) {
                 let count = *refusals.borrow();
                 tell(FileSpaceChange::Ends { refused: count - before, free });
@@ -117,7 +117,7 @@ mod tests {
             move || FileSystemSpace::Free(Some(room.load(Ordering::Relaxed))),
             move |change| tell.lock().push(change),
         ));
-        // Ten writes are refused in ten seconds, then no more come. There is still no room, so the condition
+        // Ten writes are refused in ten seconds, and none later. The file system still has no room, so the condition
         // does not end.
         for _ in 0..10 {
             refusals.send_modify(|count| *count += 1);
@@ -140,7 +140,7 @@ mod tests {
     async fn a_quota_that_refuses_every_destage_round_is_reported_once() {
         let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
         let tell = Arc::clone(&told);
-        // The file system has room, but the quota is used up.
+        // The file system reports free space, but the quota is used up.
         let room = || FileSystemSpace::Free(Some(1 << 30));
         let changed = move |change| tell.lock().push(change);
         tokio::spawn(follow(refusals.subscribe(), room, changed));

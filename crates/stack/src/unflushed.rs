@@ -154,7 +154,7 @@ mod tests {
         run(start, start + 1 + rng.below((BLOCKS - start).min(8)))
     }
 
-    /// Returns the kept content of each block, with the mark that it is lost.
+    /// Returns for each block its kept content, and true if the content is marked as lost.
     fn dump(unflushed: &Unflushed) -> Vec<Option<(u8, bool)>> {
         let lost = unflushed.lost();
         let is_lost = |block| lost.iter().any(|e| (e.lba.0..e.end().0).contains(&block));
@@ -175,7 +175,7 @@ mod tests {
     fn each_block_has_its_newest_content() {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
-            // Use blocks of one byte.
+            // Blocks have one byte each.
             let mut unflushed = Unflushed::new(1);
             let mut model = vec![None; BLOCKS as usize];
             for number in 1..60_u64 {

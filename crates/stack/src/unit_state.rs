@@ -48,7 +48,7 @@ pub fn open_unit(
     }
 }
 
-/// Checks that the files of a unit are whole. Changes nothing.
+/// Checks that the record files of a unit can be read and are complete. Changes nothing.
 pub fn check(folder: &Path, identity: &UnitIdentity) -> Result<(), Failure> {
     let read = records(folder, identity);
     read.map(drop).map_err(|error| cannot_use(folder, &identity.serial, &error))
@@ -170,7 +170,8 @@ impl UnitStore for StateFiles {
     fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let shared = Arc::clone(&self.shared);
-        // Run this on a blocking thread, because a sync takes time. It completes even if the caller is dropped.
+        // Write on a blocking thread, because a sync takes time. The write completes even if the caller drops this
+        // future.
         let saved = tokio::task::spawn_blocking(move || {
             let mut done = shared.done.lock();
             let newest = &mut done[record as usize];

@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Default)]
 struct LastFileChange(Option<OpenFileChange>);
 
-/// The result of a check that differs from the one before.
+/// The difference between two checks of a file in a row.
 enum FileWatchTransition {
     Lost(OpenFileChange),
     Back,
@@ -45,14 +45,15 @@ impl LastFileChange {
                 self.0 = Some(change);
                 None
             }
-            // A file that was removed or truncated does not get its bytes back.
+            // Report nothing else: a file that was removed or truncated does not become whole again.
             _ => None,
         }
     }
 }
 
-/// Refuses writes to a file while it has lost its name, and for ever after it was truncated. A volume is never
-/// made smaller on purpose while it is served; the truncation of a log by Forebay itself is not counted.
+/// Refuses writes to a file while another file, or none, has its name, and for ever after the file was truncated.
+/// Forebay never makes a volume smaller while it is served. When Forebay itself makes a log smaller, this does not
+/// count as a truncation.
 pub fn fence(file: &Arc<FileVolume>) {
     let file = Arc::downgrade(file);
     tokio::spawn(async move {
@@ -102,7 +103,7 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
         let mut seen = LastFileChange::default();
         while let Some((file, change)) = next(&file).await {
             let Some(cache) = cache.upgrade() else { return };
-            // An exported log takes no more writes, and is about to be moved away.
+            // Skip the check of an exported log: it takes no more writes, and is about to be moved away.
             if matches!(cache.holding(), Holding::Refused(_)) {
                 continue;
             }
@@ -188,7 +189,7 @@ fn report_lost_nvram(path: &Path, why: &str) {
 async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<OpenFileChange>)> {
     tokio::time::sleep(LOOK_EVERY).await;
     let file = file.upgrade()?;
-    // A file system may take long to answer, so the call does not run on a thread of the runtime.
+    // Ask on a blocking thread, because a file system may take long to answer.
     tokio::task::spawn_blocking(move || {
         let change = file.change();
         (file, change)

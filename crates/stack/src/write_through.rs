@@ -8,8 +8,8 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Sta
 /// may write to `lower` or flush it.
 pub struct WriteThrough {
     lower: Stack,
-    /// Held by a discard until it is stable. `lower` may report a loss to one flush only, which
-    /// then must be the flush of the discard that was lost.
+    /// Held by a discard until it is stable, so that only one discard at a time flushes `lower`. `lower` may report a
+    /// loss to one flush only, and that must be the flush of the discard that was lost.
     discarding: Mutex<()>,
 }
 
@@ -37,8 +37,8 @@ impl Volume for WriteThrough {
         self.lower.write(lba, data, Durability::Stable)
     }
 
-    /// Does nothing: all acknowledged calls are stable already. A flush of `lower` could only
-    /// receive the report of a loss that a discard waits for.
+    /// Does nothing: all acknowledged calls are stable already. A flush of `lower` here could receive the report of a
+    /// loss that a discard in progress waits for.
     fn flush(&self) -> Io<'_, ()> {
         Io::done(Ok(()))
     }
@@ -47,7 +47,7 @@ impl Volume for WriteThrough {
         Io::new(async move {
             let _turn = self.discarding.lock().await;
             self.lower.discard(extent).await?;
-            // From here on the blocks have changed: no error may report that nothing was done.
+            // The blocks have changed now. Convert all later errors to ones that do not promise "nothing was done".
             for _ in 1..ATTEMPTS {
                 match self.lower.flush().await {
                     // `lower` may have restarted between discard and flush.

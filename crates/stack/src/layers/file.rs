@@ -18,7 +18,7 @@ use crate::{
 pub struct FileUse<'a> {
     /// The settings of the file.
     pub settings: &'a File,
-    /// The slice directly above; `None` if the unit has the whole file.
+    /// The slice layer directly above the file; `None` if the unit uses the whole file.
     pub slice: Option<&'a Slice>,
     /// The unit, for messages.
     pub unit: String,
@@ -26,7 +26,7 @@ pub struct FileUse<'a> {
     pub is_common: bool,
 }
 
-/// Opens the file, or shares it with the other units that have slices of it.
+/// Opens the file. If other units have slices of it, all of them share one open file.
 ///
 /// # Errors
 /// The file cannot be used, does not agree with its record, or another unit uses some of its bytes.
@@ -68,7 +68,7 @@ pub struct FileLayer {
     file: Arc<FileVolume>,
     /// The record of the file; `None` if the file is only read.
     record: Option<Arc<KeptVolume>>,
-    /// This unit's part of the file, if other units may have slices of it, too.
+    /// The bytes of the file that this unit uses; `None` if no other unit can have a slice of the file.
     part: Option<Arc<FilePart>>,
     /// The text for the status of the layer.
     on: String,
@@ -87,12 +87,13 @@ impl FileLayer {
             Failure::new(format!("{} cannot grow: {error}", self.on))
                 .remedy("request more than the present size, in whole blocks, and make room for it")
         })?;
-        // An outdated record does no harm: a volume may be larger than recorded.
+        // An error of the record is only reported. An outdated record does no harm, because a volume may be larger than
+        // recorded.
         self.note().await;
         Ok(())
     }
 
-    /// Brings the record of the file up to date.
+    /// Records the present size of the file, and whether it holds data.
     async fn note(&self) {
         let Some(record) = self.record.clone() else { return };
         if let Ok(Err(failure)) = tokio::task::spawn_blocking(move || record.note()).await {
@@ -120,7 +121,8 @@ impl RunningLayer for FileLayer {
     ) -> LayerFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             match settings {
-                // Another unit with a slice of the file may have grown it already.
+                // Grow only if the file is smaller than its setting: another unit with a slice of the file may have
+                // grown it already.
                 Layer::File(File { size: Some(size), .. })
                     if size.0 > self.file.geometry().bytes() =>
                 {

@@ -1,4 +1,4 @@
-//! The layer `half`: exports the local leg of a pair's log to the partner.
+//! The layer `half`: exports this gateway's leg of a pair's log to the partner gateway.
 
 use config::MirrorLegLayerSettings;
 use control::Failure;
@@ -6,7 +6,7 @@ use volume::Stack;
 
 use super::running::OpenedLayer;
 
-/// Uses the leg that the node has opened.
+/// Uses the leg `half`, which the process has opened.
 ///
 /// # Errors
 /// `half` is `None`: the leg is open only while `forebay serve` runs.

@@ -48,7 +48,7 @@ impl Volume for ReadOnly {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        // The other abilities change blocks or the right to change them.
+        // Do not pass on the other abilities of `lower`: they change blocks, or the right to change blocks.
         let below = self.lower.extensions();
         Extensions {
             provisioning: below.provisioning,

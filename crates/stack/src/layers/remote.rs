@@ -42,15 +42,15 @@ pub struct FarVolume<'a> {
 /// How writes reach a far volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FarWrites {
-    /// A cache above is the only writer, and flushes what has to last.
+    /// A cache above is the only writer. It flushes the writes that must survive a restart of the node.
     UnderCache,
-    /// One writer without a cache, which flushes what has to last.
+    /// There is one writer and no cache. The writer flushes the writes that must survive a restart of the node.
     OneWriter,
-    /// Many writers without a cache.
+    /// There are many writers and no cache.
     ManyWriters,
 }
 
-/// An open far volume, or one that is known only from its log so far.
+/// A far volume that is connected, or that is known only from the log of a cache so far.
 pub struct OpenedFarVolume {
     pub opened: OpenedLayer,
     pub session: Arc<RemoteVolume>,
@@ -61,7 +61,7 @@ pub struct OpenedFarVolume {
 /// Opens the log of the cache above, if there is one, and then the far volume.
 ///
 /// # Errors
-/// The log cannot be used, or the far volume cannot, and no log knows it.
+/// The log cannot be used. Or the far volume cannot be used, and no log has a record of it.
 pub async fn open(
     far: FarVolume<'_>,
     names: Option<Arc<dyn FindFarVolume>>,
@@ -74,7 +74,8 @@ pub async fn open(
         let opened = match far.pair_log {
             Some(mirror) => {
                 let opened = log_of_pair(cache, Arc::clone(&mirror)).await?;
-                // With only one leg, the log may be opened only if the node agrees.
+                // With only one leg of the pair's log, another gateway may have newer writes. Do not start without the
+                // node, which decides whether this log may be used.
                 if mirror.alone().is_some() {
                     settings.start_timeout = TimeSpan::default();
                 } else {
@@ -84,7 +85,8 @@ pub async fn open(
             }
             None => {
                 if !log_disk::exists(cache) {
-                    // Creating a log may take minutes, so first check that the node admits this gateway.
+                    // Connect to the node before the log is created, which may take minutes: the node may not admit
+                    // this gateway.
                     recorder.look_at_log(cache)?;
                     let opened = remote::open(&settings, &us, None, names.clone()).await?;
                     connected = Some(opened);
@@ -112,13 +114,15 @@ pub async fn open(
     Ok(OpenedFarVolume { opened, session, log })
 }
 
-/// Returns the volume for the layers above. The node may lose writes that were not flushed, and can report that to one
-/// caller only. A cache is one caller, and so is a single writer; several hosts are not.
+/// Returns the volume for the layers above. The node may lose writes that were not flushed, and can report the loss to
+/// one caller only. A cache is one caller, and a single writer is one. If several hosts write, every write must be
+/// stable when it is acknowledged.
 fn volume(session: &Arc<RemoteVolume>, writes: FarWrites) -> Stack {
     let far = Arc::clone(session);
     match writes {
         FarWrites::UnderCache => far,
-        // A node with atomic epochs may refuse writes that exceed an epoch.
+        // Not with epochs: the writes that would be sent again can exceed an epoch, and a node with atomic epochs may
+        // refuse them.
         FarWrites::OneWriter if far.geometry().epoch_blocks == 0 => Arc::new(Resend::new(far)),
         FarWrites::OneWriter | FarWrites::ManyWriters => Arc::new(WriteThrough::new(far)),
     }
@@ -127,7 +131,8 @@ fn volume(session: &Arc<RemoteVolume>, writes: FarWrites) -> Stack {
 /// The run-time operations of a far volume.
 struct RemoteLayer(Arc<RemoteVolume>);
 
-/// Time for the logout of a session after the volume has another owner. A fenced session has nothing to wait for.
+/// Longest time for the logout of a session whose volume has another owner. The session is fenced, so none of its
+/// commands is worth waiting for.
 const CLOSE_WITHIN: Duration = Duration::from_millis(300);
 
 impl RunningLayer for RemoteLayer {

@@ -9,15 +9,15 @@ use volume::Stack;
 /// A future of a layer.
 pub type LayerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An open layer. The default of each method suits a layer without such an operation.
+/// The run-time operations of an open layer. The default of each method suits a layer that does not have the operation.
 pub trait RunningLayer: Send + Sync {
     /// Returns the counters and present values of the layer.
     fn figures(&self) -> LayerFigures {
         LayerFigures::default()
     }
 
-    /// Returns the text for the status that says on which storage the layer is, if that has changed since the
-    /// layer was opened.
+    /// Returns the text that `forebay status` shows for the storage of the layer; `None` if it has not changed since
+    /// the layer was opened.
     fn on(&self) -> Option<String> {
         None
     }
@@ -78,7 +78,7 @@ struct PlainLayer;
 impl RunningLayer for PlainLayer {}
 
 impl StackLayer {
-    /// Makes a layer. `layer` is its name in the settings, and `on` says on which storage it is.
+    /// Makes a layer. `layer` is its name in the settings. `on` names the storage of the layer for `forebay status`.
     pub fn new(layer: &'static str, on: String, running: Arc<dyn RunningLayer>) -> Self {
         Self { layer, on, running }
     }

@@ -38,8 +38,7 @@ pub fn open(settings: &Slice, lower: Stack, identity: &str) -> Result<OpenedLaye
     Ok(OpenedLayer {
         volume,
         layer: StackLayer::new("slice", on, Arc::new(running)),
-        // The name has no size: a slice that has grown is the same volume and belongs to the same
-        // log.
+        // Leave the size out of the name: a slice that has grown is still the same volume and belongs to the same log.
         identity: Some(format!("{identity} [from {start}]")),
     })
 }

@@ -16,7 +16,7 @@ pub(super) fn of(file: impl AsFd) -> Option<String> {
     id(&value[..length])
 }
 
-/// Returns the id of the file at a path. Another file may be there by the time the path is opened.
+/// Returns the id of the file at a path. Another program may replace the file right after this call.
 pub(super) fn at(path: &Path) -> Option<String> {
     let mut value = [0; MOST_BYTES];
     let length = getxattr(path, ATTRIBUTE, &mut value).ok()?;
@@ -34,7 +34,8 @@ fn id(value: &[u8]) -> Option<String> {
 pub(super) fn put(file: impl AsFd, path: &Path, id: String) -> Result<Option<String>, Failure> {
     match fsetxattr(&file, ATTRIBUTE, id.as_bytes(), XattrFlags::empty()) {
         Ok(()) => {}
-        // The file system has no extended attributes or no room for one, or this is a device node.
+        // Continue without an id: the file system has no extended attributes or no room for one, or the file is a
+        // device node.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::NOSPC) => {
             return Ok(None);
         }

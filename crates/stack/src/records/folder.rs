@@ -112,7 +112,7 @@ impl Records {
         write().map_err(|error| self.cannot("write", &file, &error))
     }
 
-    /// Removes the record of a path. Returns whether there was one.
+    /// Removes the record of a path. Returns true if there was one.
     pub fn forget(&self, path: &Path) -> Result<bool, Failure> {
         let file = self.file(&absolute(path)?);
         let removed = match fs::remove_file(&file) {
@@ -167,7 +167,7 @@ impl Recorder {
         Self { is_opened_at_start_only: true, ..self }
     }
 
-    /// Returns the words for a message that say how to open the unit when its storage is back.
+    /// Returns a part of a remedy: how the operator opens the unit once its storage is back.
     pub(super) fn again(&self) -> &'static str {
         match self.is_opened_at_start_only {
             true => "start again (a reload does not open units of a common cache)",
@@ -175,14 +175,14 @@ impl Recorder {
         }
     }
 
-    /// Returns a record of the storage that was opened now at an absolute path.
+    /// Returns a record of storage at an absolute path that is being opened now.
     pub(super) fn record(&self, path: PathBuf, storage: Storage) -> StorageRecord {
         let (used_by, settings) = (self.used_by.clone(), self.records.settings());
         StorageRecord { path, named: None, used_by, settings, opened: now(), storage }
     }
 }
 
-/// Reduces the events about failed renewals of one record to one when the failures begin and one when they end.
+/// Reports failed renewals of one record with two events: one when the failures begin and one when they end.
 #[derive(Default)]
 pub(super) struct Renewal {
     has_failed: bool,
@@ -196,7 +196,7 @@ enum RecordRenewalChange {
 }
 
 impl Renewal {
-    /// Reports the result of a renewal if it differs from the one before.
+    /// Reports the result of a renewal if the one before had the other result (success or failure).
     pub(super) fn tell(&mut self, renewed: &Result<(), Failure>) {
         match (self.turn(renewed.is_err()), renewed) {
             (Some(RecordRenewalChange::Fails), Err(failure)) => tracing::warn!(

@@ -39,8 +39,8 @@ pub struct LogRecords {
     /// Records of these paths that say that the log was drained and stopped. Such a log may be created again, but
     /// another log in its place could send older data of the same volume to the node.
     drained: Vec<(StorageRecord, LogIdentity)>,
-    /// Records of other paths that no cache of the settings names: each is of a log that the same user of the same
-    /// settings file had there, and that may hold acknowledged data.
+    /// Records of logs at paths that no cache in the settings names any more, if the same unit or common cache of the
+    /// same settings file used the log there, and the log may hold acknowledged data.
     elsewhere: Vec<(StorageRecord, LogIdentity)>,
     /// Mirror legs that the log had before and no longer has.
     former: Vec<PathBuf>,
@@ -77,7 +77,8 @@ impl Recorder {
             };
             former.extend(log.mirror.clone());
             known.push(log.instance.clone());
-            // The exported log was taken elsewhere, and the log that is adopted here replaces it.
+            // Ignore the record of an exported log that another log replaces now: the exported log was taken to another
+            // host, and `takes_over` adopts the one that is here.
             let is_replaced = log.is_exported && cache.takes_over;
             if cache.accept_loss || is_replaced {
                 continue;
@@ -111,7 +112,8 @@ impl Recorder {
     /// Returns the records for `LogRecords::elsewhere`.
     fn logs_elsewhere(&self, paths: &[PathBuf]) -> Vec<(StorageRecord, LogIdentity)> {
         let is_named = |path: &PathBuf| paths.contains(path) || self.records.logs.contains(path);
-        // Two gateways of one target may have their settings, and so their records, in one folder.
+        // Compare the settings file, too: two gateways of one target may have their settings, and so their records, in
+        // one folder.
         let Some(settings) = self.records.settings() else { return Vec::new() };
         let lost = self.records.all().into_iter().filter_map(|record| {
             let Storage::Log(log) = &record.storage else { return None };
@@ -138,12 +140,12 @@ impl LogRecords {
             Some(found) if self.expected.iter().any(|(_, log)| log.instance != found) => {
                 self.refuse(&format!("was replaced by another log, instance {found}"))
             }
-            // The log was in use at this path before, so it does not replace one at a former path.
+            // The record of this path names this very log, so it does not replace a log at a former path.
             Some(found) if self.known.iter().any(|instance| instance == found) => Ok(()),
             Some(found) if !self.drained.is_empty() && !self.was_elsewhere(found) => {
                 self.refuse_in_place_of_drained(found)
             }
-            // The log was moved to this path.
+            // The only log at a former path is this one: the operator has moved it here.
             Some(found) if self.elsewhere.iter().all(|(_, log)| log.instance == found) => Ok(()),
             Some(found) => self.refuse_elsewhere(&format!("is another log, instance {found}")),
         }
@@ -153,7 +155,7 @@ impl LogRecords {
         self.elsewhere.iter().any(|(_, log)| log.instance == instance)
     }
 
-    /// Fails if the log that was in use under one of the paths was drained and stopped.
+    /// Refuses the log with instance `found` if it has replaced a log that was drained and stopped.
     fn refuse_in_place_of_drained(&self, found: &str) -> Result<(), NotOpened> {
         let Some((record, log)) = self.drained.first() else { return Ok(()) };
         let failure = Failure::new(format!(
@@ -227,8 +229,9 @@ impl LogRecords {
         Err(NotOpened::Refused(failure.remedy(remedy)))
     }
 
-    /// Records the log, which must be open. The record is stable when this returns; call this before the log is
-    /// served. If the cache `writes_back`, from now on only the log may hold acknowledged data.
+    /// Records the log, which must be open. The record is stable when this returns; call this before the log is served.
+    /// If the cache `writes_back`, the record says from now on that the log may hold acknowledged data that exists
+    /// nowhere else.
     pub fn keep(
         self,
         instance: String,
@@ -314,8 +317,7 @@ impl KeptLog {
         }
         let log = LogIdentity { noted: now(), ..log };
         self.write(&log, &state.opened)?;
-        // Change the state only after the write has succeeded: after a failure the same note must be written
-        // again.
+        // Change the state only after the record was written: after a failure, the next call must write it again.
         state.log = log;
         Ok(())
     }
@@ -332,7 +334,7 @@ impl KeptLog {
     }
 }
 
-/// Describes, for messages, the data that only the log held when its record was written.
+/// Describes for a message how much acknowledged data only the log held when its record was written.
 fn held(log: &LogIdentity) -> String {
     match log.dirty_bytes {
         0 => "it may have acknowledged writes that exist nowhere else".to_owned(),

@@ -37,7 +37,8 @@ use super::{
 };
 use crate::not_opened::NotOpened;
 
-/// The record of a volume that is about to be opened. The file or device at its path agrees with it.
+/// The result of comparing a file or device with its record, before it is opened as a volume. It agrees with the
+/// record.
 pub struct VolumeRecord {
     recorder: Recorder,
     path: PathBuf,
@@ -165,7 +166,7 @@ impl VolumeRecord {
     pub fn keep(self, file: &Arc<FileVolume>) -> Result<Arc<KeptVolume>, NotOpened> {
         let mut found =
             ObservedVolumeFile::of(file).map_err(|error| cannot_look(&self.path, &error))?;
-        // Another file may have been put at this path between `look_at_volume` and the opening.
+        // Compare again, now with the open file: another file may have been put at this path since `look_at_volume`.
         if let Some(before) = &self.before
             && let VolumeFileVerdict::Wrong(what) = self.judge(before, &found)
         {
@@ -300,7 +301,7 @@ impl ObservedVolumeFile {
     fn device(mut device: &File) -> io::Result<Self> {
         // The metadata of a block device give length 0, so seek to its end.
         let bytes = device.seek(SeekFrom::End(0))?;
-        // The device node and its numbers may change with each boot, so they identify nothing.
+        // Leave the id and the numbers of a device empty: the device node and its numbers may change with each boot.
         let (id, device, inode) = (None, 0, 0);
         let (is_written, is_device) = (false, true);
         Ok(Self { bytes, is_written, id, device, inode, is_device })
@@ -429,7 +430,7 @@ mod tests {
     #[test]
     fn a_file_with_its_id_may_have_grown_and_not_shrunk() {
         let was = was(Some("aa"));
-        // The file was copied with its attributes: the id is the same, the inode differs.
+        // A copy of the file with its attributes: it has the same id and another inode number.
         assert_eq!(verdict(&was, &found(Some("aa"), 3, MIB, true)), VolumeFileVerdict::Same);
         assert_eq!(verdict(&was, &found(Some("aa"), 2, 2 * MIB, true)), VolumeFileVerdict::Same);
         is_wrong(&was, &found(Some("aa"), 2, MIB / 2, true), "truncated to 524288 bytes");

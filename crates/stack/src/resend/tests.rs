@@ -60,8 +60,8 @@ impl Writer<'_> {
             _ => {
                 match self.volume.flush().await {
                     Ok(()) => {}
-                    // The node restarted with every attempt. This flush guarantees nothing; the
-                    // next one covers everything.
+                    // The node restarted during every attempt. This flush has guaranteed nothing; the next one covers
+                    // all writes.
                     Err(Error::Device(_)) => return Ok(()),
                     Err(error) => return Err(failed(error)),
                 }
@@ -164,12 +164,12 @@ async fn no_more_is_kept_than_the_limit_and_one_write() {
     }
     let flushes = counters.counts().flushes;
     assert!((18..=20).contains(&flushes), "{flushes}");
-    // Discards also count towards the limit.
+    // Discards are kept like writes and count towards the limit.
     for n in 0..500 {
         volume.discard(Extent { lba: Lba(n * 8), blocks: 8 }).await.unwrap();
         assert!(volume.state.lock().kept() <= limit + 4096 + ENTRY_BYTES);
     }
-    // While flushes fail, further writes are refused, and kept writes are not dropped.
+    // While flushes fail, a write that exceeds the limit is refused; the writes that are kept are not dropped.
     volume.flush().await.unwrap();
     let away = Symptom::Fails(Error::Unreachable("away".into()));
     faults.add(FaultRule::always(FaultCallKind::Flush, away).times(3));
@@ -196,7 +196,7 @@ async fn writes_that_could_not_be_resent_are_sent_by_the_next_flush() {
     assert!(matches!(volume.flush().await, Err(Error::Busy(_))));
     volume.flush().await.unwrap();
     assert_eq!(counters.counts().writes, 4);
-    // The node restarts with each attempt, or has another failure of that kind.
+    // The node restarts during each attempt, or fails in another way that it reports like a restart.
     write(&volume, 0).await.unwrap();
     faults.add(restarts(u64::from(ATTEMPTS)));
     assert!(matches!(volume.flush().await, Err(Error::Device(_))));
@@ -221,7 +221,8 @@ async fn a_write_that_failed_is_undone_by_the_next_flush() {
 #[tokio::test]
 async fn a_flush_without_new_writes_does_not_reach_the_lower_volume() {
     let (volume, _, counters) = observed(1 << 20);
-    // The first flush must reach the volume: earlier writes of another process may not be stable.
+    // The first flush reaches the volume although this layer has written nothing: an earlier process may have left
+    // unflushed writes.
     volume.flush().await.unwrap();
     assert_eq!(counters.counts().flushes, 1);
     volume.flush().await.unwrap();

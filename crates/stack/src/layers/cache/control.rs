@@ -31,7 +31,7 @@ impl CacheLayer {
             return Err(volume::Error::Fenced(reason));
         }
         match order {
-            // The caller has executed these commands.
+            // Do nothing: the caller has already executed these two commands.
             CacheControlCommand::Renew { .. } | CacheControlCommand::LogResize { .. } => {}
             CacheControlCommand::Pause => self.cache.pause(),
             CacheControlCommand::Resume => self.cache.resume(),
@@ -77,7 +77,7 @@ impl CacheLayer {
             let message = format!("a log of {asked} is not between {LEAST_LOG} and {MOST_LOG}");
             return Err(Failure::new(message).remedy("name another size, a multiple of 4KiB"));
         }
-        // `bytes` is the size of the file, or of each leg of a mirror, as with `log_size`.
+        // Subtract the mirror's labels: `bytes` is the size of the file, or of each leg of a mirror, as in `log_size`.
         let beside = self.disk.bytes_beside();
         let now = self.cache.log_blocks().await * 4096 + beside;
         let blocks = match bytes {
@@ -100,7 +100,7 @@ impl CacheLayer {
         Ok(self.standing(done, None).await)
     }
 
-    /// Returns the failure of a resize, after the file was cut to the size that the log uses.
+    /// Cuts the file back to the size that the log uses, and returns the failure of the resize.
     async fn not_resized(&self, error: ResizeError) -> Failure {
         let remedy = match &error {
             ResizeError::Size { .. } => "name another size",
@@ -145,5 +145,5 @@ const LEAST_LOG: Size = Size::mib(8);
 const MOST_LOG: Size = Size(1 << 42);
 
 /// Longest time for which one request on the control socket works at a flush, drain or resize. The client shows the
-/// progress and asks again. If the client has ended, destage hurries no longer than this.
+/// progress and sends the request again. If the client has ended, destage runs at the higher speed no longer than this.
 const WORK_AT_ONCE: Duration = Duration::from_millis(500);

@@ -49,11 +49,12 @@ pub struct CacheLayer {
     pacing: Arc<Pacing>,
     log: PathBuf,
     disk: LogDisk,
-    /// The log's record of storage; `None` for the log of a pair.
+    /// The record of storage of the log; `None` for the log of a pair.
     record: Option<Arc<KeptLog>>,
     /// Serializes resizes of the log.
     resizing: tokio::sync::Mutex<()>,
-    /// True once a stop has begun. Each unit of a common cache stops the cache; only the first call does it.
+    /// True once the stop of the cache has begun. Each unit of a common cache calls for the stop; only the first call
+    /// performs it.
     is_stopped: tokio::sync::Mutex<bool>,
     /// The volumes of a common cache, each with its name.
     volumes: Vec<(String, Stack)>,
@@ -203,7 +204,7 @@ impl CacheLayer {
         self.cache.statistics().destage.dirty_bytes
     }
 
-    /// Closes the log so that another host can adopt it. `serial` is the serial number that hosts see.
+    /// Closes the log so that another host can adopt it. `serial` is the serial number of the unit that hosts see.
     pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
         self.cache.export().await.map_err(|error| {
             Failure::new(format!("the log {} is not exported: {error}", self.log.display())).remedy(
@@ -221,13 +222,14 @@ impl CacheLayer {
         Ok(Exported { log, generation, dirty_bytes, serial })
     }
 
-    /// Stops the cache if no other unit of it has done so.
+    /// Stops the cache unless another unit of a common cache has done so already.
     async fn stop_once(&self) -> Result<(), Failure> {
         let mut is_stopped = self.is_stopped.lock().await;
         if std::mem::replace(&mut *is_stopped, true) {
             return Ok(());
         }
-        // Stop the token task first: the cache releases the claim with its tokens, or keeps both.
+        // Stop the token task before the cache, so that no token changes any more: the cache then releases its claim
+        // together with its tokens, or keeps both.
         if let Some((_, speaking)) = &self.coherent {
             speaking.abort();
         }
@@ -241,7 +243,7 @@ impl CacheLayer {
         }
         let dirty = self.cache.statistics().destage.dirty_bytes;
         tracing::info!(log = %self.log.display(), dirty_bytes = dirty, "the cache has stopped");
-        // After a failed stop, the record still says that the log is in use.
+        // Update the record only after a successful stop. Otherwise it still says that the log is in use.
         if let (Ok(()), Some(record)) = (&stopped, &self.record)
             && let Err(failure) = record.close(dirty)
         {
