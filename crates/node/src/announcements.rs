@@ -15,7 +15,8 @@ use crate::naming;
 const PORT: u16 = 3260;
 
 impl Node {
-    /// Opens the ports of the naming service, through which nodes inform each other where each volume is served.
+    /// Listens on the ports of the naming service, through which nodes tell each other which of them serves each
+    /// volume.
     pub(super) async fn open_naming(&self, settings: &Settings) -> Result<(), Failure> {
         let (Some(naming), Some(names)) = (&self.naming, &settings.names) else { return Ok(()) };
         let listen: Vec<SocketAddr> = names.listen.iter().map(|address| address.0).collect();
@@ -61,8 +62,9 @@ impl Node {
 }
 
 impl NodeLockedState {
-    /// Returns the named volumes that are served and can be reached. During the start, volumes that are still to be
-    /// opened are announced without portals: an older copy at another node is then not mistaken for the volume.
+    /// Returns the named volumes that are served and can be reached. During the start, also returns volumes that are
+    /// still to be opened, without portals: otherwise an older copy at another node could be mistaken for the current
+    /// volume.
     fn entries(&self, settings: &Settings, names: &NamingServiceSettings) -> Vec<NodeVolumeEntry> {
         let mut entries = Vec::new();
         let groups = settings.groups();
@@ -74,7 +76,7 @@ impl NodeLockedState {
                     served.is_some_and(|served| served.units.iter().any(|u| u.lun == unit.lun));
                 let Some(volume) = unit.volume.clone() else { continue };
                 let portals = if is_served { portals.clone() } else { Vec::new() };
-                // The partner may be serving the volume of a pair.
+                // Do not announce the volume of a pair before it is served here: the partner may be serving it.
                 let is_opening = self.state == ServingPhase::Starting && unit.pair().is_none();
                 if portals.is_empty() && !is_opening {
                     continue;
@@ -125,7 +127,8 @@ impl NodeLockedState {
     }
 }
 
-/// Drops loopback addresses, which would mean the other machine itself, unless there are no others.
+/// Removes loopback addresses, unless there are no other addresses. On another machine, a loopback address means that
+/// machine.
 fn elsewhere(mut addresses: Vec<String>) -> Vec<String> {
     if addresses.iter().any(|address| !is_loopback(address)) {
         addresses.retain(|address| !is_loopback(address));

@@ -29,7 +29,7 @@ impl Node {
             found.ok_or_else(|| Failure::new(format!("there is no {name} here")))?
         };
         let exported = opened.export(&serial).await?;
-        // The other units of its common cache are closed with it.
+        // Close the other units of the common cache, whose log has just been closed.
         let others: Vec<_> = {
             let inner = self.inner.lock();
             let units = inner.targets.iter().flat_map(|target| &target.units);

@@ -17,9 +17,9 @@ pub(super) struct MoveOutChannel {
     pub(super) hears: Hears,
 }
 
-/// Bounds of the bytes that may be left when hosts are made to wait: at most as many as 1 Gbit/s carries in a tenth
-/// of a second, at least a few changed blocks. Between the bounds, it is the number of bytes that are sent in one
-/// second.
+/// Bounds of the number of bytes that may be left to copy when hosts are made to wait. At most `LITTLE_BYTES`, which 1
+/// Gbit/s carries in a tenth of a second; at least `LEAST_BYTES`, which is a few changed blocks. In between, the number
+/// of bytes that the copy sends in one second.
 const LITTLE_BYTES: u64 = 12 << 20;
 const LEAST_BYTES: u64 = 512 << 10;
 /// Number of passes after which writes of hosts are slowed down, because the copy does not catch up.
@@ -63,7 +63,7 @@ impl MoveOutChannel {
         ))
     }
 
-    /// Sends the changed blocks in passes until little is left.
+    /// Sends the changed blocks in passes, until so few bytes are left that hosts can wait for them.
     pub(super) async fn catch_up(
         &mut self,
         leaving: &Leaving,
@@ -82,7 +82,7 @@ impl MoveOutChannel {
             if left <= rate.clamp(LEAST_BYTES, LITTLE_BYTES) {
                 return Ok(());
             }
-            // Hosts write as fast as the volume is copied, or faster.
+            // Slow down the writes of hosts: they write nearly as fast as the volume is copied, or faster.
             if pass >= FREE_PASSES && left > before / 2 {
                 delay = (delay * 2).clamp(Duration::from_millis(1), MOST_DELAY);
                 changes.slow_down(delay);
@@ -101,8 +101,8 @@ impl MoveOutChannel {
         }
     }
 
-    /// Makes the sent blocks stable at the destination, and flushes the volume here: a disk that has lost
-    /// acknowledged writes reports it only at a flush, and the destination could not report it later.
+    /// Makes the sent blocks stable at the destination, and flushes the volume here. A disk here that has lost
+    /// acknowledged writes reports the loss only at a flush, and the destination cannot detect it later.
     pub(super) async fn flush(&mut self, volume: &Stack) -> Result<(), Failure> {
         let (here, there) = tokio::join!(volume.flush(), self.ask(MoveRequest::Flush));
         here.map_err(Failure::new)?;
@@ -111,7 +111,8 @@ impl MoveOutChannel {
 
     /// Sends a request and returns the answer.
     pub(super) async fn exchange(&mut self, request: MoveRequest) -> Result<MoveResponse, Failure> {
-        // A node that refuses may have closed the connection: read its answer first.
+        // Read the answer even if the request cannot be sent: a node that refuses the move may have answered and closed
+        // the connection already.
         let said = self.says.say(&MoveFrame::Request(request)).await;
         match self.hears.hear().await {
             Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
@@ -138,7 +139,7 @@ impl MoveOutChannel {
         let passed = moves::pass(volume, changes, &mut self.says, pace, sent).await;
         match passed {
             Ok(()) => Ok(()),
-            // The other node may have sent the reason before it closed the connection.
+            // Read the reason of the failure, which the other node may have sent before it closed the connection.
             Err(moves::MovePassError::Line(lost)) => match self.hears.hear().await {
                 Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
                 _ => Err(broken(&lost)),
@@ -148,7 +149,8 @@ impl MoveOutChannel {
     }
 }
 
-/// Marks the allocated blocks. All others are zeros at both nodes.
+/// Marks the allocated blocks as changed, so that they are copied. The other blocks need no copy: they are zeros at
+/// both nodes.
 pub(super) async fn mark_used(volume: &Stack, changes: &ChangedRegions) -> Result<(), Failure> {
     let blocks = volume.geometry().blocks;
     let mut at = 0;
@@ -169,7 +171,7 @@ pub(super) async fn mark_used(volume: &Stack, changes: &ChangedRegions) -> Resul
     Ok(())
 }
 
-/// Reports an error of the channel, or an unexpected answer.
+/// Returns the failure for an error of the channel, or for an unexpected answer.
 pub(super) fn broken(why: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("the other node: {why}"))
         .remedy("check that it is running, and its events; then move the volume again")

@@ -62,7 +62,7 @@ use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
 use crate::{moves::Moves, naming::Naming};
 
-/// The part of the stop time that initiators get for their logout.
+/// Time for the logout of initiators when the node stops.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(1);
 
 /// The interface of a node to the events of the process.
@@ -96,16 +96,16 @@ pub struct Node {
     /// Locked while a volume is admitted: space and names are assigned to one volume at a time.
     admitting: Mutex<()>,
     inner: Mutex<NodeLockedState>,
-    /// Locked while the settings are changed: one change at a time.
+    /// Locked while the settings are changed, so that only one change runs at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
 /// The moves in progress.
 #[derive(Default)]
 struct Moving {
-    /// The moves from this node since its start, the last one of each volume.
+    /// The last move of each volume that was moved from this node since its start.
     leaving: BTreeMap<VolumeName, Arc<outgoing_move::Leaving>>,
-    /// Volumes that are being received, or whose copies are being decided about.
+    /// Volumes that are being received, or whose copies must be kept or discarded.
     arriving: BTreeSet<VolumeName>,
     /// Complete copies whose source node does not know the move, with the reason and a remedy.
     unknown: BTreeMap<VolumeName, String>,
@@ -233,7 +233,7 @@ impl Node {
         let units = served.iter().flat_map(|served| &served.units);
         let units: Vec<_> = units.map(|unit| (unit.lun, Arc::clone(&unit.unit))).collect();
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
-        // A target without units and redirect is not in the settings: its volume is being received.
+        // A target without units and redirect does not come from the settings file: its volume is being received.
         let is_coming = target.unit.is_empty() && target.redirect.is_none();
         // A login covers all units of a target. If all units were refused, it fails with "service
         // unavailable". If some are served, hosts log in and do not find the refused ones.

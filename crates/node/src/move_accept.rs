@@ -24,7 +24,7 @@ pub(super) struct MoveOffer {
     pub(super) volume: Described,
 }
 
-/// The exclusive right to decide about a volume's copy; dropping it releases the right.
+/// The exclusive right to keep, serve or discard the copy of a volume. Dropping this value releases the right.
 pub(super) struct Berth<'a>(&'a Node, VolumeName);
 
 impl Drop for Berth<'_> {
@@ -34,7 +34,7 @@ impl Drop for Berth<'_> {
 }
 
 impl Node {
-    /// Decides whether the volume is accepted. Returns its record and the file for its copy.
+    /// Accepts or refuses the volume of `offer`. Returns its record and the file for its copy.
     pub(super) async fn begin(&self, offer: MoveOffer) -> Result<(Come, Copy), Failure> {
         let MoveOffer { from, from_node, id, volume } = offer;
         volume.check()?;
@@ -46,8 +46,9 @@ impl Node {
         };
         let name = &volume.volume;
         match &self.moves.of(name).come {
-            // The source node decides, and has started the move again. But this request may be a late one, from before
-            // the copy: a complete copy is discarded only if the source node says that it is not the volume.
+            // The source node has started the same move again, so the former copy may be discarded. But this request
+            // may be a late one, sent before that copy was complete. So discard a complete copy only if the source node
+            // says that the volume has stayed there.
             Some(come) if come.stage != CopyStage::Here && come.from == from => {
                 if come.stage == CopyStage::Ready
                     && self.fate_of(name, come).await != MoveOutcome::Undone
@@ -74,7 +75,7 @@ impl Node {
         }
         let come = self.admit(MoveOffer { from, from_node, id, volume }, accept, state)?;
         let (name, volume) = (&come.volume.volume, &come.volume);
-        // The file is created again, so its former record must be removed.
+        // Remove the record of the former file at this path, since a new file is created there.
         if let Err(failure) = Records::of(&base).forget(&come.file) {
             self.discard(name, &come.id);
             return Err(failure);
@@ -105,7 +106,7 @@ impl Node {
         }
     }
 
-    /// Reserves space, names and a file for the volume; no other volume gets them from then on.
+    /// Reserves space, names and a file for the volume. From then on no other volume gets them.
     fn admit(&self, offer: MoveOffer, accept: &Accept, state: &Path) -> Result<Come, Failure> {
         let _one_at_a_time = self.admitting.lock();
         let MoveOffer { from, from_node, id, volume } = offer;
@@ -127,9 +128,9 @@ impl Node {
         self.check_access(&volume)?;
         self.has_room(accept.size, &accept.folder, &volume)?;
         self.redirect_for(&volume)?;
-        // Another unit with this serial number would use its state files.
+        // Check that the unit's state files can be used: another unit with this serial number would use the same files.
         unit_state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
-        // The file may exist from an earlier stay of the volume.
+        // Accept an existing file only if the volume itself has left it here when it moved away.
         let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
         if file.exists() && !is_left {
             return Err(Failure::new(format!("{} exists already", file.display()))
@@ -145,7 +146,7 @@ impl Node {
     /// these keep their names, files and records.
     fn settings_with_refused(&self) -> Settings {
         let mut settings = (*Arc::clone(&self.inner.lock().base)).clone();
-        // Moves that are blocked were reported before.
+        // Ignore volumes that cannot be served: they were reported when their records were last applied.
         let _ = self.moves.apply(&mut settings);
         settings
     }
@@ -193,7 +194,7 @@ impl Node {
     /// Fails if the access rules here admit an initiator that the source node refuses.
     pub(super) fn check_access(&self, volume: &Described) -> Result<(), Failure> {
         let base = Arc::clone(&self.inner.lock().base);
-        // The settings may have a target with this name, whose access rules then apply.
+        // If the settings have a target with this name, its access rules apply.
         let is_its = |target: &&IscsiTargetSettings| target.name.0 == volume.target;
         let allow = base.accept.as_ref().and_then(|accept| accept.allow.clone());
         let new = volume.served(Default::default(), allow);
@@ -277,7 +278,7 @@ impl Node {
     }
 }
 
-/// Fails if a unit of this node has one of the volume's names.
+/// Fails if a unit of this node already has the volume name, target name or serial number of the volume.
 fn free_of(settings: &Settings, volume: &Described) -> Result<(), Failure> {
     for target in &settings.target {
         if target.unit.iter().any(|unit| unit.volume.as_ref() == Some(&volume.volume)) {

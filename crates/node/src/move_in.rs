@@ -1,6 +1,6 @@
-//! Receives a volume from another node. The copy is written to a file of its own. When it is complete, the source
-//! node decides, and this node then serves the volume. In case of doubt this node asks the source node until it
-//! answers.
+//! Receives a volume from another node. The copy is written to a file of its own. When the copy is complete, the source
+//! node decides whether the move succeeds; if so, this node serves the volume. As long as this node does not know the
+//! decision, it asks the source node for it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +51,7 @@ impl Node {
         }));
     }
 
-    /// Handles a connection with another protocol than that of names.
+    /// Handles a connection at the naming port that carries messages about moves instead of names.
     async fn visit(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -77,7 +77,7 @@ impl Node {
                     let offer = MoveOffer { from, from_node, id, volume: *volume };
                     self.arrive(offer, &mut says, &mut hears).await
                 }
-                // The address belonged to another node before.
+                // Another node had this address before, and the peer still wants to reach that node.
                 MoveFrame::Request(MoveRequest::Ask { .. } | MoveRequest::Begin { .. }) => {
                     let failure = Failure::new(format!("this is the node {}", naming.gln()))
                         .remedy("try again when its record has been propagated (`forebay names`)");
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// Receives a volume, if it is accepted.
+    /// Receives a volume if this node accepts it.
     async fn arrive(
         self: &Arc<Self>,
         offer: MoveOffer,
@@ -134,7 +134,8 @@ impl Node {
             }
         };
         drop(berth);
-        // The source node decides, even if the connection is lost now. In that case ask it later.
+        // Ignore an error: the source node decides from now on. If the connection is lost, this node asks for the
+        // decision later.
         let kept = says.say(&MoveFrame::Answer(MoveResponse::Kept { redirect })).await;
         let committed = match kept {
             Ok(()) => matches!(hears.hear().await, Ok(MoveFrame::Request(MoveRequest::Commit))),
@@ -187,7 +188,8 @@ impl Node {
         // A reload may have changed the access rules meanwhile.
         self.check_access(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
-        // From here on this may be the only copy. With its record, no start creates an empty file in its place.
+        // Write the record of the file now: it may become the only copy, and with the record no start creates an empty
+        // file in its place.
         let unit = format!("{}/{}", come.volume.target, come.volume.lun);
         let recorder = Records::of(&self.settings()).recorder(unit);
         recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep(&file)?;
@@ -201,7 +203,7 @@ impl Node {
         kept.await.map_err(Failure::new)?.map_err(Failure::new)?;
         let ready = Come { stage: CopyStage::Ready, ..come.clone() };
         self.moves.keep(name, VolumeMoveRecord { come: Some(ready), ..self.moves.of(name) })?;
-        // Show the target now, so that an initiator which is redirected before the commit arrives here gets "service
+        // Show the target now: an initiator that is redirected before the commit arrives here then gets "service
         // unavailable" and tries again. Do not wait for the lock: its holder may be waiting for the source node.
         if let Ok(_one_at_a_time) = self.changing.try_lock()
             && let Err(failure) = self.put_moves_in_force().await
@@ -236,14 +238,14 @@ impl Node {
         taken.is_ok()
     }
 
-    /// Asks the source node about the move until it has decided.
+    /// Asks the source node for the outcome of the move until it has decided.
     pub(super) fn ask_for_fate(self: &Arc<Self>, name: VolumeName, come: Come) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
             let mut told = None;
             loop {
                 let Some(node) = node.upgrade() else { return };
-                // Another move of the volume may have begun since the last question.
+                // Stop if another move of the volume has begun since the last question.
                 if !node.is_current(&name, &come.id) {
                     return;
                 }

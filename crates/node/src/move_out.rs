@@ -40,7 +40,8 @@ impl Node {
         let node = self.destination(to).await?;
         let (target, unit, served) = self.find_volume(volume).await?;
         let name = unit.volume.clone().ok_or_else(|| unnamed(&target))?;
-        // The volume may still be open if the settings without it could not be put in force.
+        // Check the record of moves: the volume may still be open here after a move, if the settings without it could
+        // not be put in force.
         let gone = self.moves.of(&name).gone;
         if let Some(gone) = gone.filter(|gone| gone.generation >= unit.generation) {
             return Err(Failure::new(format!("{name} was moved to {}", gone.to_node))
@@ -184,7 +185,7 @@ impl Node {
         leaving: &Leaving,
         moved: &Move,
     ) -> Result<Option<Failure>, Failure> {
-        // Flush now: this may take long, and makes the later flushes short.
+        // Flush before hosts have to wait: this flush may take long, and makes the later ones short.
         moved.watched.below().flush().await.map_err(Failure::new)?;
         let mut line = MoveOutChannel::agree(self, leaving, moved).await?;
         let changes = {
@@ -200,8 +201,8 @@ impl Node {
         loop {
             line.catch_up(leaving, moved, &changes, &mut pace).await?;
             if switches == 0 {
-                // From the switch on, the destination may have a complete copy. It is discarded only if this record
-                // says that it was never the volume.
+                // Record the attempt before the switch, after which the destination may have a complete copy. The
+                // destination discards the copy only if this record says that the move did not succeed.
                 let kept = self.moves.of(&moved.described.volume);
                 let volume = &moved.described.volume;
                 self.moves.keep(volume, kept.with_tried(leaving.id.clone()))?;

@@ -13,7 +13,7 @@ use crate::moves::{
 impl Node {
     /// Returns the outcome of a move from this node.
     pub(super) fn fate(&self, volume: &VolumeName, id: &MoveId) -> MoveOutcome {
-        // Read the running moves first: if a move ends between the two lines, its outcome is in the record then.
+        // Read the running moves before the records: a move that ends in between has its outcome in the record by then.
         let leaving = self.moving.lock().leaving.get(volume).cloned();
         let VolumeMoveRecord { gone, tried, .. } = self.moves.of(volume);
         if gone.is_some_and(|gone| gone.id == *id) {
@@ -22,8 +22,8 @@ impl Node {
         if leaving.is_some_and(|leaving| leaving.under_way() == Some(id)) {
             return MoveOutcome::Undecided;
         }
-        // A node that was restored from a backup does not know the moves after that backup, so it must not answer
-        // "undone".
+        // Answer "undone" only for a move in the record. After a restore from a backup, this node does not know later
+        // moves, and the volume may have moved.
         if tried.contains(id) { MoveOutcome::Undone } else { MoveOutcome::Unknown }
     }
 
@@ -68,7 +68,7 @@ impl Node {
                     .await?;
                 hears.hear().await
             };
-            // Only the node with this GLN answers.
+            // Accept any answer: only the node with this GLN answers the question.
             if let Ok(MoveFrame::Answer(MoveResponse::Fate(fate))) = asking.await {
                 return fate;
             }

@@ -34,15 +34,16 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Interval of the checks whether the other node serves a volume that has left a file here.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The reason why hosts continue at this node.
+/// The failure of a switchover, after which hosts continue to use the volume at this node.
 pub(super) enum Switch {
-    /// Another pass and a new attempt may succeed.
+    /// Another pass of the copy and a new attempt may succeed.
     Later(Failure),
     Never(Failure),
 }
 
 impl Node {
-    /// Switches over. Hosts wait from here on, until they find the volume at the other node, or at this node again.
+    /// Switches the volume over to the other node. Commands of hosts wait from here on, until hosts find the volume at
+    /// the other node, or again at this node after a failure.
     pub(super) async fn switch(
         self: &Arc<Self>,
         leaving: &Leaving,
@@ -79,7 +80,7 @@ impl Node {
             }
         };
         let shown = self.shown(&moved.settings, &moved.target);
-        // Order: end the sessions here with a redirect before the other node serves the volume.
+        // Crash order: end the sessions here with a redirect before the other node serves the volume.
         let gone = target::Target { units: Vec::new(), redirect: Some(redirect), ..shown };
         if let Err(error) = self.server.turn_away(gone).await {
             tracing::error!(%error, "a target is invalid, although the settings were accepted");
@@ -89,9 +90,11 @@ impl Node {
             tracing::error!(%failure, "cannot remove the remains of a moved volume");
             Vec::new()
         });
-        // The other node may be waiting for this lock with a volume that it moves here.
+        // Release the lock before the commit: the other node may wait for it because it is moving a volume to this
+        // node.
         drop(one_at_a_time);
-        // Commit before the units are closed here, which may take time. If it is lost, the other node asks.
+        // Send the commit before the units are closed here, which may take time. If the message is lost, the other node
+        // asks for the outcome.
         let committed = line.ask(MoveRequest::Commit).await;
         let failure = committed.err().map(|failure| {
             Failure::new(format!("the node {} does not serve it yet: {failure}", moved.to_node))
@@ -177,7 +180,8 @@ impl Node {
             to: moved.to,
             to_node: moved.to_node.clone(),
             redirect: redirect.clone(),
-            // A file that the operator has created is kept; only a file that a move has made here is removed.
+            // Only a file that an earlier move has created here is removed; a file that the operator has created is
+            // kept.
             left: self.moves.of(&described.volume).come.map(|come| come.file),
         };
         let VolumeMoveRecord { mut tried, .. } = self.moves.of(&described.volume);
@@ -207,7 +211,7 @@ impl Node {
 
     /// Removes the file of a volume that the other node serves.
     fn remove_left(&self, volume: &VolumeName) {
-        // The volume may be moving back at this moment, into the same file.
+        // Do nothing if the volume is moving back at this moment, into the same file.
         let Some(_berth) = self.berth(volume) else { return };
         let kept = self.moves.of(volume);
         let (Some(gone), None) = (&kept.gone, &kept.come) else { return };

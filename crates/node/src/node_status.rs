@@ -20,7 +20,6 @@ impl Node {
         self.server.ended_connections()
     }
 
-    /// Returns the present status.
     pub fn status(&self) -> ServingStatus {
         let statistics = self.server.statistics();
         let inner = self.inner.lock();
@@ -118,7 +117,7 @@ impl Node {
 impl ServedTarget {
     fn status(&self, statistics: &target::TargetStatistics) -> TargetStatus {
         let units = self.units.iter().map(|unit| {
-            // Check for a growth before the size is shown. A far volume reports it only later.
+            // Ask for a new size before the size is shown. For a far volume, the answer is in effect only later.
             unit.opened.top.extensions().refresh();
             let geometry = unit.opened.top.geometry();
             UnitStatus {

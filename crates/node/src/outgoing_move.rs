@@ -18,14 +18,13 @@ use volume::Watched;
 use super::ServedUnit;
 use crate::moves::{Described, MoveId};
 
-/// A move in progress, or the last one of its volume.
+/// The state of a volume's move from this node: the move in progress, or else the last one.
 pub(super) struct Leaving {
     pub(super) id: MoveId,
     pub(super) begun: Instant,
     progress: Mutex<VolumeMoveProgress>,
     pub(super) cancel: Notify,
-    /// True if the outcome is decided, or the other node may own the volume: it is too late to
-    /// cancel.
+    /// True once the move cannot be cancelled any more: the outcome is decided, or the other node may own the volume.
     pub(super) is_decided: AtomicBool,
 }
 
@@ -86,7 +85,7 @@ impl Leaving {
     }
 }
 
-/// Waits for a cancellation. Ignores one that is too late.
+/// Waits until an operator cancels the move while it can still be cancelled.
 pub(super) async fn cancelled(leaving: &Leaving) {
     loop {
         leaving.cancel.notified().await;

@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    /// Returns the input for the stack of a unit: the leg that it exports to a partner.
+    /// Returns the leg of a pair's log that the unit exports to a partner, if it exports one.
     pub(super) fn given(&self, unit: &Unit) -> StackInput {
         let inner = self.inner.lock();
         let half = match unit.stack.first() {
@@ -221,7 +221,7 @@ impl PairMemberHost for PairMemberContext {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let within = self.pair.dead_after;
-            // A partner that takes longer counts as failed, and must not delay this member.
+            // Use short time-outs: a partner that answers later counts as failed, and must not delay this member.
             let remote = config::RemoteLayerSettings {
                 connect_timeout: within,
                 login_timeout: within,

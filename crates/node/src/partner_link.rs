@@ -12,13 +12,13 @@ pub(super) struct PartnerLink {
 }
 
 impl PartnerLink {
-    /// Starts a new session after the last one has ended, even if that is still in use. Otherwise the last session
-    /// could log in again in place of the new one, and send commands that it has kept.
+    /// Closes the last session with the partner's leg, even if it is still in use, and then starts a new one. Without
+    /// the close, the last session could log in again, replace the new one, and send old commands.
     pub async fn begin(&self, settings: Settings) -> Result<Arc<RemoteVolume>, Error> {
         let last = self.last.lock().clone();
         if let Some(last) = last {
-            // Close it completely, even if the caller drops this call: from the start of the close on, it does not
-            // log in again.
+            // Close in a task of its own, so that the close completes even if the caller drops this call. Once the
+            // close has begun, the session does not log in again.
             let _ = tokio::spawn(async move { last.close().await }).await;
         }
         let session = Arc::new(RemoteVolume::connect(settings).await?);
@@ -56,7 +56,7 @@ mod tests {
         let extent = Extent { lba: Lba(0), blocks: 1 };
         first.read(extent).await.expect("read");
         let second = link.begin(settings).await.expect("another one");
-        // Check for far longer than a new login takes.
+        // Check for one second; a new login would take much less.
         for _ in 0..20 {
             assert!(first.read(extent).await.is_err(), "it has come back");
             second.read(extent).await.expect("read");

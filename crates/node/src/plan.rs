@@ -15,9 +15,7 @@ pub struct ReloadPlan<'a> {
     pub portals_added: Vec<(Address, u16)>,
     /// Addresses of portals to be closed, as written in the settings.
     pub portals_removed: Vec<Address>,
-    /// Targets to be added.
     pub targets_added: Vec<&'a IscsiTargetSettings>,
-    /// Targets to be removed.
     pub targets_removed: Vec<&'a IscsiTargetSettings>,
     /// Units to be added to existing targets.
     pub units_added: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
@@ -112,7 +110,7 @@ impl<'a> ReloadPlan<'a> {
             let what = "common caches and their units are read at the start only; restart";
             self.changes.refused.push(what.to_owned());
         }
-        // The legs of pairs stay open as long as the process runs, because partners use them.
+        // A pair cannot change: its legs stay open as long as the process runs, because partners use them.
         let is_paired = |target: &IscsiTargetSettings| {
             let half = |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(_)));
             target.unit.iter().any(|unit| unit.pair().is_some() || half(unit))
@@ -200,7 +198,8 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
     if (&old.serial, &old.product) != (&new.serial, &new.product) {
         return refused("initiators know a disk by its serial number and product; restart");
     }
-    // The layers are the same except for sizes, rates and the volume's name.
+    // Convert the old unit into one that may differ in sizes, rates and the volume's name only. If it then differs from
+    // the new unit, the change is refused.
     let mut same = old.clone();
     let (mut grown, mut paced) = (Vec::new(), Vec::new());
     if (&same.volume, same.generation) != (&new.volume, new.generation) {
@@ -274,7 +273,7 @@ mod tests {
     #[test]
     fn unchanged_settings_change_nothing() {
         check(&target("a", DISK), &target("a", DISK), "");
-        // The same settings in another notation.
+        // Settings with the same meaning in another notation are no change.
         check(&target("a", DISK), &(format!("listen = ['127.0.0.1']\n{}", target("a", DISK))), "");
     }
 

@@ -16,8 +16,8 @@ pub(super) struct RefusedUnit {
 }
 
 impl Node {
-    /// Records that a unit is not served, and with it all units of its common cache, which are opened
-    /// together.
+    /// Records that a unit is not served. If it belongs to a common cache, records this for all units of the cache,
+    /// because they can only be opened together.
     pub(super) fn refuse(
         &self,
         settings: &Settings,
@@ -47,8 +47,8 @@ impl Node {
         leave_out(settings, &self.inner.lock().refused);
     }
 
-    /// Completes the start: removes the refused units from the settings in force. Fails if no other unit is
-    /// left to serve.
+    /// Removes the refused units from the settings in force at the end of a start. Fails if no target has a unit or a
+    /// redirect left.
     pub(super) fn settle_refused(&self, settings: &Settings) -> Result<(), Failure> {
         let mut in_force = settings.clone();
         self.leave_out_refused(&mut in_force);

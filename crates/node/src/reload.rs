@@ -206,7 +206,7 @@ impl Node {
     ) -> Vec<ServedUnit> {
         let portals = std::mem::take(&mut prepared.portals);
         let removed = self.exchange(plan, new, prepared);
-        // Secrets and certificates may have changed in the same files.
+        // Read secrets and certificates again: the files may have new content under the same names.
         new.renew_certificates();
         self.server.change_security(login_rules::security(new));
         for target in &plan.targets_added {
@@ -348,8 +348,8 @@ async fn flush(units: &[ServedUnit]) {
     futures_util::future::join_all(flushed).await;
 }
 
-/// Returns true if the unflushed writes of a unit may be a part of an epoch of the exclusive writer, which will send
-/// the whole epoch again.
+/// Returns true if the unflushed writes of a unit may be a part of an epoch of its exclusive writer. The writer will
+/// send the whole epoch again.
 fn has_open_epoch(unit: &ServedUnit) -> bool {
     let is_claimed = unit.claim_report().is_some_and(|claim| claim.is_held);
     is_claimed && unit.opened.top.geometry().epoch_blocks > 0

@@ -13,8 +13,8 @@ use crate::moves::{MoveId, MoveOutRecord, VolumeMoveRecord};
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl Node {
-    /// Records the units of the settings in force that other nodes have with a higher generation, as if they had
-    /// moved away. Returns true if there are any. With `asks`, asks other nodes first, as far as they answer.
+    /// Finds units in the settings in force whose volume another node has with a higher generation, and records them as
+    /// moved away. Returns true if it found any. With `asks`, asks the other nodes first.
     pub(super) async fn note_newer(&self, asks: bool) -> Result<bool, Failure> {
         let Some(naming) = &self.naming else { return Ok(false) };
         let newer = naming.moved_on(&self.own_units(), asks).await;
@@ -47,16 +47,18 @@ impl Node {
         Ok(!newer.is_empty())
     }
 
-    /// Removes these units from the settings in force, before anything is opened.
+    /// Removes the units whose volumes another node has in a newer version from the settings in force. Call this before
+    /// any unit is opened.
     pub(super) fn leave_out_newer(&self) {
         let mut inner = self.inner.lock();
         let mut settings = (*inner.base).clone();
-        // Moves that are blocked were reported before.
+        // Ignore volumes that cannot be served: they were reported when their records were last applied.
         let _ = self.moves.apply(&mut settings);
         inner.settings = Arc::new(settings);
     }
 
-    /// Checks for such units as long as the node serves.
+    /// Checks at intervals, as long as the node serves, whether another node has a newer version of a volume that is
+    /// served here.
     pub(super) fn look_for_newer(self: &Arc<Self>) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {

@@ -41,8 +41,8 @@ impl Node {
                     }
                 }
             }
-            // A unit of this node may be the remote volume of another one, so its name is announced before that is
-            // opened.
+            // Announce the names after each pass: a unit of the first pass may be the remote volume of a unit in the
+            // second pass, which then finds it by name.
             self.tell_names();
         }
         self.settle_refused(&settings)?;
@@ -71,7 +71,7 @@ impl Node {
     ) -> Result<(), Failure> {
         let name = target.name.0.clone();
         self.inner.lock().targets.push(ServedTarget { name: name.clone(), units: Vec::new() });
-        // The member of a pair opens its unit when it is to serve it.
+        // Skip the unit of a pair: the member of the pair opens it when it is to serve.
         for unit in target.unit.iter().filter(|unit| unit.pair().is_none()) {
             if self.is_refused(target, unit) {
                 continue;
@@ -109,7 +109,8 @@ impl Node {
         Ok(shown_unit(settings, target, unit, opened)?)
     }
 
-    /// Opens a unit together with the others of its common cache, or takes it from those that are open already.
+    /// Opens a unit together with the other units of its common cache. If these have been opened already, returns the
+    /// stack that was opened with them.
     async fn open_in_common(
         &self,
         settings: &Settings,

@@ -14,7 +14,8 @@ pub struct TargetAccessRules {
     allow: Option<Vec<Allow>>,
     /// The CHAP name with which the target authenticates itself, if it does.
     mutual: Option<String>,
-    /// The authorities that certify connecting initiators, over all portals; `None` if a portal does not use TLS.
+    /// The certificate authorities of all portals, which certify the initiators that may connect; `None` if a portal
+    /// does not use TLS.
     tls: Option<BTreeSet<String>>,
     /// True if all portals are loopback addresses.
     is_local: bool,
@@ -162,7 +163,7 @@ mod tests {
         local.check("a", &local).unwrap();
         wide.check("a", &local).unwrap();
         assert!(local.check("a", &wide).is_err());
-        // Only the target's own portals matter.
+        // The check compares only the portals through which the target is reached.
         let own = access("listen = ['0.0.0.0:0']|listen = ['127.0.0.1:1']");
         own.check("a", &local).unwrap();
         assert!(own.check("a", &wide).is_err());

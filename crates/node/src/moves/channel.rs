@@ -58,14 +58,14 @@ pub enum MoveChannelError {
     Payload,
 }
 
-/// The sending half of a channel.
+/// The sending direction of a channel.
 pub struct Says {
     stream: OwnedWriteHalf,
     key: LessSafeKey,
     number: u64,
 }
 
-/// The receiving half of a channel.
+/// The receiving direction of a channel.
 pub struct Hears {
     stream: BufReader<OwnedReadHalf>,
     key: LessSafeKey,
@@ -174,7 +174,7 @@ impl Hears {
     }
 }
 
-/// Returns the nonce of the frame with this number. Every frame has a different one under its key.
+/// Returns the nonce of the frame with this number. No two frames with one key have the same nonce.
 fn nonce(number: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&number.to_be_bytes());
@@ -260,7 +260,7 @@ mod tests {
             a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
             assert!(matches!(b.1.hear().await, Err(MoveChannelError::Seal)), "{at}");
         }
-        // A length above the limit for an end that has not authenticated itself.
+        // The changed byte makes the length exceed the limit for a peer that has not authenticated itself.
         let (mut a, mut b) =
             pair(SECRET, |place, byte| *byte |= u8::from(place == HELLO_BYTES)).await;
         a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();

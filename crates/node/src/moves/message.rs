@@ -26,30 +26,27 @@ pub enum MoveFrame {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveRequest {
-    /// Asks the node to accept this volume. Its blocks follow. The copy is worthless before `Prepare`.
+    /// Asks the node to accept this volume. If the node accepts, the blocks follow. Without a later `Prepare` the copy
+    /// is incomplete and is discarded.
     Begin {
         /// The number of the destination node.
         to: Gln,
         /// The number of the source node.
         from: Gln,
-        /// The name of the source node.
         from_node: NodeName,
-        /// The id of the move.
         id: MoveId,
-        /// The description of the volume.
         volume: Box<Described>,
     },
     /// Asks the node to make all data stable that was sent before, and to answer then.
     Flush,
     /// The copy is complete: the node has to keep it until it knows the outcome.
     Prepare,
-    /// The volume belongs to the receiver now.
+    /// The node that receives this message owns the volume now.
     Commit,
     /// Asks for the outcome of this move.
     Ask {
         /// The number of the source node.
         to: Gln,
-        /// The id of the move.
         id: MoveId,
         volume: VolumeName,
     },
@@ -59,7 +56,7 @@ pub enum MoveRequest {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveResponse {
-    /// The request is done: the volume is accepted, or the data is stable, or the volume is served.
+    /// The request is done: the volume is accepted, the data is stable, or the volume is served.
     Done,
     /// The answer to `Prepare`: the copy is kept. After the decision, initiators are to be redirected to this
     /// address.
@@ -73,7 +70,7 @@ pub enum MoveResponse {
     Fate(MoveOutcome),
 }
 
-/// The decision of the source node.
+/// The decision of the source node about a move.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveOutcome {

@@ -39,13 +39,15 @@ pub struct VolumeMoveRecord {
     pub gone: Option<MoveOutRecord>,
     /// The volume is being received, or was received.
     pub come: Option<Come>,
-    /// Moves from here that may have made complete copies at other nodes, the latest at the end. For all of them
-    /// except the one in `gone`, the volume has stayed here. This node does not know of other moves.
+    /// Moves from this node that may have made a complete copy of the volume at another node, the latest one last.
+    /// Except for the move in `gone`, the volume has stayed here. If a move is neither in this list nor in `gone`, this
+    /// node does not know its outcome.
     #[serde(default)]
     pub tried: Vec<MoveId>,
 }
 
-/// Maximum length of `tried` for one volume. For complete copies of older moves the operator has to decide.
+/// Maximum length of `tried` for one volume. For older moves this node does not know the outcome, so the operator has
+/// to decide about their copies.
 const MOST_TRIED: usize = 16;
 
 impl VolumeMoveRecord {
@@ -65,17 +67,14 @@ pub type Blocked = (VolumeName, Failure);
 /// A volume that has moved away.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MoveOutRecord {
-    /// The id of the move.
     pub id: MoveId,
-    /// The target of the volume.
+    /// The iSCSI name of the target that served the volume here.
     pub target: String,
-    /// The LUN of the volume.
     pub lun: u16,
     /// The generation: the number of times that the volume has moved.
     pub generation: u64,
     /// The number of the destination node.
     pub to: Gln,
-    /// The name of the destination node.
     pub to_node: NodeName,
     /// The address to which initiators are redirected.
     pub redirect: String,
@@ -87,17 +86,13 @@ pub struct MoveOutRecord {
 /// A volume that is being received, or was received.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Come {
-    /// The id of the move.
     pub id: MoveId,
-    /// The stage of its copy.
     pub stage: CopyStage,
     /// The number of the source node, which decides about the move.
     pub from: Gln,
-    /// The name of the source node.
     pub from_node: NodeName,
-    /// The file of the copy.
+    /// The file to which the copy is written.
     pub file: PathBuf,
-    /// The description of the volume.
     pub volume: Described,
 }
 
@@ -135,7 +130,8 @@ impl Moves {
         }
         let mut kept = BTreeMap::new();
         if let Some(folder) = folder.as_ref().filter(|folder| folder.exists()) {
-            // Sync first: records that can be read may not be stable yet, and other nodes rely on them.
+            // Sync the folder before the records are used: a record that can be read may not be stable yet, and other
+            // nodes rely on it.
             atomic_file::settle_names(&folder.join("x"))
                 .map_err(|error| cannot("settle", folder, &error))?;
             for path in files(folder).map_err(|error| cannot("look for", folder, &error))? {
@@ -284,12 +280,14 @@ fn wait_for(settings: &mut Settings, come: Come) {
     }
 }
 
-/// Serves a volume from the file to which it was received, also if the settings name the file of an earlier stay.
+/// Changes the settings so that a received volume is served from its new file, even if they name a file that it had
+/// here before an earlier move.
 fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(), Failure> {
     let described = &come.volume;
     let is_its = |target: &IscsiTargetSettings| target.name.0 == described.target;
     let is_it = |unit: &Unit| unit.volume.as_ref() == Some(volume);
-    // A target with a moved volume must have this unit only, and no other target may have the volume.
+    // Find a target that conflicts with the moved volume: the volume's target must have this unit only, and no other
+    // target may have the volume.
     let wrong = |target: &&IscsiTargetSettings| {
         target.unit.iter().any(|unit| is_it(unit) != is_its(target))
     };
@@ -297,13 +295,15 @@ fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(
         let target = &mut settings.target[at];
         let what = if is_its(target) { "another unit" } else { "the same volume" };
         let failure = contested(volume, come, &format!("{} has {what}", target.name));
-        // Serve neither of the two: hosts would find another disk under a name that they know.
+        // Serve neither the moved volume nor the conflicting unit: hosts would find another disk under a name that they
+        // know.
         let is_its = is_its(target);
         target.unit.retain(|unit| !is_its && !is_it(unit));
         return Err(failure);
     }
     match settings.target.iter_mut().find(|target| is_its(target)) {
-        // Keep the settings of the target, except the units and redirect of the time before the volume moved.
+        // Keep the target's settings, but replace its units and its redirect, which are from the time before the volume
+        // moved here.
         Some(target) => {
             target.unit = vec![described.unit(come.file.clone())];
             target.redirect = None;
@@ -316,7 +316,7 @@ fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(
     Ok(())
 }
 
-/// Reports a conflict about the names of a moved volume.
+/// Returns the failure for a conflict about the names of a moved volume.
 fn contested(volume: &VolumeName, come: &Come, other: &str) -> Failure {
     Failure::settings(format!(
         "the volume {volume} was moved here from {} as the unit of {}; {other}, and neither is served",
@@ -412,7 +412,7 @@ mod tests {
         let elsewhere = SETTINGS.replace("iqn.a:b", "iqn.a:c").replace("lun = 3", "lun = 1");
         let without =
             SETTINGS.replace("'iqn.a:b'", "'iqn.a:other'").replace("'payroll'", "'wages'");
-        // The node no longer takes part in the naming service.
+        // Settings of a node that does not take part in the naming service any more.
         let alone = SETTINGS
             .replace("[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n", "")
             .replace("volume = 'payroll'\n", "");
@@ -429,7 +429,7 @@ mod tests {
             assert_eq!(target.redirect.as_ref().unwrap().0, "192.0.2.7:3260");
         }
         assert_eq!(applied(folder.path(), &without).target[0].unit.len(), 1);
-        // The volume moves back, and is served from the file to which it was received.
+        // The volume moves back here, and is served from the file to which it was received.
         let come = |stage| VolumeMoveRecord {
             gone: Some(gone()),
             come: Some(come(stage, described(&before))),

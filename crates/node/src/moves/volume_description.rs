@@ -18,7 +18,6 @@ use super::access_rules::TargetAccessRules;
 /// The properties of a volume and its unit that are the same at every node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Described {
-    /// The name of the volume.
     pub volume: VolumeName,
     /// The generation after the move: the number of moves including this one.
     pub generation: u64,
@@ -26,9 +25,7 @@ pub struct Described {
     pub target: String,
     /// The human-readable name of the target.
     pub alias: Option<String>,
-    /// The LUN of the unit.
     pub lun: u16,
-    /// The serial number of the unit.
     pub serial: String,
     product: String,
     removable: bool,
@@ -41,7 +38,6 @@ pub struct Described {
     share_lease_ms: u64,
     /// Block size in bytes.
     pub block_size: u32,
-    /// Number of blocks of the volume.
     pub blocks: u64,
     /// Number of bytes to be copied, as far as it is known.
     pub used_bytes: u64,
@@ -122,7 +118,7 @@ impl Described {
         })
     }
 
-    /// Returns the settings of the unit, with the volume in this file.
+    /// Returns settings of a unit that serves the volume from `file`.
     pub fn unit(&self, file: PathBuf) -> Unit {
         let block_size = Size(u64::from(self.block_size));
         Unit {
@@ -145,7 +141,7 @@ impl Described {
         }
     }
 
-    /// Returns the settings of the target with that unit.
+    /// Returns settings of a target with one unit that serves the volume from `file`.
     pub fn served(&self, file: PathBuf, allow: Option<Vec<Allow>>) -> IscsiTargetSettings {
         IscsiTargetSettings {
             name: IscsiName(self.target.clone()),

@@ -50,7 +50,7 @@ pub async fn call(naming: &Naming, address: &str) -> Result<(), NamingTalkError>
         line.say(&first).await?;
         let (known, told) = match line.hear().await? {
             NamesResponse::Exchanged { known, told } => (known, told),
-            // Every node may have the same seeds.
+            // The address leads to this node itself: no error, because all nodes may have the same list of seeds.
             NamesResponse::Yourself => return Ok(()),
             NamesResponse::Twin { node } => {
                 naming.table.lock().meet_twin(Instant::now());
@@ -71,8 +71,8 @@ pub async fn call(naming: &Naming, address: &str) -> Result<(), NamingTalkError>
     timeout(PATIENCE, calling).await.unwrap_or(Err(NamingTalkError::TimedOut))
 }
 
-/// Answers a caller, or passes the connection on if its hello is not about names. The connection keeps `place` once
-/// the caller has proved that it knows the secret.
+/// Answers a caller, or passes the connection to another handler if its hello is not about names. Once the caller has
+/// proved that it knows the secret, newer connections do not displace this one, which holds the permit `place`.
 pub async fn respond(
     naming: &Naming,
     mut stream: TcpStream,
@@ -87,11 +87,11 @@ pub async fn respond(
     }
     let responding = async {
         let mut line = NamingConnection::answer(naming, stream, Hello::parse(&hello)?).await?;
-        // The first request has the stamps, the second one the caller's records, if any.
+        // The caller first sends the versions of the records that it knows, and then its newer records, if it has any.
         for _ in 0..2 {
             let request: NamesRequest = match line.hear().await {
                 Ok(request) => request,
-                // The caller had no records to send.
+                // The caller has closed the connection, because it has no records to send.
                 Err(NamingTalkError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     break;
                 }

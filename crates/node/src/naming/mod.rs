@@ -36,7 +36,7 @@ use zeroize::Zeroizing;
 pub use service::{cannot_listen, serve};
 pub use volume_finder::usable;
 
-/// The part of the naming service in this process.
+/// The naming service of this process.
 pub struct Naming {
     table: Mutex<NamesTable>,
     secret: Zeroizing<Vec<u8>>,
@@ -44,13 +44,14 @@ pub struct Naming {
     /// The file with the number of this node and the version of its record; `None` if this process only asks other
     /// nodes and announces nothing.
     kept: Option<PathBuf>,
-    /// The version in the file. Lock order: locked before the table, and held while another version is written.
+    /// The version that the file has. Lock order: lock this before the table, and hold it while another version is
+    /// written.
     written: Mutex<Option<u64>>,
     /// Notified when there is something new to announce.
     news: Notify,
-    /// The seeds are not asked again before this time.
+    /// The time before which the seeds are not asked again. Locked while they are being asked.
     asked: tokio::sync::Mutex<Option<tokio::time::Instant>>,
-    /// Addresses that did not answer: each is reported once.
+    /// Addresses that did not answer. Each address is reported when it is added.
     silent: Mutex<BTreeSet<String>>,
     /// The handler of connections with another protocol than that of names.
     other: OnceLock<OtherProtocolHandler>,
@@ -139,13 +140,12 @@ impl Naming {
         naming.map(|naming| Arc::clone(naming) as _)
     }
 
-    /// Passes connections with other hellos to this handler.
+    /// Sets the handler of connections whose hello is not about names.
     pub fn visited_by(&self, other: OtherProtocolHandler) {
         // Set once: a process has one node.
         let _ = self.other.set(other);
     }
 
-    /// Returns the secret of the naming service.
     pub fn secret(&self) -> &[u8] {
         &self.secret
     }
@@ -195,8 +195,8 @@ impl Naming {
         self.table.lock().resolve(volume, Instant::now())
     }
 
-    /// Returns the locations of those of `ours` that other nodes have with a higher generation: as known before, or
-    /// with `asks` as the seeds know now.
+    /// Returns the volumes in `ours` that other nodes have with a higher generation, with their locations. With `asks`,
+    /// asks the seeds first; otherwise uses what this process knows.
     pub async fn moved_on(
         &self,
         ours: &[NodeVolumeEntry],
@@ -214,8 +214,8 @@ impl Naming {
         ours.iter().filter_map(newer).collect()
     }
 
-    /// Asks all seeds, unless that was done just before. Waits for the first answer, and a little for the others,
-    /// which may know more.
+    /// Asks all seeds, unless they were asked a moment ago. Waits for the first answer, and then briefly for the
+    /// others, which may be newer.
     async fn ask_seeds(&self) {
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|until| tokio::time::Instant::now() < until) {
@@ -249,7 +249,7 @@ impl Naming {
             }
             Err(error) => {
                 let mut silent = self.silent.lock();
-                // Bounded, because addresses may come from other nodes.
+                // Limit the number of addresses that are remembered, because they may come from other nodes.
                 if silent.len() < MOST_SILENT && silent.insert(address.to_owned()) {
                     tracing::warn!(address, %error, "cannot exchange names");
                 }
@@ -258,8 +258,8 @@ impl Naming {
         }
     }
 
-    /// Asks the seeds and returns everything that is known then. A volume that has just moved is then shown at its
-    /// new node; without asking, it would be shown at its former node until the next beat.
+    /// Asks the seeds and returns everything that is known then. Without asking, a volume that has just moved would be
+    /// shown at its former node until the next announcement.
     pub async fn known_by_seeds(&self) -> NamingStatus {
         self.ask_seeds().await;
         self.known()
@@ -290,7 +290,8 @@ impl Naming {
 
 /// Time within which the seeds are not asked again, because many volumes reconnect at once.
 const FRESH: Duration = Duration::from_millis(500);
-/// Time within which silent seeds are not asked again: the first caller has waited on behalf of all.
+/// Time within which seeds that did not answer are not asked again. All callers that wait meanwhile share the result of
+/// the first one.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Time-out of the first answer. A reconnect waits for it, and a host's command waits for the reconnect.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
@@ -381,7 +382,8 @@ mod tests {
         for found in futures_util::future::join_all(reconnects).await {
             assert!(found.is_err());
         }
-        // Eight times the time-out if each volume waits separately; the limit allows for a slow machine.
+        // If each volume waited separately, this would take eight times `ASK_WITHIN`. Half of that is a limit with room
+        // for a slow machine.
         assert!(begun.elapsed() < ASK_WITHIN * 4, "{:?}", begun.elapsed());
     }
 }

@@ -58,13 +58,14 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
     let mut conversations = JoinSet::new();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // There is probably no free file descriptor: wait until others have been closed.
+            // Wait before the next `accept`: the process has probably no free file descriptor until other connections
+            // are closed.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         while conversations.try_join_next().is_some() {}
-        // If all callers have proved that they know the secret, none is displaced, and the new connection is
-        // closed.
+        // Without a place, the new connection is closed: all callers in progress have proved that they know the secret,
+        // and so none is displaced.
         let place = callers.enter(address.ip(), CALLERS, CALLERS_PER_ADDRESS);
         let Some(place) = place.map(Arc::new) else { continue };
         let (naming, reports) = (Arc::clone(&naming), Arc::clone(&reports));
@@ -102,7 +103,7 @@ async fn tell(naming: Arc<Naming>) {
             let callees = [pick(&naming.seeds), pick(&others)].into_iter().flatten();
             futures_util::future::join_all(callees.map(|address| naming.call(address))).await;
         }
-        // Other nodes may have had a newer version of this node's record.
+        // Save the version again: an exchange raises it if another node has a newer record of this node.
         let kept = naming.keep();
         if let (Err(failure), true) = (&kept, is_kept) {
             tracing::error!(%failure, "cannot save the sequence number of announcements");
