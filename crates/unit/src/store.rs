@@ -16,10 +16,8 @@ pub trait UnitStore: Send + Sync + 'static {
     fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_>;
 }
 
-/// The future of a save.
 pub type Saving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 
-/// The kinds of records.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum UnitRecordKind {
     /// The claim that was granted last.

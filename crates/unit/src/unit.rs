@@ -46,7 +46,6 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// of units has changed, or a protocol error has ended commands of the nexus.
     fn change_attention(&self, _nexus: &Nexus, _condition: Sense, _change: AttentionChange) {}
 
-    /// Returns the optional abilities of the unit.
     fn abilities(&self) -> UnitAbilities<'_> {
         UnitAbilities::default()
     }

@@ -61,7 +61,8 @@ impl BlockUnit {
             ClaimAction::Claim => {
                 let done = sharing.claim(&from, asked).await;
                 drop(turn);
-                // Commands that an earlier session of the same log has begun must not take effect later.
+                // Wait for commands that an earlier session of the same log has begun: they must not take effect after
+                // the claim.
                 self.await_what_has_begun().await;
                 done?;
             }
@@ -73,7 +74,8 @@ impl BlockUnit {
                 sharing.release(from.number, &asked).await?;
             }
             ClaimAction::Advance => {
-                // Saving takes a disk sync, and other commands must not wait for it.
+                // Release the turn before the number is saved: saving takes a disk sync, and other commands must not
+                // wait for it.
                 drop(turn);
                 sharing.advance(from.number, &asked).await?;
             }
@@ -95,7 +97,8 @@ impl BlockUnit {
             ClaimAction::Claim => ownership.claim(from.number, asked).await?,
             ClaimAction::Release => ownership.release(from.number, &asked).await?,
             ClaimAction::Advance => {
-                // Saving takes a disk sync, and other commands must not wait for it.
+                // Release the turn before the number is saved: saving takes a disk sync, and other commands must not
+                // wait for it.
                 drop(turn);
                 return Ok(ownership.advance(from.number, &asked).await?);
             }

@@ -55,7 +55,8 @@ impl StepRetryWait {
     }
 }
 
-/// Longer than hosts wait for an answer before they abort a command: Linux 30 s, Windows 60 s.
+/// Longest time for which a failing step is repeated. Hosts have aborted the command by then: Linux waits 30 s for an
+/// answer, Windows 60 s.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Pause between two tries. A full cache delays each try as well.
 const PAUSE: Duration = Duration::from_millis(100);

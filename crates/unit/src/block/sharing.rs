@@ -139,7 +139,8 @@ impl UnitSharing {
         match touch {
             Touch::Nothing | Touch::Flushes => None,
             Touch::Reads => (!is_member && !reads_beside).then_some(UnitCommandFailure::Conflict),
-            // Only for these commands are the changed blocks known from the CDB.
+            // Admit only commands whose changed blocks are known from the CDB, so that they can be compared with the
+            // member's tokens.
             Touch::Changes => match command {
                 Command::Block(BlockCommand::Write(transfer))
                 | Command::Block(BlockCommand::WriteSame { transfer, .. })
@@ -290,7 +291,8 @@ impl UnitSharing {
                 "claim dropped on behalf of the operator"
             );
             state.grantor.expel(*member, now);
-            // A gateway that was cut off may still have its session.
+            // Fence the session of a dropped gateway as well: a gateway that was cut off from the network may still
+            // have one.
             let sessions: Vec<u64> = state.sessions_of(*member).collect();
             for session in sessions {
                 state.present.remove(&session);
@@ -438,7 +440,7 @@ impl UnitSharingState {
     fn check(&self, nexus: u64, extent: Extent, grain: u32) -> Result<(), UnitCommandFailure> {
         let member =
             self.present.get(&nexus).ok_or(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED)?;
-        // The gateway has not reported yet which tokens it has.
+        // Answer BUSY until the gateway has reported which tokens it has.
         if !self.grantor.is_joined(*member) {
             return Err(UnitCommandFailure::Busy);
         }

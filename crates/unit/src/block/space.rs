@@ -58,7 +58,7 @@ impl Space {
         Some(Self { usage, set_bytes: u64::from(geometry.block_size) << exponent(geometry) })
     }
 
-    /// Returns the log page.
+    /// Returns the counts of used and available space for the log page of thin provisioning.
     pub(crate) fn to_log(self) -> ProvisioningCounts {
         ProvisioningCounts {
             available: self.sets(self.usage.available),

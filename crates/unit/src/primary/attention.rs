@@ -29,7 +29,7 @@ impl Attentions {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Adds a nexus, with the condition that the unit is new to it.
+    /// Adds a nexus. Its first condition is that of a power on, since the unit is new to it.
     pub(crate) fn open(&self, nexus: u64) {
         self.change(|nexuses| {
             nexuses.insert(nexus, SmallVec::from_slice(&[Sense::POWER_ON_OCCURRED]));

@@ -166,7 +166,8 @@ fn supported(device: &impl DeviceType, asked: Reporting, timeouts: bool) -> Resu
         }
         Reporting::OperationCode(opcode) => find(opcode, None),
         Reporting::ServiceAction(opcode, action) => {
-            // This is an error only for operation codes that have no service actions.
+            // Refuse a service action of a known operation code that has none. An unknown operation code is no error:
+            // it is reported as not supported.
             if !has_actions(opcode) && find(opcode, None).is_some() {
                 return Err(Sense::invalid_bit_in_cdb(2, 2));
             }

@@ -72,5 +72,5 @@ fn codes(own: &[LogPage]) -> Vec<(u8, u8)> {
     codes
 }
 
-/// PC 01b: current cumulative values.
+/// PC 01b: in LOG SENSE it requests cumulative values, in MODE SENSE changeable ones.
 const CUMULATIVE: PageControl = PageControl::Changeable;

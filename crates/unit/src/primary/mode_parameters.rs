@@ -75,7 +75,7 @@ impl PrimaryUnit {
         if length == 0 {
             return Err(taking(0));
         }
-        // The unit has no vendor-specific page format.
+        // PF=0 announces a vendor-specific page format, which the unit does not have.
         if !select.page_format {
             return Err(Sense::invalid_bit_in_cdb(1, 4).into());
         }

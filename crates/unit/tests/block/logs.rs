@@ -12,7 +12,7 @@ use crate::host::{Host, geometry, pattern};
 fn log_sense(page: u8, subpage: u8) -> LogSense {
     LogSense {
         save: false,
-        // 01b: current cumulative values.
+        // PC 01b: in LOG SENSE it requests cumulative values, in MODE SENSE changeable ones.
         control: PageControl::Changeable,
         page,
         subpage,

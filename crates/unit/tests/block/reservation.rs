@@ -533,7 +533,8 @@ fn every_command_conflicts_with_reservations_as_the_standards_require() {
             let barred = columns.as_bytes()[column] == b'C';
             let conflicts = |nexus: &Nexus| {
                 if opcode == SANITIZE {
-                    // SANITIZE would continue after the test, so only ask the gate.
+                    // Only check whether the unit admits the command: a SANITIZE that begins would continue after the
+                    // test.
                     let gate = host.unit.admit(nexus, &Cdb::new(&cdb), 0);
                     return gate.is_err_and(|c| c.status == ScsiStatus::ReservationConflict);
                 }

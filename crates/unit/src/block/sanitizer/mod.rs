@@ -135,7 +135,7 @@ impl Sanitizer {
             SanitizeState::Failed { unrestricted_exit: true } => {
                 self.save(Vec::new()).await.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
                 let mut state = self.state.lock();
-                // Another SANITIZE may have begun meanwhile.
+                // Change nothing if another SANITIZE has begun while the record was being saved.
                 if matches!(*state, SanitizeState::Failed { .. }) {
                     *state = SanitizeState::Sound;
                     self.holds.store(false, Ordering::Release);
