@@ -7,7 +7,7 @@ use std::{fmt, fs::File, io, os::unix::fs::MetadataExt, path::Path};
 pub enum OpenFileChange {
     /// The file has no name any more: its data is lost when it is closed.
     Removed,
-    /// The file has another name, and its former one leads nowhere.
+    /// The file was renamed: its former name does not exist any more.
     Renamed,
     /// The name leads to another file.
     Replaced,

@@ -23,7 +23,7 @@ type Xts = Xts128<Aes256>;
 pub struct VolumeKey(Box<[u8; VolumeKey::BYTES]>);
 
 impl VolumeKey {
-    /// Length of both keys together.
+    /// Length of both keys together, in bytes.
     pub const BYTES: usize = 64;
 
     /// Makes a key of bytes from a random source. Returns `None` if both halves are equal, which XTS

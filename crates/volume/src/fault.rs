@@ -9,7 +9,7 @@ use crate::{
     RedundantCopies, Stack, Volume,
 };
 
-/// A kind of call.
+/// The volume calls that a rule can select.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FaultCallKind {
     /// Calls of each of the four kinds.

@@ -23,7 +23,6 @@ impl TimeHistogram {
         self.sum_ns.fetch_add(ns.saturating_mul(weight), Ordering::Relaxed);
     }
 
-    /// Returns a snapshot of the counters.
     pub fn taken(&self) -> TimeHistogramSnapshot {
         TimeHistogramSnapshot {
             classes: self.classes.iter().map(|class| class.load(Ordering::Relaxed)).collect(),

@@ -160,7 +160,7 @@ impl ChangedRegions {
         word.load(Ordering::Acquire) & bit != 0 && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
-    /// Returns the bytes of the changed regions.
+    /// Returns the total size of the changed regions, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let marked: u64 = self

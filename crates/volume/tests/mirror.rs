@@ -249,10 +249,10 @@ async fn lacks_writes(half: &Stack) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_leg_is_marked_as_lacking_writes_until_both_are_equal_or_it_is_filled() {
     let halves = one_lacks_a_write().await;
-    // Opening the mirror does not clear the flag: block 5 is still doubtful.
+    // Opening the mirror does not clear the flag that the leg lacks writes: block 5 is still doubtful.
     drop(both(&halves).await);
     assert!(lacks_writes(&halves[0]).await);
-    // `make_equal` does not clear it either as long as it cannot read the block.
+    // `make_equal` does not clear the flag either while it cannot read the doubtful block.
     let (fault, faults) = faulty(&halves[0]);
     let mirror = both(&[fault, halves[1].clone()]).await;
     scratch(&faults, 5);

@@ -226,7 +226,7 @@ impl Mechanics {
             let held: u64 = self.dirty_bytes + self.flying.iter().map(|it| it.1).sum::<u64>();
             let runs = self.dirty.len() + self.flying.len();
             let joins = self.run_before(start, end).is_some();
-            // A write larger than the cache passes through it when the cache is empty.
+            // Admit a write that is larger than the cache once the cache is empty.
             let fits = held == 0 || held + bytes <= self.profile.cache;
             if fits && (joins || runs < self.profile.runs) {
                 return now;

@@ -45,10 +45,8 @@ const SEGMENTS: usize = 16;
 const MIB: u64 = 1 << 20;
 
 impl Profile {
-    /// The names of all profiles.
     pub const NAMES: &'static [&'static str] = &NAMES;
 
-    /// Returns the profile with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let us = Duration::from_micros;

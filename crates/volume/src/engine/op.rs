@@ -139,7 +139,6 @@ impl Op {
         matches!(self.kind, FileOpKind::Write { stable: true, .. })
     }
 
-    /// Returns true for a sync.
     pub(crate) fn is_sync(&self) -> bool {
         matches!(self.kind, FileOpKind::Sync)
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::engine::{IoEngine, Op};
 
-/// The record of one file.
+/// The operations on one file that no caller waits for any more, and whether the kernel has lost writes of the file.
 #[derive(Default)]
 pub(super) struct FileOpLedger {
     /// Operations that were in progress when their futures were dropped, with the bytes that they

@@ -150,8 +150,8 @@ pub(super) fn open(
         narrow(&named.file, path);
     }
 
-    // Open it before the first write: a description that is opened later does not receive reports of earlier
-    // losses.
+    // Open the second description before the first write: a description that is opened later does not receive reports
+    // of earlier losses.
     let syncs = open_again(options, &metadata).map_err(failed("open a second time"))?;
     // Read the size after the file is locked: another process may have created the file a moment ago, and then locked
     // it first.

@@ -101,7 +101,6 @@ pub enum MirrorError {
     Size(&'static str),
 }
 
-/// The state of a mirror leg.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum MirrorLegStatus {
     /// The leg holds all blocks.
