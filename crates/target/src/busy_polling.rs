@@ -18,7 +18,6 @@ use std::{
 
 use crate::counted_limit::{CountedLimit, Permit};
 
-/// The polling of one session.
 pub(crate) struct BusyPolling {
     limit: Duration,
     places: Arc<CountedLimit>,
@@ -38,7 +37,7 @@ struct Stint {
     waited: Duration,
 }
 
-/// The competition for the processor on which a session polls, and the pause that follows from it.
+/// Decides when a session has to pause polling, because other threads compete for its processor.
 #[derive(Debug)]
 struct Contention {
     resume_at: Option<Instant>,

@@ -48,7 +48,6 @@ const REPLACEMENT: Duration = Duration::from_secs(5);
 /// within microseconds unless a unit blocks their threads.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// The reason why a login failed.
 #[derive(Debug, thiserror::Error)]
 enum LoginAttemptError {
     #[error("login status {0:?}")]

@@ -56,7 +56,6 @@ pub struct Redirect {
     pub permanent: bool,
 }
 
-/// The open portals of a server.
 #[derive(Default)]
 pub(crate) struct Portals {
     open: RwLock<Vec<OpenPortal>>,

@@ -195,7 +195,6 @@ impl TargetServer {
         self.context.portals.close(|portal| portal.address == address).await;
     }
 
-    /// Returns the open portals.
     #[must_use]
     pub fn portals(&self) -> Vec<Portal> {
         self.context.portals.all()

@@ -174,7 +174,7 @@ impl SessionRegistry {
         };
         let (done, mut all_done) = mpsc::channel(1);
         for driver in drivers {
-            // A driver that accepts no more messages has ended its session.
+            // Ignore a failed send: a driver that accepts no more messages has ended its session.
             let _ = driver.send(DriverMessage::LookAtConnections { done: done.clone() }).await;
         }
         drop(done);

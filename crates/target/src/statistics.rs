@@ -24,7 +24,6 @@ pub struct TargetStatistics {
     pub connections: usize,
     /// Connections whose login has not ended.
     pub logins_in_progress: usize,
-    /// Open discovery sessions.
     pub discovery_sessions: usize,
     /// Connections that were refused because there were too many: closed at once, or answered with login
     /// status 0302.
@@ -67,7 +66,6 @@ pub struct SessionStatistics {
     pub connections: Vec<TargetConnectionStats>,
 }
 
-/// One open connection of a session.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TargetConnectionStats {
     /// The connection's CID, chosen by the initiator.
@@ -75,7 +73,6 @@ pub struct TargetConnectionStats {
     pub address: Option<SocketAddr>,
     /// The target's address of the connection: that of the portal, or one of the addresses on which the portal listens.
     pub local: Option<SocketAddr>,
-    /// Counters of this connection.
     pub counters: TargetPduCounters,
     /// Bytes before and after compression; `None` without compression.
     pub link_bytes: Option<LinkBytes>,

@@ -79,7 +79,6 @@ pub(crate) struct ServedTargetEntry {
 }
 
 impl ServedTargetEntry {
-    /// Returns the unit with this LUN.
     pub(crate) fn unit(&self, lun: Lun) -> Option<&Arc<dyn LogicalUnit>> {
         let number = lun.number()?;
         // Check the first unit before the binary search: most targets have one unit, LUN 0.
@@ -90,7 +89,6 @@ impl ServedTargetEntry {
         Some(&self.units[at].1)
     }
 
-    /// Returns the current access rules.
     pub(crate) fn access(&self) -> Arc<LoginAccess> {
         self.access.read().clone()
     }
