@@ -21,7 +21,7 @@ use crate::{
     remote::RecordedFarVolume,
 };
 
-/// The log of a cache that is not open yet.
+/// The log of a cache before the cache is opened: its disk and the records about it.
 pub struct UnopenedCacheLog {
     pub(crate) disk: LogDisk,
     /// `None` if the log was never used.
@@ -223,8 +223,7 @@ pub async fn check_nvram(
             Ok(None) => Some(Box::new(nvram::Blank(
                 cache::length_for(settings.nvram_size.0 / 4096) as usize,
             ))),
-            // `forebay check` reports a file that another process uses, or that it cannot open, when it
-            // checks the file itself.
+            // Ignore an error here: `forebay check` reports it when it checks the NVRAM file itself.
             Err(_) => return Ok(()),
         },
     };

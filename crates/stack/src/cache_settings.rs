@@ -38,7 +38,8 @@ pub fn behaviour(settings: &CacheLayerSettings, owner: &str) -> Result<cache::Se
         destage_in_flight: settings.destage_in_flight.into(),
         max_dirty_age_ms: millis(settings.dirty_age),
         busy_after_ms: u64::try_from(settings.busy_after.0.as_millis()).unwrap_or(u64::MAX),
-        // Data that is read ahead of its coherence token may be older than the writes of other gateways.
+        // Read nothing ahead on a shared volume: data that is read before its coherence token is granted may be older
+        // than the writes of other gateways.
         read_ahead_bytes: if settings.share { 0 } else { bytes(settings.read_ahead) },
         shares: settings.share,
         owner: owner.to_owned(),

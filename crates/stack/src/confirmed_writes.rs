@@ -71,7 +71,7 @@ struct ConfirmedFiles {
     has_failed: AtomicBool,
 }
 
-/// The open file of a log.
+/// The open file with the confirmed writes of one log.
 struct OpenConfirmedFile {
     path: PathBuf,
     file: Arc<File>,

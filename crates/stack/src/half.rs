@@ -80,7 +80,8 @@ fn not_a_half(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
         .remedy("name the right file or device")
 }
 
-/// Returns the message and the remedy for a leg that cannot be used with its NVRAM, or without one.
+/// Returns the message and the remedy for a leg that cannot be used with the NVRAM of the settings, or needs one that
+/// they do not name.
 fn refusal(settings: &CacheLayerSettings, error: &BufferError) -> Failure {
     let log = settings.log.display();
     let nvram = settings.nvram.as_deref().map(quoted).unwrap_or_default();

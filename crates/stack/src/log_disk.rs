@@ -24,7 +24,6 @@ use crate::not_opened::NotOpened;
 /// one.
 type LogDiskFiles = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;
 
-/// The log disk of a cache.
 pub struct LogDisk {
     volume: Stack,
     mirror: Option<Arc<Mirror>>,
@@ -71,7 +70,6 @@ impl LogDisk {
         Self { volume: Arc::clone(&mirror) as Stack, mirror: Some(mirror), files, settings }
     }
 
-    /// Returns the settings of the cache.
     pub fn settings(&self) -> &CacheLayerSettings {
         &self.settings
     }

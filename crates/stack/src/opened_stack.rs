@@ -9,7 +9,6 @@ use volume::{Stack, Watched};
 
 use crate::layers::{CacheLayer, FileLayer, StackLayer};
 
-/// The open stack of a unit.
 pub struct OpenedStack {
     /// The volume that hosts see.
     pub top: Stack,
@@ -42,7 +41,6 @@ impl OpenedStack {
         self.layers.iter().map(StackLayer::status).collect()
     }
 
-    /// Returns the topmost cache.
     pub fn cache(&self) -> Option<&CacheLayer> {
         self.parts.cache.as_deref()
     }

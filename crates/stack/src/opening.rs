@@ -35,7 +35,7 @@ pub struct StackContext<'a> {
     pub names: Option<Arc<dyn FindFarVolume>>,
     /// The files in which several units have slices.
     pub files: &'a SlicedFiles,
-    /// The records of storage.
+    /// The records that say which file or device was in use at each path.
     pub records: &'a Records,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct OpeningStack<'a> {
 }
 
 impl<'a> OpeningStack<'a> {
-    /// Begins with no layer.
+    /// Begins the stack of a unit that has a cache of its own, or none. No layer is open yet.
     pub fn new(
         target: &'a IscsiName,
         unit: &'a Unit,
@@ -111,8 +111,8 @@ impl<'a> OpeningStack<'a> {
         }
     }
 
-    /// Begins with no layer, for a unit of a common cache. `known` is the record of its volume in the log of the
-    /// cache.
+    /// Begins the stack of a unit of a common cache. No layer is open yet. `known` is the record of the unit's volume
+    /// in the log of the cache.
     pub fn in_common(
         target: &'a IscsiName,
         unit: &'a Unit,
@@ -256,7 +256,8 @@ impl<'a> OpeningStack<'a> {
         self.parts.session.iter().map(Arc::downgrade).collect()
     }
 
-    /// Returns the open stack.
+    /// Puts the check of all calls on top, and for a volume with a name the recorder of changes. Returns the open
+    /// stack.
     pub fn finish(self) -> OpenedStack {
         let mut top = self.top();
         // A volume with a name may be moved to another node while it is used.

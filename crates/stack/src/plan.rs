@@ -9,7 +9,6 @@ use config::{
 };
 use control::UnitName;
 
-/// The plan of a stack.
 #[derive(Debug, PartialEq)]
 pub struct StackPlan<'a> {
     /// The first layer, which needs no layer below.
@@ -31,13 +30,12 @@ pub enum BottomPlan<'a> {
     Half(&'a MirrorLegLayerSettings),
     /// The volume of another target.
     Remote {
-        /// The settings of the layer.
         settings: &'a RemoteLayerSettings,
         /// The cache whose log is opened first, because it may know the far volume.
         log: Option<&'a CacheLayerSettings>,
         /// True if a cache lies above.
         has_cache: bool,
-        /// The name of the session.
+        /// The name of the session with the target, which is the same after every start.
         lasting: String,
     },
 }

@@ -28,8 +28,8 @@ pub fn make(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails if a folder belongs to another user than root or the one of this process, or if group or others may
-/// write to it. A missing folder is accepted: it will be created.
+/// Fails if a folder belongs to another user (neither root nor the user of this process), or if group or others may
+/// write to it. Accepts a missing folder, which will be created.
 pub fn check(folder: &Path) -> Result<(), Failure> {
     match refusal(folder) {
         Ok(None) => Ok(()),

@@ -14,9 +14,7 @@ use crate::{
     records::{KeptVolume, Recorder},
 };
 
-/// A unit's use of a file.
 pub struct FileUse<'a> {
-    /// The settings of the file.
     pub settings: &'a File,
     /// The slice layer directly above the file; `None` if the unit uses the whole file.
     pub slice: Option<&'a Slice>,
@@ -63,7 +61,6 @@ pub async fn open(
     Ok((OpenedLayer { volume, layer, identity }, running))
 }
 
-/// An open file layer.
 pub struct FileLayer {
     file: Arc<FileVolume>,
     /// The record of the file; `None` if the file is only read.

@@ -19,7 +19,6 @@ pub fn open(settings: &ObserveLayerSettings, lower: Stack) -> OpenedLayer {
     }
 }
 
-/// The counters of the layer.
 struct ObserveLayer(Arc<VolumeCallCounters>);
 
 impl RunningLayer for ObserveLayer {

@@ -22,7 +22,6 @@ use crate::{
 
 /// The parameters for opening a far volume.
 pub struct FarVolume<'a> {
-    /// The settings of the layer.
     pub settings: &'a RemoteLayerSettings,
     /// The cache whose log is opened before the far volume, because the log may know its size and name. `None` if
     /// there is no cache.
@@ -33,9 +32,8 @@ pub struct FarVolume<'a> {
     pub known: Option<RecordedFarVolume>,
     /// The iSCSI name of this process as an initiator.
     pub initiator_name: &'a IscsiName,
-    /// The name of the session, by which the node recognizes it after a restart.
+    /// The name of the session, by which the node recognizes this process after a restart.
     pub lasting: String,
-    /// How writes reach the far volume.
     pub writes: FarWrites,
 }
 
@@ -128,7 +126,6 @@ fn volume(session: &Arc<RemoteVolume>, writes: FarWrites) -> Stack {
     }
 }
 
-/// The run-time operations of a far volume.
 struct RemoteLayer(Arc<RemoteVolume>);
 
 /// Longest time for the logout of a session whose volume has another owner. The session is fenced, so none of its

@@ -6,7 +6,6 @@ use config::Layer;
 use control::{Failure, LayerFigures, LayerStatus};
 use volume::Stack;
 
-/// A future of a layer.
 pub type LayerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The run-time operations of an open layer. The default of each method suits a layer that does not have the operation.
@@ -72,7 +71,6 @@ pub struct StackLayer {
     running: Arc<dyn RunningLayer>,
 }
 
-/// A layer without run-time operations.
 struct PlainLayer;
 
 impl RunningLayer for PlainLayer {}
@@ -88,7 +86,6 @@ impl StackLayer {
         Self::new(layer, on, Arc::new(PlainLayer))
     }
 
-    /// Returns the run-time operations of the layer.
     pub fn running(&self) -> &dyn RunningLayer {
         &*self.running
     }
@@ -109,7 +106,6 @@ pub fn cannot_grow(layer: &str, on: &str, why: &dyn Display) -> Failure {
         .remedy("grow the layer below first, or request a smaller size")
 }
 
-/// A layer that has just been opened.
 pub struct OpenedLayer {
     /// The volume for the layers above.
     pub volume: Stack,

@@ -43,7 +43,6 @@ pub fn open(settings: &Slice, lower: Stack, identity: &str) -> Result<OpenedLaye
     })
 }
 
-/// An open slice layer.
 struct SliceLayer {
     volume: Arc<SliceVolume>,
     /// Offset of the slice in bytes.

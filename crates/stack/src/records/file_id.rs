@@ -46,7 +46,6 @@ pub(super) fn put(file: impl AsFd, path: &Path, id: String) -> Result<Option<Str
     Ok(Some(id))
 }
 
-/// Returns a new id.
 pub(super) fn random() -> Result<String, Failure> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)

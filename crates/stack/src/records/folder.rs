@@ -28,7 +28,6 @@ pub struct Records {
 /// Keeps records for one user of storage: a unit or a common cache.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// The records that this recorder writes to.
     pub records: Records,
     /// The unit as `TARGET/LUN`, or the common cache.
     pub used_by: String,

@@ -111,7 +111,7 @@ impl CacheLayer {
             ResizeError::Volume(_) => "see `forebay status`, then repeat the command",
         };
         let mut text = format!("the log {} cannot be resized: {error}", self.log.display());
-        // Read the size again: an earlier request that was not awaited may have been completed since.
+        // Read the size of the log again: an earlier resize that its client did not wait for may have ended since.
         if let Err(shrunk) = self.disk.shrink(self.cache.log_blocks().await * 4096).await {
             text += &format!("; {shrunk}");
         }
