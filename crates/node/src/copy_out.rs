@@ -24,7 +24,7 @@ const LITTLE_BYTES: u64 = 12 << 20;
 const LEAST_BYTES: u64 = 512 << 10;
 /// Number of passes after which writes of hosts are slowed down, because the copy does not catch up.
 const FREE_PASSES: u32 = 4;
-/// The longest delay of a write.
+/// The longest time for which a write of a host is delayed, so that the copy can catch up.
 const MOST_DELAY: Duration = Duration::from_millis(100);
 /// Number of passes after which the move fails.
 const MOST_PASSES: u32 = 64;

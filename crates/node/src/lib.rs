@@ -91,7 +91,6 @@ pub struct Node {
     files: SlicedFiles,
     /// The records of moved volumes.
     moves: Moves,
-    /// The moves in progress.
     moving: Mutex<Moving>,
     /// Locked while a volume is admitted: space and names are assigned to one volume at a time.
     admitting: Mutex<()>,
@@ -123,7 +122,6 @@ struct NodeLockedState {
     refused: Vec<refused_units::RefusedUnit>,
     /// Units that were opened with others of their common cache, and are not served yet.
     waiting: Vec<(UnitName, OpenedStack)>,
-    /// The pairs of this node.
     pairs: Vec<pair::Paired>,
     portals: Vec<Listening>,
     /// The addresses of the naming service.
@@ -134,7 +132,6 @@ struct NodeLockedState {
     groups: Vec<(u16, Option<Vec<Address>>)>,
 }
 
-/// A target and its open units.
 struct ServedTarget {
     name: String,
     units: Vec<ServedUnit>,
@@ -422,8 +419,7 @@ async fn stop_units(units: &[ServedUnit]) -> Result<(), Failure> {
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
-/// Derives a serial number of sixteen hexadecimal digits from the target's name and the LUN, on which alone it
-/// depends.
+/// Derives a serial number of sixteen hexadecimal digits from the target's name and the LUN, and from nothing else.
 fn serial_of(target: &IscsiTargetSettings, unit: &Unit) -> String {
     format!("{:016X}", stack::known_by(target, unit))
 }

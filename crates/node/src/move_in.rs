@@ -185,7 +185,7 @@ impl Node {
     ) -> Result<String, Failure> {
         let Copy { file, writes, records, .. } = copy;
         drop(writes);
-        // A reload may have changed the access rules meanwhile.
+        // Check the access rules again: a reload may have changed them while the copy was received.
         self.check_access(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
         // Write the record of the file now: it may become the only copy, and with the record no start creates an empty

@@ -94,7 +94,7 @@ impl Node {
             .remedy("`forebay names` shows the nodes that are known; name one by its number (GLN)"))
     }
 
-    /// Fails if the node is this one, or if it cannot be asked.
+    /// Fails if the node is this one, or if this node cannot connect to it.
     fn can_receive(&self, node: &KnownNode, volume: &VolumeName) -> Result<(), Failure> {
         if node.gln == self.naming()?.gln() {
             return Err(Failure::new(format!("{volume} is on that node already")));

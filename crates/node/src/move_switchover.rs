@@ -118,8 +118,8 @@ impl Node {
         changes: &ChangedRegions,
         line: &mut MoveOutChannel,
     ) -> Result<String, Failure> {
-        // From here on logins fail with "service unavailable", and hosts try again. Commands that arrived before wait
-        // with the others.
+        // From here on logins fail with "service unavailable", and hosts try again. Commands that have already arrived
+        // are held.
         leaving.is_decided.store(true, Ordering::Release);
         let away =
             target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };
@@ -134,7 +134,7 @@ impl Node {
         self.decide(leaving, moved, redirect).await
     }
 
-    /// Serves the volume here again.
+    /// Serves the volume here again after a switch that has failed.
     async fn serve_again(&self, moved: &Move) {
         let shown = self.shown(&moved.settings, &moved.target);
         if let Err(error) = self.server.change(shown).await {
@@ -190,8 +190,8 @@ impl Node {
         // Make room for the record while the move can still fail.
         self.moves.try_to_keep(&described.volume, &kept)?;
         while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
-            // After a crash the record might or might not be there: neither node serves the volume until the record
-            // is certainly stable.
+            // Neither node serves the volume until the record is certainly stable: after a failed write, a restart may
+            // find the old or the new record.
             tracing::error!(%failure, "the volume is not served until the decision about its move is written");
             leaving.tell(|progress| progress.failure = Some(failure));
             sleep(AGAIN_AFTER).await;
@@ -231,7 +231,7 @@ impl Node {
         }
     }
 
-    /// Removes the file as soon as the other node announces the volume.
+    /// Waits until the other node announces the volume, and then removes the file that the volume has left here.
     pub(super) fn remove_left_later(self: &Arc<Self>, volume: VolumeName) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {

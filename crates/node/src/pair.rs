@@ -28,7 +28,7 @@ use volume::{Mirror, MirrorLegStatus, Stack};
 use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
 use crate::naming::Naming;
 
-/// A pair at this node.
+/// A pair of which this node is one gateway: the member that runs here, and the local leg of the log.
 #[derive(Clone)]
 pub(super) struct Paired {
     name: String,
@@ -83,7 +83,7 @@ impl Node {
         Ok(())
     }
 
-    /// Starts the tasks of the members.
+    /// Starts the task of each pair's member.
     pub(super) fn start_pairs(&self) {
         for paired in &self.inner.lock().pairs {
             tokio::spawn(Arc::clone(&paired.member).run());

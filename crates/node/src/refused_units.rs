@@ -36,7 +36,6 @@ impl Node {
         }
     }
 
-    /// Returns true if the unit was refused.
     pub(super) fn is_refused(&self, target: &IscsiTargetSettings, unit: &Unit) -> bool {
         let name = name_of(target, unit);
         self.inner.lock().refused.iter().any(|refused| refused.unit == name)
@@ -67,7 +66,6 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the refused units of a target.
     pub(super) fn refused_of(refused: &[RefusedUnit], target: &str) -> Vec<RefusedStatus> {
         let its = refused.iter().filter(|refused| refused.unit.target == target);
         its.map(|refused| RefusedStatus {

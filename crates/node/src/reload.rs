@@ -113,8 +113,8 @@ impl Node {
         Ok((prepared, still_refused))
     }
 
-    /// Returns the settings as they would be in force. Fails if they leave out a volume that is served now or is
-    /// being received.
+    /// Applies the records of moved volumes to new settings. Fails if the result leaves out a volume that is served now
+    /// or is being received.
     fn apply_moves(&self, new: &mut Settings) -> Result<(), Failure> {
         let before = self.blocked();
         let is_new = |(volume, _): &&Blocked| before.iter().all(|(known, _)| known != volume);
@@ -182,7 +182,7 @@ impl Node {
                 prepared.portals.push((*address, listener));
             }
         }
-        // Do this last, because it is not undone. A larger file does no harm.
+        // Let files grow as the last step, because this step is not undone after a failure. A larger file does no harm.
         for (target, unit) in &plan.units_changed {
             let (opened, _) = self.unit(&target.name.0, unit.lun)?;
             opened.follow(unit).await?;

@@ -44,7 +44,6 @@ pub enum MoveChannelError {
     /// The connection failed or was closed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The peer did not answer in time.
     #[error("it timed out")]
     TimedOut,
     /// The hello of the peer is that of another protocol or version.

@@ -52,7 +52,6 @@ pub enum MoveRequest {
     },
 }
 
-/// An answer to a request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveResponse {
@@ -91,7 +90,7 @@ const ZEROS: u8 = 4;
 const RECORD: u8 = 5;
 
 impl MoveFrame {
-    /// Encodes the frame for sealing, with room for the tag behind it.
+    /// Encodes the frame for encryption, with room for the authentication tag at its end.
     pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
         let json = |kind: u8, json: Vec<u8>| [&[kind], &json[..]].concat();
         Ok(match self {
@@ -119,7 +118,7 @@ impl MoveFrame {
         })
     }
 
-    /// Decodes a frame after it was opened. `None` if it is invalid.
+    /// Decodes a frame that was decrypted. `None` if its content is invalid.
     pub fn parse(bytes: Vec<u8>) -> Option<Self> {
         let mut bytes = Bytes::from(bytes);
         let kind = bytes.try_get_u8().ok()?;

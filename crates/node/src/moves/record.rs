@@ -24,7 +24,6 @@ use super::volume_description::Described;
 pub struct MoveId(String);
 
 impl MoveId {
-    /// Returns a new id.
     pub fn random() -> Result<Self, Failure> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(Failure::new)?;
@@ -96,7 +95,7 @@ pub struct Come {
     pub volume: Described,
 }
 
-/// The stage of a copy.
+/// How far a volume that moves here has come.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyStage {
@@ -182,7 +181,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Fails if there is no room for the record. The record is not replaced yet.
+    /// Writes the record next to the present one, which stays in force. Fails if there is no room for it.
     pub fn try_to_keep(&self, volume: &VolumeName, kept: &VolumeMoveRecord) -> Result<(), Failure> {
         let folder =
             self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;

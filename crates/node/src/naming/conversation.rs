@@ -116,7 +116,7 @@ pub async fn respond(
     timeout(PATIENCE, responding).await.unwrap_or(Err(NamingTalkError::TimedOut))
 }
 
-/// A socket with its channel.
+/// A connection of the naming service: its socket, and the channel that seals and opens its messages.
 struct NamingConnection {
     stream: TcpStream,
     channel: Channel,

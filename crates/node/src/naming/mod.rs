@@ -142,7 +142,7 @@ impl Naming {
 
     /// Sets the handler of connections whose hello is not about names.
     pub fn visited_by(&self, other: OtherProtocolHandler) {
-        // Set once: a process has one node.
+        // Ignore a second call: a process has one node, which sets its handler once.
         let _ = self.other.set(other);
     }
 
