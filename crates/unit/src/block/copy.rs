@@ -83,7 +83,7 @@ impl BlockUnit {
     ) -> Result<(), UnitCommandFailure> {
         let mut parties = Vec::with_capacity(list.cscds.len());
         for cscd in &list.cscds {
-            // Reserved in SPC-3; ignored since SPC-4.
+            // LU ID TYPE must be zero in SPC-3, where it is reserved; SPC-4 ignores it.
             if self.settings.spc_3 && cscd.lu_id_type != 0 {
                 return Err(Sense::invalid_field_in_parameter_list(17).into());
             }

@@ -46,9 +46,9 @@ pub struct Share {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // tgt and LIO accept at most about 32,768 blocks of 512 bytes.
+            // About the limit of tgt and LIO: 32,768 blocks of 512 bytes.
             maximum_transfer_bytes: 16 << 20,
-            // One burst of the MaxBurstLength that we offer.
+            // The MaxBurstLength that the target offers: the data of such a command is one burst.
             optimal_transfer_bytes: 1 << 20,
             // Short enough that other commands need not wait long for the volume below.
             maximum_unmap_bytes: 64 << 20,

@@ -82,12 +82,13 @@ impl UnitSharing {
         let terms = Terms { lease: share.lease_ms.into(), ranges };
         let mut first = [0; 8];
         getrandom::fill(&mut first).map_err(io::Error::other)?;
-        // A random number is far from the numbers of earlier starts. The shift leaves room to count up.
+        // Begin the grantor's numbers at a random one, which is far from those of earlier starts. The shift leaves room
+        // to count up.
         let first = u64::from_ne_bytes(first) >> 2 | 1;
         let known = || numbered(&owners).filter(|(_, owner)| owner.is_held || owner.is_dropped);
         let mut grantor = Grantor::new(terms, first, known().map(|(member, _)| member), 0);
-        // The claim may have been dropped a moment before the restart. The gateway may read until its lease
-        // has expired.
+        // A gateway whose claim was dropped may still read until its lease has expired: the drop may have happened a
+        // moment before the restart.
         for (dropped, _) in known().filter(|(_, owner)| owner.is_dropped) {
             grantor.expel(dropped, 0);
         }

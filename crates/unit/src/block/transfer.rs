@@ -52,7 +52,8 @@ impl BlockUnit {
         }
         let has_cache = work.geometry.volatile_cache && !work.geometry.read_only;
         let version = match self.version_for(work.nexus, &work.geometry) {
-            // Decide this first: a flush for FUA would end the owner's epoch in the middle.
+            // Flush for FUA only if this nexus reads the newest version. Otherwise the flush would end the epoch of
+            // another nexus in the middle.
             ReadVersion::Newest if transfer.fua && has_cache => ReadVersion::Stable,
             version => version,
         };

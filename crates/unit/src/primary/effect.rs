@@ -52,7 +52,8 @@ impl DeviceCommand for PrimaryCommand {
             | Self::RequestSense { .. }
             | Self::Reserve { .. }
             | Self::TestUnitReady => ReservationEffect::Harmless,
-            // ALLOW COMMANDS is 011b, so MODE SENSE and similar commands pass a write exclusive reservation.
+            // REPORT CAPABILITIES reports ALLOW COMMANDS 011b, so MODE SENSE and similar commands pass a write
+            // exclusive reservation.
             Self::ModeSense(_)
             | Self::ReceiveCopyResults { .. }
             | Self::ReportSupportedOperationCodes { .. }

@@ -162,7 +162,7 @@ impl PrimaryUnit {
             descriptor_sense: modes.descriptor_sense,
             unrestricted_reordering: true,
             write_protect: modes.write_protect,
-            // The unit cannot know how long a lower volume stays unreachable.
+            // FFFFh means no limit: the unit cannot know how long a lower volume stays unreachable.
             busy_timeout: 0xffff,
         };
         let mut pages = device.mode_pages(modes);

@@ -116,7 +116,7 @@ impl Life {
 
 #[test]
 fn sanitize_continues_after_a_restart_at_any_moment() {
-    // Two passes of eight seconds each. The last moment is right after the end.
+    // The work has two passes of eight seconds each. Crash once in each second, and once right after the end.
     for moment in 0..=17u64 {
         let machine = Machine::new();
         let life = machine.start();

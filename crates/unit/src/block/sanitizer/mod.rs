@@ -200,7 +200,7 @@ impl Sanitizer {
         unrestricted_exit: bool,
         before: SanitizeState,
     ) -> Result<(), Sense> {
-        // The runtime may end while the record is being saved.
+        // If the runtime ends while the record is being saved, this guard ends the work as failed.
         let ending = SanitizeEndGuard(self);
         let record = |method| Unfinished { method, unrestricted_exit }.to_record();
         if self.save(record(Some(method.clone()))).await.is_ok() {
@@ -220,7 +220,7 @@ impl Sanitizer {
 
     /// Performs the work. The caller has saved its beginning.
     async fn work(self: Arc<Self>, volume: Stack, method: Method, unrestricted_exit: bool) {
-        // If the work panics, the unit is left as after a failure.
+        // If the work panics, this guard leaves the unit as after a failure.
         let ending = SanitizeEndGuard(&self);
         let done = method.run(&volume, || self.step()).await;
         let record = match done {
