@@ -199,7 +199,7 @@ impl TargetSessionDriver<'_> {
                     drop(done);
                 }
                 DriverMessage::LookAtUnits { done } => {
-                    // Answer commands that have completed before their unit is removed.
+                    // Before units are removed, answer those of their commands that have completed.
                     self.take_finished(context)?;
                     self.change_units(context);
                     drop(done);

@@ -351,7 +351,7 @@ fn report_failure(
     if matches!(failure, LoginAttemptError::Closed | LoginAttemptError::NoPortal)
         && claims.initiator.is_none()
     {
-        // A monitor may connect only to check that the port is open.
+        // Log this at level debug only: a monitor may connect just to check that the port is open.
         debug!(%address, "closed without a login");
         return failure;
     }

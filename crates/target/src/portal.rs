@@ -127,7 +127,7 @@ impl Portals {
             self.open.write().extract_if(.., |o| is_meant(&o.portal)).collect();
         for open in closing {
             open.accepting.abort();
-            // The task ends between two calls of accept, and closes the socket.
+            // Wait for the task: it ends between two calls of accept, and closes the socket.
             let _ = open.accepting.await;
         }
     }

@@ -112,7 +112,7 @@ impl Directory for PortalView {
         }
         match access {
             Some(_) => {}
-            // Discovery may be refused as unauthorized: the existence of targets is not a secret.
+            // Discovery may be refused as unauthorized, since that answer does not reveal whether a target exists.
             None if target.is_none() => return Err(LoginStatus::AuthorizationFailure.into()),
             None if self.security.users.is_empty() => return Err(LoginStatus::NotFound.into()),
             None => {}

@@ -40,7 +40,7 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
 
 fn report_luns(luns: &[Lun], select_report: u8, allocation_length: u32) -> Completion {
     let list = match select_report {
-        // 02h asks for well-known units too. Listing ours is optional.
+        // 02h asks for all units, well-known units included. A target need not list its well-known unit.
         0x00 | 0x02 => scsi::lun_list(luns),
         0x01 => scsi::lun_list(&[]),
         _ => return Completion::check_condition(Sense::invalid_field_in_cdb(2)),

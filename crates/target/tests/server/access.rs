@@ -358,7 +358,8 @@ async fn log_in_as_to(
 
 #[tokio::test]
 async fn a_quarter_of_the_connections_is_reserved_for_authenticated_users() {
-    // The target permits AuthMethod None to this initiator if that suffices: a rule requires alice's authentication.
+    // The first rule admits the strangers without authentication (AuthMethod None). The second one admits `user`, who
+    // has to authenticate.
     let open = |user| {
         vec![target(OPEN, Some(vec![rule(&format!("{HOST}1*"), "", ""), rule("", "", user)]))]
     };
