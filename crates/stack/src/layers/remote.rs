@@ -119,8 +119,8 @@ fn volume(session: &Arc<RemoteVolume>, writes: FarWrites) -> Stack {
     let far = Arc::clone(session);
     match writes {
         FarWrites::UnderCache => far,
-        // Not with epochs: the writes that would be sent again can exceed an epoch, and a node with atomic epochs may
-        // refuse them.
+        // `Resend` needs a node without epochs: the writes that it sends again can exceed an epoch, and a node with
+        // atomic epochs may refuse them.
         FarWrites::OneWriter if far.geometry().epoch_blocks == 0 => Arc::new(Resend::new(far)),
         FarWrites::OneWriter | FarWrites::ManyWriters => Arc::new(WriteThrough::new(far)),
     }
