@@ -1,4 +1,4 @@
-//! Unit attention conditions: each nexus gets them once, before its next command is performed.
+//! Tests unit attention conditions: each nexus gets them once, before its next command is performed.
 
 use std::sync::atomic::Ordering;
 

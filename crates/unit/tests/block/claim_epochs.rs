@@ -1,4 +1,4 @@
-//! Claims on a volume with epochs: the owner's writes become visible to other initiators with its next flush.
+//! Tests claims on a volume with epochs: the owner's writes become visible to other initiators with its next flush.
 
 use std::{
     sync::{Arc, atomic::Ordering},

@@ -1,4 +1,4 @@
-//! The block unit as an initiator sees it: CDBs and data in, completions out.
+//! Tests the block unit as an initiator sees it: CDBs and data in, completions out.
 
 mod host;
 mod describe;

@@ -1,4 +1,4 @@
-//! Several units of one target, with access for the same sessions.
+//! Several units of one target, for tests: each session has access to all of them.
 
 use std::{collections::HashMap, sync::Arc};
 
