@@ -76,7 +76,7 @@ struct PageCache {
     in_memory: bool,
     /// True while reads may use RWF_NOWAIT: not with direct I/O, and not if the file system lacks the flag.
     reads_at_once: AtomicBool,
-    /// True while writes may use RWF_NOWAIT, on the same conditions.
+    /// True while writes may use RWF_NOWAIT: on the conditions of `reads_at_once`.
     writes_at_once: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of joined volumes.
+//! Tests joined volumes with members in memory: addresses, flushes, roll-backs and claims.
 
 use std::{
     future::pending,

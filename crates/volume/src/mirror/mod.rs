@@ -240,7 +240,7 @@ impl Mirror {
     /// Returns the label of a leg; `None` if the leg is blank. Changes nothing.
     ///
     /// # Errors
-    /// It cannot be read, or holds something else.
+    /// The leg cannot be read, or holds other data than a mirror.
     pub async fn label_of(half: &Stack) -> Result<Option<HalfLabel>, MirrorError> {
         Ok(match look(0, half).await? {
             MirrorLabelScan::Label(MirrorLabel { mirror, epoch, alone, has_lost, .. }) => {
