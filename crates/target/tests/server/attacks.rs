@@ -121,7 +121,7 @@ async fn cve_2013_2850_the_longest_keys_of_a_login_are_answered_within_bounds() 
     good.settle().await;
 }
 
-/// CVE-2026-44943: names that break a line of the log or leave a directory.
+/// In CVE-2026-44943, names of initiators could break a line of the log, or lead out of a directory.
 #[tokio::test]
 async fn cve_2026_44943_names_that_break_lines_or_leave_directories_are_refused() {
     let log = Log::start();
