@@ -168,7 +168,7 @@ impl Resend {
         }
     }
 
-    /// Sends again the content of `extent` that is kept when no other call uses the extent.
+    /// Waits until no other call uses `extent`, and then sends its kept content again.
     async fn send_again(&self, extent: Extent) -> Result<(), Error> {
         let mut turn = self.turn(extent).await;
         let kept = self.state.lock().unflushed.within(extent);

@@ -165,8 +165,8 @@ impl CacheLayer {
         }
     }
 
-    /// Starts the events about a log that fills and a far volume that does not answer. `volume` names the
-    /// volume in the events, or all volumes of a common cache. `links` lead to these volumes.
+    /// Starts the events about a log that fills and a far volume that does not answer. `volume` names the volume in the
+    /// events, or all volumes of a common cache. `links` are the sessions with these volumes.
     pub fn watch(&self, volume: String, links: Vec<Weak<RemoteVolume>>) {
         let (cache, log) = (Arc::downgrade(&self.cache), self.log.clone());
         tokio::spawn(cache_events::watch(cache, volume, log, links));
