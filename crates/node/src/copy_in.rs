@@ -1,4 +1,4 @@
-//! The incoming copy of a volume.
+//! The copy of a volume that another node is moving to this one: its file, and the records of its unit.
 
 use std::sync::Arc;
 

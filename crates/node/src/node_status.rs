@@ -1,4 +1,4 @@
-//! The status of a node.
+//! Collects the status of a node: its targets, units, sessions, counters and moves.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
