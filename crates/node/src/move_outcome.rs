@@ -38,7 +38,10 @@ impl Node {
         let mut waiting = self.moving.lock();
         if fate != MoveOutcome::Unknown {
             waiting.unknown.remove(name);
-            tracing::warn!(volume = %name, from = %from_node, "asking that node which of the two has the volume");
+            tracing::warn!(
+                volume = %name, from = %from_node,
+                "asking the source node whether it or this node has the volume"
+            );
             return;
         }
         let why = format!(
