@@ -476,8 +476,9 @@ async fn take_seat(
         SessionType::Discovery => None,
     };
     let seat = registry.enter(login, socket.address).ok_or(LoginStatus::OutOfResources)?;
-    // Check this after the session is registered. A caller that stops the server, or removes a target, first sets a flag
-    // and then closes all registered sessions. So either the caller closes this session, or this check sees the flag.
+    // Check this after the session is registered. A caller that stops the server, or removes a target, first sets a
+    // flag and then closes all registered sessions. So either the caller closes this session, or this check sees the
+    // flag.
     if *server.stopping.borrow() {
         return Err(LoginStatus::ServiceUnavailable);
     }
