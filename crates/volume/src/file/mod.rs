@@ -46,8 +46,7 @@ use size::FileSize;
 /// Its futures need a Tokio runtime with I/O enabled. Outside of a runtime they block the thread.
 pub struct FileVolume {
     file: Arc<File>,
-    /// A second open file description, which is used for syncs only. The field `syncs` of [`OpenedVolumeFile`] has the
-    /// reason.
+    /// A second open file description, which is used for syncs only: [`OpenedVolumeFile`] has the reason.
     synced: Arc<File>,
     /// The geometry when the file was opened; `size` has the current number of blocks.
     geometry: Geometry,
@@ -353,8 +352,7 @@ impl FileVolume {
         if self.page_cache.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
-    /// Returns true if these pieces can be passed to the kernel without a copy: they are not too many, and aligned as
-    /// direct I/O requires.
+    /// Returns true if the kernel takes these pieces without a copy: they are not too many, and aligned for direct I/O.
     fn takes(&self, data: &Data) -> bool {
         data.parts().len() <= MAX_PIECES
             && self.direct.is_none_or(|direct| {
@@ -514,8 +512,7 @@ mod tests {
             assert!(matches!(volume.flush().await, Err(Error::Device(_))));
         }
         drop(volume);
-        // Retry while the file is in use: another test may have forked a process, which holds the lock until it
-        // executes its program.
+        // Retry while another test has forked a process, which holds the lock until it executes its program.
         let opened = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
                 match FileVolume::open(&options) {
