@@ -93,8 +93,8 @@ impl Volume for SliceVolume {
         }
     }
 
-    // Each call checks its extent, even if a [`CheckedVolume`](crate::CheckedVolume) lies above: a call outside of the
-    // slice would access blocks of another user of `lower`.
+    // Each call checks its extent, even if a `CheckedVolume` lies above: a call outside of the slice would access
+    // blocks of another user of `lower`.
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         if let Err(error) = self.geometry().check_extent(extent) {
