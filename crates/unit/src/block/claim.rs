@@ -72,9 +72,10 @@ fn indexes(extent: Extent, block_size: u32) -> impl Iterator<Item = usize> {
     (0..wrapped).chain(from..(from + count).min(LOCKS))
 }
 
-/// Bytes of a stripe. Most commands move no more than this, and so need one or two locks.
+/// Bytes of a stripe, the range of blocks that has one lock. Most commands move no more than this, and so need one or
+/// two locks.
 const STRIPE: u32 = 1 << 20;
-/// Large enough that commands on different stripes rarely share a lock.
+/// Number of locks. Large enough that commands on different stripes rarely share a lock.
 const LOCKS: usize = 64;
 
 #[cfg(test)]

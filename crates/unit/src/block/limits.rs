@@ -50,7 +50,7 @@ impl Default for Settings {
             maximum_transfer_bytes: 16 << 20,
             // The MaxBurstLength that the target offers: the data of such a command is one burst.
             optimal_transfer_bytes: 1 << 20,
-            // Short enough that other commands need not wait long for the volume below.
+            // Short enough that other commands do not wait long for the volume below while it unmaps the blocks.
             maximum_unmap_bytes: 64 << 20,
             // Same default as LIO. With it a length of zero writes nothing: an initiator that sends zero by mistake
             // loses no data, and one that wants to write up to the end can send the exact length.

@@ -423,7 +423,7 @@ fn a_command_that_was_admitted_is_not_parsed_again() {
 /// SPC-4, table 66, and SBC-3, table 13: allowed (A) or conflict (C) for a nexus without access, under write
 /// exclusive and under exclusive access.
 const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
-    // opcode, service action, byte 4, columns
+    // Each row: opcode, service action, byte 4 of the CDB, and the two results.
     (0x00, None, 0, "AA"),
     (0x03, None, 0, "AA"),
     (0x08, None, 1, "AC"),
@@ -499,7 +499,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xae, None, 0, "CC"),
     (0xaf, None, 0, "AC"),
     (0xb7, None, 0, "AC"),
-    // Our own commands: only a nexus that may write may claim.
+    // Vendor-specific commands of Forebay: only a nexus that may write may claim.
     (0xc0, None, 0, "AA"),
     (0xc1, Some(0x00), 0, "CC"),
     (0xc1, Some(0x01), 0, "CC"),
