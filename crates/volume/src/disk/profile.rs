@@ -166,7 +166,6 @@ impl Profile {
         self.cache / SEGMENTS as u64
     }
 
-    /// Maximum number of segments in the cache.
     pub(super) const SEGMENTS: usize = SEGMENTS;
 }
 
