@@ -29,7 +29,7 @@ pub(crate) struct BusyPolling {
     contention: Contention,
 }
 
-/// A stretch of time in which one thread has polled without sleeping.
+/// A stint: a time of polling without sleep on one thread, for which contention is measured.
 struct Stint {
     thread: ThreadId,
     begun: Instant,
@@ -42,7 +42,7 @@ struct Stint {
 struct Contention {
     resume_at: Option<Instant>,
     pause: Duration,
-    /// Stints in a row in which the thread hardly waited.
+    /// Number of stints (measured times of polling) in a row without contention.
     undisturbed: u32,
 }
 
