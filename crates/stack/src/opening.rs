@@ -42,7 +42,7 @@ pub struct StackContext<'a> {
 /// A volume that the caller of [`open`] passes to a stack, or a fact about its writers, that the settings do not have.
 #[derive(Clone)]
 pub enum StackInput {
-    /// The settings have everything.
+    /// The settings are the only input.
     Nothing,
     /// All writes come from one writer, which flushes the data that must survive. No volume is passed.
     OneWriter,

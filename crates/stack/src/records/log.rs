@@ -109,7 +109,7 @@ impl Recorder {
         Ok(records)
     }
 
-    /// Returns the records for `LogRecords::elsewhere`.
+    /// Returns the records of logs at other paths that the settings do not name any more: see `LogRecords::elsewhere`.
     fn logs_elsewhere(&self, paths: &[PathBuf]) -> Vec<(StorageRecord, LogIdentity)> {
         let is_named = |path: &PathBuf| paths.contains(path) || self.records.logs.contains(path);
         // Compare the settings file, too: two gateways of one target may have their settings, and so their records, in
