@@ -99,7 +99,6 @@ pub struct Node {
     changing: tokio::sync::Mutex<()>,
 }
 
-/// The moves in progress.
 #[derive(Default)]
 struct Moving {
     /// The last move of each volume that was moved from this node since its start.

@@ -24,7 +24,7 @@ use crate::moves::{
     MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord,
 };
 
-/// Longest wait for commands in progress to end: hosts give a command 30 s.
+/// Longest wait for commands in progress to end. Hosts wait 30 s for the answer to a command.
 pub(super) const HOLD_WITHIN: Duration = Duration::from_secs(5);
 /// Longest time for the other node to make the unit's records stable, while no host is served. Together with the last
 /// pass and the end of sessions, this is less than the 30 s that hosts give a command.
