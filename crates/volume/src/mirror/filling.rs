@@ -335,8 +335,8 @@ impl MirrorCore {
         }
         let in_doubt = self.readable(extent).len() < self.in_sync().len();
         if in_doubt && extent.blocks > 1 {
-            // Only some of these blocks are doubtful, and legs differ in which ones can be read. So read block by
-            // block.
+            // Only some of these blocks are doubtful, and only those have to be read from one particular leg. So read
+            // block by block.
             let mut blocks = Data::new();
             for block in extent.lba.0..extent.end().0 {
                 let one = Extent { lba: Lba(block), blocks: 1 };
