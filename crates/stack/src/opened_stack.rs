@@ -12,8 +12,8 @@ use crate::layers::{CacheLayer, FileLayer, StackLayer};
 pub struct OpenedStack {
     /// The volume that hosts see.
     pub top: Stack,
-    /// The name of the bottom volume, by which a log and other nodes recognize it; the same over every path. `None` if
-    /// the volume exists only in the memory of this process.
+    /// The name of the volume at the bottom, by which a second use of it is noticed: it is the same over every path.
+    /// `None` if the volume exists only in the memory of this process.
     pub identity: Option<String>,
     /// The layer below the top that records changes. It exists if the volume has a name: such a volume may be moved to
     /// another node while it is used.
