@@ -26,7 +26,7 @@ use crate::step_list::StepList;
 use crate::steps::StepTally;
 use deny::Advisories;
 
-/// Adds the checks. Each of them is a step.
+/// Adds every check to `list` as a step of its own.
 pub fn steps(list: &mut StepList<'_>) {
     list.add("check: floors", || Ok(StepTally::one().with_note(floors::check()?)));
     list.add("check: modules", || {
@@ -61,14 +61,14 @@ pub fn steps(list: &mut StepList<'_>) {
     });
 }
 
-/// Runs cargo with its output on the terminal.
+/// Runs cargo and shows its output on the terminal.
 pub fn cargo(arguments: &[&str]) -> Result<StepTally> {
     let status = Command::new("cargo").args(arguments).current_dir(root()).status()?;
     ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));
     Ok(StepTally::one())
 }
 
-/// Returns the folder of the workspace.
+/// Returns the root folder of the workspace.
 pub fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.ancestors().nth(2).expect("this crate stands in <root>/crates/xtask").to_owned()

@@ -15,7 +15,8 @@ use rig::table::table;
 
 use crate::check::root;
 
-/// libFuzzer ends by itself when its time is over. If it runs longer by this time, it hangs.
+/// libFuzzer ends by itself at its time limit. A process that still runs this long after the limit
+/// has hung.
 const GRACE: Duration = Duration::from_secs(120);
 /// An input that takes longer than this, in seconds, is a finding.
 const INPUT_SECONDS: u32 = 20;
@@ -69,7 +70,8 @@ fn targets(names: &[String]) -> Result<BTreeSet<String>> {
     Ok(names.iter().cloned().collect())
 }
 
-/// Builds all targets with coverage. Returns the folder for all files of a run.
+/// Builds all targets with coverage. Returns the folder in which the build and the runs keep their
+/// files.
 fn build() -> Result<PathBuf> {
     ensure!(
         cfg!(all(target_arch = "x86_64", target_os = "linux")),

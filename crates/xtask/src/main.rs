@@ -55,13 +55,13 @@ enum XtaskCommand {
     /// Run everything: the checks, the tests of every crate, the program against foreign tools
     /// (libiscsi, QEMU, tgt; as root on Debian their packages are installed) and `kill -9` rounds.
     Test(TestArgs),
-    /// Run one step of `test` and write its result to a file. `test` runs some of its steps in this
-    /// way.
+    /// Run one step of `test` and write its result to a file. `test` starts this command for steps
+    /// that run concurrently.
     #[command(hide = true)]
     Step {
         #[command(flatten)]
         test: TestArgs,
-        /// The program under test.
+        /// The program `forebay` to test.
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
         name: String,
@@ -215,7 +215,7 @@ impl TestArgs {
     }
 
     fn run(self) -> ExitCode {
-        // The arguments for the processes of the steps: those of this process without its name and
+        // Each step's process gets the arguments of this process, without the program's name and
         // `test`.
         let given = std::env::args_os().skip(2);
         let arguments: Vec<OsString> = std::iter::once("step".into()).chain(given).collect();

@@ -1,4 +1,5 @@
-//! The page of messages: what the program can print, and what to do then. It is made of the source.
+//! Makes the page of messages from the source: each message that the program can print, with its
+//! remedy.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::check::text;
 use crate::message_scan::{MessageKind, Messages, scan};
 
-/// The page.
+/// The path of the page in the workspace.
 pub const PAGE: &str = "docs/reference/messages.md";
 
 /// The parts of the program that print messages: folder of the source, heading, introduction.
@@ -35,7 +36,7 @@ value. Events begin with their time and level; failures of a command are printed
 ends with exit code 1, or 2 if the settings or the command line are wrong.
 ";
 
-/// Returns the page, made of the source below `root`.
+/// Returns the text of the page for the source below `root`.
 pub fn page(root: &Path) -> Result<String> {
     let mut page = OPENING.to_owned();
     for (krate, heading, introduction) in PARTS {
@@ -67,7 +68,7 @@ fn messages(folder: &Path) -> Result<Messages> {
     Ok(messages)
 }
 
-/// Returns the table of the messages of one kind, with a row for each text; nothing if there is none.
+/// Returns the table of the messages of one kind, with a row for each text; an empty string if there are none.
 fn table(title: &str, kind: MessageKind, messages: &Messages) -> String {
     let mut rows = String::new();
     for ((_, text), remedies) in messages.iter().filter(|((of, _), _)| *of == kind) {
@@ -80,7 +81,7 @@ fn table(title: &str, kind: MessageKind, messages: &Messages) -> String {
     format!("\n### {title}\n\n| message | what to do |\n|---|---|\n{rows}")
 }
 
-/// Escapes what ends a cell or begins HTML.
+/// Escapes the characters that would end a table cell or begin HTML.
 fn in_table(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").replace('|', "\\|").replace('<', "&lt;")

@@ -11,10 +11,11 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Lit, Pat, Stmt};
 
-/// Stands for a value in a message.
+/// Replaces a value in the text of a message.
 pub const VALUE: &str = "…";
 
-/// References to variables and functions are followed at most this far; the source has no longer chain.
+/// At most this many references to variables and functions are followed, one from the other; the source has no longer
+/// chain.
 const DEPTH: usize = 6;
 
 /// The kind of a message.
@@ -41,7 +42,8 @@ pub fn scan(source: &str) -> Result<Messages> {
     Ok(scan.messages)
 }
 
-/// What the names of a file stand for: variables, constants, and results of closures and functions.
+/// The values of a file's names: of variables and constants, and the results of closures and
+/// functions.
 #[derive(Default)]
 struct Names<'a> {
     values: HashMap<String, Vec<&'a Expr>>,
@@ -141,8 +143,8 @@ impl<'a> Visit<'a> for Scan<'_, 'a> {
 }
 
 impl<'a> Scan<'_, 'a> {
-    /// Adds the texts that the message of a failure can be. An error of another type has a message of its own: it has no
-    /// text here.
+    /// Adds each text that the message of a failure can be. A message that is only the text of another error, such as
+    /// an I/O error, has no text in the source and is left out.
     fn add_failures(&mut self, message: &Expr, remedies: &[String]) {
         for text in self.texts(message, DEPTH) {
             if text.chars().any(char::is_alphabetic) {
@@ -202,7 +204,7 @@ impl<'a> Scan<'_, 'a> {
         }
     }
 
-    /// Applies `read` to what a name of the file stands for.
+    /// Applies `read` to each value that the name can have in the file.
     fn named<T>(&self, name: &Expr, read: impl Fn(&'a Expr) -> Vec<T>) -> Vec<T> {
         let Expr::Path(path) = name else { return vec![] };
         let Some(last) = path.path.segments.last() else { return vec![] };

@@ -25,7 +25,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("faketime", "faketime"),
 ];
 
-/// The package of QEMU's iSCSI driver. It is a library without a command.
+/// The package of QEMU's iSCSI driver. The package has no command by which it could be recognised,
+/// so it is not in [`TOOLS`].
 const QEMU_DRIVER: &str = "qemu-block-extra";
 
 /// Makes sure that every tool is installed. The error says what to do.
@@ -38,7 +39,8 @@ fn missing() -> Vec<&'static str> {
     if !has_qemu_driver() {
         missing.push(QEMU_DRIVER);
     }
-    // PostgreSQL's programs are in a folder of their version, which is not in PATH.
+    // Debian installs PostgreSQL's programs in a folder with the version's number, which is not in
+    // PATH.
     if !fs::exists("/usr/lib/postgresql").unwrap_or(false) {
         missing.push("postgresql");
     }
@@ -48,8 +50,8 @@ fn missing() -> Vec<&'static str> {
 fn has_qemu_driver() -> bool {
     let mut command = Command::new("qemu-img");
     let help = program::run(command.arg("--help"), Duration::from_secs(10));
-    // This list also has drivers of modules that are not installed, therefore the module is looked
-    // for, too.
+    // QEMU also lists drivers whose module is not installed, so check for the file of the module,
+    // too.
     let listed = help.is_ok_and(|help| help.output.contains(" iscsi "));
     let module =
         ["/usr/lib/x86_64-linux-gnu/qemu", "/usr/lib/aarch64-linux-gnu/qemu", "/usr/lib64/qemu"];

@@ -1,10 +1,10 @@
-//! The example of a settings file and the tables of all keys, which are made of the doc comments of
-//! the settings.
+//! Makes the example of a settings file and the tables of all keys from the doc comments of the
+//! settings.
 //!
 //! `crates/config/example.in.toml` is the example without the comments of its keys. A line `#@
-//! Struct: title` in it says to which struct the keys below belong, up to the next table. The doc
+//! Struct: title` in it names the struct of the keys that follow, up to the next table. The doc
 //! comment of a field is written above its key. The title is the heading of the struct's table in
-//! `docs/configuration.md`; without one, the struct has a table elsewhere.
+//! `docs/configuration.md`; a struct without a title has its table on another page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,20 +14,19 @@ use anyhow::{Context, Result};
 
 use crate::{check, message_page};
 
-/// The example without the comments of its keys.
+/// The path of the skeleton: the example without the comments of its keys.
 const SKELETON: &str = "crates/config/example.in.toml";
 const EXAMPLE: &str = "forebay.example.toml";
 const PAGE: &str = "docs/configuration.md";
-/// The lines of the page between which the tables are.
+/// The lines of `docs/configuration.md` before and after the tables.
 const BEGIN: &str = "<!-- Tables of keys: written by `cargo xtask reference` -->";
 const END: &str = "<!-- End of the tables of keys -->";
 /// Longest comment line in the example, in characters.
 const LINE: usize = 110;
 
-/// The fields of each struct of the settings that are keys, with their doc comments, in the order of the source.
+/// For each struct of the settings, its keys with their doc comments, in the order of the source.
 type StructDocs = BTreeMap<String, Vec<(String, String)>>;
 
-/// Writes the example and the tables of keys.
 pub fn write() -> Result<()> {
     for (path, text) in made()? {
         let path = check::root().join(path);
@@ -37,7 +36,7 @@ pub fn write() -> Result<()> {
     Ok(())
 }
 
-/// Returns the files with the content that they should have.
+/// Returns the generated files: the path and the content of each.
 fn made() -> Result<[(&'static str, String); 3]> {
     let root = check::root();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
@@ -86,7 +85,7 @@ fn is_skipped(field: &syn::Field) -> bool {
     })
 }
 
-/// Returns a doc comment as one line.
+/// Returns the text of a doc comment without line breaks.
 fn doc(attributes: &[syn::Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         syn::Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {
@@ -101,11 +100,11 @@ fn doc(attributes: &[syn::Attribute]) -> String {
 
 /// The kind of a line of the skeleton.
 enum SkeletonLine<'a> {
-    /// The keys below belong to this struct, whose table has this title.
+    /// Names the struct of the keys below, and the title of the struct's table.
     Struct(&'a str, Option<&'a str>),
     /// A TOML table begins.
     Table,
-    /// A key, with its value if that is the default.
+    /// A key; the value is given if it is the default.
     Key(&'a str, Option<&'a str>),
     /// Text or an empty line.
     Other,
@@ -165,7 +164,7 @@ fn example(docs: &StructDocs, skeleton: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Returns a text as comment lines of bounded length.
+/// Returns a text as comment lines of at most [`LINE`] characters.
 fn commented(text: &str) -> String {
     let mut lines = vec![String::from("#")];
     for word in text.split_whitespace() {
@@ -180,7 +179,7 @@ fn commented(text: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the page with the tables of keys, in the order of the skeleton.
+/// Returns `page` with new tables of keys, in the order of the skeleton.
 fn page(docs: &StructDocs, skeleton: &str, page: &str) -> Result<String> {
     let (before, rest) =
         page.split_once(BEGIN).with_context(|| format!("{PAGE} has no {BEGIN}"))?;
@@ -200,7 +199,7 @@ fn page(docs: &StructDocs, skeleton: &str, page: &str) -> Result<String> {
     Ok(format!("{before}{BEGIN}\n{tables}\n{END}{after}"))
 }
 
-/// Returns the defaults in the skeleton, by struct and key.
+/// Returns the default values in the skeleton, by struct and key.
 fn defaults(skeleton: &str) -> BTreeMap<(&str, &str), &str> {
     let mut defaults = BTreeMap::new();
     let mut within = None;

@@ -1,5 +1,5 @@
-//! Runs steps concurrently. Most steps wait more than they compute: until a process ends, a pause
-//! is over or a server answers.
+//! Runs steps concurrently. Most steps need little CPU time: they wait for a process to end, for a
+//! pause or for the answer of a server.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -9,10 +9,10 @@ use anyhow::Result;
 
 use crate::tally::StepTally;
 
-/// The share of the machine that a step needs, and which other steps it may not run with.
+/// The number of places that a step needs, and the steps that may not run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepNeed {
-    /// Number of places that the step takes: one, or more if it keeps the processors busy.
+    /// Number of places that the step takes: one, or more if it keeps several processors busy.
     places: usize,
     /// The step measures how long something takes, so no other step may run at the same time.
     is_alone: bool,
@@ -25,11 +25,11 @@ pub struct StepNeed {
 pub enum KernelChange {
     /// Mounts file systems on block devices.
     Mounts,
-    /// Creates mount namespaces. Each one keeps a copy of the mounts of other steps, so that their
-    /// devices stay in use.
+    /// Creates mount namespaces. Each namespace keeps a copy of other steps' mounts, which keeps
+    /// their devices in use.
     Namespaces,
-    /// Does both, or creates network links or loads congestion controls with names that other steps
-    /// use, too.
+    /// Does both of these, or creates network links or loads congestion controls with names that
+    /// other steps use, too.
     Several,
 }
 
@@ -41,14 +41,14 @@ impl KernelChange {
 }
 
 impl StepNeed {
-    /// One place, concurrently with other steps.
+    /// The need of most steps: one place, concurrently with other steps.
     pub const PLACE: StepNeed = StepNeed { places: 1, is_alone: false, kernel: None };
-    /// Two places, for a step that keeps the processors busy.
+    /// The need of a step that keeps the processors busy: two places.
     pub const BUSY: StepNeed = StepNeed { places: 2, ..StepNeed::PLACE };
-    /// The whole machine: no other step runs at the same time.
+    /// The need of a step that measures times: no other step runs at the same time.
     pub const MACHINE: StepNeed = StepNeed { is_alone: true, ..StepNeed::PLACE };
 
-    /// Returns the need with a change to the kernel.
+    /// Returns the same need for a step that also changes kernel state.
     pub const fn changing(self, kernel: KernelChange) -> StepNeed {
         StepNeed { kernel: Some(kernel), ..self }
     }
@@ -62,27 +62,24 @@ pub struct SideStep {
     run: Box<dyn FnOnce() -> SideStepResult + Send>,
 }
 
-/// The result and the output of a step.
 pub struct SideStepResult {
     pub tally: Result<StepTally>,
-    /// The text that the step printed, complete lines.
+    /// The text that the step printed, as complete lines.
     pub output: String,
 }
 
-/// The begin or the end of a step.
 pub enum SideStepEvent {
     /// The step with this name has begun.
     Begun(String),
     Ended(EndedSideStep),
 }
 
-/// A step that has ended, with its result.
 pub struct EndedSideStep {
     pub name: String,
     /// Run time of the step.
     pub took: Duration,
     pub tally: Result<StepTally>,
-    /// The text that the step printed, complete lines.
+    /// The text that the step printed, as complete lines.
     pub output: String,
 }
 
@@ -104,9 +101,8 @@ impl SideStep {
     }
 }
 
-/// Runs the steps in this order as far as places are free; steps that need the machine alone run
-/// last, one after the other. Calls `report` on the calling thread. Returns when all steps have
-/// ended.
+/// Starts the steps in this order whenever enough places are free. Steps with `is_alone` run last,
+/// one after the other. Calls `report` on the calling thread. Returns when all steps have ended.
 pub fn run(steps: Vec<SideStep>, places: usize, mut report: impl FnMut(SideStepEvent)) {
     let (alone, beside): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.need.is_alone);
     let state = ScheduleState { waiting: beside.into(), running: vec![] };
@@ -140,18 +136,17 @@ fn run_one(step: SideStep) -> EndedSideStep {
     EndedSideStep { name: step.name, took: begun.elapsed(), tally, output }
 }
 
-/// The steps that wait, those that run, and the number of places.
+/// The steps that wait, the needs of those that run, and the number of places.
 struct StepSchedule {
     state: Mutex<ScheduleState>,
     /// Notified whenever a step has ended.
     changed: Condvar,
-    /// Number of places in all.
+    /// Total number of places.
     places: usize,
 }
 
 struct ScheduleState {
     waiting: VecDeque<SideStep>,
-    /// The needs of the running steps.
     running: Vec<StepNeed>,
 }
 
@@ -203,10 +198,11 @@ mod tests {
 
     use super::*;
 
-    /// Runs steps with these needs. Each waits until `expected` steps run at once. Returns how many ran at once at most, and
-    /// how many of those with the first need.
+    /// Runs steps with these needs; each waits until `expected` steps run concurrently. Returns the largest number that
+    /// ran concurrently, and the largest number among those with the first need.
     fn most_at_once(places: usize, needs: &[StepNeed], expected: usize) -> (usize, usize) {
-        // The steps that run, and the most so far: of all, and of those with the first need.
+        // The number of running steps and the largest number so far: of all steps, and of those
+        // with the first need.
         let counts = Arc::new((Mutex::new([(0, 0); 2]), Condvar::new()));
         let step = |need: &StepNeed| {
             let counts = Arc::clone(&counts);

@@ -1,4 +1,4 @@
-//! Steps that can be run by their names, each in a process of its own.
+//! A list of steps that can be run by name, each in a process of its own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,10 +11,11 @@ use anyhow::{Context, Result, ensure};
 use crate::side_steps::{SideStep, SideStepResult, StepNeed};
 use crate::steps::{StepTally, Steps};
 
-/// Time limit of a step in a process of its own. Each step limits its own parts; a run of 100,000 rounds takes days.
+/// Time limit of a step in a process of its own: 30 days. It only ends a process that hangs. Each step has shorter
+/// limits inside, but a run of 100,000 rounds takes days.
 const LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Steps in the order in which they were added. They borrow for `'a`.
+/// Steps in the order in which they were added. `'a` is the lifetime of what their closures borrow.
 #[derive(Default)]
 pub struct StepList<'a> {
     steps: Vec<ListedStep<'a>>,
@@ -33,7 +34,7 @@ impl<'a> StepList<'a> {
         self.add_with(StepNeed::PLACE, name, run);
     }
 
-    /// Adds a step that needs more, or something else, than one place.
+    /// Adds a step with other needs than one place.
     pub fn add_with(
         &mut self,
         need: StepNeed,
@@ -43,7 +44,7 @@ impl<'a> StepList<'a> {
         self.steps.push(ListedStep { name: name.to_owned(), need, run: Box::new(run) });
     }
 
-    /// Notes something that this list does not test.
+    /// Records something that the steps of this list do not test, for the end of the output.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }
@@ -60,8 +61,8 @@ impl<'a> StepList<'a> {
         }
     }
 
-    /// Runs the step with this name in this process, and writes its result to a file, where the
-    /// process that started this one reads it.
+    /// Runs the step with this name in this process, and writes its result to the file `result`,
+    /// which the process that started this one reads.
     pub fn run_for_another(self, name: &str, result: &Path) -> Result<()> {
         let step = self.steps.into_iter().find(|step| step.name == name);
         let step = step.with_context(|| format!("there is no step '{name}'"))?;
@@ -73,8 +74,8 @@ impl<'a> StepList<'a> {
     }
 
     /// Returns the steps for [`Steps::run_side_by_side`]. Each runs this program with `arguments`,
-    /// which must lead to [`StepList::run_for_another`], followed by the name of the step and the
-    /// file for its result.
+    /// followed by the name of the step and the file for its result. These arguments must make the
+    /// program call [`StepList::run_for_another`].
     pub fn beside(self, steps: &mut Steps, arguments: &[OsString]) -> Vec<SideStep> {
         self.left_out.into_iter().for_each(|what| steps.leave_out(what));
         let beside = self.steps.into_iter().map(|step| {

@@ -25,8 +25,8 @@ impl Steps {
         Steps { begun: Instant::now(), filter, done: vec![], left_out: vec![] }
     }
 
-    /// Adds a step that ended before this run began, such as the build. Its time counts for the
-    /// whole run.
+    /// Adds a step that ended before this process began, such as the build. Its time counts as part
+    /// of the run.
     pub fn add_earlier(&mut self, name: &str, took: Duration) {
         self.begun = self.begun.checked_sub(took).unwrap_or(self.begun);
         self.add(name, took, StepTally::one());
@@ -50,8 +50,8 @@ impl Steps {
         }
     }
 
-    /// Runs a step that others need, even if the filter does not name it. Returns true if no case
-    /// failed.
+    /// Runs a step that other steps depend on, even if the filter does not match its name. Returns
+    /// true if no case failed.
     pub fn run_always(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) -> bool {
         println!("==> {name}");
         let start = Instant::now();
@@ -64,13 +64,12 @@ impl Steps {
         held
     }
 
-    /// Adds the result of a step.
     fn add(&mut self, name: &str, took: Duration, mut tally: StepTally) {
         self.left_out.append(&mut tally.left_out);
         self.done.push((name.to_owned(), took, tally));
     }
 
-    /// Runs those steps that the filter lets run, concurrently in `places` places. Prints the
+    /// Runs the steps that the filter lets run, up to `places` places at the same time. Prints the
     /// output of each step when it ends. The table lists them in the order of `steps`.
     pub fn run_side_by_side(&mut self, places: usize, steps: Vec<SideStep>) {
         let steps: Vec<_> = steps.into_iter().filter(|step| self.wanted(&step.name)).collect();
@@ -96,14 +95,15 @@ impl Steps {
         }
     }
 
-    /// Counts the steps that the filter lets run as failed, since the step `needed` failed.
+    /// Records each of these steps as failed, because they need the step `needed` and that one has
+    /// failed. Skips names that the filter excludes.
     pub fn fail_all<'a>(&mut self, needed: &str, names: impl IntoIterator<Item = &'a str>) {
         for name in names {
             self.run(name, || Err(anyhow!("not run, since the step '{needed}' failed")));
         }
     }
 
-    /// Notes something that this run does not test, for the last lines of the output.
+    /// Records something that this run does not test. `finish` prints it.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }

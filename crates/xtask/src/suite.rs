@@ -43,8 +43,8 @@ pub struct SuiteOptions {
     pub filter: Option<String>,
     /// Number of points that the crash simulator tries; None leaves it at the simulator's default.
     pub crash_points: Option<u64>,
-    /// Minutes in which gateways that share a volume are killed and watched; None leaves it at the
-    /// default of that test.
+    /// Minutes for which the coherence test kills gateways that share a volume; None leaves it at
+    /// the test's default.
     pub coherence_minutes: Option<u64>,
     /// Rounds of "write data, write a counter elsewhere, kill -9".
     pub counter_rounds: u32,
@@ -64,15 +64,15 @@ const PACKAGES: &str = "interop: packages";
 /// The step that compiles the tests, and the program in the same profile.
 const BUILD: &str = "build: tests";
 
-/// Environment variable with the number of seconds in which this program was compiled. `.ci/run`
-/// sets it.
+/// Environment variable with the number of seconds that compiling xtask took. `.ci/run` sets it.
 const BUILD_SECONDS: &str = "XTASK_BUILD_SECONDS";
 
-/// Places for concurrent steps, for each processor. Most steps wait more than they compute.
+/// Number of places for concurrent steps per processor. It is more than one, since most steps wait
+/// more than they compute.
 const PLACES_PER_PROCESSOR: usize = 2;
 
-/// Runs every wanted step. A process that this program starts with `arguments`, the name of a step
-/// and a file runs that step alone. Returns true if no case failed.
+/// Runs every step that `wanted` selects. A process that gets `arguments`, the name of a step and a
+/// file runs only that step. Returns true if no case failed.
 pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     let mut steps = Steps::new(wanted.filter.clone());
     if let Some(seconds) = std::env::var(BUILD_SECONDS).ok().and_then(|text| text.parse().ok()) {
@@ -80,7 +80,7 @@ pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     }
     let processors = std::thread::available_parallelism().map_or(2, |number| number.get());
     let places = PLACES_PER_PROCESSOR * processors;
-    // This step comes first, since the tests of some crates use the foreign tools, too.
+    // Install the packages first, since the tests of some crates use the foreign tools, too.
     let tools = wanted.interop && steps.run_always(PACKAGES, provide_packages);
     let mut checks = StepList::default();
     check::steps(&mut checks);
@@ -94,7 +94,8 @@ pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     if with_units || names.iter().any(|name| steps.wanted(name)) {
         match build(&mut steps, wanted, with_units) {
             Some((_, program)) if is_single => {
-                // A single step runs in this process, so that a long one shows its progress.
+                // If only one step is wanted, run it in this process, so that a long step shows its
+                // progress.
                 let mut list = StepList::default();
                 program_steps(&mut list, &program, wanted, tools);
                 list.run_here(&mut steps);
@@ -124,7 +125,7 @@ pub fn run_step(
 ) -> Result<()> {
     let mut list = StepList::default();
     check::steps(&mut list);
-    // A step is only requested if its tools are there.
+    // The parent process asks for a step only if its foreign tools are installed.
     program_steps(&mut list, program.unwrap_or(Path::new("")), wanted, true);
     list.run_for_another(name, result)
 }
@@ -157,7 +158,7 @@ fn build(
     built
 }
 
-/// Adds the steps that run the program from outside.
+/// Adds the steps that start the program `forebay` and test it from outside.
 fn program_steps<'a>(
     list: &mut StepList<'a>,
     program: &'a Path,
@@ -201,9 +202,9 @@ fn test_steps(
     steps
 }
 
-/// The steps that start first: those that take longest, and those that keep others waiting. Steps
-/// that change kernel state that processes share may have to run one after the other; they start
-/// early, so that none of them is left when all others have ended.
+/// The steps that start first: those that take longest, and those that exclude others. Steps that
+/// change kernel state may have to run one after the other. They start early; otherwise some of
+/// them would still have to run, one by one, after all other steps have ended.
 const FIRST: [&str; 22] = [
     "check: clippy",
     "check: fuzz targets compile",

@@ -1,21 +1,21 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// The counts of one step, and what is printed about it.
+/// The counts of one step, and the text that the table prints for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepTally {
-    /// Number of cases that held.
+    /// Number of cases that passed.
     pub passed: u64,
-    /// Number of cases that did not hold.
+    /// Number of cases that failed.
     pub failed: u64,
-    /// A line for the table of results.
+    /// The text in the step's row of the table of results.
     pub note: String,
     /// Things that the step did not test, one line each.
     pub left_out: Vec<String>,
 }
 
 impl StepTally {
-    /// Returns the result of a step that is a single case, which held.
+    /// Returns the result of a step that is a single case, which passed.
     pub fn one() -> StepTally {
         StepTally { passed: 1, ..StepTally::default() }
     }
@@ -26,18 +26,18 @@ impl StepTally {
         StepTally { failed: 1, ..StepTally::default() }.with_note(note)
     }
 
-    /// Adds a line for the table of results.
+    /// Sets the text in the step's row of the table of results.
     pub fn with_note(mut self, note: impl Into<String>) -> StepTally {
         self.note = note.into();
         self
     }
 
-    /// Counts one more case.
+    /// Counts one more case, as passed if `held` is true.
     pub fn count(&mut self, held: bool) {
         *(if held { &mut self.passed } else { &mut self.failed }) += 1;
     }
 
-    /// Returns the result as JSON, in which a step in a process of its own reports it.
+    /// Returns the result as JSON. A step that runs in a process of its own writes it to a file.
     pub fn to_json(&self) -> String {
         let StepTally { passed, failed, note, left_out } = self;
         json!({ "passed": passed, "failed": failed, "note": note, "left_out": left_out })

@@ -28,11 +28,11 @@ use crate::vm::stage::{VmScenarioFigure, VmScenarioStage};
 pub struct VmTestOptions {
     /// Names of the scenarios to run; empty for all.
     pub scenarios: Vec<String>,
-    /// Run every part of a scenario, even those that take long.
+    /// Run every part of a scenario, also the parts that take long.
     pub all: bool,
     /// Make the machine again, from the current packages.
     pub fresh: bool,
-    /// Keep the files of each scenario.
+    /// Keep the files of each scenario after the run.
     pub keep: bool,
     /// The program to test; None builds it in the debug profile.
     pub program: Option<PathBuf>,
@@ -42,16 +42,15 @@ pub struct VmTestOptions {
     pub figures: Option<PathBuf>,
 }
 
-/// The result of a scenario.
 pub struct Played {
     pub name: &'static str,
-    /// A text for people: what the scenario shows.
+    /// Describes for the output what the scenario shows.
     pub shows: &'static str,
     /// Time from the boot of the machine to the end of the scenario.
     pub took: Duration,
-    /// Release of the kernel, if a machine booted.
+    /// Release of the kernel in the machine, if a machine booted.
     pub release: Option<String>,
-    /// The statements that held.
+    /// The statements that the scenario has checked and found true.
     pub held: Vec<String>,
     /// Steps that were not run, each with the reason.
     pub not_run: Vec<(String, String)>,
@@ -67,7 +66,7 @@ pub fn list() {
     print!("{}", table(&["scenario", "shows"], rows));
 }
 
-/// Runs the wanted scenarios. Returns true if none failed.
+/// Runs the scenarios that `wanted` selects. Returns true if none failed.
 pub fn test(wanted: &VmTestOptions) -> Result<bool> {
     let scenarios = scenario::named(&wanted.scenarios)?;
     println!("==> host tools\n    {}", host::provide()?);

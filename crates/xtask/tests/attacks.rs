@@ -1,4 +1,4 @@
-//! Checks that the tests exist that docs/attacks.md names.
+//! Checks that every test named in docs/attacks.md exists.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ fn every_test_that_the_page_of_attacks_names_exists() {
         let mut lines = source.lines();
         while let Some(line) = lines.next() {
             if line.trim_start().starts_with("#[test]") || line.contains("#[tokio::test") {
-                // Other attributes may follow before the function.
+                // Skip further attributes between `#[test]` and the function.
                 let function = lines.find(|line| line.contains("fn ")).unwrap_or("");
                 let name = function.split("fn ").nth(1).and_then(|rest| rest.split('(').next());
                 tests.extend(name.map(str::to_owned));

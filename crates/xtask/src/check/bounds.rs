@@ -1,4 +1,5 @@
-//! The bounds on the structure of the source: each count beside its bound.
+//! Measures the structure of the source (lines of files and functions, fields of structs, types of
+//! one name) and compares each value with its bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,22 +12,23 @@ use crate::check::sizes;
 use crate::check::tree::SourceTree;
 use crate::check::type_names;
 
-/// One bound.
+/// An upper bound on one property of the source, such as the lines of a file.
 struct SourceBound {
-    /// The name of the rule in the list of exceptions.
+    /// The section of `exceptions.toml` with the exceptions from this bound.
     key: &'static str,
-    /// The noun for the output.
+    /// The noun for the measured items in the output of the check.
     what: &'static str,
     bound: usize,
-    /// The kinds of items that may exceed the bound for good.
+    /// The kinds of items that may exceed the bound permanently.
     exempt: &'static [ExemptionKind],
 }
 
-/// A kind of items that may exceed a bound for good. Each item is listed with its reason.
+/// A kind of items that may exceed a bound permanently. The list of exceptions gives a reason for
+/// each item.
 struct ExemptionKind {
-    /// The section of the list with these items.
+    /// The section of `exceptions.toml` that lists the items of this kind.
     section: &'static str,
-    /// The largest number of such items.
+    /// At most this many items may be exempt.
     most: usize,
 }
 
@@ -62,7 +64,8 @@ const STRUCT_FIELDS: SourceBound = SourceBound {
 const TRAIT_METHODS: SourceBound =
     SourceBound { key: "trait_methods", what: "methods of a trait", bound: 8, exempt: &[] };
 
-/// A volume is what every layer implements, so its bound is lower.
+/// The bound on the methods of trait `Volume`. Every layer implements this trait, so the bound is
+/// lower than for other traits.
 const VOLUME_METHODS: SourceBound =
     SourceBound { key: "volume_methods", what: "methods of `Volume`", bound: 7, exempt: &[] };
 
@@ -87,7 +90,7 @@ const REPEATED_TYPE_NAMES: SourceBound = SourceBound {
     exempt: &[],
 };
 
-/// The values of one rule: names and measured values.
+/// A bound, and each item that it applies to with the item's measured value.
 type BoundMeasurements = (&'static SourceBound, Vec<(String, usize)>);
 
 /// Checks the source against the bounds and the list of exceptions.
@@ -116,8 +119,8 @@ pub fn check(root: &Path) -> Result<String> {
     Ok(format!("{} bounds hold, but for {exceptions} exceptions", measured.len()))
 }
 
-/// Lowers the values of the list of exceptions to what is measured, and removes entries that are no longer needed. If there
-/// is no list, makes one of everything that exceeds a bound.
+/// Lowers the values in the list of exceptions to the measured ones, and removes entries that are no longer needed. If
+/// there is no list, writes one that has every item above a bound.
 pub fn shrink(root: &Path) -> Result<()> {
     let is_new = !root.join(exceptions::FILE).exists();
     let listed = Exceptions::read(root)?;
@@ -168,7 +171,7 @@ fn exceeding<'a>(
         .map(|(name, value)| (name, *value))
 }
 
-/// Returns the names that are exempt from a bound.
+/// Returns the names of the items that are exempt from this bound.
 fn exempt(rule: &SourceBound, listed: &Exceptions) -> BTreeSet<String> {
     rule.exempt.iter().flat_map(|kind| listed.exempt(kind.section)).cloned().collect()
 }
@@ -202,7 +205,7 @@ fn all_violations(measured: &[BoundMeasurements], listed: &Exceptions) -> Vec<St
     wrong
 }
 
-/// Returns a sentence for each exemption of something that does not exceed the bound, and for each kind of exemption with
+/// Returns a sentence for each exemption of an item that does not exceed the bound, and for each kind of exemption with
 /// too many items.
 fn needless_exemptions(
     rule: &'static SourceBound,
@@ -242,7 +245,8 @@ fn violations(
     values: &[(String, usize)],
     listed: &Exceptions,
 ) -> Vec<String> {
-    // Two items of one name in a file share their exception: the larger one counts.
+    // If a file has two items of the same name, they share one exception, which must cover the
+    // larger value.
     let mut above: BTreeMap<&String, usize> = BTreeMap::new();
     for (name, value) in exceeding(rule, values, listed) {
         let most = above.entry(name).or_default();
@@ -340,7 +344,8 @@ mod tests {
         let (a, f) = ("\"crates/a/src/lib.rs A\" = \"r\"\n", "\"crates/a/src/lib.rs f\" = \"r\"\n");
         assert_eq!(wrong(&format!("[records]\n{a}[tables]\n{f}")), [""; 0]);
         assert_eq!(wrong(&format!("[settings]\n{a}[tables]\n{f}")), [""; 0]);
-        // Each in the section of the other: neither is exempt, and neither is needed there.
+        // The struct is listed with the tables and the function with the records: neither is
+        // exempt, and both entries are reported as needless.
         assert_eq!(wrong(&format!("[records]\n{f}[tables]\n{a}")).len(), 4);
     }
 

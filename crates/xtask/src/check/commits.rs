@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 
 use crate::check::exceptions::git;
 
-/// The commit after which the rule holds. Earlier commits are as they are.
+/// The last commit whose subject is not checked. The rule was introduced after it.
 const RULE_SINCE: &str = "5039d61";
 
 const MOST_CHARACTERS: usize = 72;
 
-/// Checks all commits since the rule holds.
+/// Checks the subjects of all commits after [`RULE_SINCE`].
 pub fn check(root: &Path) -> Result<String> {
     let range = format!("{RULE_SINCE}..HEAD");
     let Ok(log) = git(root, &["log", "--no-merges", "--format=%h %s", &range]) else {
@@ -25,7 +25,8 @@ pub fn check(root: &Path) -> Result<String> {
     ))
 }
 
-/// Returns what is wrong with a commit, given as hash and subject.
+/// Takes a line of `git log` (hash and subject) and returns the reason why the subject breaks the
+/// rule, if it does.
 fn violation(line: &str) -> Option<String> {
     let (hash, subject) = line.split_once(' ').unwrap_or((line, ""));
     let characters = subject.chars().count();

@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use program::ProgramResult;
 
-/// Limit of compiling cargo-deny, which takes minutes on two cores. Cargo keeps the program in its
-/// own folder afterwards.
+/// Time limit for compiling cargo-deny, which takes minutes on two cores. Cargo keeps the program
+/// in its own folder afterwards.
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
-/// Limit of one check, which reads the lock file and, for advisories, fetches a small repository.
+/// Time limit of one run of cargo-deny. It reads the lock file and, for advisories, fetches a small
+/// repository.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
 
 /// Checks licences, bans and sources. This needs no network once the crates are downloaded.
@@ -21,11 +22,10 @@ pub fn licences() -> Result<String> {
     Ok("licences, bans and sources are as deny.toml says".to_owned())
 }
 
-/// The result of the check for advisories.
 pub enum Advisories {
     /// The dependencies have no open advisory.
     Clear,
-    /// The database could not be fetched, for this reason.
+    /// The advisory database could not be fetched; the text is the reason.
     Unknown(String),
 }
 
@@ -37,7 +37,7 @@ pub fn advisories() -> Result<Advisories> {
         return Ok(Advisories::Clear);
     }
     if let Some(reason) = unreachable_database(&finished.output) {
-        // A copy of the database from an earlier run is better than none.
+        // The database cannot be fetched now: use the copy that an earlier run has fetched.
         let offline = deny(&["--offline"], &["advisories"])?;
         if offline.success() {
             return Ok(Advisories::Clear);

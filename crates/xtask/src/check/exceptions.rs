@@ -1,4 +1,5 @@
-//! The list of what exceeds a bound: exceptions, which may only shrink, and exemptions, which have a kind and a reason.
+//! The list of the items that exceed a bound: exceptions, which may only shrink, and exemptions, which have a kind and
+//! a reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,15 +13,16 @@ use toml::Value;
 /// The path of the list below the root of the workspace.
 pub const FILE: &str = "crates/xtask/exceptions.toml";
 
-/// A git command reads a few files of the history.
+/// Time limit of one git command. It reads a few files of the history.
 const GIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// What may exceed a bound. A section of the file has either exceptions or exemptions.
+/// The contents of [`FILE`]: all items that may exceed a bound. A section of the file has either
+/// exceptions or exemptions.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Exceptions {
     /// For each rule, the items that exceed its bound and their measured values. No commit may add to them.
     permitted: BTreeMap<String, BTreeMap<String, usize>>,
-    /// For each kind of exemption, the items that may exceed the bound for good, and the reason of each.
+    /// For each kind of exemption, the items that may exceed the bound permanently, and the reason of each.
     exempt: BTreeMap<String, BTreeMap<String, String>>,
 }
 
@@ -55,7 +57,6 @@ impl Exceptions {
         Ok(parsed)
     }
 
-    /// Writes the list.
     pub fn write(&self, root: &Path) -> Result<()> {
         let mut text = HEADER.to_owned();
         let mut add = |section: &str, lines: Vec<String>| {
@@ -73,17 +74,15 @@ impl Exceptions {
         Ok(fs::write(root.join(FILE), text)?)
     }
 
-    /// Returns the names of all sections.
     pub fn sections(&self) -> impl Iterator<Item = &String> {
         self.permitted.keys().chain(self.exempt.keys())
     }
 
-    /// Returns the values listed for a rule.
+    /// Returns the exceptions from one bound: each item with its measured value.
     pub fn of(&self, rule: &str) -> BTreeMap<String, usize> {
         self.permitted.get(rule).cloned().unwrap_or_default()
     }
 
-    /// Sets the values listed for a rule.
     pub fn set(&mut self, rule: &str, values: BTreeMap<String, usize>) {
         self.permitted.insert(rule.to_owned(), values);
     }
@@ -93,8 +92,8 @@ impl Exceptions {
         self.exempt.get(kind).into_iter().flat_map(BTreeMap::keys)
     }
 
-    /// Returns why this list must not follow `earlier`: a rule has more entries than before, or their sum has grown. Entries
-    /// may change their names, since files and types are renamed.
+    /// Compares this list with the one of an earlier commit. Returns the reason to refuse it: a rule has more entries
+    /// than before, or their sum has grown. Entries may change their names, since files and types are renamed.
     fn growth_since(&self, earlier: &Exceptions) -> Option<String> {
         self.permitted.iter().find_map(|(rule, values)| {
             let before = earlier.permitted.get(rule)?;
@@ -124,7 +123,7 @@ pub fn check_history(root: &Path, now: &Exceptions) -> Result<usize> {
     let log = git(root, &["log", "--format=%H", "--", FILE])?;
     let commits: Vec<&str> = log.lines().collect();
     for commit in &commits {
-        // A commit that removes the list leaves nothing to read.
+        // `git show` fails for a commit that removed the list: skip that commit.
         let Ok(text) = git(root, &["show", &format!("{commit}:{FILE}")]) else { continue };
         let older = Exceptions::parse(&text).with_context(|| format!("{FILE} in {commit}"))?;
         if let Some(growth) = newer.growth_since(&older) {

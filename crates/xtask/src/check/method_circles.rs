@@ -21,12 +21,11 @@ use syn::{ExprPath, FnArg, ImplItem, Item, ItemImpl, Local, Macro, Signature, To
 use crate::check::receivers::{CrateTypeIndex, FunctionScope, path_names, peel};
 use crate::check::tree::{SourceFile, SourceTree, is_test_only};
 
-/// A circle of files.
+/// Files that need each other: each calls methods of one type that are defined in the next.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Circle {
     /// The crate and the type, such as `crates/cache Shared`.
     pub name: String,
-    /// The files, by path.
     pub files: Vec<String>,
     /// The calls between files of the circle, as `file: caller -> file: method`.
     pub calls: Vec<String>,
@@ -184,7 +183,7 @@ fn methods<'a>(file: &'a SourceFile, owner: &str, block: &'a ItemImpl) -> Vec<Bo
     block.items.iter().filter_map(body).collect()
 }
 
-/// A call of a method of a type, or of a free function that takes it.
+/// A call of a method, or of a free function that takes the type as an argument.
 #[derive(Eq, Ord, PartialEq, PartialOrd)]
 struct MethodCall {
     owner: String,
@@ -284,7 +283,8 @@ impl<'ast> Visit<'ast> for MethodCallVisitor<'_> {
     fn visit_macro(&mut self, call: &'ast Macro) {
         match Punctuated::<Expr, Token![,]>::parse_terminated.parse2(call.tokens.clone()) {
             Ok(arguments) => {
-                // Visiting needs expressions that live as long as the file, so a second visitor does it.
+                // `visit_expr` needs expressions that live as long as the file, and `arguments` is local. A second
+                // visitor with a shorter lifetime visits them.
                 let mut inner = MethodCallVisitor {
                     scope: self.scope.clone(),
                     found: std::mem::take(&mut self.found),
@@ -298,7 +298,7 @@ impl<'ast> Visit<'ast> for MethodCallVisitor<'_> {
 }
 
 impl MethodCallVisitor<'_> {
-    /// Adds a call of a method, if its type is one of the crate.
+    /// Adds a call of a method if the crate defines the receiver's type.
     fn add(&mut self, owner: Option<String>, name: String) {
         let Some(owner) = owner else { return };
         if let Some(file) = self.scope.known.file_of(&owner, &name) {

@@ -58,7 +58,7 @@ struct ModuleOrder {
 }
 
 impl ModuleOrder {
-    /// Reads the code of a crate root.
+    /// Parses the code of a crate root: the order of its modules, and the names that it re-exports.
     fn read(root: &str) -> ModuleOrder {
         let code = source::without_tests(root);
         let modules: Vec<String> =

@@ -1,7 +1,7 @@
-//! Bounds on the pages: words in all, words of a list item, characters of a line.
+//! Bounds on the documentation pages: total number of words, words of a list item, characters of a line.
 //!
-//! Only text written by hand counts. A generated part of a page begins with a line `<!-- ...: written by ... -->` and ends
-//! with a line `<!-- End of ... -->` or with the page.
+//! Only text written by hand counts. A generated part of a page begins with a line `<!-- ...: written by ... -->` and
+//! ends with a line `<!-- End of ... -->` or with the page.
 
 use std::fs;
 use std::path::Path;
@@ -10,16 +10,18 @@ use anyhow::{Result, ensure};
 
 use crate::check::text;
 
-/// The most words of all pages outside of tables.
+/// Upper bound on the words of all pages, without tables.
 const PROSE_WORDS: usize = 34_000;
 
-/// The most words of all pages in tables. Half of them are formats, protocols and attacks, which tests compare with the code.
+/// Upper bound on the words in the tables of all pages. About half of these words are in tables of formats, protocols
+/// and attacks, which tests compare with the code.
 const TABLE_WORDS: usize = 22_000;
 
-/// The most words of one list item.
+/// Upper bound on the words of one list item.
 const ITEM_WORDS: usize = 40;
 
-/// The most characters of a line, save rows of tables, code, and a line that is one link.
+/// Upper bound on the characters of a line. Rows of tables, code, and a line that is a single link
+/// may be longer.
 const LINE_CHARACTERS: usize = 100;
 
 /// Checks all pages below the root of the workspace.
@@ -60,7 +62,7 @@ fn written(page: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Counts the words of a line: whatever has a letter or a digit.
+/// Counts the words of a line. A word has at least one letter or digit.
 fn words_in(line: &str) -> usize {
     line.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
 }
@@ -68,7 +70,8 @@ fn words_in(line: &str) -> usize {
 fn violations(name: &str, page: &str) -> Vec<String> {
     let mut wrong = vec![];
     let mut is_fenced = false;
-    // The first line and the words of the list item that is read.
+    // Line number and word count of the list item that the loop is in; `None` outside of a list
+    // item.
     let mut item: Option<(usize, usize)> = None;
     let end_item = |item: &mut Option<(usize, usize)>, wrong: &mut Vec<String>| {
         if let Some((line, words)) = item.take()
@@ -109,7 +112,7 @@ fn list_item(line: &str) -> Option<&str> {
     rest.or_else(|| line.strip_prefix("- ")).or_else(|| line.strip_prefix("* "))
 }
 
-/// A link cannot be wrapped.
+/// Returns true if the line is a single link, which cannot be wrapped.
 fn is_link(line: &str) -> bool {
     line.trim_start_matches(['-', ' ']).starts_with('[') && line.split_whitespace().count() <= 12
 }

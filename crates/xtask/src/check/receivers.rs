@@ -9,7 +9,8 @@ use syn::{ReturnType, Signature, Type, UseTree};
 
 use crate::check::tree::{SourceFile, stem};
 
-/// Types that hand out what is inside of them.
+/// Types that are looked through: a method call on such a wrapper counts as a call on the wrapped
+/// value.
 const WRAPPERS: [&str; 17] = [
     "Arc",
     "BTreeMap",
@@ -30,7 +31,8 @@ const WRAPPERS: [&str; 17] = [
     "Weak",
 ];
 
-/// Methods of these wrappers, and of iterators over them, that lead to what is inside.
+/// Methods of [`WRAPPERS`], and of iterators over them, that return the wrapped value or a
+/// reference to it.
 const PASSING: [&str; 28] = [
     "and_then",
     "as_deref",
@@ -83,11 +85,11 @@ pub struct CrateTypeIndex {
     functions: BTreeMap<String, Vec<Function>>,
 }
 
-/// A free function that takes types of the crate.
+/// A free function that has parameters of types of the crate.
 pub struct Function {
-    /// The file that defines it.
+    /// The path of the file that defines the function.
     pub file: String,
-    /// The types that it takes.
+    /// The types of the crate among the parameters.
     pub takes: Vec<String>,
     result: Option<String>,
 }
@@ -142,8 +144,9 @@ impl CrateTypeIndex {
         }
     }
 
-    /// Returns the type that a name stands for in a file. If several types of the crate have the name, it is the one that
-    /// the file defines or imports. If several modules have the name that stands in the import, the nearest one counts.
+    /// Returns the type that a name stands for in a file. If several types of the crate have the name, returns the one
+    /// that the file defines or imports. If the import names a module and several modules have that name, takes the
+    /// module whose path has the longest common start with the file's.
     pub fn identify(&self, name: &str, file: &str) -> Option<String> {
         let places = self.types.get(name)?;
         let place = if places.len() == 1 {
@@ -170,7 +173,7 @@ impl CrateTypeIndex {
         self.methods.insert((owner.to_owned(), name), (file.to_owned(), result));
     }
 
-    /// Adds a free function that takes these types.
+    /// Adds a free function with parameters of these types.
     pub fn add_function(&mut self, takes: &[String], signature: &Signature, file: &str) {
         let result = self.result(signature, file);
         let function = Function { file: file.to_owned(), takes: takes.to_vec(), result };
@@ -183,13 +186,13 @@ impl CrateTypeIndex {
         Some(self.identify(&name, file).unwrap_or(name))
     }
 
-    /// Returns the file with a method.
+    /// Returns the file that defines this method.
     pub fn file_of(&self, owner: &str, method: &str) -> Option<&str> {
         self.methods.get(&(owner.to_owned(), method.to_owned())).map(|(file, _)| file.as_str())
     }
 
-    /// Returns the free function that a name stands for in a file: the one of `module`, or else the one that the file
-    /// defines or imports.
+    /// Returns the free function that `name` means in a file: the one of `module` if given, otherwise the one that the
+    /// file defines or imports.
     pub fn function(&self, module: Option<&str>, name: &str, file: &str) -> Option<&Function> {
         let functions = self.functions.get(name)?;
         let places = functions.iter().map(|function| function.file.as_str());
@@ -205,7 +208,8 @@ impl CrateTypeIndex {
     }
 }
 
-/// Returns the file of a module of this name, seen from `file`. If several have the name, the nearest one counts.
+/// Returns the file of the module `module` among the files `places`, as named by a `use` in `file`. If several modules
+/// have the name, returns the one whose path has the longest common start with `file`.
 fn nearest<'a>(places: impl Iterator<Item = &'a str>, module: &str, file: &str) -> Option<&'a str> {
     let folder = stem(file).rsplit_once('/').map(|(folder, _)| folder);
     let is_module = |place: &&str| match module {
@@ -218,7 +222,8 @@ fn nearest<'a>(places: impl Iterator<Item = &'a str>, module: &str, file: &str) 
     places.filter(is_module).max_by_key(nearness)
 }
 
-/// Returns the identity of a type of which `count` have its name.
+/// Returns the name of a type, and appends its file if `count`, the number of types with this name,
+/// is more than one.
 fn identity(name: &str, place: &str, count: usize) -> String {
     if count == 1 { name.to_owned() } else { format!("{name} of {place}") }
 }
@@ -239,9 +244,9 @@ fn imported(tree: &UseTree, module: &str, names: &mut Vec<(String, String)>) {
 /// The variables of one function. A name that is bound again has the type of its latest binding.
 #[derive(Clone)]
 pub struct FunctionScope<'a> {
-    /// The crate around the function.
+    /// The types and functions of the crate that contains the function.
     pub known: &'a CrateTypeIndex,
-    /// The file of the function.
+    /// The path of the file that contains the function.
     pub file: &'a str,
     own_type: Option<String>,
     /// The type of each variable: its identity or, if it is not of the crate, its name; `None` if it was not found.
@@ -265,8 +270,8 @@ impl<'a> FunctionScope<'a> {
         Some(self.resolve(&name).unwrap_or(name))
     }
 
-    /// Binds the variables of a pattern. Those inside of a pattern such as `Some(name)` get the type of the whole value,
-    /// since wrappers are looked through; fields of a struct get their own types.
+    /// Binds the variables of a pattern. Variables inside a pattern such as `Some(name)` get the type of the whole
+    /// value, since wrappers are looked through; fields of a struct pattern get their own types.
     pub fn bind(&mut self, pattern: &Pat, of: Option<String>) {
         match pattern {
             Pat::Ident(name) => drop(self.variables.insert(name.ident.to_string(), of)),
@@ -300,8 +305,8 @@ impl<'a> FunctionScope<'a> {
         self.known.identify(name, self.file)
     }
 
-    /// Returns the type of the crate whose method is called: that of the receiver or, if it is not found, the only type
-    /// with such a method.
+    /// Returns the type of the crate whose method is called: the type of the receiver or, if it is not found, the only
+    /// type with such a method.
     pub fn owner_of(&self, receiver: &Expr, method: &str) -> Option<String> {
         match self.type_of(receiver) {
             Some(owner) => Some(owner).filter(|owner| self.known.identities.contains(owner)),
@@ -363,8 +368,8 @@ impl<'a> FunctionScope<'a> {
     }
 }
 
-/// Returns the name of a type behind references and wrappers. Of a wrapper with several parameters it is the last one but
-/// for `Result`, of which it is the first.
+/// Returns the name of a type without references and wrappers. For a wrapper with several type parameters this is the
+/// last parameter, but for `Result` the first.
 pub fn peel(of: &Type) -> Option<String> {
     match of {
         Type::Reference(inner) => peel(&inner.elem),
@@ -388,12 +393,12 @@ pub fn peel(of: &Type) -> Option<String> {
     }
 }
 
-/// Returns the last name of a path.
+/// Returns the last name of a path: `C` of `a::b::C`.
 pub fn last_segment(path: &Path) -> Option<String> {
     path.segments.last().map(|last| last.ident.to_string())
 }
 
-/// Returns the last name of a path, and the one before it.
+/// Returns the last name of a path and the one before it: `C` and `b` of `a::b::C`.
 pub fn path_names(path: &Path) -> (Option<String>, String) {
     let mut names = path.segments.iter().rev().map(|segment| segment.ident.to_string());
     let name = names.next().unwrap_or_default();

@@ -6,20 +6,18 @@ use syn::{TraitItem, TraitItemFn, Type};
 
 use crate::check::tree::{SourceFile, SourceTree};
 
-/// What was measured in a tree. Names are paths of files, followed by the name of the item where there is one.
+/// The measured values of a source tree. Names are paths of files, followed by the name of the item where there is one.
 #[derive(Default)]
 pub struct SourceSizes {
-    /// The lines of each file.
     pub file_lines: Vec<(String, usize)>,
-    /// The lines of each function with a body, from its `fn` to its closing brace.
+    /// The number of lines of each function with a body, from its `fn` to its closing brace.
     pub function_lines: Vec<(String, usize)>,
-    /// The named fields of each struct.
+    /// The number of named fields of each struct.
     pub struct_fields: Vec<(String, usize)>,
-    /// The methods of each trait, with and without a default.
+    /// The number of methods of each trait, with and without a default.
     pub trait_methods: Vec<(String, usize)>,
 }
 
-/// Measures all files.
 pub fn measure(tree: &SourceTree) -> SourceSizes {
     let mut sizes = SourceSizes::default();
     for file in &tree.files {
@@ -49,7 +47,7 @@ impl SourceSizeVisitor<'_> {
         self.sizes.function_lines.push((self.name(&signature.ident), lines));
     }
 
-    /// Visits what stands inside an item of this name.
+    /// Runs `visit` with `owner` as the innermost item around the items that are visited.
     fn inside(&mut self, owner: String, visit: impl FnOnce(&mut Self)) {
         self.owners.push(owner);
         visit(self);

@@ -17,7 +17,7 @@ pub struct ClassifiedSource<'a> {
 }
 
 impl<'a> ClassifiedSource<'a> {
-    /// Reads the text of a file.
+    /// Runs the lexer over the text of a file and classifies each byte.
     pub fn read(text: &'a str) -> Result<ClassifiedSource<'a>> {
         Ok(ClassifiedSource { text, classes: classes(text)? })
     }
@@ -103,7 +103,6 @@ enum Class {
     Comment,
 }
 
-/// Returns the class of each byte.
 fn classes(text: &str) -> Result<Vec<Class>> {
     let tokens = TokenStream::from_str(text)
         .map_err(|error| anyhow!("line {}: {error}", error.span().start().line))?;
@@ -132,14 +131,16 @@ fn classify(tokens: TokenStream, text: &str, classes: &mut [Class]) {
     }
 }
 
-/// Sets the class of a token.
+/// Sets the class of all bytes of a token. Bytes of documentation comments keep the class
+/// `Comment`.
 fn mark(span: Span, class: Class, text: &str, classes: &mut [Class]) {
     if !is_comment(span, text) {
         classes[span.byte_range()].fill(class);
     }
 }
 
-/// Returns true if a token is a documentation comment: the lexer makes attributes of them.
+/// Returns true if a token is a documentation comment, which the lexer returns as the tokens of an
+/// attribute.
 fn is_comment(span: Span, text: &str) -> bool {
     let token = &text[span.byte_range()];
     token.starts_with("//") || token.starts_with("/*")

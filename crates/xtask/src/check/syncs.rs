@@ -25,7 +25,7 @@ const fn place(number: usize, file: &'static str, name: &'static str) -> SyncCal
     SyncCallSite { number, file, name }
 }
 
-/// All calls, by number.
+/// All calls that make data or names stable, by number.
 pub const PLACES: &[SyncCallSite] = &[
     place(1, "volume/src/file/open.rs", "size of a volume or log that was never written to"),
     place(2, "volume/src/file/open.rs", "name of a volume or log, at every opening"),
@@ -75,7 +75,8 @@ const NAMES: [&str; 17] = [
     "syncfs",
 ];
 
-/// Source text of other such calls. Their function names alone also occur in other code.
+/// Source text of further calls that make something stable. Their function names alone also occur
+/// in other code.
 const CALLS: [&str; 2] = ["Fsync::new", "map.flush()"];
 
 /// Crates whose calls need no number, with the reason.
@@ -125,7 +126,8 @@ fn check_folder(crates: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Counts the lines with such calls. Tests, imports and the definitions of functions do not count.
+/// Counts the lines that call a function of [`NAMES`] or [`CALLS`]. Tests, imports and the
+/// definitions of functions do not count.
 fn calls(source: &str) -> Result<usize> {
     let code = source::without_tests(&source::code(source)?);
     let mut is_import = false;

@@ -18,11 +18,12 @@ const MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX"
 const MACHINE_PATHS: &[&str] =
     &[concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
 
-/// Names of files and folders that tools make. `.git` is a file in a linked work tree.
+/// Names of files and folders that tools make, which the check skips. `.git` is a file in a linked
+/// work tree.
 const MADE: &[&str] = &[".git", "forebay-quickstart", "artifacts", "corpus"];
 
-/// The folder for build results, which cargo makes next to a `Cargo.toml`. Source folders may have
-/// this name, too.
+/// The folder for build results, which cargo makes next to a `Cargo.toml`. The check skips it there
+/// only, since source folders may have this name, too.
 const BUILT: &str = "target";
 
 /// Checks every file below a folder.
@@ -62,7 +63,7 @@ fn violations(name: &str, text: &str) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Returns true if a word occurs and is not the end of a longer one.
+/// Returns true if `word` occurs in the line other than as the end of a longer word.
 fn stands_alone(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '}'))

@@ -15,7 +15,6 @@ pub struct SourceFile {
     pub krate: String,
     /// The path below the root of the workspace.
     pub path: String,
-    /// The number of lines.
     pub lines: usize,
     /// True if only tests compile the file.
     pub is_test: bool,
@@ -107,7 +106,7 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(stem(path)), |path| Some(path.rsplit_once('/')?.0))
 }
 
-/// Parses files that a test gives.
+/// Parses the files of a test, given as path and text.
 #[cfg(test)]
 pub fn tree_of(sources: &[(&str, &str)]) -> SourceTree {
     let owned: Vec<(String, String)> =

@@ -34,7 +34,7 @@ struct Phrase {
     instead: String,
 }
 
-/// The list of phrases as its file has it.
+/// The contents of the file [`LIST`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PhraseList {
@@ -51,7 +51,7 @@ struct ListedPhrase {
 /// A piece of text with the number of its line, from 1.
 type Numbered = (usize, String);
 
-/// Counts of doc comments.
+/// Numbers of doc comments: all, the short ones, and those with one of [`OPENINGS`].
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CommentCounts {
     all: usize,

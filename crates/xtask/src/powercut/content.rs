@@ -11,7 +11,7 @@ pub const SECTOR: usize = 512;
 /// Granularity of holes in a file.
 pub const PAGE: usize = 4096;
 
-/// The bytes of one file, with the versions that are not stable yet.
+/// The bytes of one file: current, stable, and the versions in between.
 #[derive(Clone, Debug, Default)]
 pub struct FaultFsContent {
     /// Content that reads return.
@@ -22,7 +22,7 @@ pub struct FaultFsContent {
     unsynced: BTreeMap<u64, Vec<UnsyncedSector>>,
     /// Sizes of the file that are newer than the length of `stable`, oldest first.
     sizes: Vec<UnsyncedFileSize>,
-    /// Pages with data; all others are holes.
+    /// Pages with data; all other pages are holes.
     pages: BTreeSet<u64>,
 }
 
@@ -42,7 +42,7 @@ struct UnsyncedFileSize {
 }
 
 impl FaultFsContent {
-    /// Makes a file as a power cut has left it: all of its bytes are stable.
+    /// Returns a file with the bytes that a power cut has left: all of them are stable.
     fn left(bytes: Vec<u8>, pages: BTreeSet<u64>) -> FaultFsContent {
         FaultFsContent { now: bytes.clone(), stable: bytes, pages, ..FaultFsContent::default() }
     }
@@ -147,7 +147,7 @@ impl FaultFsContent {
         }
     }
 
-    /// Draws an image that a power cut may leave.
+    /// Draws one of the images of the file that a power cut may leave.
     pub fn draw(&self, fate: PowerCutFate, chance: &mut Chance) -> FaultFsContent {
         let mut left = self.stable.clone();
         let mut size = left.len();

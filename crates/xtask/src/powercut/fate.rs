@@ -31,9 +31,9 @@ impl Chance {
 /// Therefore each of these cases is a separate variant, as in `sim::CrashVolume`.
 #[derive(Clone, Copy, Debug)]
 pub enum PowerCutFate {
-    /// All unsynced changes are lost.
+    /// All unsynced operations are lost.
     Lost,
-    /// All unsynced changes survive.
+    /// All unsynced operations survive.
     Kept,
     /// Operations before this number survive, the one with the number is torn, later ones are lost.
     InOrder(u64),
@@ -46,7 +46,8 @@ pub enum PowerCutFate {
 }
 
 impl PowerCutFate {
-    /// Draws a treatment. `operations` is the number of operations until the cut.
+    /// Draws how a power cut treats unsynced operations. `operations` is the number of operations
+    /// until the cut.
     pub fn draw(operations: u64, chance: &mut Chance) -> PowerCutFate {
         // Choose among the last few operations: most older ones are stable, so that a cut there changes nothing.
         let recent = |chance: &mut Chance| {
@@ -63,7 +64,7 @@ impl PowerCutFate {
         }
     }
 
-    /// Returns true if a sector of an operation survives.
+    /// Returns true if a sector that an operation has written survives.
     pub fn spares(self, operation: u64, chance: &mut Chance) -> bool {
         match self {
             PowerCutFate::Lost => false,

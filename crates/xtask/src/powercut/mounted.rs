@@ -127,7 +127,7 @@ impl Mounted {
     }
 
     /// Unmounts the file system and returns its tree. The caller must end all processes with open
-    /// files on it first: every call on a file that is still open fails from now on.
+    /// files on it first: afterwards every call on an open file fails.
     pub fn unmount(mut self) -> Result<FaultFsTree> {
         self.end()?;
         Ok(self.core.tree())

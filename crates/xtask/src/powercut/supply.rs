@@ -33,10 +33,10 @@ impl Phase {
     }
 }
 
-/// Sends the reply to a FUSE call that is held back while the power fails.
+/// Sends the reply to a FUSE call. Replies are held back while the power fails.
 type HeldFuseReply = Box<dyn FnOnce() + Send>;
 
-/// The power of several machines, by number.
+/// The state of the simulated power of each machine, by the machine's number.
 pub struct Supply {
     state: Mutex<PowerSupplyState>,
     changed: Condvar,

@@ -140,16 +140,17 @@ impl FaultFsCore {
     }
 }
 
-/// The kernel's side of a [`FaultFsCore`].
+/// The FUSE file system of a [`FaultFsCore`], which the kernel calls.
 pub struct System(pub Arc<FaultFsCore>);
 
-/// How long the kernel may cache names and attributes. They change only through this mount, so the
-/// cache is never stale.
+/// How long the kernel may cache names and attributes: an hour. They change only through this
+/// mount, so the cache is never stale.
 const KEPT: Duration = Duration::from_secs(3600);
 
 impl Filesystem for System {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // FUSE_WRITEBACK_CACHE stays off, so that every write arrives here before write(2) returns.
+        // FUSE_WRITEBACK_CACHE stays off, so that this process receives every write before write(2)
+        // returns.
         let _ = config.set_max_write(1 << 20);
         Ok(())
     }

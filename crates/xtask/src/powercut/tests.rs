@@ -18,10 +18,11 @@ use super::supply::{Cut, MachineEnding, Phase, Supply};
 use super::tree::ROOT;
 use super::{FaultFsTree, Honour, Mounted, missing, private_namespace};
 
-/// Number of images that a test draws. It is large enough to see every outcome of a few sectors.
+/// Number of images that a test draws. With this many images a test sees every outcome of a few
+/// sectors.
 const DRAWS: u64 = 300;
 
-/// The mounted file system of a test, with its power and its folder.
+/// A mounted file system with its simulated power and its mount point.
 struct Bench {
     mounted: Mounted,
     supply: Arc<Supply>,
@@ -53,7 +54,7 @@ impl Bench {
         Some(Bench { mounted, supply, folder })
     }
 
-    /// Starts a process of the machine that appends to `f` until it is killed.
+    /// Starts a process on machine 0 that appends lines to file `f` until it is killed.
     fn writer(&self) -> RunningProgram {
         let script = "i=0; while :; do i=$((i+1)); echo $i >> f; echo $i; done";
         let mut command = Command::new("sh");

@@ -23,7 +23,8 @@ pub struct Inode {
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
-    /// The path from the root, with a slash before each name. A removed file keeps its last path.
+    /// The path from the root, with a slash before each name. A file that was removed keeps its
+    /// last path here.
     pub path: String,
 }
 
@@ -167,8 +168,8 @@ impl FaultFsTree {
         left
     }
 
-    /// Copies to `left` what a power cut leaves of an inode and of everything below it. An inode without a
-    /// surviving name is not copied.
+    /// Copies an inode and everything below it to `left`, as a power cut leaves them. An inode without a surviving name
+    /// is not copied.
     fn keep(&self, ino: u64, fate: PowerCutFate, chance: &mut Chance, left: &mut FaultFsTree) {
         let inode = &self.inodes[&ino];
         let node = match &inode.node {
@@ -207,7 +208,7 @@ impl FaultFsTree {
 }
 
 impl FaultFsFolder {
-    /// Draws the names that survive: the stable ones with the first changes, up to a random one, applied in order.
+    /// Draws the names that survive: the stable names, with the unsynced changes up to a random one applied in order.
     fn draw(&self, fate: PowerCutFate, chance: &mut Chance) -> BTreeMap<OsString, u64> {
         let count = match fate {
             PowerCutFate::Lost => 0,

@@ -29,7 +29,7 @@ const KILLS: usize = 4;
 /// The modes of the loop device: name, and the options that select it.
 const MODES: [(&str, &[&str]); 2] = [("direct I/O", &[]), ("no direct I/O", &["--no-direct-io"])];
 
-/// Adds all steps, if volumes can be attached here. The steps with file systems mount them in the
+/// Adds all steps if this machine can attach volumes. Steps with file systems mount them in the
 /// namespace of all processes.
 pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path) {
     if let Some(why) = device::missing() {
@@ -46,7 +46,7 @@ pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path) {
     list.add_with(mounts, "attach: kill -9 under load", move || kills(program));
 }
 
-/// A node with a volume of half a gigabyte in a file, and a folder of its own.
+/// A node with a volume of half a gigabyte in a file, and the folder for these files.
 struct AttachSuiteSite {
     folder: tempfile::TempDir,
     node: ServeProcess,
@@ -59,7 +59,8 @@ impl AttachSuiteSite {
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
              serial = \"attach-{}\"\nstack = [{{ file = {{ path = \"disk.img\", size = \"512MiB\" }} }}]\n",
-            // A host attaches a volume only once, and another run of this suite may be active.
+            // A volume can be attached to a host only once, so concurrent runs of this suite use
+            // different names.
             std::process::id()
         );
         let node = ServeProcess::start(program, folder.path(), "node", &settings)?;
@@ -100,8 +101,8 @@ impl Drop for AttachSuiteSite {
     }
 }
 
-/// Four fio jobs, each on a quarter of the device, write and verify; they verify again when the
-/// volume was detached and attached.
+/// Four fio jobs, each on a quarter of the device, write and verify. Then the volume is detached
+/// and attached, and they verify again.
 fn raw(program: &Path, mode: &[&str]) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let mut tally = StepTally::default();
@@ -148,8 +149,7 @@ fn files(program: &Path, mode: &[&str]) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// The attaching process itself has log and cache on top of the node's volume: a gateway's stack
-/// without a gateway.
+/// The attaching process runs log and cache over the node's volume itself, as a gateway would.
 fn cached(program: &Path) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let settings = format!(
@@ -162,7 +162,7 @@ fn cached(program: &Path) -> Result<StepTally> {
     std::fs::write(&path, settings)?;
     let path = path.display().to_string();
     let mut tally = StepTally::default();
-    // The job writes more than the log can hold.
+    // Write more than the log can hold.
     let job = ["--direct=1", "--ioengine=libaio", "--iodepth=16", "--bs=16k", "--size=192m"];
     for check in ["--do_verify=1", "--verify_only"] {
         let device =

@@ -1,6 +1,6 @@
-//! libiscsi's test suite, iscsi-test-cu. Each test runs in a process of its own, since one test
-//! leaves a hook behind that breaks those that follow. The tool counts a skipped test as passed;
-//! this module does not.
+//! Runs libiscsi's test suite, iscsi-test-cu. Each test runs in a process of its own, since one
+//! test leaves a hook installed that breaks the following ones. The tool counts a skipped test as
+//! passed; this module does not.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -33,13 +33,13 @@ pub enum LibiscsiTestOutcome {
     Crashed,
 }
 
-/// Tests that pass on no set-up, each with the reason.
+/// Tests that cannot pass on any set-up, each with the reason.
 const CANNOT_PASS: &[(&str, &str)] = &[(
     "iSCSITMF.LUNResetSimpleAsync",
     "asserts a flag that only a later callback sets (libiscsi 1.19)",
 )];
 
-/// Tests that do not pass on the default set-up, each with the reason.
+/// Tests that cannot pass on the default set-up, each with the reason.
 const CANNOT_PASS_BY_DEFAULT: &[(&str, &str)] = &[(
     "GetLBAStatus.UnmapSingle",
     "asks for block i + 1 and expects the status of another where a physical block has several",
@@ -60,8 +60,8 @@ pub enum Setup {
     Physical,
     /// A write-protected unit, otherwise with default settings.
     ReadOnly,
-    /// Default settings, as most users have them. All tests run on this set-up, and may skip
-    /// themselves.
+    /// Default settings, as most users have them. All tests run on this set-up; a test may skip
+    /// itself.
     Default,
 }
 
@@ -91,15 +91,15 @@ impl Setup {
     }
 }
 
-/// The set-up and the URL of each unit. As many tests run at once as there are units.
+/// The set-up and the URL of each unit. One test at a time runs on each unit.
 pub type Units = Vec<(Setup, String)>;
 
-/// Runs every test on its documented set-up, and nearly all tests on the default set-up, too.
-/// Prints a table of the families of tests for each.
+/// Runs every test on its documented set-up, and nearly all tests also on the default set-up.
+/// Prints a table of the test families for both.
 pub fn run(units: &Units) -> Result<StepTally> {
     let mut tests = list()?;
-    // This test expects that a block after those that it has zeroed is zero, too. It runs first,
-    // while the units are new.
+    // MultipathIO.CompareAndWrite wrongly expects that a block after those that it has zeroed is
+    // zero, too. Run it first, while the units are new.
     tests.sort_by_key(|test| test != "MultipathIO.CompareAndWrite");
     let outcomes = Mutex::new(BTreeMap::new());
     let mut queues: BTreeMap<Setup, (Vec<(Setup, String)>, AtomicUsize)> = BTreeMap::new();
@@ -110,7 +110,8 @@ pub fn run(units: &Units) -> Result<StepTally> {
         };
         add(setup, setup);
         match setup {
-            // The test needs a SANITIZE that takes long, which settings do not cause by default.
+            // This test needs a SANITIZE that takes long, which it does not with the default
+            // settings.
             Setup::Slow => {}
             Setup::ReadOnly => add(setup, Setup::Default),
             _ => add(Setup::Default, Setup::Default),
@@ -137,10 +138,10 @@ pub fn run(units: &Units) -> Result<StepTally> {
     Ok(judge(tests.len(), &documented, &default))
 }
 
-/// The outcome of each test, with the set-up by whose rules it is judged.
+/// The outcome of each test, with the set-up that decides which outcome is expected.
 type Outcomes = BTreeMap<(Setup, String), LibiscsiTestOutcome>;
 
-/// Runs tests from the list until it is exhausted.
+/// Runs tests from the shared list on one unit until the list is empty.
 fn work(
     tests: &[(Setup, String)],
     next: &AtomicUsize,
@@ -171,7 +172,7 @@ fn is_as_it_should_be(setup: Setup, test: &str, outcome: LibiscsiTestOutcome) ->
     match outcome {
         LibiscsiTestOutcome::Passed => excused.is_none(),
         LibiscsiTestOutcome::Skipped => excused.is_some() || !documented,
-        // The test's own mistake may also crash the tool.
+        // The test's own mistake, listed as its reason, may also crash the tool.
         LibiscsiTestOutcome::Failed | LibiscsiTestOutcome::Crashed => excused.is_some(),
         LibiscsiTestOutcome::Hung => false,
     }
@@ -206,8 +207,8 @@ pub fn outcome(finished: &ProgramResult) -> LibiscsiTestOutcome {
 /// Returns true if a test skipped itself, completely or in part.
 fn skips(output: &str) -> bool {
     const WORDS: [&str; 4] = ["[SKIPPED]", "[SKIPPING]", "is not implemented", "Skipping test"];
-    // Before and after each test the tool looks for leftover reservations, and reports if the unit
-    // has none.
+    // The tool prints this text around each test when it looks for leftover reservations and the
+    // unit has no reservations at all. It does not mean that the test was skipped.
     const TOOL: &str = "PERSISTENT RESERVE IN is not implemented";
     let test = output.split_once("  Test: ").map_or("", |(_, test)| test);
     let about_reservations = output.contains("Suite: Prin") || output.contains("Suite: Prout");
@@ -216,7 +217,7 @@ fn skips(output: &str) -> bool {
         .any(|line| WORDS.iter().any(|word| line.contains(word)))
 }
 
-/// Returns true if the summary counts a passed test. If the tool could not log in, it counts none.
+/// Returns true if the summary counts a passed test. The tool counts none if it could not log in.
 fn ran(output: &str) -> bool {
     let tests = output.lines().find_map(|line| line.trim_start().strip_prefix("tests "));
     let passed = tests.and_then(|counts| counts.split_whitespace().nth(2));
@@ -232,8 +233,8 @@ pub fn complaint(output: &str) -> String {
     lines.join("\n")
 }
 
-/// Counts the tests: one that did not go as expected is a failed case, on either kind of set-up.
-/// The note names these tests, because of a run perhaps only the end of the output is kept.
+/// Counts each test as a case; a test with an unexpected outcome is a failed case on both kinds of
+/// set-ups. The note names these tests, since a reader may have only the end of a run's output.
 fn judge(
     tests: usize,
     documented: &BTreeMap<String, LibiscsiTestOutcome>,

@@ -1,9 +1,9 @@
-//! Writes data, then a counter in another place, and kills gateway and node (`kill -9`). This order
+//! Writes data, then a counter to another block, and kills gateway and node (`kill -9`). This order
 //! of writes is what Open CAS, another cache, broke for its users (Open CAS, issue 253).
 //!
-//! The counter is written when the data that it counts was acknowledged. So it must never be ahead
-//! of its data: neither at the gateway, nor on the node's volume alone, which lacks the writes that
-//! are still in the gateway's log.
+//! A turn writes its data, waits for the acknowledgment, and then writes the turn's number as the
+//! counter. Afterwards the counter must never be ahead of the data: neither at the gateway, nor on
+//! the node's volume alone, which lacks the writes that are still in the gateway's log.
 
 use std::path::Path;
 use std::time::Instant;
@@ -26,19 +26,18 @@ const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 409
 /// Number of the block of 4 KiB with the counter. The blocks with the data follow it.
 const COUNTER: u64 = 0;
 const PLACES: u64 = 512;
-/// Blocks that a second, unrelated load writes: the first one, and their number.
+/// The blocks that a second, unrelated load writes: number of the first block, and number of
+/// blocks.
 const LOAD: u64 = 1024;
 const LOAD_BLOCKS: u64 = 4096;
 
-/// A round does at least this many turns of the counter before the kill, and less than twice as
-/// many.
+/// A round runs at least this many turns before the kill, and less than twice as many.
 const TURNS: u64 = 100;
 
 /// The cache destages every few milliseconds, so that a kill interrupts a destage.
 const CACHE: &str =
     "log_size = \"32MiB\", dram = \"8MiB\", dirty_age = \"20ms\", destage_idle = \"1ms\"";
 
-/// Runs the rounds. Each one is a case.
 pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut site =
@@ -61,15 +60,15 @@ pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     Ok(tally.with_note(format!("{turns} turns; the node alone was behind by {behind} of them")))
 }
 
-/// The state that must survive: what the gateway acknowledged.
+/// The newest state that the gateway has acknowledged. It must survive the kill.
 struct AcknowledgedCounter {
-    /// The value of the last counter that was acknowledged.
+    /// The highest counter value whose write was acknowledged.
     counter: u64,
     random: u64,
 }
 
-/// Runs turns of the counter, kills both processes, and checks the node's volume alone and then the
-/// gateway's. Returns by how many turns the node was behind.
+/// Runs turns, kills both processes, and checks the node's volume alone and then the gateway's.
+/// Returns by how many turns the node's volume was behind.
 fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64> {
     site.raise()?;
     let mut session = ClientSession::open(&site.near()?, SHAPE)?;
@@ -94,8 +93,8 @@ fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64
     site.raise()?;
     let near = look(&site.near()?).context("through the gateway")?;
     let acknowledged = told.counter;
-    // The write of the next counter was in flight when the processes were killed, and may have been
-    // done.
+    // The write of the next counter was in flight when the processes were killed; it may or may not
+    // have been carried out.
     ensure!(
         near == acknowledged || near == acknowledged + 1,
         "the counter is {near}, and {acknowledged} was acknowledged"
@@ -105,7 +104,8 @@ fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64
     Ok(near - far)
 }
 
-/// Reads all blocks and returns the counter. Fails if data that it counts is missing.
+/// Reads all blocks and returns the counter. Fails if the data of a turn up to the counter is
+/// missing.
 fn look(login: &ClientLogin) -> Result<u64> {
     let mut session = ClientSession::open(login, SHAPE)?;
     let mut found = Vec::with_capacity(PLACES as usize + 1);
@@ -140,13 +140,13 @@ fn judge(found: &[u64]) -> Result<u64> {
     Ok(counter)
 }
 
-/// The block for the data of a turn. The factor is odd and the number of blocks a power of two,
-/// therefore each block is used once in 512 turns.
+/// Returns the number of the block with the data of a turn. The factor 37 is odd and the number of
+/// blocks a power of two, so 512 turns in a row use different blocks.
 fn place(turn: u64) -> u64 {
     1 + turn * 37 % PLACES
 }
 
-/// The write to send next, or the answer to wait for.
+/// The next step of a turn: which write to send, or whose acknowledgment to wait for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CounterStep {
     Data,
@@ -155,8 +155,8 @@ enum CounterStep {
     CounterAnswer,
 }
 
-/// A workload that writes data and counter, each after the answer to the other, and a second load
-/// while it waits for answers.
+/// Alternates writes of data and counter, each sent after the other was acknowledged. While it
+/// waits, it sends writes of a second, unrelated load.
 struct CounterWorkload<'a, 'b> {
     told: &'a mut AcknowledgedCounter,
     site: &'a mut SuiteSite<'b>,
@@ -167,7 +167,7 @@ struct CounterWorkload<'a, 'b> {
     wrong: Option<String>,
 }
 
-/// Numbers of the commands of a turn, and of the second load.
+/// The command numbers of a turn's writes, and of the second load's writes.
 const TURN: u64 = 0;
 const OTHER: u64 = 1;
 
@@ -208,8 +208,7 @@ impl ClientWorkload for CounterWorkload<'_, '_> {
                 self.step = CounterStep::Data;
             }
             (0, _) => {}
-            // The command was not carried out (BUSY, TASK SET FULL; SAM-5, 5.3.1) and is sent
-            // again.
+            // BUSY or TASK SET FULL: the command was not carried out (SAM-5, 5.3.1). Send it again.
             (0x08 | 0x28, CounterStep::DataAnswer) if ours => self.step = CounterStep::Data,
             (0x08 | 0x28, CounterStep::CounterAnswer) if ours => self.step = CounterStep::Counter,
             (0x08 | 0x28, _) => {}

@@ -32,22 +32,24 @@ const BLOCKS: u64 = 4096;
 /// The load keeps few commands in flight, like a file server.
 const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 4, bytes: 4096, keep: true };
 
-/// Pause between two writes. The log has room for ten minutes of them.
+/// Pause between two writes. At this rate the log has space for ten minutes of writes.
 const PACE: Duration = Duration::from_millis(2);
 const CACHE: &str = "log_size = \"2GiB\", dram = \"32MiB\", dirty_age = \"50ms\"";
 
-/// No write may take longer, unless a write before the cut took a third of its time, or a write to
-/// the disk itself half of it. The prototype of the STICS paper paused for 300 ms.
+/// Longest time that a write may take. It may take longer only if a write before the cut took a
+/// third of its time, or a write directly to the disk half of its time: then the machine was slow.
+/// The prototype of the STICS paper paused for 300 ms.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Longer than all data in flight needs to arrive over the link of 4 ms, and its answers to return.
+/// Wait this long after cutting the link: all data in flight has arrived by then, and so have the
+/// answers. The link has a delay of 4 ms.
 const IN_FLIGHT: Duration = Duration::from_millis(500);
 
 /// Run time of the load before the cut, and again after it.
 const AROUND: Duration = Duration::from_secs(3);
 
-/// Cuts the link once, for the time `cut`. The note has the median and the longest write before,
-/// during and after the cut.
+/// Runs the load, with the link cut for the time `cut` in the middle. The note has the median and
+/// the longest write before, during and after the cut.
 pub fn check(program: &Path, cut: Duration) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut site =
@@ -123,7 +125,7 @@ struct LinkCutBlocks {
     version: u64,
 }
 
-/// Times of writes, in microseconds.
+/// Median and longest time of some writes, in microseconds.
 struct Waits {
     median: u128,
     longest: u128,
@@ -154,8 +156,8 @@ impl LinkCutBlocks {
         work.on(login)
     }
 
-    /// Reads and writes for the given time. Every answer must be GOOD, and every block that is read
-    /// must hold its last version.
+    /// Sends reads and writes for the given time. Every status must be GOOD, and every block that
+    /// is read must hold its last version.
     fn run(&mut self, login: &ClientLogin, time: Duration) -> Result<Waits> {
         let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Mixed(Instant::now() + time));
         work.on(login)?;
@@ -166,7 +168,8 @@ impl LinkCutBlocks {
     /// Returns the times of the writes, and the number of dirty bytes at the end.
     fn run_without_link(&mut self, site: &SuiteSite<'_>, time: Duration) -> Result<(Waits, u64)> {
         let near = site.near()?;
-        // Answers that were in flight may still arrive: wait until they have.
+        // Answers of the node may still be in flight when the link is cut. Let them arrive before
+        // looking at the destage counter.
         self.run(&near, IN_FLIGHT)?;
         let first = Destage::of(site.gateway()?)?;
         let waits = self.run(&near, time.saturating_sub(IN_FLIGHT))?;
@@ -183,11 +186,11 @@ impl LinkCutBlocks {
 }
 
 enum LinkCutLoadKind {
-    /// Writes all blocks, from this one to the last.
+    /// Writes all blocks, starting with this one.
     Fill(u64),
-    /// Reads all blocks, from this one to the last.
+    /// Reads all blocks, starting with this one.
     Read(u64),
-    /// Reads and writes at random until this time.
+    /// Reads and writes blocks at random until this time.
     Mixed(Instant),
 }
 
@@ -195,7 +198,7 @@ struct LinkCutWorkload<'a> {
     load: &'a mut LinkCutBlocks,
     kind: LinkCutLoadKind,
     last_write: Instant,
-    /// Blocks with a command in flight, each with the version that is written; None if it is read.
+    /// Blocks with a command in flight: the version that a write sends, or None for a read.
     in_flight: HashMap<u64, Option<u64>>,
     waits: Vec<Duration>,
     wrong: Option<String>,

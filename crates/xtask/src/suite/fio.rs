@@ -1,5 +1,5 @@
-//! Runs fio. fio puts a checksum and the block's place into every block that it writes, and checks
-//! both when it reads the block.
+//! Runs fio. fio writes a checksum and the block's offset into every block, and checks both when it
+//! reads the block.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 /// Time limit of a run: some hundred megabytes, one request at a time, without direct I/O.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs random writes with the given options of fio, which also say when they are verified.
+/// Runs random writes with further options of fio. The options also determine when fio verifies
+/// them.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let finished = program::run(command(arguments)?.arg("--output-format=terse"), LIMIT)?;
     ensure!(
@@ -23,10 +24,10 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command for [`run`].
 pub fn command(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(tool("fio")?);
-    // The name of a job begins it: options in front of the name would belong to another job.
+    // An option `--name` begins a job. Options of this job must follow its name; options before it
+    // would belong to the previous job.
     let is_name = |argument: &&&str| argument.starts_with("--name");
     command.arg(arguments.iter().find(is_name).unwrap_or(&"--name=verify"));
     command.args(["--rw=randwrite", "--verify=crc32c", "--verify_fatal=1"]);
@@ -35,7 +36,7 @@ pub fn command(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// Returns the path of a foreign program.
+/// Returns the path of a foreign program in PATH. Fails if it is not installed.
 pub fn tool(name: &str) -> Result<PathBuf> {
     program::find(name).with_context(|| format!("there is no {name}"))
 }

@@ -1,5 +1,5 @@
-//! The program with foreign initiators and targets: libiscsi's tools and tests, QEMU, and tgt as
-//! the target behind a gateway.
+//! Tests the program with foreign initiators and targets: libiscsi's tools and tests, QEMU, and tgt
+//! as the target behind a gateway.
 
 use std::fs;
 use std::io::Write;
@@ -24,8 +24,8 @@ use crate::suite::under_load;
 const SUITE_UNIT: &str = "1023MiB";
 const SUITE_BLOCKS: u64 = 1023 * 2048;
 
-/// The set-ups of the suite's units. One test runs on each unit at a time; most tests wait more
-/// than they compute.
+/// The set-ups of the units for libiscsi's test suite. Each unit runs one test at a time. There are
+/// more units than processors, since most tests wait more than they compute.
 const SUITE: [Setup; 8] = [
     Setup::Default,
     Setup::Default,
@@ -122,7 +122,8 @@ fn suite_settings() -> String {
     settings
 }
 
-/// Returns the settings of a unit, and the layers above the memory in its stack.
+/// Returns the settings of a unit with this set-up, and the layers above the memory layer in its
+/// stack.
 fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
     const REMOVABLE: &str = "removable = true\nphysical_block_size = \"512B\"\n\
                              write_same_to_end = true\nspc = 3\n";
@@ -131,7 +132,7 @@ fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
         Setup::Encrypted => {
             (REMOVABLE, ", { encrypt = { key = \"volume.key\", secret_file = \"volume.secret\" } }")
         }
-        // A SANITIZE of all 1,023 MiB takes ten seconds.
+        // With this delay, a SANITIZE of all 1,023 MiB takes ten seconds.
         Setup::Slow => (REMOVABLE, ", { delay = { write = \"10ms\" } }"),
         Setup::Physical | Setup::Default => ("", ""),
         Setup::ReadOnly => ("", ", \"read-only\""),
@@ -141,7 +142,8 @@ fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
 const FILE: &str = "iqn.2026-11.forebay.test:file";
 const GATEWAY: &str = "iqn.2026-11.forebay.test:gateway";
 
-/// Compression that the target offers. Foreign initiators do not ask for it; our gateway does.
+/// Settings of a target that offers compression. Our gateway asks for it; foreign initiators do
+/// not.
 const COMPRESSION: &str = "[iscsi]\ncompression = [\"lz4\", \"zstd\"]\n";
 
 fn file_settings() -> String {
@@ -180,7 +182,7 @@ fn qemu_on_gateway(program: &Path) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// The writes through a gateway to tgt: 8 MiB in blocks of 4 KiB.
+/// The writes that go through a gateway to tgt: 8 MiB in blocks of 4 KiB.
 const WRITTEN: StampedPass = StampedPass { each: 8, commands: 2048, depth: 32 };
 
 fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
@@ -193,7 +195,8 @@ fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
     pass::write(&near, WRITTEN, 1)?;
     let mut tally = StepTally::one();
     tally.count(held(pass::read(&near, WRITTEN, 1)?));
-    // Read the unit of tgt directly, without the gateway, until everything has been destaged.
+    // Read tgt's unit directly, without the gateway, until it holds everything that the gateway
+    // destages.
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut missing = pass::read(far, WRITTEN, 1)?;
     while missing > 0 && Instant::now() < deadline {

@@ -1,6 +1,5 @@
-//! Kills (SIGKILL) the gateway while it writes and destages, and the node behind it. Afterwards
-//! each block must hold its last acknowledged write, or one that was in flight, and never a torn
-//! one.
+//! Kills (SIGKILL) the gateway while it writes and destages, or the node behind it. Afterwards each
+//! block must hold its last acknowledged write, or one that was in flight, and never a torn one.
 //!
 //! The link to the node has a delay of 4 ms, and no privilege is needed. The module `power` has
 //! rounds for every mode.
@@ -37,8 +36,8 @@ const FLUSH_EVERY: u64 = 64;
 /// The processes to kill, one entry for each round.
 const VICTIMS: [Victim; 4] = [Victim::Gateway, Victim::Node, Victim::Gateway, Victim::Both];
 
-/// Runs the rounds with one value of `report`. Each round is a case; the check of the node's own
-/// volume at the end is one more.
+/// Runs the rounds with this value of the setting `report`. Each round is a case; the check of the
+/// node's own volume at the end is one more.
 pub fn rounds(program: &Path, report: &str) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let cache = format!(
@@ -71,7 +70,8 @@ pub fn rounds(program: &Path, report: &str) -> Result<StepTally> {
     )))
 }
 
-/// Writes, kills while writes are in flight, starts the processes again, and reads everything back.
+/// Writes, kills the victim while writes are in flight, starts the processes again, and reads
+/// everything back.
 fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger) -> Result<()> {
     site.raise()?;
     let mut session = ClientSession::open(&site.near()?, SHAPE)?;
@@ -83,7 +83,8 @@ fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger)
     }
     killed.context("nothing was killed")??;
     if victim == Victim::Node {
-        // The gateway lives: it must answer everything in flight, and the answers count.
+        // The gateway was not killed: it must answer every command in flight, and the ledger
+        // records these answers.
         ended?;
         let mut rest = Writer { ledger, site, victim, writes: u64::MAX, killed: None, wrong: None };
         session.drain(&mut rest)?;
@@ -95,7 +96,7 @@ fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger)
     ledger.verify(&mut ClientSession::open(&site.near()?, SHAPE)?)
 }
 
-/// The versions that each block may hold.
+/// The versions that each block may hold after a kill.
 struct KillRoundLedger {
     held: Vec<u64>,
     under_way: Vec<Option<u64>>,
@@ -120,7 +121,7 @@ impl KillRoundLedger {
         }
     }
 
-    /// Returns a block without a write in flight, and the version to write to it.
+    /// Chooses a block without a write in flight, and the version to write to it.
     fn draw(&mut self) -> (u64, u64) {
         loop {
             let block = stamp::next(&mut self.random) % BLOCKS;
@@ -139,7 +140,7 @@ impl KillRoundLedger {
         }
     }
 
-    /// Records that a write was not carried out: a later read must not find its version.
+    /// Records that a write was not carried out: it is a fault if a later read finds its version.
     fn forget(&mut self, block: u64) {
         if let Some(under_way) = self.under_way.get_mut(block as usize) {
             *under_way = None;
@@ -180,7 +181,7 @@ impl KillRoundLedger {
     }
 }
 
-/// Writes blocks at random, and kills after enough writes.
+/// Writes random blocks, and kills the victim after [`WRITES`] writes.
 struct Writer<'a, 'b> {
     ledger: &'a mut KillRoundLedger,
     site: &'a mut SuiteSite<'b>,
@@ -190,7 +191,7 @@ struct Writer<'a, 'b> {
     wrong: Option<String>,
 }
 
-/// Number of a flush. The number of a write is its block.
+/// The command number of a flush. A write has the number of its block.
 const FLUSH: u64 = u64::MAX;
 
 /// The statuses BUSY and TASK SET FULL: the command was not carried out, which is no error (SAM-5,
@@ -221,7 +222,8 @@ impl ClientWorkload for Writer<'_, '_> {
         match answer.status {
             0 if answer.number == FLUSH => {}
             0 => self.ledger.acknowledge(answer.number),
-            // The unit did nothing for this command, so a later read must not find its version.
+            // The unit did not carry out this command: it is a fault if a later read finds its
+            // version.
             status if NOT_NOW.contains(&status) => self.ledger.forget(answer.number),
             status => {
                 let sense = answer.sense;

@@ -1,5 +1,5 @@
-//! The pages: the commands that they show must be known with their options and run by a test, and
-//! their links must lead somewhere.
+//! Tests the documentation pages: every command that a page shows must exist with its options and
+//! be run by a test, and every link must lead to an existing file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,17 +12,17 @@ use anyhow::{Context, Result, ensure};
 use crate::check::root;
 use crate::steps::StepTally;
 
-/// Help is printed at once.
+/// Time limit of a command with `--help`, which only prints text.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A command of the program as a page shows it.
+/// A command line of the program, as a page shows it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DocumentedCommand {
     command: String,
     options: Vec<String>,
 }
 
-/// Looks at every page; one case per different command line.
+/// Reads every page. Each different command line is a case, and so are each command and each link.
 pub fn check(program: &Path) -> Result<StepTally> {
     let mut shown = BTreeSet::new();
     let pages = pages(&root())?;
@@ -62,7 +62,8 @@ pub fn check(program: &Path) -> Result<StepTally> {
     Ok(tally.with_note(format!("{} pages read", pages.len())))
 }
 
-/// What a command says of itself, and each command below it; empty if there is no such command.
+/// Returns the help text of a command and of all its subcommands; empty if there is no such
+/// command.
 fn help(program: &Path, words: &[&str]) -> Result<String> {
     let help = program::run(Command::new(program).args(words).arg("--help"), LIMIT)?;
     if !help.success() {
@@ -78,7 +79,8 @@ fn help(program: &Path, words: &[&str]) -> Result<String> {
     Ok(all)
 }
 
-/// Which test runs a command; a command that none runs is listed with the reason instead.
+/// For each command of the program, a test file that runs it. A command that no test runs is in
+/// [`NOT_RUN`].
 const RUN_BY: [(&str, &str); 20] = [
     ("attach", "crates/forebay/tests/attach/main.rs"),
     ("check", "crates/forebay/tests/serving/settings.rs"),
@@ -104,7 +106,7 @@ const RUN_BY: [(&str, &str); 20] = [
 /// Commands that no test runs, each with the reason.
 const NOT_RUN: [(&str, &str); 0] = [];
 
-/// That a test runs a command, or that there is a reason why none does.
+/// Fails unless a test runs the command, or [`NOT_RUN`] has a reason why none does.
 fn is_run(root: &Path, command: &str) -> Result<()> {
     if NOT_RUN.iter().any(|(name, _)| *name == command) {
         return Ok(());
@@ -116,7 +118,7 @@ fn is_run(root: &Path, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// README, ARCHITECTURE, CHANGELOG and everything below docs/.
+/// Returns the paths of README, ARCHITECTURE, CHANGELOG and all pages below docs/.
 fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root.join("docs")];
@@ -144,14 +146,16 @@ fn is_for_users(page: &Path) -> bool {
         })
 }
 
-/// What the links of a page lead to in the tree, without the place on the page.
+/// Returns the files that a page links to in the tree, without the `#heading` at the end of the
+/// link.
 fn links(page: &str) -> Vec<String> {
     let targets = page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let inside = targets.filter(|link| !link.contains("://") && !link.starts_with('#'));
     inside.filter_map(|link| Some(link.split('#').next()?.to_owned())).collect()
 }
 
-/// The command lines of a page, in code only: indented or fenced lines, and text in backquotes.
+/// Returns the command lines of a page. They are in code only: indented or fenced lines, and text
+/// in backquotes.
 fn commands(page: &str) -> Vec<DocumentedCommand> {
     let mut fenced = false;
     let mut shown = vec![];
@@ -167,7 +171,7 @@ fn commands(page: &str) -> Vec<DocumentedCommand> {
     shown
 }
 
-/// Returns the command of `forebay` or `cargo run --release --` in a piece of code.
+/// Parses a piece of code that begins with `forebay` or `cargo run --release --`.
 fn command(code: &str) -> Option<DocumentedCommand> {
     let code = code.split('#').next().unwrap_or(code);
     let mut words = code

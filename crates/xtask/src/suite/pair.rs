@@ -1,6 +1,6 @@
-//! fio writes at random, reads back and checks, while the unit below it moves to the other gateway:
+//! Moves a unit between two gateways while fio writes to it at random and checks each block. Either
 //! the active gateway of a pair is killed, or a log is exported at one gateway and adopted at the
-//! other, and back. The host keeps one device, which our initiator serves with the portals of both
+//! other, and back. The host has one device, which our initiator serves with the portals of both
 //! gateways.
 
 use std::fs;
@@ -22,7 +22,7 @@ use crate::suite::fio;
 const GATEWAY: &str = "iqn.2026-11.forebay.test:shared";
 const NODE: &str = "iqn.2026-11.forebay.test:below";
 
-/// Longest time that a write of a host may take in a takeover. A pair promises this.
+/// Longest time that a host's write may take during a takeover, as promised for a pair.
 const TAKEOVER: Duration = Duration::from_secs(10);
 
 /// Time limit of fio, which needs some five seconds for its writes on an idle machine.
@@ -32,10 +32,10 @@ const LOAD_LIMIT: Duration = Duration::from_secs(60);
 /// second.
 const PAIR_LIMIT: Duration = Duration::from_secs(30);
 
-/// fio has been running for this time when the unit moves.
+/// How long fio has been running when the unit moves.
 const INTO_IT: Duration = Duration::from_millis(1500);
 
-/// Adds all steps, if volumes can be attached here.
+/// Adds all steps if this machine can attach volumes.
 pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, rounds: u32) {
     if let Some(why) = device::missing() {
         return list.leave_out(format!("fio over pairs and handovers: {why}"));
@@ -50,8 +50,8 @@ pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, rounds: u32) {
     list.add(name, move || handover(program, rounds));
 }
 
-/// Kills the active gateway in each round. The gateways take turns, so that every second takeover
-/// goes back.
+/// Kills the active gateway once in each round. The gateways take turns: every second takeover
+/// moves the unit back.
 fn failover(program: &Path, rounds: u32, log: PairSuiteLog) -> Result<StepTally> {
     let mut site = PairSuiteSite::start(program, log)?;
     site.wait_for_role(0, "active")?;
@@ -72,7 +72,7 @@ fn failover(program: &Path, rounds: u32, log: PairSuiteLog) -> Result<StepTally>
     site.finish(rounds, longest)
 }
 
-/// Moves the log to the other gateway in each round.
+/// Moves the log to the other gateway once in each round.
 fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
     let mut site = PairSuiteSite::start(program, PairSuiteLog::Alone)?;
     let device = site.attach()?;
@@ -83,7 +83,8 @@ fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
         let exported = site.gateway(serves)?.ask(&["gateway", "export", GATEWAY])?;
         ensure!(exported.success(), "export {}: {}", exported.ending(), exported.tail(5));
         let [from, to] = [serves, other].map(|at| site.path(&format!("{}.log", NAMES[at])));
-        // Copy the log, since the process that exported it still has it open.
+        // Copy the log and do not move the file: the process that exported the log still has it
+        // open.
         fs::copy(from, to)?;
         let settings = site.path(&format!("{}.toml", NAMES[other]));
         fs::write(&settings, &site.settings[other])?;
@@ -123,7 +124,8 @@ enum PairSuiteLog {
 }
 
 impl<'a> PairSuiteSite<'a> {
-    /// Starts the node, and both gateways of a pair or only the first one.
+    /// Starts the node, and both gateways if the log belongs to a pair; otherwise only the first
+    /// gateway.
     fn start(program: &'a Path, log: PairSuiteLog) -> Result<PairSuiteSite<'a>> {
         let folder = tempfile::tempdir()?;
         let text = format!(
@@ -131,11 +133,13 @@ impl<'a> PairSuiteSite<'a> {
              [[target.unit]]\nstack = [{{ file = {{ path = \"node.img\", size = \"64MiB\" }} }}]\n"
         );
         let node = ServeProcess::start(program, folder.path(), "node", &text)?;
-        // Both sockets stay open until both addresses are known, so that the ports differ.
+        // Keep both sockets open until both ports are known; otherwise the kernel could choose one
+        // port twice.
         let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
         let addresses = [held[0].local_addr()?, held[1].local_addr()?];
         drop(held);
-        // A host attaches a volume only once, and another run of this suite may be active.
+        // A volume can be attached to a host only once, so concurrent runs of this suite use
+        // different serial numbers.
         let serial = format!("pair-{log:?}-{}", std::process::id());
         let paired = log != PairSuiteLog::Alone;
         let settings = [0, 1].map(|at| {
@@ -175,7 +179,7 @@ impl<'a> PairSuiteSite<'a> {
         self.folder.path().join(name)
     }
 
-    /// Returns the gateway that serves at the start of a round, and the other one.
+    /// Returns the index of the gateway that serves at the start of a round, and of the other one.
     fn turn(&self, round: u32) -> (usize, usize) {
         let serves = round as usize % 2;
         (serves, 1 - serves)
@@ -208,7 +212,7 @@ impl<'a> PairSuiteSite<'a> {
         gateway.wait_for_role(GATEWAY, role, PAIR_LIMIT).context(NAMES[at])
     }
 
-    /// Checks every block: on a newly attached device, and in the node's own file.
+    /// Reads and checks every block: on a newly attached device, and in the node's own file.
     fn finish(mut self, rounds: u32, longest: Duration) -> Result<StepTally> {
         let (serves, other) = self.turn(rounds);
         let last = rounds - 1;
@@ -229,7 +233,7 @@ impl<'a> PairSuiteSite<'a> {
     }
 }
 
-/// The setting `pair` of a gateway: the URL of the other mirror leg.
+/// Returns the setting `pair` of a gateway: it has the URL of the partner's mirror leg.
 fn partner(addresses: [SocketAddr; 2], at: usize) -> String {
     let (address, name, first) = (addresses[1 - at], NAMES[1 - at], at == 0);
     format!(
@@ -238,7 +242,7 @@ fn partner(addresses: [SocketAddr; 2], at: usize) -> String {
     )
 }
 
-/// The target that exports the mirror leg of this gateway.
+/// Returns the settings of the target with which this gateway exports its own mirror leg.
 fn half(at: usize) -> String {
     format!(
         "[[target]]\nname = \"{GATEWAY}-half-{}\"\n[[target.unit]]\n\
@@ -254,7 +258,8 @@ struct PairFioLoad {
     report: Said,
 }
 
-/// The arguments of fio: for one round, every run has the same blocks with the same content.
+/// Returns the arguments of fio. They depend on the round only: each run of a round has the same
+/// blocks with the same content.
 fn job(round: u32) -> Vec<String> {
     let seed = format!("--randseed={}", round + 1);
     vec!["--name=changes".to_owned(), "--bs=4k".to_owned(), "--size=24m".to_owned(), seed]

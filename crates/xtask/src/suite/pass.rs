@@ -10,7 +10,7 @@ use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
 
-/// Size in bytes of a logical block of every unit that is used here.
+/// Size in bytes of a logical block. All units that this module writes have this size.
 const SECTOR: usize = 512;
 
 /// A range at the start of a unit, and the commands that write or read it.

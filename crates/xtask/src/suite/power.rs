@@ -1,6 +1,6 @@
-//! Power cuts and kills of the real program. Node and gateways run on file systems that lose, reorder and tear
-//! unsynced writes in a power cut. Hosts write over iSCSI until the power fails or processes are killed, and
-//! after the restart every sector is checked against a model.
+//! Power cuts and kills of the real program. Node and gateways run on file systems that lose, reorder and tear unsynced
+//! writes in a power cut. Hosts write over iSCSI until the power fails or processes are killed. After the restart every
+//! sector is checked against a model.
 
 mod model;
 mod mode;
@@ -28,11 +28,10 @@ pub use sites::SyncSite;
 
 use round::{PowerRoundPlan, Rig};
 
-/// The rounds to run.
 pub struct PowerSuiteOptions {
     /// Run only this mode; None runs all.
     pub mode: Option<PowerRoundMode>,
-    /// How each round ends.
+    /// The kind of failure that ends the load of each round.
     pub failure: PowerRoundFailure,
     /// Number of rounds of each mode.
     pub rounds: u32,
@@ -42,8 +41,8 @@ pub struct PowerSuiteOptions {
     pub ignored: Option<SyncSite>,
 }
 
-/// Number of rigs that run concurrently. A rig mostly waits for its own processes, and a pair for
-/// its `dead_after`.
+/// Number of rigs that run concurrently. This is more than there are processors: a rig mostly waits
+/// for its own processes, and the gateways of a pair wait for `dead_after`.
 const SIDE_BY_SIDE: usize = 5;
 
 /// Adds a step for each kind of failure. A kind with 0 rounds is left out.
@@ -61,7 +60,7 @@ pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, kills: u32, cuts: u
         } else {
             let wanted =
                 PowerSuiteOptions { mode: None, failure, rounds, seed: SEED, ignored: None };
-            // Each rig has a mount namespace of its own.
+            // Each rig creates a mount namespace.
             let need = StepNeed::BUSY.changing(KernelChange::Namespaces);
             list.add_with(need, &format!("{name}, every mode"), move || run(program, &wanted));
         }
@@ -75,8 +74,8 @@ fn title(failure: PowerRoundFailure) -> &'static str {
     }
 }
 
-/// Runs `cargo xtask power-cuts` or `kill-rounds`. Returns true if every round held, or with `ignored` if each
-/// ignored site showed a loss or has a reason why it shows none.
+/// Runs `cargo xtask power-cuts` or `kill-rounds`. Returns true if no round found a fault. With `ignored`, returns true
+/// if each ignored site showed a loss or has a reason why it shows none.
 pub fn command(
     program: Option<PathBuf>,
     ignored: Option<&str>,
@@ -100,10 +99,10 @@ pub fn command(
     }
 }
 
-/// The suite's seed. It is fixed, so that every run draws the same moments.
+/// The default seed. It is fixed, so that every run draws the same moments of failure.
 pub const SEED: u64 = 17;
 
-/// Runs the rounds of every wanted mode. Every round is one case.
+/// Runs the rounds of every mode that `wanted` selects. Every round is one case.
 pub fn run(program: &Path, wanted: &PowerSuiteOptions) -> Result<StepTally> {
     let modes: Vec<PowerRoundMode> =
         wanted.mode.map_or(PowerRoundMode::ALL.to_vec(), |mode| vec![mode]);
@@ -166,18 +165,18 @@ impl PowerSuiteProgress {
 
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Rounds that one rig runs on the same files. After a round that did not hold, the next one gets new files.
+/// Number of rounds that one rig runs on the same files. After a round with a fault, the next round gets new files.
 const ROUNDS_OF_A_RIG: u32 = 5;
 
-/// Rounds of a rig with an ignored sync. There are fewer, since each rig creates its files only once, and some syncs
-/// are needed only then.
+/// Number of rounds that a rig runs with an ignored sync. It is small, since a rig creates its files only in the first
+/// round, and some syncs matter only then.
 const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
 
 /// The results of some rounds of one mode.
 #[derive(Default)]
 struct PowerRoundResults {
     tally: StepTally,
-    /// The reason that the first round with a loss gave, in one line.
+    /// The reason of the first round that found a loss, in one line.
     first_loss: Option<String>,
     writes: u64,
     sectors: u64,
@@ -192,7 +191,7 @@ impl PowerRoundResults {
         self.sectors += other.sectors;
     }
 
-    /// Adds the counts of a rig, and drops the rig, which kills its processes.
+    /// Adds the counts of a rig. Dropping the rig ends its processes.
     fn add_rig(&mut self, rig: Option<Rig>) {
         if let Some(rig) = rig {
             self.writes += rig.model.acknowledged;
@@ -212,7 +211,7 @@ impl PowerRoundResults {
     }
 }
 
-/// Runs some rounds of one mode. They share one rig until a round does not hold; the next round makes a new one.
+/// Runs some rounds of one mode on one rig. After a round with a fault, the next round makes a new rig.
 fn rounds(
     program: &Path,
     mode: PowerRoundMode,
@@ -289,8 +288,8 @@ fn ignore(program: &Path, sites: &[SyncSite], wanted: &PowerSuiteOptions) -> Res
     Ok(rows.iter().all(|(.., is_right)| *is_right))
 }
 
-/// Cuts the power in the modes of a site, with its syncs ignored. Returns a text with the result, and whether the
-/// result agrees with the site's entry.
+/// Cuts the power in each mode of a site while the file system ignores the site's syncs. Returns the result as text,
+/// and true if it agrees with the site's entry in the table.
 fn ignore_one(program: &Path, site: SyncSite, wanted: &PowerSuiteOptions) -> (String, bool) {
     let about = site.about();
     let modes = wanted.mode.map_or(about.modes.to_vec(), |mode| vec![mode]);

@@ -1,4 +1,4 @@
-//! Runs the first command of the README as a reader would; it must succeed.
+//! Runs the first command of the README as a new user would; it must succeed.
 
 use std::path::Path;
 use std::process::Command;

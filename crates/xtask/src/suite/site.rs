@@ -1,5 +1,5 @@
-//! A site: a node, a link with a delay of 4 ms in each direction, and a gateway. Each is a process;
-//! node and gateway can be killed and started again on the same files.
+//! A site for tests: a node, a link with a delay of 4 ms in each direction, and a gateway. Each is
+//! a process; node and gateway can be killed and started again on the same files.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,10 +23,10 @@ pub enum Victim {
     Both,
 }
 
-/// The variable parts of a site.
+/// The settings in which sites differ.
 #[derive(Clone, Copy, Debug)]
 pub struct SuiteSitePlan<'a> {
-    /// Settings of the gateway's cache, besides those of its files.
+    /// Further settings of the gateway's cache. The paths of its files are added.
     pub cache: &'a str,
     /// Gives the node a log of its own with `report = "at-flush"`: after a crash its volume has all
     /// writes between two flushes or none of them.
@@ -42,11 +42,11 @@ pub struct SuiteSite<'a> {
     node: Option<ServeProcess>,
     gateway: Option<ServeProcess>,
     line: RelayProcess,
-    /// The state of destage while a kill waits for a destage.
+    /// The progress of destage while [`SuiteSite::kill_in_destage`] waits for its moment.
     awaited: Option<Awaited>,
 }
 
-/// The state of destage when it was last read.
+/// The destaged bytes as read last, and the deadline of the wait.
 struct Awaited {
     destaged: u64,
     until: Instant,
@@ -71,7 +71,7 @@ impl<'a> SuiteSite<'a> {
             )
         };
         let node = ServeProcess::start(program, folder, "node", &settings("127.0.0.1:0"))?;
-        // Fix the node's port: when it is started again, the relay must find it there.
+        // Fix the node's port: after a restart, the relay connects to the same port.
         let node_settings = settings(&node.portal().to_string());
         let line = RelayProcess::start(program, node.portal(), 4.0)?;
         let gateway_settings = format!(
@@ -94,7 +94,7 @@ impl<'a> SuiteSite<'a> {
         })
     }
 
-    /// Returns the last 15 events of the gateway.
+    /// Returns the last 15 log events of the gateway.
     pub fn gateway_events(&self) -> String {
         let path = self.folder.join("gateway.events");
         let events = std::fs::read_to_string(path).unwrap_or_default();
@@ -117,14 +117,14 @@ impl<'a> SuiteSite<'a> {
         Ok(ClientLogin::new(node.portal(), NODE, 0))
     }
 
-    /// Returns the relay between gateway and node.
+    /// Returns the relay process, which is the link between gateway and node.
     pub fn line(&mut self) -> &mut RelayProcess {
         &mut self.line
     }
 
-    /// Kills a victim if dirty data is on its way to the node now. Returns None if not: call it
-    /// again while hosts go on writing, since a destage ends. Fails if no destage is seen for
-    /// [`DRAIN_LIMIT`].
+    /// Kills a victim if dirty data is on its way to the node now. Otherwise returns None: the
+    /// caller writes more and tries again, since each destage ends after a while. Fails if no
+    /// destage is seen for [`DRAIN_LIMIT`].
     pub fn kill_in_destage(&mut self, victim: Victim) -> Option<Result<()>> {
         match self.is_destaging() {
             Ok(false) => None,
@@ -137,8 +137,8 @@ impl<'a> SuiteSite<'a> {
         let now = Destage::of(self.gateway()?)?;
         let new = Awaited { destaged: now.destaged, until: Instant::now() + DRAIN_LIMIT };
         let awaited = self.awaited.get_or_insert(new);
-        // Something was destaged since the last call, and more is dirty: the next writes to the
-        // node are in flight.
+        // Data was destaged since the last call, and more is dirty, so the next writes to the node
+        // are in flight now.
         let is_destaging = now.destaged > awaited.destaged && now.dirty > 0;
         ensure!(is_destaging || Instant::now() < awaited.until, "no destage was in flight");
         awaited.destaged = now.destaged;
@@ -157,7 +157,7 @@ impl<'a> SuiteSite<'a> {
         Ok(())
     }
 
-    /// Starts the node again if it is down.
+    /// Starts the node again if it is not running.
     pub fn raise_node(&mut self) -> Result<()> {
         if self.node.is_none() {
             self.node =
@@ -166,7 +166,7 @@ impl<'a> SuiteSite<'a> {
         Ok(())
     }
 
-    /// Starts every process again that is down.
+    /// Starts each process that is not running.
     pub fn raise(&mut self) -> Result<()> {
         self.raise_node()?;
         if self.gateway.is_none() {
@@ -177,12 +177,12 @@ impl<'a> SuiteSite<'a> {
         Ok(())
     }
 
-    /// Waits until the gateway has destaged everything.
+    /// Waits until the gateway has no dirty data.
     pub fn drain(&self) -> Result<()> {
         destage::drained(self.gateway()?, DRAIN_LIMIT)
     }
 
-    /// Waits until everything is destaged, and stops the gateway. The node alone keeps running.
+    /// Waits until the gateway has no dirty data, and stops it. The node keeps running.
     pub fn settle(&mut self) -> Result<()> {
         self.raise()?;
         self.drain()?;

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Size in bytes of the image that QEMU copies.
 const IMAGE_BYTES: usize = 48 << 20;
 
-/// A command, and the texts that it must print.
+/// A command of a foreign tool, and the texts that it must print.
 struct InitiatorToolCase {
     name: &'static str,
     command: Command,
@@ -140,7 +140,7 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
         }
         tally.count(!finished.success());
     }
-    // Without a proof, discovery must not list the target.
+    // Without authentication, discovery must not list the target.
     let finished = program::run(&mut list(""), LIMIT)?;
     let is_named = finished.output.contains(target);
     if is_named {
@@ -165,7 +165,7 @@ pub fn qemu(url: &str, folder: &Path) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// Copies an image to the unit and from there to another file, and compares the two files.
+/// Copies an image to the unit, copies the unit to another file, and compares the two files.
 fn qemu_copies(url: &str, image: &Path, back: &Path) -> Vec<InitiatorToolCase> {
     let [image, back] = [image, back].map(|path| path.display().to_string());
     let convert = ["convert", "-n", "-f", "raw", "-O", "raw", "-t", "none", &image, url];
@@ -187,7 +187,7 @@ fn qemu_img(name: &'static str, arguments: &[&str], says: &[&str]) -> InitiatorT
     InitiatorToolCase { name, command, says: says.iter().map(|word| (*word).to_owned()).collect() }
 }
 
-/// The commands for one process of qemu-io, and a text that it must print.
+/// The commands for one process of qemu-io, and a text that qemu-io must print.
 struct QemuIoCase {
     name: &'static str,
     commands: &'static [&'static str],
@@ -247,7 +247,7 @@ const QEMU_IO: [QemuIoCase; 5] = [
     },
 ];
 
-/// Runs the cases one after the other and prints those that do not hold.
+/// Runs the cases one after the other and prints those that failed.
 fn run(cases: Vec<InitiatorToolCase>) -> Result<StepTally> {
     let mut tally = StepTally::default();
     for mut case in cases {
@@ -265,7 +265,7 @@ fn wrong(finished: &ProgramResult, says: &[String]) -> Option<String> {
     if !finished.success() {
         return Some(finished.ending());
     }
-    // qemu-io exits with 0 even if it read something else than the pattern.
+    // Check the output: qemu-io exits with 0 even if it read other data than the pattern.
     let missing = says.iter().find(|word| !finished.output.contains(word.as_str()));
     let bad = ["Pattern verification failed", "failed:"]
         .into_iter()

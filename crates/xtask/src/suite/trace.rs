@@ -1,5 +1,6 @@
-//! Replays the EMC-tel-like trace in a step of its own. The tests of crate `bench` do it. They are
-//! ignored in other runs, since they need the program, and no other step may run at the same time.
+//! Replays the EMC-tel-like trace in a step of its own, by running the ignored tests of crate
+//! `bench`. They are ignored in other runs: they need the program `forebay`, and no other step may
+//! run at the same time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use crate::suite::units::{self, TestBinary};
 
 pub const NAME: &str = "EMC-tel-like trace, verified";
 
-/// Time limit. The tests take some ten seconds.
+/// Time limit of these tests, which take some ten seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Replays a part of the trace on each server of the line-up. Each server must hold the right
-/// content at the end.
+/// Replays a part of the trace on each kind of server. At the end each server must hold the data
+/// that the trace has written.
 pub fn step(program: &Path, tests_of_bench: &TestBinary) -> SideStep {
     let mut command = tests_of_bench.command();
     command.args(["--ignored", "--test-threads=1"]).env("FOREBAY_PROGRAM", program);

@@ -12,16 +12,16 @@ use crate::suite::pass::{self, StampedPass};
 
 const NAME: &str = "iqn.2026-11.forebay.test:transfers";
 
-/// Sectors of one command: a single one, a block of 4 KiB, an odd number, numbers around the first
-/// burst (64 KiB here), and around the longest burst (256 KiB here), where a command needs more
-/// than one R2T.
+/// Sizes of commands in sectors of 512 bytes: a single one, a block of 4 KiB, an odd number,
+/// numbers around the first burst (64 KiB here), and around the longest burst (256 KiB here), above
+/// which a command needs more than one R2T.
 const SIZES: &[u16] = &[1, 8, 17, 127, 128, 129, 512, 513, 1500];
 
-/// The values of InitialR2T and ImmediateData: if the target must solicit all data, and if a
-/// command may carry data.
+/// The values of InitialR2T and ImmediateData. InitialR2T: the target solicits all data.
+/// ImmediateData: a command may carry data.
 const WAYS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
-/// Runs all cases: one for each way, with and without digests, and size.
+/// Runs one case for each size, each value of [`WAYS`], and with and without digests.
 pub fn check(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut tally = StepTally::default();

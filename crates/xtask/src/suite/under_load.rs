@@ -16,23 +16,24 @@ const TARGET: &str = "iqn.2026-11.forebay.test:load";
 /// Rounds of a write, a read of the same data and a pause of 10 ms: at least four seconds, so that
 /// the load lasts longer than the changes.
 const ROUNDS: u32 = 400;
-/// Size in KiB of each round's write, and the number of places that the rounds use in turn.
+/// Size in KiB of each round's write. Also the number of different offsets that the rounds use in
+/// turn.
 const LENGTH_KIB: u32 = 64;
 const PLACES: u32 = 64;
 /// A flush follows every this many rounds.
 const FLUSH_EVERY: u32 = 16;
 
-/// Number of rounds that each server process serves before the first and the second restart. At
-/// least as many are left for the last process.
+/// Number of rounds before the first restart of the server, and between the first and the second.
+/// At least as many rounds remain for the last process.
 const ROUNDS_BEFORE: [u64; 2] = [50, 150];
 /// Time limit of the whole load: thirty times as long as it takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Time limit of one command of a tool.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
-/// RFC 7143's DefaultTime2Retain, in which an initiator must log in again.
+/// RFC 7143's DefaultTime2Retain: within this time after a restart an initiator must log in again.
 const TIME2RETAIN: Duration = Duration::from_secs(20);
 
-/// Restarts the server twice, each time within Time2Retain.
+/// Restarts the server twice under load; each restart takes less than Time2Retain.
 pub fn restart(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut node = ServeProcess::start(program, folder.path(), "target", &settings(0, ""))?;
@@ -51,8 +52,8 @@ pub fn restart(program: &Path) -> Result<StepTally> {
     Ok(StepTally::one().with_note(format!("{ROUNDS} rounds, {} restarts", ROUNDS_BEFORE.len())))
 }
 
-/// Adds and removes another unit of the same target. The session must stay, and the host must see
-/// the change.
+/// Adds and removes another unit of the same target. The session must continue, and the host must
+/// see the change.
 pub fn units(program: &Path) -> Result<StepTally> {
     const ANOTHER: &str = "[[target.unit]]\nlun = 7\nstack = [{ memory = { size = \"16MiB\" } }]\n";
     let folder = tempfile::tempdir()?;
@@ -79,7 +80,7 @@ pub fn units(program: &Path) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// Returns the address from which the oldest session came.
+/// Returns the address of the initiator with the oldest session, which is QEMU.
 fn qemus_session(node: &ServeProcess) -> Result<String> {
     let status = node.status()?;
     Ok(status["sessions"][0]["address"].as_str().context("no session")?.to_owned())
@@ -92,13 +93,13 @@ fn settings(port: u16, more: &str) -> String {
     )
 }
 
-/// A running qemu-io. Each write has a pattern of its own and is read at once; the last write to
-/// each place is read once more at the end.
+/// A running qemu-io. Each write has a pattern of its own and is read back at once. At the end, the
+/// last write to each offset is read once more.
 struct QemuIoLoad {
     running: RunningProgram,
     output: Said,
-    /// Messages go to a file of their own: one about a restart could interrupt a line of `output`
-    /// that is counted.
+    /// Messages go to a separate file: a message about a restart could interrupt a line of
+    /// `output`, and [`wait_for_rounds`](Self::wait_for_rounds) counts these lines.
     messages: Said,
 }
 
@@ -126,7 +127,7 @@ impl QemuIoLoad {
         Ok(QemuIoLoad { running: program::start(&mut command)?, output, messages })
     }
 
-    /// Waits until this server process has received as many bytes as `rounds` rounds write.
+    /// Waits until this server process has received the data of `rounds` writes.
     fn wait_for_rounds(&mut self, node: &ServeProcess, rounds: u64) -> Result<()> {
         let begun = Instant::now();
         let wanted = rounds * u64::from(LENGTH_KIB) * 1024;

@@ -19,7 +19,6 @@ pub const UNITS: &str = "units: ";
 /// simulator takes a minute.
 const LIMIT: Duration = Duration::from_secs(1500);
 
-/// A compiled test binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestBinary {
     /// The name of the crate. The name of the target follows, unless it is the crate's library or
@@ -30,7 +29,7 @@ pub struct TestBinary {
     folder: PathBuf,
 }
 
-/// The results of the compilation.
+/// The test binaries, and the program, that cargo has compiled.
 #[derive(Default)]
 pub struct CompiledTests {
     pub binaries: Vec<TestBinary>,
@@ -38,8 +37,8 @@ pub struct CompiledTests {
     pub program: Option<PathBuf>,
 }
 
-/// Compiles the tests of every crate, or with `all` false only a small part of them and the program
-/// `forebay`, with the same features.
+/// Compiles the tests of every crate and the program `forebay`. If `all` is false, compiles the
+/// program with the same features, and only a small part of the tests.
 pub fn compile(all: bool) -> Result<CompiledTests> {
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -54,7 +53,7 @@ pub fn compile(all: bool) -> Result<CompiledTests> {
     CompiledTests::of_messages(&messages.text()?)
 }
 
-/// A test of the crate `forebay`. Its compilation includes that of the program.
+/// Any test of crate `forebay`: compiling it also compiles the program.
 const SMALL_TEST: &str = "status";
 
 impl CompiledTests {
@@ -183,10 +182,12 @@ pub fn run(command: Command, limit: Duration) -> SideStepResult {
 /// Runs a program. Returns its exit status, or None if it was killed after `limit`, and its output,
 /// standard error last.
 fn output_of(mut command: Command, limit: Duration) -> Result<(Option<ExitStatus>, String)> {
-    // Separate files: otherwise a line of standard error could interrupt a line that is counted.
+    // Write standard error to a separate file; it could interrupt a line of the standard output
+    // that is counted.
     let (output, errors) = (Said::new()?, Said::new()?);
     command.stdin(Stdio::null()).stdout(output.output()?).stderr(errors.output()?);
-    // The program leads a process group, so that the processes of a hanging test are killed, too.
+    // Start the program as the leader of a process group, so that the processes of a hanging test
+    // can be killed with it.
     let mut running = program::start(&mut command)?;
     let status = running.ended(limit)?;
     drop(running);
@@ -218,7 +219,8 @@ impl UnitOptions {
 /// which is 3 ms a point; other work on the machine can make it ten times as long.
 const MILLISECONDS_PER_POINT: u64 = 40;
 
-/// Adds the counts in the output of tests, and returns the lines that do not report a passed case.
+/// Adds the counts in the output of tests to `tally`, and returns the lines that do not report a
+/// passed case.
 fn read(output: &str, tally: &mut StepTally) -> String {
     let mut kept = String::new();
     for line in output.lines() {

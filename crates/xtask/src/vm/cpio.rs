@@ -1,7 +1,6 @@
 //! Writes the archive that a kernel unpacks into memory at boot: cpio's "newc" format (Linux,
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 
-/// An archive that is being written.
 #[derive(Default)]
 pub struct Cpio {
     bytes: Vec<u8>,
@@ -24,7 +23,8 @@ impl Cpio {
         self.entry(name, REGULAR | 0o755, (0, 0), contents);
     }
 
-    /// Adds a character device: the kernel opens `dev/console` for the first process.
+    /// Adds a character device. The kernel opens `dev/console` for the first process, so the
+    /// archive must have it.
     pub fn device(&mut self, name: &str, major: u32, minor: u32) {
         self.entry(name, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
     }

@@ -1,4 +1,4 @@
-//! A booted machine. Scripts can be run in it, and its network cables pulled and plugged in.
+//! A booted virtual machine. A scenario runs scripts in it, and pulls and plugs its network cables.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,14 +20,14 @@ use crate::vm::monitor::Monitor;
 /// Shell functions that every script can use.
 const LIBRARY: &str = include_str!("guest/lib.sh");
 
-/// Time limit from the start of QEMU until the machine accepts scripts. Under emulation on an idle
-/// machine it takes some 5 s.
+/// Time limit from the start of QEMU until the machine accepts scripts. Under emulation this takes
+/// about 5 s if the host is idle.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
 /// Time that the machine needs, beyond a script's own limit, to report the script's end.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Limit of a script's output in bytes. A script that prints more is broken.
+/// Upper bound on a script's output in bytes. A script that prints more is broken.
 const MOST_OUTPUT: u64 = 16 << 20;
 
 /// The host's addresses in the machine's first and second network.
@@ -45,11 +45,11 @@ pub struct Hardware {
 /// A running machine. Dropping it ends the machine and discards everything that it wrote to its
 /// disk.
 pub struct Guest {
-    /// QEMU, which ends when this is dropped.
+    /// QEMU. Dropping the field ends the process.
     running: RunningProgram,
     agent: BufReader<UnixStream>,
     monitor: Monitor,
-    /// The release of its kernel.
+    /// The release of the machine's kernel, such as `6.1.0-31-amd64`.
     pub release: String,
 }
 
@@ -70,7 +70,8 @@ impl Guest {
         let errors = fs::File::create(folder.join(ERRORS))?;
         command.stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
         let running = program::start(&mut command)?;
-        // The command holds QEMU's ends of the sockets, which must close when QEMU ends.
+        // The command holds QEMU's ends of the sockets. Close them here, so that the sockets end
+        // when QEMU does.
         drop(command);
         let told = || fs::read_to_string(folder.join(ERRORS)).unwrap_or_default();
         let monitor = Monitor::open(monitor).with_context(told)?;
@@ -105,7 +106,7 @@ impl Guest {
         let script = format!("{LIBRARY}\n{script}\n");
         let agent = self.agent.get_mut();
         agent.set_read_timeout(Some(limit + GRACE))?;
-        // The machine counts the limit in whole seconds.
+        // The machine reads the limit in whole seconds.
         let head = format!("{} {}\n", limit.as_secs().max(1), script.len());
         agent.write_all((head + &script).as_bytes())?;
         let mut line = String::new();
@@ -118,7 +119,7 @@ impl Guest {
         Ok((code, String::from_utf8_lossy(&output).into_owned()))
     }
 
-    /// Says how QEMU ended, after it has closed its end of the socket.
+    /// Waits until QEMU has closed its end of the socket, and returns how the process ended.
     fn ending(&mut self) -> String {
         match self.running.ended(GRACE) {
             Ok(Some(status)) => format!("the machine has ended: QEMU ended with {status}"),
@@ -135,8 +136,8 @@ impl Guest {
         commands: &[String],
     ) -> Result<Vec<ProgramResult>> {
         let mut ended = vec![];
-        // Run them in groups, so that the output of a script stays short, and the time until its
-        // answer bounded.
+        // Run the commands in groups: each script then has a short output, and answers within a
+        // bounded time.
         for commands in commands.chunks(AT_A_TIME) {
             let seconds = limit.as_secs().max(1);
             let script: String = commands.iter().map(|command| marked(command, seconds)).collect();
@@ -164,8 +165,7 @@ impl Guest {
 /// Number of commands in one script of [`Guest::each`].
 const AT_A_TIME: usize = 20;
 
-/// Text at the start of the line that follows a command's output. The exit code follows on the same
-/// line.
+/// Text at the start of the line that follows a command's output. The exit code follows the text.
 const ENDED: &str = "@@@ ended with";
 
 /// Returns shell code that runs a command with a time limit and then prints a line with its exit
@@ -182,7 +182,7 @@ fn endings(output: &str) -> Vec<ProgramResult> {
     let mut text = String::new();
     for line in output.lines() {
         if let Some(code) = line.strip_prefix(ENDED).and_then(|code| code.trim().parse().ok()) {
-            // The machine does not report the run time of each command.
+            // `took` is zero: the machine does not report the run time of each command.
             let (status, took) = (status(code), Duration::ZERO);
             ended.push(ProgramResult { status, output: std::mem::take(&mut text), took });
         } else {
@@ -215,7 +215,7 @@ fn machine(
     if host::has_virtualisation() {
         command.args(["-accel", "kvm", "-cpu", "host"]);
     } else {
-        // Page tables of five levels only make emulation slower.
+        // Disable page tables of five levels (`-la57`), which only make emulation slower.
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-la57"]);
     }
     command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initrd);
@@ -236,21 +236,22 @@ fn machine(
 
 fn card(command: &mut Command, number: usize, network: &str, more: &str) {
     command.arg("-netdev").arg(format!("user,id=user{number},net={network},ipv6=off{more}"));
-    // No ROM: the machine does not boot from the network.
+    // An empty `romfile` disables booting from the network.
     let device = format!("virtio-net-pci,netdev=user{number},id=net{number},romfile=");
     command.arg("-device").arg(device);
 }
 
-/// Makes an option with a path at its end. QEMU reads a single comma in a path as its end,
-/// therefore commas are doubled.
+/// Returns a QEMU option that ends with a path. QEMU takes a single comma as the end of the path,
+/// so commas in it are doubled.
 fn option(start: &str, path: &Path) -> String {
     format!("{start}{}", path.display().to_string().replace(',', ",,"))
 }
 
-/// Passes one end of a pair of sockets to QEMU.
+/// Passes one end of a socket pair to QEMU.
 fn channel(command: &mut Command, name: &str, end: OwnedFd) {
     command.arg("-chardev").arg(format!("socket,id={name},fd={}", end.as_raw_fd()));
-    // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
+    // SAFETY: between fork and exec the closure makes only one system call, which is
+    // async-signal-safe.
     unsafe {
         command.pre_exec(move || Ok(rustix::io::fcntl_setfd(&end, FdFlags::empty())?));
     }
@@ -269,7 +270,7 @@ pub fn console(folder: &Path) -> Option<String> {
     Some(last(&String::from_utf8_lossy(&text)) + &told)
 }
 
-/// Number of lines of a longer text that a failure shows.
+/// Number of lines at the end of a longer text that an error message shows.
 const SHOWN: usize = 40;
 
 fn last(text: &str) -> String {
@@ -277,7 +278,7 @@ fn last(text: &str) -> String {
     lines[lines.len().saturating_sub(SHOWN)..].join("\n")
 }
 
-/// Returns the folder of a machine's files, below the scenario's folder.
+/// Returns the folder for the files of machine `number`, below the scenario's folder.
 pub fn folder(of: &Path, number: usize) -> PathBuf {
     of.join(format!("guest{number}"))
 }

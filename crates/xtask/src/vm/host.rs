@@ -14,14 +14,14 @@ const TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
 ];
 
-/// A firmware that does no more than start a kernel. Under emulation it is a second faster than the
-/// usual one.
+/// A firmware that does no more than start a kernel. Under emulation it starts a second faster than
+/// QEMU's default firmware.
 const FIRMWARE: &str = "qboot.rom";
 
 /// Folders in which distributions keep QEMU's firmware.
 const FIRMWARE_FOLDERS: &[&str] = &["/usr/share/qemu", "/usr/share/qboot"];
 
-/// Makes sure that every tool is installed. Otherwise the error says what to do.
+/// Makes sure that every tool is installed. Otherwise the error names the packages to install.
 pub fn provide() -> Result<String> {
     if cfg!(not(target_arch = "x86_64")) {
         bail!("the machine is built from Debian's amd64 packages: run this on an amd64 Debian");
@@ -37,8 +37,9 @@ pub fn firmware() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Returns true if the CPU can run guests itself. The existence of `/dev/kvm` is not enough: some
-/// of these devices emulate every privileged instruction and are slower than QEMU's own emulation.
+/// Returns true if the CPU can run guests without emulation. The existence of `/dev/kvm` is not
+/// enough: on some hosts it emulates every privileged instruction and is slower than QEMU's own
+/// emulation.
 pub fn has_virtualisation() -> bool {
     let can = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| virtualises(&text));
     can && std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()

@@ -1,5 +1,5 @@
-//! The machine's disk, kernel and first programs. They are made from packages, without root or a
-//! loop device, and kept. They are made again only if the recipe changes, or on request.
+//! Makes the machine's disk, kernel and first programs from Debian packages, without root or a loop
+//! device. They are kept, and made again only if the recipe changes or on request.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,13 +17,16 @@ use crate::vm::packages;
 const FIRST_PROGRAM: &str = include_str!("guest/initrd.sh");
 const GUEST_PROGRAM: &str = include_str!("guest/init.sh");
 
-/// Increased whenever a change in this file changes the image.
+/// Version of the code in this file. Increase it with every change that changes the image, so that
+/// old images are made again.
 const RECIPE: u32 = 1;
 
-/// Modules for access to the root disk, named as in the kernel's `modules.dep`.
+/// Kernel modules that the machine needs to read its root disk, named as in the kernel's
+/// `modules.dep`.
 const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
 
-/// Files that no program in the machine reads, and programs that only package scripts need.
+/// Paths that the disk leaves out: files that no program in the machine reads, and programs that
+/// only package scripts need.
 const LEFT_OUT: &[&str] = &[
     "./usr/share/doc",
     "./usr/share/man",
@@ -38,21 +41,21 @@ const LEFT_OUT: &[&str] = &[
 /// little to this disk.
 const DISK_BYTES: u64 = 400 << 20;
 
-/// Time limit of a program. Unpacking one package takes milliseconds, the kernel's modules some
-/// seconds.
+/// Time limit of each program that makes the image. Unpacking one package takes milliseconds, the
+/// kernel's modules some seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The files that QEMU boots.
 pub struct VmImage {
     /// The kernel, compressed as in Debian's package.
     pub kernel: PathBuf,
-    /// The archive with the first programs.
+    /// The archive with the first programs (initial RAM file system).
     pub initrd: PathBuf,
     /// The root disk, an ext4 file system.
     pub disk: PathBuf,
     /// The version of the kernel's package.
     pub kernel_version: String,
-    /// The file names of all packages.
+    /// The file names of all packages in the image.
     pub packages: Vec<String>,
 }
 
@@ -98,8 +101,8 @@ impl VmImage {
     fn make(folder: &Path, packages: &[PathBuf]) -> Result<VmImage> {
         let names = packages.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
         let image = VmImage::at(folder, packages::kernel(packages)?, names.collect());
-        // The record is removed first and written last: an interrupted build leaves no image that
-        // seems complete.
+        // Remove the record first, and write it last: after an interrupted build, the image does
+        // not seem complete.
         let _ = fs::remove_file(folder.join(RECORD));
         let scratch = tempfile::tempdir_in(folder)?;
         let root = scratch.path().join("disk");
@@ -121,17 +124,17 @@ impl VmImage {
     }
 }
 
-/// The file that records from what the image was made.
+/// File name of the record of the recipe and the packages of an image.
 const RECORD: &str = "image.json";
 
-/// Returns everything that determines an image, except the versions of the packages.
+/// Returns everything that determines the content of an image, except the versions of the packages.
 fn recipe() -> Value {
     json!([RECIPE, packages::WANTED, FIRST_PROGRAM, GUEST_PROGRAM])
 }
 
 fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
-    // Packages of this release still use both `/bin` and `/usr/bin`. Make the links first, as on an
-    // installed system.
+    // Packages of this release still contain files in both `/bin` and `/usr/bin`. Make the links
+    // first, as on an installed system.
     for name in ["bin", "sbin", "lib", "lib64"] {
         fs::create_dir_all(root.join("usr").join(name))?;
         symlink(Path::new("usr").join(name), root.join(name))?;
@@ -152,7 +155,7 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Does what the scripts of the packages would have done in an installation.
+/// Makes the changes that the packages' own scripts would make in an installation.
 fn settle(root: &Path) -> Result<()> {
     for folder in ["dev", "proc", "sys", "run", "tmp", "mnt", "etc", "var/lib"] {
         fs::create_dir_all(root.join(folder))?;
@@ -182,7 +185,7 @@ fn release(root: &Path) -> Result<String> {
     folder.file_name().into_string().ok().context("the kernel release is not UTF-8")
 }
 
-/// Runs depmod from the image with the libraries from the image: the host may have none.
+/// Runs depmod of the image with the image's libraries, since the host may not have depmod.
 fn index_modules(root: &Path, release: &str) -> Result<()> {
     let libraries = root.join("lib/x86_64-linux-gnu");
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
@@ -191,7 +194,7 @@ fn index_modules(root: &Path, release: &str) -> Result<()> {
     run(&mut command)
 }
 
-/// Returns the archive that the kernel boots from: busybox, one script and the modules for the
+/// Returns the archive with which the kernel boots: busybox, one script and the modules for the
 /// disk.
 fn initrd(root: &Path, release: &str) -> Result<Vec<u8>> {
     let modules = root.join("lib/modules").join(release);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-/// Time limit of an answer. QEMU answers at once, unless the machine is overloaded.
+/// Time limit for an answer. QEMU answers at once, unless the machine is overloaded.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A QMP channel that accepts commands.

@@ -1,5 +1,5 @@
-//! The list of Debian packages from which the machine is made, and their download to a folder that
-//! is kept.
+//! The Debian packages from which the machine is made. They are downloaded to a folder and kept
+//! there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub const WANTED: &[&str] = &[
 /// mirror.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Number of attempts. A package mirror that fails now often works a moment later.
+/// Number of attempts to download. A package mirror that fails now often works a moment later.
 const ATTEMPTS: usize = 3;
 
 /// Downloads the packages that are not in `folder` yet. Returns the paths of all packages, sorted
@@ -52,7 +52,8 @@ pub fn provide(folder: &Path) -> Result<Vec<PathBuf>> {
         }
         println!("    downloading {} packages (attempt {attempt} of {ATTEMPTS})", missing.len());
         let mut command = Command::new("apt-get");
-        // apt-get checks each package before it puts it into the folder under its name.
+        // A package in the folder is complete: apt-get checks it before it stores it under its
+        // name.
         command.arg("download").current_dir(folder);
         command.args(missing.iter().filter_map(|file| package(file)));
         let finished = program::run(&mut command, LIMIT)?;
@@ -103,14 +104,15 @@ fn files(output: &str) -> Vec<String> {
     lines.filter_map(|line| line.split_whitespace().nth(1)).map(str::to_owned).collect()
 }
 
-/// Returns the name for `apt-get download` of the package in a file: `name=version`.
+/// Returns the argument for `apt-get download` (`name=version`) that downloads the package of a
+/// file name.
 fn package(file: &str) -> Option<String> {
     let (name_and_version, _architecture) = file.strip_suffix(".deb")?.rsplit_once('_')?;
     let (name, version) = name_and_version.split_once('_')?;
     Some(format!("{name}={}", version.replace("%3a", ":")))
 }
 
-/// Returns the version of the kernel's package, such as `6.1.192-2`.
+/// Returns the version of the kernel's package among these files, such as `6.1.192-2`.
 pub fn kernel(files: &[PathBuf]) -> Result<String> {
     let names = files.iter().filter_map(|path| path.file_name()?.to_str());
     let mut versions = names

@@ -1,11 +1,11 @@
-//! The page on which the results of a run are kept.
+//! Writes the results of a run as a page for the documentation.
 
 use std::fmt::Write;
 
 use crate::vm::image::VmImage;
 use crate::vm::{Played, counts};
 
-/// Returns the results of a run as Markdown.
+/// Returns the page with the results of a run, in Markdown.
 pub fn page(image: &VmImage, played: &[Played], emulated: bool) -> String {
     let mut page = String::from(
         "# A real kernel against Forebay\n\n\

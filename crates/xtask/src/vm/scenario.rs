@@ -18,13 +18,12 @@ use anyhow::Result;
 
 use crate::vm::stage::VmScenarioStage;
 
-/// A scenario, which a run can select by its name.
+/// A scenario. The option `--scenario` selects it by its name.
 pub struct Scenario {
-    /// The name for the command line.
     pub name: &'static str,
-    /// A text for people: what the scenario shows.
+    /// Describes for the output what the scenario shows.
     pub shows: &'static str,
-    /// Runs the scenario. An error is a failure.
+    /// Runs the scenario. An error means that the scenario failed.
     pub play: fn(&mut VmScenarioStage<'_>) -> Result<()>,
 }
 

@@ -1,5 +1,4 @@
-//! The environment of a scenario: the program, the machine's image and a folder; and the results so
-//! far.
+//! The environment of a scenario (program, machine image and folder) and its results so far.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use rig::node::ServeProcess;
 use crate::vm::guest::{self, Guest, Hardware};
 use crate::vm::image::VmImage;
 
-/// Time limit of a short script: some commands, a login, a small file system.
+/// Time limit of a short script: some commands, a login or a small file system.
 pub const SHORT: Duration = Duration::from_secs(40);
 
 /// Time limit of a script that waits for a recovery or transfers some tens of megabytes.
@@ -19,8 +18,8 @@ pub const LONG: Duration = Duration::from_secs(90);
 /// The initiator name of machines.
 pub const INITIATOR: &str = "iqn.2026-11.forebay.vm:guest";
 
-/// Returns the settings of a target with one unit, on these ports of the loopback interface (0: any
-/// free port).
+/// Returns the settings of a target with one unit. It listens on these ports of the loopback
+/// interface; 0 means any free port.
 pub fn settings(target: &str, ports: &[u16], stack: &str) -> String {
     let portals: Vec<String> = ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
     let portals = portals.join(", ");
@@ -30,14 +29,14 @@ pub fn settings(target: &str, ports: &[u16], stack: &str) -> String {
     )
 }
 
-/// Returns a layer: a file of `mib` MiB.
+/// Returns the settings of a layer that is a file of `mib` MiB.
 pub fn file(name: &str, mib: u32) -> String {
     format!("{{ file = {{ path = \"{name}\", size = \"{mib}MiB\" }} }}")
 }
 
-/// A measurement of a scenario.
+/// One measured value of a scenario.
 pub struct VmScenarioFigure {
-    /// The load that was measured.
+    /// The load under which the value was measured.
     pub what: &'static str,
     /// The combination of initiator, target and cache that was measured.
     pub name: String,
@@ -55,9 +54,9 @@ pub struct VmScenarioStage<'a> {
     pub folder: PathBuf,
     /// Run every part of the scenario, even those that take long.
     pub all: bool,
-    /// Release of the kernel, when a machine has booted.
+    /// Release of the kernel; None before a machine has booted.
     pub release: Option<String>,
-    /// The statements that held.
+    /// The statements that the scenario has checked and found true.
     pub held: Vec<String>,
     /// Steps that were not run, each with the reason.
     pub not_run: Vec<(String, String)>,
@@ -102,13 +101,14 @@ impl<'a> VmScenarioStage<'a> {
         ServeProcess::start(self.program, &self.folder, name, settings)
     }
 
-    /// Records something that held.
+    /// Records a statement that the scenario has checked and found true.
     pub fn held(&mut self, what: impl Into<String>) {
         self.held.push(what.into());
     }
 
-    /// Records a step that is not run, with the reason. A step that cannot be run for any other
-    /// reason is a failure.
+    /// Records a step that the scenario does not run, with the reason. Use this only for a step
+    /// that is impossible here or left out on purpose; any other reason is a failure of the
+    /// scenario.
     pub fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.not_run.push((what.into(), why.into()));
     }

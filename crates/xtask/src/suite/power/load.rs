@@ -17,7 +17,7 @@ use crate::powercut::{Chance, Supply};
 pub const SHAPE: ClientSessionOptions =
     ClientSessionOptions { depth: 16, bytes: (LONGEST * SECTOR as u64) as usize, keep: true };
 
-/// Number of writes and flushes after which the failure comes at the latest.
+/// The failure comes after this many writes and flushes at the latest.
 const MOST_WRITES: u64 = 4000;
 
 /// How long reads that end with BUSY are sent again: a gateway needs some seconds to find a node that was down.
@@ -43,7 +43,7 @@ pub struct PowerRoundLoad<'a> {
     pub supply: &'a Arc<Supply>,
     pub promise: DurabilityPromise,
     pub writes: u64,
-    /// An answer that the volume should not have given while it had power.
+    /// The error of a write or flush that failed although the power was on.
     pub wrong: Option<String>,
 }
 
@@ -66,7 +66,8 @@ impl ClientWorkload for PowerRoundLoad<'_> {
             _ if is_not_now(answer) => self.model.not_done(answer.number),
             status => {
                 self.model.refused(answer.number);
-                // After the cut the node may be down, and errors are expected. Before it they are a fault.
+                // An error is expected after the cut, when the node may be down. Before the cut it is a fault of the
+                // program.
                 if !self.supply.is_cut() {
                     let sense = answer.sense;
                     self.wrong =
@@ -93,7 +94,8 @@ pub fn read(login: &ClientLogin) -> Result<Vec<BlockStampState>> {
 
 struct PowerRoundReader {
     found: Vec<BlockStampState>,
-    /// First sectors of the reads to send; the next one is the last of the list.
+    /// First sectors of the reads that are still to be sent. They are taken from the end of the
+    /// list.
     wanted: Vec<u64>,
     /// Sectors that no read has answered yet.
     left: u64,

@@ -1,4 +1,4 @@
-//! The modes: ways to serve a volume, and what each promises after a failure.
+//! The modes of the power suite: ways to serve a volume, and the promise of each after a failure.
 
 use super::model::DurabilityPromise;
 
@@ -7,7 +7,6 @@ pub const NODE: usize = 0;
 pub const GATEWAY: usize = 1;
 pub const PARTNER: usize = 2;
 
-/// The kind of failure of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerRoundFailure {
     /// Their processes are killed (`kill -9`); all their writes stay in the file system.
@@ -34,13 +33,14 @@ pub enum PowerRoundMode {
     Pair,
     /// A pair with immediate report, whose gateways have NVRAMs that survive a power cut.
     PairNvram,
-    /// After each failure the gateway gets other values of `report`, `order`, `nvram_survives` and the log's key.
+    /// A gateway whose settings change after each failure: `report`, `order`, `nvram_survives` and the log's key.
     Changing,
 }
 
 impl PowerRoundMode {
     pub const ALL: [PowerRoundMode; 10] = [
-        // Slowest first, so that the run does not end with one thread busy and the others idle.
+        // The list begins with the slowest mode. Otherwise one thread would still run it at the end
+        // while the others are idle.
         PowerRoundMode::Pair,
         PowerRoundMode::PairNvram,
         PowerRoundMode::Changing,
@@ -74,18 +74,19 @@ impl PowerRoundMode {
         found.ok_or_else(|| format!("the modes are {names}"))
     }
 
-    /// Returns the groups of machines that can fail together.
+    /// Returns the groups of machines that can fail together in this mode.
     pub fn victims(self, failure: PowerRoundFailure) -> &'static [&'static [usize]] {
         match self {
             PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
                 &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]]
             }
-            // Never the node alone: the gateway would keep running with data that is only in its
-            // NVRAM, and the model would wrongly take data that it reads there for stable.
+            // Never fail the node alone in these modes. The gateway would continue to run with data
+            // that is only in its NVRAM, and the model would wrongly record data that it reads
+            // there as stable.
             PowerRoundMode::ImmediateRestart if failure == PowerRoundFailure::Power => {
                 &[&[NODE, GATEWAY], &[GATEWAY]]
             }
-            // The gateway is always among them: it reads new settings only when it starts.
+            // The gateway always fails, since it reads new settings only when it starts.
             PowerRoundMode::Changing => &[&[NODE, GATEWAY], &[GATEWAY]],
             _ => &[&[NODE, GATEWAY], &[NODE, GATEWAY], &[GATEWAY], &[NODE]],
         }
@@ -130,7 +131,7 @@ impl Variant {
         Variant { report, order: "strict", nvram_survives, key: 0, volume_mib: 4 }
     }
 
-    /// The promise of a volume with these settings after a failure.
+    /// Returns the promise of a volume with these settings after a failure.
     pub fn promise(self, failure: PowerRoundFailure) -> DurabilityPromise {
         match (failure, self.report, self.nvram_survives) {
             (PowerRoundFailure::Power, "immediate", "restart") => DurabilityPromise::FlushedPrefix,

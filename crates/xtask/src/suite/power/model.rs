@@ -22,10 +22,10 @@ pub const LONGEST: u64 = 32;
 /// The promise of a mode: which writes the volume holds after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DurabilityPromise {
-    /// Every acknowledged write is there.
+    /// Every acknowledged write is on the volume.
     Acknowledged,
-    /// Every flushed write is there, and of all others a consistent prefix: if a write is there, so is
-    /// every write that was acknowledged before it was sent.
+    /// Every flushed write is on the volume, and a consistent prefix of the others: if the volume holds a write, it
+    /// also holds every write that was acknowledged before that one was sent.
     FlushedPrefix,
 }
 
@@ -56,7 +56,8 @@ struct ModelWriteRange {
 struct Sector {
     /// The oldest version that the sector may hold; an older one is a loss.
     floor: u64,
-    /// Writes in the order of their versions, without those that were lost in an earlier failure.
+    /// Writes to this sector in the order of their versions, without those that were lost in an
+    /// earlier failure.
     writes: Vec<Write>,
     is_under_way: bool,
 }
@@ -68,7 +69,8 @@ struct Write {
     acknowledged: Option<u64>,
 }
 
-/// Bit in the number of a flush. The number of a write is its version, without this bit.
+/// This bit marks the number of a flush. The number of a write is its version, which never has the
+/// bit.
 const FLUSH: u64 = 1 << 63;
 
 impl Model {
@@ -85,8 +87,8 @@ impl Model {
         }
     }
 
-    /// Draws a write of sectors that no other write under way covers. Puts its data into `payload` and returns the
-    /// request and its number.
+    /// Draws a write to sectors that no unanswered write covers. Puts its data into `payload`, and returns the request
+    /// and its number.
     pub fn write(&mut self, chance: &mut Chance, payload: &mut [u8]) -> (ClientScsiCommand, u64) {
         let range = loop {
             let count = [1, 8, 8, 1 + chance.below(LONGEST)][chance.below(4) as usize];
@@ -121,7 +123,7 @@ impl Model {
         (ClientScsiCommand::flush(), number)
     }
 
-    /// Records that a write or flush ended with GOOD.
+    /// Records that a write or flush ended with status GOOD.
     pub fn good(&mut self, number: u64, promise: DurabilityPromise) {
         self.clock += 1;
         let now = self.clock;
@@ -144,7 +146,7 @@ impl Model {
         }
     }
 
-    /// Records that a command was not carried out. If a later read finds data of such a write, that is a fault.
+    /// Records that a command was not carried out: it is a fault if a later read finds the data of such a write.
     pub fn not_done(&mut self, number: u64) {
         self.flushes.remove(&number);
         if let Some(range) = self.under_way.remove(&number) {
@@ -155,7 +157,8 @@ impl Model {
         }
     }
 
-    /// Records that a command ended with an error: a later read may find the write's data or not.
+    /// Records that a command ended with an error: a later read may or may not find the write's
+    /// data.
     pub fn refused(&mut self, number: u64) {
         self.flushes.remove(&number);
         if let Some(range) = self.under_way.remove(&number) {
@@ -163,14 +166,15 @@ impl Model {
         }
     }
 
-    /// Records that the session has ended or the power has failed: each write under way may have been done or not.
+    /// Records that the session has ended or the power has failed. Every unanswered write may or may not have been
+    /// carried out.
     pub fn lost_contact(&mut self) {
         let numbers: Vec<u64> = self.under_way.keys().chain(self.flushes.keys()).copied().collect();
         numbers.into_iter().for_each(|number| self.refused(number));
     }
 
-    /// Checks the content of a whole volume against the promises. Then takes it as the model's new state: what was
-    /// read once may not be lost later.
+    /// Checks the content of a whole volume against the promises. This content then becomes the model's state: data
+    /// that was read once may not be lost in a later failure.
     pub fn verify(&mut self, found: &[BlockStampState]) -> Result<()> {
         let found = self.versions(found)?;
         let lost = |(sector, found): &(usize, &u64)| **found < self.sectors[*sector].floor;
@@ -198,8 +202,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks only that the content is a consistent prefix of all writes. Use it for the far volume alone, which may
-    /// lack the newest acknowledged writes.
+    /// Checks only that the content is a consistent prefix of all writes. This is for the far volume without its
+    /// gateway, which may lack the newest acknowledged writes.
     pub fn verify_behind(&self, found: &[BlockStampState]) -> Result<()> {
         self.check_prefix(&self.versions(found)?)
     }
@@ -224,7 +228,8 @@ impl Model {
         found.iter().enumerate().map(version).collect()
     }
 
-    /// Checks for a consistent prefix: if a write is there, every write acknowledged before it was sent must be, too.
+    /// Checks that the content is a consistent prefix: if the volume holds a write, it must also hold every write that
+    /// was acknowledged before that one was sent.
     fn check_prefix(&self, found: &[u64]) -> Result<()> {
         let there = |(sector, version): (&Sector, &u64)| {
             let write = sector.writes.iter().rfind(|write| write.version == *version)?;
@@ -247,7 +252,8 @@ impl Model {
         Ok(())
     }
 
-    /// Raises the floors for a flush: every write acknowledged before the flush was sent is stable now.
+    /// Raises the floors of all sectors for a flush sent at time `sent`: every write acknowledged before that time is
+    /// stable now.
     fn flushed(&mut self, sent: u64) {
         while let Some((version, range)) = self.unflushed.front().copied() {
             let first = &self.sectors[range.first as usize];

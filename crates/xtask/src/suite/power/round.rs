@@ -1,4 +1,5 @@
-//! One round: load, failure, restart, and the check of every sector against the model.
+//! One round of the power suite: load, failure, restart, and the check of every sector against the
+//! model.
 
 use std::fmt;
 use std::path::Path;
@@ -26,7 +27,7 @@ pub struct PowerRoundPlan<'a> {
     pub ignored: Option<SyncSite>,
 }
 
-/// A site, and the model of its volume.
+/// A site with running processes, and the model of its volume.
 pub struct Rig {
     site: PowerSuiteSite,
     pub model: Model,
@@ -71,9 +72,9 @@ impl Rig {
         self.site.events()
     }
 
-    /// Destages everything to the node, lets the node alone fail once more, and checks its own
-    /// volume. The gateway is stopped by then, so that data which the node has not made stable is
-    /// missing.
+    /// Destages everything to the node, stops the gateway, makes the node fail once more, and
+    /// checks the node's own volume. If the node has not made destaged data stable, this check
+    /// finds the loss.
     pub fn finish(&mut self) -> Result<()> {
         self.site.settle().context("sending everything to the node")?;
         let ending = match self.failure {
@@ -100,7 +101,8 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
         Some(rig) => rig,
         None => {
             let rig = rig.insert(Rig::new(plan)?);
-            // Up to two failures while the program creates its files for the first time.
+            // Let the machines fail up to two times while the program creates its files for the
+            // first time.
             for _ in 0..chance.below(3) {
                 let is_kill = plan.failure == PowerRoundFailure::Kill || chance.percent(50);
                 let failure =
@@ -117,8 +119,8 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
     }
     let mut window = [30, 300, 1500][chance.below(3) as usize];
     if plan.failure == PowerRoundFailure::Power && chance.percent(20) {
-        // Kill, start again, and cut the power without a read in between. The new start must make stable what the
-        // killed process had only written: it may be acknowledged.
+        // Kill the processes, start them again, and cut the power without a read in between. At its start the program
+        // must make stable what the killed process had written but not synced, since that may have been acknowledged.
         let kill = draw(plan.mode, PowerRoundFailure::Kill, window, &mut chance);
         fail_under_load(rig, kill, &mut chance).context("a kill before the cut")?;
         change_settings(rig, &mut chance);
@@ -136,7 +138,8 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
     let mut machines = cut.machines.clone();
     fail_under_load(rig, cut, &mut chance)?;
     if plan.mode.is_pair() && machines.len() == 1 && chance.percent(50) {
-        // The other gateway takes writes alone; then it fails, too, with the node or without it.
+        // The surviving gateway takes writes without its partner. Then it fails, too, alone or with
+        // the node.
         let survivor = GATEWAY + PARTNER - machines[0];
         let victims = if chance.percent(50) { vec![survivor] } else { vec![NODE, survivor] };
         let cut = draw(plan.mode, plan.failure, ALONE, &mut chance);
@@ -155,21 +158,21 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
     })
 }
 
-/// Number of operations within which the power fails after a kill. Later, the load would have made everything stable,
-/// and the cut would test nothing.
+/// After a kill, the power fails within this many operations. Later, the load would have made everything stable, and
+/// the cut would test nothing.
 const AFTER_KILL: u64 = 80;
 
-/// Number of operations within which the second gateway of a pair fails; the takeover itself needs some.
+/// The surviving gateway of a pair fails within this many operations. The takeover itself needs some of them.
 const ALONE: u64 = 1500;
 
-/// Starts all machines that are down, perhaps with one more failure during the start, and checks every sector.
+/// Starts all machines that are down, sometimes with another failure during the start, and checks every sector.
 fn rise(rig: &mut Rig, machines: &[usize], chance: &mut Chance) -> Result<()> {
     let starts_fail = machines.contains(&GATEWAY) && chance.percent(20);
     if starts_fail {
         fail_in_start(rig, rig.failure, chance)?;
     }
-    // Check the node's own volume only while no gateway runs: a running gateway destages between two reads, which then
-    // see different epochs.
+    // Read the node's own volume only while no gateway runs. A running gateway destages between two reads, so the reads
+    // would see different epochs.
     let node_is_alone = [NODE, GATEWAY].iter().all(|machine| machines.contains(machine));
     if rig.site.mode == PowerRoundMode::AtFlush && node_is_alone {
         rig.site.raise_one(NODE, rig.variant)?;
@@ -192,7 +195,8 @@ fn draw(mode: PowerRoundMode, failure: PowerRoundFailure, window: u64, chance: &
     Cut { operation: 1 + chance.below(window), machines, ending: ending(failure, 3000, chance) }
 }
 
-/// Draws how processes end in a failure. In a power cut the processors run on for less than `most_lag` microseconds.
+/// Draws how the processes end in a failure. In a power cut the processors continue to run for less than `most_lag`
+/// microseconds.
 fn ending(failure: PowerRoundFailure, most_lag: u64, chance: &mut Chance) -> MachineEnding {
     match failure {
         PowerRoundFailure::Kill => MachineEnding::Kill,
@@ -202,7 +206,7 @@ fn ending(failure: PowerRoundFailure, most_lag: u64, chance: &mut Chance) -> Mac
     }
 }
 
-/// Writes until the failure, and removes the processes that it ended.
+/// Writes until the failure. Then removes the ended processes from the site.
 fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     let Cut { machines, ending, .. } = cut.clone();
     let seed = chance.any();
@@ -217,15 +221,16 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     let node_only = machines == [NODE];
     let is_victim = machines.contains(&serving);
     let (ended, fallen) = std::thread::scope(|scope| {
-        // The load runs in a thread of its own, since its commands may wait until this thread restarts the node.
-        // Processes must be started in this thread, which lives on: the kernel kills a process when the thread that
-        // started it ends (PR_SET_PDEATHSIG).
+        // Run the load in another thread, since its commands may wait until this thread restarts the node. Start
+        // processes in this thread, which outlives the load: the kernel kills a process when the thread that started it
+        // ends (PR_SET_PDEATHSIG).
         let loading = scope.spawn(|| {
             let ended = session.run(&mut load);
             let was_cut = supply.is_cut();
             supply.cut_now();
             match ended {
-                // The gateway lives: it must answer all commands in flight, and the model counts the answers.
+                // Only the node has failed. The gateway must answer all commands in flight, and the model records the
+                // answers.
                 Ok(()) if node_only => session.drain(&mut load).map_err(|error| (error, false)),
                 // The gateway has failed: count the answers that it sent before the connection broke.
                 Ok(()) if is_victim => {
@@ -262,10 +267,11 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     Ok(())
 }
 
-/// Starts all machines that are down, and lets all machines fail during that start.
+/// Starts all machines that are down, and makes all of them fail during the start.
 fn fail_in_start(rig: &mut Rig, failure: PowerRoundFailure, chance: &mut Chance) -> Result<()> {
     let machines: Vec<usize> = (0..rig.site.mode.machines()).collect();
-    // 12: the first operations of a start create files and their names, so cut often among them.
+    // The first 12 operations of a start create files and their names, so choose this short window
+    // often.
     let window = [12, 80][chance.below(2) as usize];
     let operation = 1 + chance.below(window);
     let ending = ending(failure, 1000, chance);
@@ -298,8 +304,8 @@ fn changed(variant: Variant, chance: &mut Chance) -> Variant {
     }
 }
 
-/// Perhaps gives the log another key, or none. A log takes a new key only while it is empty, so the gateway drains and
-/// stops first.
+/// Sometimes changes the key of the log or removes it. A log takes a new key only while it is empty, so the gateway
+/// drains and stops first.
 fn change_key(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     let key = chance.below(3);
     if key == rig.variant.key || chance.percent(50) {
@@ -310,8 +316,9 @@ fn change_key(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     rig.site.raise(rig.variant)
 }
 
-/// Perhaps changes the size of the log or of the volume while both are served. The new size must be stable before it is
-/// confirmed: after a failure, a start refuses a file that is shorter than its record.
+/// Sometimes changes the size of the log or of the volume while they are in use. The program must make the new size
+/// stable before it confirms the change: after a failure, it refuses to start with a file that is shorter than its
+/// recorded size.
 fn change_sizes(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     match chance.below(10) {
         0 | 1 => rig.site.resize_log([8, 12][chance.below(2) as usize]),
@@ -323,7 +330,7 @@ fn change_sizes(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     }
 }
 
-/// Largest size of the volume in MiB. A volume only grows: from 4 MiB by at most four steps of 1 MiB on a rig.
+/// Largest size of the volume in MiB. It starts at 4 MiB, and a rig lets it grow by at most four steps of 1 MiB.
 const LARGEST_VOLUME: u64 = 8;
 
 #[cfg(test)]

@@ -26,8 +26,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Decides which syncs of a disk are honoured, by the name of the disk.
 pub type Judge = Arc<dyn Fn(&str, &FaultFsSync) -> bool + Send + std::marker::Sync>;
 
-/// The processes, their power and their disks. `processes` is declared before `disks`, since fields
-/// are dropped in this order and processes must end before their disks are unmounted.
+/// The processes, their power and their disks. Fields are dropped in the order of their
+/// declaration. `processes` stands before `disks`, because the processes must end before their
+/// disks are unmounted.
 pub struct PowerSuiteSite {
     pub mode: PowerRoundMode,
     pub supply: Arc<Supply>,
@@ -38,12 +39,12 @@ pub struct PowerSuiteSite {
     folder: tempfile::TempDir,
     judge: Judge,
     engine: &'static str,
-    /// The boot id of all machines: they share one kernel. A power cut of one machine changes it for the others, too;
-    /// their processes keep running and do not read it again.
+    /// The boot id of all machines, which share one kernel. After the power cut of one machine the others have the new
+    /// id, too; their processes have read the id at their start and do not read it again.
     boot: Boot,
 }
 
-/// One disk of a machine.
+/// A disk of one machine.
 struct PowerSuiteDisk {
     name: &'static str,
     machine: usize,
@@ -98,7 +99,7 @@ impl PowerSuiteSite {
         Ok(site)
     }
 
-    /// Makes the two keys between which the log changes in [`PowerRoundMode::Changing`].
+    /// Makes the two encryption keys that the log gets in turn in [`PowerRoundMode::Changing`].
     pub fn make_keys(&self) -> Result<()> {
         for key in 1..=2 {
             let disk = self.path("gateway/var");
@@ -115,21 +116,21 @@ impl PowerSuiteSite {
         Ok(())
     }
 
-    /// Starts every process that is down, the node first. With a pair, waits until a gateway serves
-    /// the volume.
+    /// Starts every process that is not running, the node first. With a pair, waits until a gateway
+    /// serves the volume.
     pub fn raise(&mut self, variant: Variant) -> Result<()> {
         for machine in 0..self.processes.len() {
             self.raise_one(machine, variant)?;
         }
         if self.mode.is_pair() {
-            // Accept `alone`: on a busy machine the copy to the partner's mirror leg may not be
-            // complete in time. A gateway that serves alone makes the same promises.
+            // Accept the role `alone`, too: on a busy machine the partner's mirror leg may not be
+            // in sync in time. A gateway without its partner makes the same promises.
             self.wait_for_role(&["active"]).or_else(|_| self.wait_for_role(&["alone"]))?;
         }
         Ok(())
     }
 
-    /// Starts a machine's process if it is down.
+    /// Starts a machine's process if it is not running.
     pub fn raise_one(&mut self, machine: usize, variant: Variant) -> Result<()> {
         if self.processes[machine].is_some() {
             return Ok(());
@@ -181,8 +182,8 @@ impl PowerSuiteSite {
         Ok(())
     }
 
-    /// Cleans up after a power cut of these machines: waits for their processes to end, and mounts on their disks the
-    /// images that the cut leaves, drawn from the seed.
+    /// Restores the disks after a power cut of these machines: waits until their processes have ended, and mounts an
+    /// image that the cut may leave, drawn with `seed`.
     pub fn fall(&mut self, machines: &[usize], seed: u64) -> Result<()> {
         self.bury(machines)?;
         for at in 0..self.disks.len() {
@@ -196,8 +197,8 @@ impl PowerSuiteSite {
         self.boot.renew(&mut Chance::new(seed))
     }
 
-    /// Cleans up after a kill of these machines' processes. The disks stay as they are: a later power cut can still
-    /// lose the unsynced writes of the killed processes.
+    /// Waits until the killed processes of these machines have ended. Their disks keep all data, but a later power cut
+    /// can still lose the unsynced writes of these processes.
     pub fn fall_alone(&mut self, machines: &[usize]) -> Result<()> {
         self.bury(machines)?;
         machines.iter().for_each(|machine| self.supply.restore(*machine));
@@ -215,12 +216,12 @@ impl PowerSuiteSite {
         Ok(())
     }
 
-    /// Drains the serving gateway to the node, and stops all gateways.
+    /// Destages all dirty data of the serving gateway, and stops all gateways.
     pub fn settle(&mut self) -> Result<()> {
         let serving = self.serving()?;
         destage::drained(self.process(serving)?, LIMIT)?;
         // Stop the serving gateway first: if it stops while its partner runs, it does not wait for
-        // the partner, and releases its claim.
+        // the partner, and it releases its claim.
         self.stop_one(serving)?;
         match serving {
             GATEWAY if self.mode.is_pair() => self.stop_one(PARTNER),
@@ -235,8 +236,8 @@ impl PowerSuiteSite {
         process.with_context(|| format!("{} is down", NAMES[machine]))?.stop().map(drop)
     }
 
-    /// Checks that the node has the record of a claim. A gateway serves only after it has claimed
-    /// the volume, so the record must be stable by now.
+    /// Checks that the node has recorded a claim. A gateway serves only after it has claimed the
+    /// volume, so the record must be stable by now.
     pub fn check_claim(&self) -> Result<()> {
         let folder = self.path("node/var/state");
         let names = fs::read_dir(&folder).with_context(|| format!("{} is lost", folder.display()));
@@ -261,7 +262,7 @@ impl PowerSuiteSite {
         process.with_context(|| format!("{} is down", NAMES[machine]))
     }
 
-    /// Returns the last 12 events of every process.
+    /// Returns the last 12 log events of every process.
     pub fn events(&self) -> String {
         let tail = |name: &&str| {
             let path = self.path(&format!("{name}.events"));
@@ -296,8 +297,9 @@ impl PowerSuiteSite {
         }
     }
 
-    /// Waits until a gateway of a pair serves alone, since its partner is down. Returns false if its status gives a
-    /// reason why it cannot: on a busy machine the partner may have served alone before, and have the newest data.
+    /// Waits until this gateway of a pair serves the volume without its partner, which is down. Returns false if the
+    /// gateway's status gives a reason why it cannot: on a busy machine the partner may have served without this
+    /// gateway before, and only the partner has the newest data.
     pub fn takes_over(&self, machine: usize) -> Result<bool> {
         let Err(error) = self.wait_for_role(&["active", "alone"]) else { return Ok(true) };
         match self.pair(machine)?["reason"].as_str() {
@@ -309,7 +311,7 @@ impl PowerSuiteSite {
         }
     }
 
-    /// Returns the role of a gateway of a pair: `active`, `alone` or `standby`.
+    /// Returns the role that a gateway of a pair reports: `active`, `alone` or `standby`.
     fn role(&self, machine: usize) -> Result<String> {
         Ok(self.pair(machine)?["role"].as_str().unwrap_or_default().to_owned())
     }
@@ -346,8 +348,8 @@ impl PowerSuiteSite {
 const FIRST_PORT: u16 = 3260;
 
 /// Returns a loopback address that no other test process and no other site of this process uses.
-/// Otherwise a connection of another process could occupy a port while a machine is down, and the
-/// next start of the machine would fail.
+/// With a shared address, a connection of another process could use a machine's port while that
+/// machine is down, and the machine's next start would fail.
 fn loopback() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();

@@ -1,9 +1,9 @@
-//! The sync sites of the program: for each, the modes in which a power cut shows a loss if the sync
-//! is ignored, or the reason to keep the sync although no mode shows one.
+//! The sync sites of the program. A row gives the modes in which a power cut shows a loss if the
+//! site's sync is ignored, or the reason to keep the sync although no mode shows one.
 //!
 //! The program does not contain this table, so it has no switch that could turn a sync off. For
 //! `cargo xtask power-cuts --ignore-site`, the file system for tests recognises a sync site by the
-//! file and the kind of the sync, and ignores it.
+//! file and the kind of the sync, and ignores the sync.
 
 use anyhow::{Context, Result};
 
@@ -11,7 +11,7 @@ use super::mode::PowerRoundMode;
 use crate::check::syncs::{PLACES, SyncCallSite};
 use crate::powercut::{FaultFsSync, FaultFsSyncKind};
 
-/// A sync site: a place in the program that makes data or names stable, by its index in [`SITES`].
+/// A call in the program that makes data or names stable, by its index in [`SITES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncSite(usize);
 
@@ -20,7 +20,7 @@ pub struct SyncSiteExpectation {
     pub number: usize,
     /// Modes to try with the site ignored, in this order; a loss is expected.
     pub modes: &'static [PowerRoundMode],
-    /// The I/O engine (`threads` or `uring`) if the site belongs to one of the two.
+    /// The I/O engine, `threads` or `uring`, if only one of them has this site.
     pub engine: Option<&'static str>,
     /// The reason why the program keeps the sync although no power cut may show a loss without it.
     pub reason: Option<&'static str>,
@@ -114,8 +114,8 @@ fn is_volume_or_log(sync: &FaultFsSync) -> bool {
     matches!(sync.path.as_str(), "/volume/volume" | "/log/log")
 }
 
-/// Returns true if the sync comes from a change of size: an fsync of a file that already has stable
-/// bytes.
+/// Returns true if the program syncs a file after changing its size: an fsync of a file that
+/// already has stable bytes.
 fn is_new_size(sync: &FaultFsSync) -> bool {
     sync.kind == FaultFsSyncKind::File && sync.stable_bytes > 0
 }

@@ -13,11 +13,11 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:chap";
 
-/// The secrets of the machine and of the target.
+/// The secrets with which the machine and the target authenticate themselves.
 const SECRET: &str = "correct horse 1";
 const TARGETS_SECRET: &str = "battery staple 2";
 
-/// All hashes that open-iscsi has, strongest first.
+/// All CHAP hashes that open-iscsi supports, strongest first.
 const HASHES: &[&str] = &["SHA3-256", "SHA256", "SHA1", "MD5"];
 
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
@@ -49,9 +49,10 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
         }
         stage.held(format!("one-way and mutual CHAP with {hash}"));
     }
-    // The refusals come last: wrong guesses make the target slow to answer.
+    // Test refused logins last: after wrong secrets the target answers more slowly.
     let mut refused = |what: &str, keys: &str| -> Result<()> {
-        // An exit status of 8 would mean that no target answered in time (`iscsiadm(8)`, EXIT STATUS).
+        // Expect another exit status than 8, which would mean that no target answered in time (`iscsiadm(8)`, EXIT
+        // STATUS).
         let script = format!(
             "record {unit} {keys}\ncode=0\nlogin {unit} || code=$?\n\
              [ $code -ne 0 ] && [ $code -ne 8 ]"
@@ -67,8 +68,8 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns settings of open-iscsi: the secret with which it proves itself, and the one that it
-/// expects of the target.
+/// Returns settings of open-iscsi: the initiator's own secret, and the secret that it expects from
+/// the target.
 fn keys(secret: &str, targets: Option<&str>, hash: &str) -> String {
     let mut keys = format!(
         "node.session.auth.authmethod=CHAP node.session.auth.chap_algs={hash} \
@@ -82,7 +83,7 @@ fn keys(secret: &str, targets: Option<&str>, hash: &str) -> String {
     keys
 }
 
-/// Writes a file that only its owner can read, as the program requires.
+/// Writes a file that only its owner can read; `forebay` refuses other secret files.
 fn write_secret(path: &Path, secret: &str) -> Result<()> {
     let mut file = File::options().create_new(true).write(true).mode(0o600).open(path)?;
     Ok(file.write_all(secret.as_bytes())?)

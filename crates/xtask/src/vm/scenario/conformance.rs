@@ -1,5 +1,5 @@
-//! libiscsi's test suite over the machine's network stack. On the host, `cargo xtask test` runs all
-//! of it in less time; this scenario adds the network in between.
+//! Runs libiscsi's test suite over the machine's network stack. `cargo xtask test` runs the whole
+//! suite on the host in less time; this scenario adds the network in between.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::vm::stage::{SHORT, VmScenarioStage, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:conformance";
 
-/// Families of tests that run by default. Under emulation each of their tests takes well below a
-/// second.
+/// Families of tests that run by default. Under emulation each test of these families takes well
+/// below a second.
 const FAST: &[&str] = &[
     "Inquiry",
     "ModeSense6",
@@ -29,7 +29,7 @@ const FAST: &[&str] = &[
     "iSCSIcmdsn",
 ];
 
-/// Time limit of a test: ten times as long as a test may take on the host, for those that wait.
+/// Time limit of a test: ten times the limit on the host, since some tests wait.
 const LIMIT: Duration = Duration::from_secs(100);
 
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {

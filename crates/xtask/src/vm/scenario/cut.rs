@@ -9,8 +9,9 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:cut";
 
-/// Duration of the cut: longer than the kernel waits on a silent connection (a ping every 5 s, 5 s
-/// for the answer), and shorter than it then waits for a new one.
+/// Duration of the cut. It is longer than the kernel waits for a connection without answers (a ping
+/// every 5 s, 5 s for its answer). It is shorter than the time for which the kernel then waits for
+/// a new connection before it fails commands.
 const AWAY: Duration = Duration::from_secs(20);
 
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {

@@ -1,5 +1,5 @@
 //! Header and data digests in every combination: the kernel and the target must agree on them, and
-//! the data must be right.
+//! reads must return the data that was written.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! The least that a disk must do: keep a file system from one login to the next.
+//! The simplest scenario: a file system keeps its files from one login to the next.
 
 use anyhow::Result;
 

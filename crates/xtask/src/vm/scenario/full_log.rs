@@ -1,5 +1,5 @@
-//! A full log: how long the kernel's initiator retries a write that ends with BUSY, and how long it waits for a write
-//! without an answer. Then destage resumes, and all finished writes are compared.
+//! Fills a gateway's log. Measures how long the kernel's initiator retries a write that ends with BUSY, and how long it
+//! waits for a write without an answer. Then destage resumes, and all finished writes are compared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,15 +18,15 @@ const WRITERS: &str = include_str!("../guest/full_log.sh");
 const KERNEL_SAYS: &str =
     "dmesg | grep -E 'timing out|I/O error|abort|EXT4-fs|JBD2|iscsi|Result:' | tail -n 40 || true";
 
-/// How a unit treats a write that it cannot take.
+/// One way in which a unit treats a write that it cannot accept.
 struct FullLogCase {
     name: &'static str,
     what: &'static str,
     /// `busy_after` of a gateway whose destage is paused; `None` for a node that does not answer writes at all.
     busy_after: Option<&'static str>,
-    /// How long the scenario waits for the kernel to give up the write.
+    /// How long the scenario waits until the kernel fails the write.
     limit: Duration,
-    /// The limit with `--all`.
+    /// The value of `limit` with the option `--all`.
     limit_of_all: Duration,
 }
 
@@ -34,8 +34,8 @@ struct FullLogCase {
 /// of 30 s. The last try may be held for 25 s more; the rest is for a slow machine.
 const BUSY_LIMIT: Duration = Duration::from_secs(240);
 
-/// Limit of a write without an answer, with `--all`. Linux resets the unit after about three minutes and keeps waiting.
-/// This limit is twice as long plus a minute, too long for a usual run.
+/// Limit for a write without an answer, with `--all`. Linux resets the unit after about three minutes and keeps
+/// waiting. This limit is twice as long plus a minute, which is too long for a usual run.
 const HELD_LIMIT: Duration = Duration::from_secs(420);
 
 const CASES: &[FullLogCase] = &[
@@ -81,10 +81,12 @@ const SET_UP_LIMIT: Duration = Duration::from_secs(400);
 /// Limit until the logs are full: a log of 8 MiB takes seconds, and longer on a busy machine.
 const FILL_LIMIT: Duration = Duration::from_secs(180);
 
-/// Limit from the first free space in the log to the end of the write; a lost session is replaced within seconds.
+/// Limit from the first free space in the log to the end of the write. The kernel replaces a lost session within
+/// seconds.
 const ROOM_LIMIT: Duration = Duration::from_secs(180);
 
-/// Plays the scenario: a wait that every write endures, then one until writes fail.
+/// Plays the scenario. In the first part every write must wait without an error; in the second, the
+/// writes wait until the kernel fails them.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let mut servers = Servers::start(stage)?;
     let mut guest = stage.boot(Hardware::default())?;
@@ -118,7 +120,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     for (case, _, name) in writers() {
         let (before, after) = (&before[&name], &after[&name]);
         println!("    {}", after.line());
-        // The restart of the node ends its sessions, and Linux then fails writes older than 180 s: writes without an
+        // When the node restarts, its sessions end. Linux then fails writes older than 180 s, so writes without an
         // answer may fail only now.
         let session_lost = case.busy_after.is_none();
         ensure!(session_lost || before.failed() == after.failed(), "{name}: {}", after.line());
@@ -139,7 +141,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every write has failed or reached its limit; records how long each one waited.
+/// Waits until every write has failed or reached its limit. Records how long each write waited.
 fn until_they_fail(
     stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,
@@ -215,14 +217,14 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns the target and portal of a writer, as seen from the guest.
+    /// Returns the target and portal of a writer's unit, as addressed from the guest.
     fn unit(&self, case: &FullLogCase, name: &str) -> String {
         let port = case.busy_after.map_or(self.node_port, |_| self.gateway.portal().port());
         format!("{} {}:{port}", target(name), HOSTS[0])
     }
 }
 
-/// Returns all writers: each case with each kind, and the writer's name.
+/// Returns all writers: each combination of case and kind, and the writer's name.
 fn writers() -> impl Iterator<Item = (&'static FullLogCase, &'static str, String)> {
     let both = |case: &'static FullLogCase| {
         KINDS.map(|kind| (case, kind, format!("{}-{kind}", case.name)))
@@ -234,7 +236,7 @@ fn target(name: &str) -> String {
     format!("iqn.2026-11.forebay.vm:{name}")
 }
 
-/// Returns settings with a target for each writer of the wanted cases.
+/// Returns settings with a target for each writer of the cases that `wanted` selects.
 fn settings(port: u16, wanted: impl Fn(&FullLogCase) -> bool, holds: bool) -> String {
     let mut text = format!("listen = [\"127.0.0.1:{port}\"]\n");
     for (case, _, name) in writers().filter(|(case, ..)| wanted(case)) {
@@ -256,7 +258,7 @@ fn settings(port: u16, wanted: impl Fn(&FullLogCase) -> bool, holds: bool) -> St
     text
 }
 
-/// Returns the script that logs in to every target and makes the writers.
+/// Returns the script that logs in to every target and prepares a writer on each disk.
 fn set_up(servers: &Servers) -> String {
     let mut script = format!("start_initiator {INITIATOR}\n");
     for (case, kind, name) in writers() {
@@ -266,8 +268,8 @@ fn set_up(servers: &Servers) -> String {
     script
 }
 
-/// Returns the script that fills the logs, and then starts the writers of the node, so that all writes begin to wait
-/// at about the same time.
+/// Returns the script that fills the logs. Then it starts the writers to the node, so that the writes of all writers
+/// begin to wait at about the same time.
 fn fill() -> String {
     let (near, far): (Vec<_>, Vec<_>) = writers().partition(|(case, ..)| case.busy_after.is_some());
     let near: Vec<String> = near.into_iter().map(|(.., name)| name).collect();
@@ -293,7 +295,7 @@ fn run(guest: &mut Guest, what: &str, limit: Duration, script: &str) -> Result<S
     guest.run(what, limit, &format!("{WRITERS}\n{script}"))
 }
 
-/// The result of a writer's last write, as `report` prints it.
+/// The result of a writer's last write, parsed from the output of the shell function `report`.
 #[derive(Debug, PartialEq)]
 struct FullLogWriteResult {
     name: String,

@@ -1,4 +1,5 @@
-//! All parts together: a file system on a gateway with a far node, and the gateway is killed.
+//! All parts together: a file system on a gateway with a far node. The gateway is killed and
+//! started again.
 
 use std::time::Duration;
 
@@ -13,17 +14,18 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 const NODE: &str = "iqn.2026-11.forebay.vm:node";
 const GATEWAY: &str = "iqn.2026-11.forebay.vm:gateway";
 
-/// Delay of the link in each direction, in milliseconds, as between neighbouring countries.
+/// Delay of the link in each direction, in milliseconds. It is typical between neighbouring
+/// countries.
 const DELAY_MS: f64 = 10.0;
 
-/// Time limit for sending the last of the dirty data over the link.
+/// Time limit for destaging the last dirty data over the link.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("node", &settings(NODE, &[0], &file("node.img", 128)))?;
     let line = RelayProcess::start(stage.program, node.portal(), DELAY_MS)?;
-    // Choose the port: the gateway must use it again after the restart, since the machine logs in
-    // there.
+    // Choose the gateway's port here: the gateway must listen on the same port after the restart,
+    // since the machine logs in to it.
     let port = tgt::free_port()?.port();
     let stack = format!(
         "{{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }}, \

@@ -1,5 +1,6 @@
-//! The kernel's own target in the machine, and our initiator on the host: it is the lower volume of
-//! a unit that is written and read there.
+//! The kernel's own target (LIO) in the machine, and our program on the host as its initiator: the
+//! target's unit is the lower volume of a unit of our program, and the scenario reads and writes
+//! there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -48,17 +49,17 @@ attributes=/sys/kernel/config/target/iscsi/$NAME/tpgt_1/acls/$INITIATOR/attrib
 echo 15 >$attributes/nopin_timeout
 echo 30 >$attributes/nopin_response_timeout";
 
-/// As many connections as the target above allows.
+/// Number of connections that [`MAKE`] allows a session.
 const CONNECTIONS: u16 = 4;
 
-/// Script that waits until this many connections to port 3260 (0CBCh) are listed by the machine's
-/// kernel. The session is up and in use before all of them are.
+/// Script that waits until the machine's kernel lists this many connections to port 3260 (0CBCh). A
+/// session is usable before it has all of its connections.
 const COUNT: &str = "\
 count() { grep -c -E '^ *[0-9]+: [0-9A-F]+:0CBC [0-9A-F]+:[0-9A-F]+ 01 ' /proc/net/tcp || true; }
 all() { [ $(count) -eq $CONNECTIONS ]; }
 wait_for 20 \"$CONNECTIONS connections\" all";
 
-/// 16 MiB in commands of 16 KiB, which are written again and again.
+/// The range that is written again and again: 16 MiB in commands of 16 KiB.
 const WRITTEN: StampedPass = StampedPass { each: 32, commands: 1024, depth: 32 };
 
 /// Duration of a cut with one connection: long enough for a login to fail.
@@ -108,8 +109,8 @@ fn through_cuts(
     Ok(())
 }
 
-/// Replaces a session of several connections while the target still has them. Linux 6.1 walks its
-/// list of the connections while they leave it, and panics. Runs only with `--all`.
+/// Replaces a session of several connections while the target still has its connections. Linux 6.1
+/// panics: it walks its list of the connections while they are removed. Runs only with `--all`.
 fn what_it_does_not_survive(
     stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,
@@ -128,7 +129,7 @@ fn what_it_does_not_survive(
     let near = serve(stage, "short", port, CONNECTIONS)?;
     let login = ClientLogin::new(near.portal(), NEAR, 0);
     let mut survived = Ok(());
-    // When the target has panicked, the writes fail after a while.
+    // If the target has panicked, the writes fail after a while. That is no error here.
     let _ = write_meanwhile(&login, || {
         survived = (0..MOST_SHORT_CUTS).try_for_each(|_| pull(guest, SHORT_CUT));
         Ok(())
@@ -146,11 +147,11 @@ fn what_it_does_not_survive(
     Ok(())
 }
 
-/// Number of cuts after which the target counts as safe. It panicked at the first or the second
-/// one.
+/// Number of cuts after which the target is considered safe. A target with the fault panicked at
+/// the first or the second cut.
 const MOST_SHORT_CUTS: u64 = 4;
 
-/// Starts our program, with the machine's unit as its lower volume.
+/// Starts our program with the machine's unit as the lower volume of its own unit.
 fn serve(
     stage: &VmScenarioStage<'_>,
     name: &str,
@@ -166,7 +167,8 @@ fn serve(
     stage.serve(name, &format!("initiator_name = \"{INITIATOR}\"\n{settings}"))
 }
 
-/// Writes while `act` runs. Returns how often everything was written.
+/// Writes the range again and again while `act` runs. Returns how often the whole range was
+/// written.
 fn write_meanwhile(login: &ClientLogin, act: impl FnOnce() -> Result<()>) -> Result<u64> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -188,7 +190,7 @@ fn write_until(done: &AtomicBool, login: &ClientLogin) -> Result<u64> {
     Ok(version)
 }
 
-/// Pulls the cable for the given time.
+/// Pulls the cable of the machine for the given time.
 fn pull(guest: &mut Guest, away: Duration) -> Result<()> {
     guest.run("under load", SHORT, "sleep 2")?;
     guest.pull(0)?;

@@ -1,4 +1,4 @@
-//! Two paths to one unit: either of them may fail under load and come back.
+//! Two paths to one unit. Each path fails once under load and is restored.
 
 use anyhow::{Result, ensure};
 
@@ -7,11 +7,13 @@ use crate::vm::stage::{INITIATOR, LONG, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:multipath";
 
-/// A silent path is noticed after 4 s, and 3 s later the other path takes over.
+/// Settings of open-iscsi: it notices a silent path after 4 s, and 3 s later multipath uses the
+/// other path.
 const PATIENCE: &str = "node.session.timeo.replacement_timeout=3 \
     node.conn[0].timeo.noop_out_interval=2 node.conn[0].timeo.noop_out_timeout=2";
 
-/// One group with both paths, so that both are used. Requests are queued while no path works.
+/// Settings of multipath: both paths are in one group, so that both are used. Requests are queued
+/// while no path works.
 const CONFIGURATION: &str = "defaults {\n    find_multipaths no\n    user_friendly_names yes\n    \
     path_grouping_policy multibus\n    no_path_retry queue\n    polling_interval 1\n}\n\
     blacklist {\n    devnode \"^(vd|loop|ram)\"\n}\n";

@@ -1,8 +1,8 @@
-//! PostMark on what a host can use instead of a gateway: the kernel's own initiator and target, and
-//! its write-back caches `dm-writecache` and bcache, all over the same far volume.
+//! Runs PostMark on alternatives to a gateway: the kernel's own initiator and target, and its
+//! write-back caches `dm-writecache` and bcache, all over the same far volume.
 //!
-//! The times are those of an emulated machine. They are worth comparing only over a link that takes
-//! much longer than a system call, and only with each other.
+//! The machine is emulated, so compare these times only with each other, and only over a link whose
+//! delay is much longer than a system call.
 
 use anyhow::{Context, Result, ensure};
 use rig::destage;
@@ -16,11 +16,11 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioFigure, VmScenarioStage
 const NODE: &str = "iqn.2026-11.forebay.vm:far";
 const GATEWAY: &str = "iqn.2026-11.forebay.vm:near";
 
-/// Delay of the link in each direction, in milliseconds; the middle of the papers' rows.
+/// Delay of the link in each direction, in milliseconds; the middle value of the papers' tables.
 const DELAY_MS: f64 = 4.0;
 
-/// A small PostMark, since every write is synchronous: without a cache a transaction takes about
-/// 0.1 s here.
+/// Options of a small PostMark. It is small because every write is synchronous: without a cache a
+/// transaction takes about 0.1 s here.
 const POSTMARK: &str =
     "set number 20\nset transactions 60\nset size 500 9770\nset read 4096\nset write 4096";
 const TRANSACTIONS: f64 = 60.0;
@@ -28,11 +28,11 @@ const TRANSACTIONS: f64 = 60.0;
 /// Time limit of a run: several times as long as PostMark takes over the link without a cache.
 const RUN: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// Time limit for sending some megabytes of dirty data.
+/// Time limit for destaging some megabytes of dirty data.
 const DRAIN_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Script that makes the fastest cache device of the machine: memory. It flatters the caches on it:
-/// a power cut would destroy what such a cache has to keep.
+/// Script that makes the cache device in memory, which is the fastest device of the machine. This
+/// favours the kernel's caches: a cache device must survive a power cut, and memory does not.
 const FAST: &str = "\
 modprobe loop
 truncate -s 96M /tmp/fast.img
@@ -133,7 +133,7 @@ fn on_unit(
     measure(stage, guest, name, &script)
 }
 
-/// Measures with the kernel's own target as the far volume, in a second machine.
+/// Measures with the kernel's own target as the far volume. The target runs in a second machine.
 fn kernels_target(stage: &mut VmScenarioStage<'_>, guest: &mut Guest) -> Result<()> {
     let at = tgt::free_port()?;
     let mut far = stage.boot(Hardware { forwarded: Some(at.port()), ..Hardware::default() })?;

@@ -1,4 +1,4 @@
-//! Persistent reservations as clusters use them: of two initiators, one excludes the other.
+//! Persistent reservations as clusters use them: one of two initiators excludes the other.
 
 use anyhow::Result;
 use rig::node::ServeProcess;
@@ -66,7 +66,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Stops the target and starts it again. Registrations and reservation must be as before.
+/// Stops the target and starts it again. Registrations and the reservation must survive.
 fn restart(
     stage: &mut VmScenarioStage<'_>,
     node: ServeProcess,
@@ -90,8 +90,9 @@ fn restart(
     Ok(node)
 }
 
-/// Shell functions that test what an initiator may do. They use sg3-utils, since the kernel would
-/// retry. The tools exit with 24 at RESERVATION CONFLICT (`sg3_utils(8)`, EXIT STATUS).
+/// Shell functions that test if an initiator may read and write. They use sg3-utils, since the
+/// kernel would retry. The tools exit with 24 at RESERVATION CONFLICT (`sg3_utils(8)`, EXIT
+/// STATUS).
 const CONFLICTS: &str = "writes() { sg_write_same --lba=8 --num=8 --in=/dev/zero --xferlen=512 $1; }\n\
     reads() { sg_dd if=$1 of=/dev/null bs=512 count=8 blk_sgio=1 2>/dev/null; }\n\
     refused() { code=0; writes $1 || code=$?; [ $code -eq 24 ] || { echo \"ends with $code\"; return 1; }; }";

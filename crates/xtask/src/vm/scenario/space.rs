@@ -1,5 +1,5 @@
-//! Space: blocks that a file system discards are freed on the host, and a unit that grows can be
-//! used without a logout.
+//! Discard and growth: the host frees blocks that a file system discards, and the guest can use a
+//! unit that has grown without a logout.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -76,7 +76,7 @@ fn grow(
     Ok(())
 }
 
-/// Returns the bytes that a file occupies on the host's disk.
+/// Returns the number of bytes that a file occupies on the host's disk, without its holes.
 fn held_bytes(path: &Path) -> Result<u64> {
     Ok(fs::metadata(path)?.blocks() * 512)
 }

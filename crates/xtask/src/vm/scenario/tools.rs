@@ -1,4 +1,4 @@
-//! sg3-utils: the commands that an administrator sends to a disk, through the kernel's own SCSI
+//! Sends the commands of an administrator to a disk: sg3-utils, through the kernel's own SCSI
 //! stack.
 
 use std::time::Duration;
@@ -14,14 +14,14 @@ const TARGET: &str = "iqn.2026-11.forebay.vm:tools";
 /// Exit status of a tool at MISCOMPARE (`sg3_utils(8)`, EXIT STATUS).
 const MISCOMPARE: i32 = 14;
 
-/// Time limit of a call. Most take a moment; SANITIZE overwrites the whole unit, and `--wait` waits
-/// for it (otherwise the tool asks only once a minute).
+/// Time limit of a call. Most take a moment. SANITIZE overwrites the whole unit, and with `--wait`
+/// the tool waits for that; without it, the tool asks only once a minute.
 const LIMIT: Duration = Duration::from_secs(50);
 
 /// One call of a tool. `$D` stands for the disk.
 struct SgToolCall {
     command: &'static str,
-    /// The exit code that is expected.
+    /// The exit code that the tool must return.
     code: i32,
     /// A text that the tool must print.
     says: &'static str,
@@ -35,8 +35,8 @@ const fn ends(command: &'static str, code: i32) -> SgToolCall {
     SgToolCall { command, code, says: "" }
 }
 
-/// The calls in this order: a call checks what an earlier one wrote. sg_dd bypasses the kernel's
-/// cache, too (blk_sgio).
+/// The calls in the order in which they run: a call checks what an earlier one wrote. sg_dd
+/// bypasses the kernel's cache (blk_sgio).
 const CALLS: &[SgToolCall] = &[
     says("sg_turs $D", ""),
     says("sg_inq $D", "FOREBAY"),
