@@ -1,13 +1,13 @@
-//! The tables of a report as one CSV file (RFC 4180), with a line for each figure.
+//! Writes the tables of a report as one CSV file (RFC 4180), with a line for each figure.
 
 use crate::{Cell, CellBound, LabReport, Printed};
 
-/// The columns, in their order.
+/// The heads of the columns, in order.
 const HEADS: [&str; 9] =
     ["section", "table", "row", "column", "ours", "paper", "ratio", "unit", "note"];
 
-/// Formats the tables of a report. Numbers have all digits and a decimal point; a missing measurement is an empty
-/// field.
+/// Returns the tables of a report as CSV. Numbers have all digits and a decimal point; a missing measurement is an
+/// empty field.
 #[must_use]
 pub fn csv(report: &LabReport) -> String {
     let mut out = line(&HEADS.map(str::to_owned));
@@ -33,7 +33,7 @@ fn line(fields: &[String; 9]) -> String {
     format!("{}\r\n", fields.each_ref().map(|field| quoted(field)).join(","))
 }
 
-/// Quotes a field if necessary.
+/// Returns a field for CSV, in quotes if its text requires them.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\r', '\n']) {
         format!("\"{}\"", field.replace('"', "\"\""))

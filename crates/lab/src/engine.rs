@@ -1,5 +1,5 @@
-//! Runs points in order, each as often as it specifies, and stores each result as soon as it is
-//! known. After a point that fails, the run continues with the next one.
+//! Runs the points of an experiment in order, each as often as it specifies, and stores each result
+//! as soon as it is known. If a point fails, the run continues with the next one.
 
 use std::{
     collections::BTreeMap,
@@ -13,9 +13,9 @@ use crate::{
 
 /// Receives the progress of a run.
 pub trait Watcher {
-    /// A point begins. `left` is the estimated time for it and all points after it.
+    /// Called when a point begins. `left` is the estimated time for this point and all later ones.
     fn begins(&mut self, point: &ExperimentPoint, number: usize, of: usize, left: Duration);
-    /// A point has ended. `result` is its record, or the reason why it has none.
+    /// Called when a point has ended. `result` is its record, or the reason why it has none.
     fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>);
 }
 
@@ -28,18 +28,17 @@ pub struct LabRunSummary {
     pub failed: usize,
     /// True if the run was stopped before its end.
     pub stopped: bool,
-    /// The error of removing a site, if there was one.
+    /// The error that occurred while a site was removed, if there was one.
     pub untidy: Option<String>,
 }
 
-/// Seconds to set up a site, for the estimate: to start processes, make a file system and an empty
-/// log.
+/// Estimated seconds to set up a site: to start processes, make a file system and an empty log.
 pub const SETTING_UP: f64 = 2.0;
 
 /// Runs these points. Setting `stop` ends the run early.
 ///
 /// # Errors
-/// If results cannot be written: later ones would be lost, too.
+/// If a result cannot be written. The run ends, since later results would be lost, too.
 pub fn run(
     points: &[ExperimentPoint],
     scene: &mut dyn Scene,
@@ -73,7 +72,7 @@ pub fn run(
                 watcher.ends(point, Err(&reason));
                 results.left_out(&point.name, &reason)?;
                 ended.failed += 1;
-                // The remains of a failed point must not affect the next one.
+                // Remove everything of the failed point, so that it does not affect the next one.
                 if let Err(error) = scene.clear() {
                     ended.untidy = Some(error.to_string());
                 }
@@ -86,7 +85,7 @@ pub fn run(
     Ok(ended)
 }
 
-/// Executes all runs of a point.
+/// Runs a point as often as it specifies and returns the record of the median run.
 fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord, Error> {
     let (begun, began) = (Instant::now(), SystemTime::now());
     scene.set(&point.site)?;
@@ -101,8 +100,7 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     if runs.iter().any(|value| !value.is_finite()) {
         return Err(Error::Settings("the workload reported no figure".to_owned()));
     }
-    // A taint of any run is a taint of the median: without the disturbance another run might be the
-    // median.
+    // Keep the taints of all runs, since each can change which run is the median.
     let mut taints: Vec<String> = Vec::new();
     for (number, run) in (1..).zip(&found) {
         for taint in &run.taints {
@@ -117,7 +115,7 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     Ok(PointRecord {
         point: point.name.clone(),
         settings: settings(point),
-        // `Results` sets it.
+        // Empty here; `Results` sets it when it stores the record.
         maker: BTreeMap::new(),
         outcome,
         runs,
@@ -129,36 +127,38 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     })
 }
 
-/// Returns the index of the median; of an even number of values, of the lower one in the middle.
+/// Returns the index of the median. With an even number of values, returns the lower of the two in
+/// the middle.
 fn median(values: &[f64]) -> usize {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
     order[(order.len() - 1) / 2]
 }
 
-/// Estimates the seconds for these points from their own estimates. A site that can be changed into
-/// the next one is not set up again.
+/// Returns the sum of the points' own estimates in seconds. The time to set up a site is not added
+/// if the site before it can be changed into it.
 #[must_use]
 pub fn estimate(points: &[ExperimentPoint]) -> f64 {
     (0..points.len()).map(|number| said(&points[..=number])).sum()
 }
 
-/// Returns the estimate for the last of these points when it runs after the others.
+/// Returns the estimate in seconds of the last of these points, given that it runs after the
+/// others.
 fn said(points: &[ExperimentPoint]) -> f64 {
     let Some((point, before)) = points.split_last() else { return 0.0 };
     let stands = before.last().is_some_and(|it| it.site.can_become(&point.site));
     f64::from(point.runs.max(1)) * point.seconds + if stands { 0.0 } else { SETTING_UP }
 }
 
-/// Corrects estimates by the times that earlier points took.
+/// Corrects estimates by the ratio of measured to estimated time of the earlier points.
 #[derive(Default)]
 struct EstimateCorrection {
     said: f64,
     took: f64,
 }
 
-/// Weight of the points' own estimates: the correction behaves as if points of this many seconds
-/// had taken exactly the estimated time. The first few points therefore change it little.
+/// Weight of the estimates, in seconds: the correction behaves as if points of this total time had
+/// taken exactly as long as estimated. The first few points therefore change the correction little.
 const TRUSTED: f64 = 20.0;
 
 impl EstimateCorrection {
@@ -180,13 +180,13 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use workload::WorkloadResult;
 
-    /// A scene that only records the calls.
+    /// A scene for tests that only records the calls.
     #[derive(Default)]
     struct Fake<'a> {
         acts: Vec<String>,
         stands: Option<LabSite>,
         fails: &'a str,
-        /// The point that sets this flag when it runs.
+        /// The name of a point, and the flag that this point sets when it runs.
         stop: Option<(&'a str, &'a AtomicBool)>,
         runs: AtomicU32,
     }

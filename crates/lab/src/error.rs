@@ -2,10 +2,9 @@
 
 use std::{io, path::Path};
 
-/// The error of a site or point.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The emulated link has failed.
+    /// A call of the link emulation (crate `wan`) has failed.
     #[error(transparent)]
     Link(#[from] wan::Error),
     /// Settings contradict each other. Nothing was started.
@@ -20,7 +19,7 @@ pub enum Error {
     /// A system call has failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// The action that failed.
+        /// The action that failed, as words after "cannot".
         act: String,
         error: io::Error,
     },
@@ -36,13 +35,14 @@ impl From<program::Error> for Error {
 }
 
 impl Error {
-    /// Makes an error of the system for an action.
+    /// Returns a function that makes an [`Error::System`]. `act` completes the sentence "cannot
+    /// ...".
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();
         move |error| Self::System { act, error }
     }
 
-    /// Makes an error of the system for an action on a file.
+    /// Returns a function that makes an [`Error::System`] for an action on a file.
     pub(crate) fn file(act: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         Self::system(format!("{act} {}", path.display()))
     }

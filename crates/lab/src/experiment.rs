@@ -1,4 +1,4 @@
-//! The experiments by name.
+//! The experiments that can be run, one for each paper.
 
 use crate::{
     ExperimentPoint, ExperimentScale, LabReport, PointRecord, fair_tcp, outsourcing, stics,
@@ -15,7 +15,7 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    /// Returns its name on the command line.
+    /// Returns the name of the experiment on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -25,7 +25,7 @@ impl Experiment {
         }
     }
 
-    /// Returns its points, in the order in which they are run.
+    /// Returns the points of the experiment, in the order in which they are run.
     #[must_use]
     pub fn points(self, scale: ExperimentScale) -> Vec<ExperimentPoint> {
         match self {

@@ -1,5 +1,5 @@
-//! A section of a report with figures that were measured on another machine: those of `cargo xtask
-//! vm-test`, whose peers need a kernel that this host does not have.
+//! A section of a report with figures that `cargo xtask vm-test` measured in a virtual machine. Its
+//! peers need a kernel that this host does not have.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use crate::{Cell, Error, ReportTable, Section};
 /// Maximum number of figures in a file.
 const MOST: usize = 1000;
 
-/// A figure in the file.
+/// One figure in the file that `cargo xtask vm-test` has written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExternalFigure {
@@ -18,7 +18,7 @@ struct ExternalFigure {
     value: f64,
 }
 
-/// Returns a section with the figures of such a file.
+/// Returns a section with the figures in `text`, a file that `cargo xtask vm-test` has written.
 ///
 /// # Errors
 /// If the text is not a list of figures, or the list is too long.

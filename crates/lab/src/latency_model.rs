@@ -1,17 +1,18 @@
-//! A model of the time of a single request over a distance: equation (1) of the storage outsourcing
-//! paper, its masking rule, and the rule extended by the disk's response time. All times are in ms.
+//! Predicts the time of a single request over a distance: by equation (1) of the storage
+//! outsourcing paper, by its masking rule, and by this rule extended by the disk's response time.
+//! All times are in ms.
 
-/// A request over a distance.
+/// A request over a distance, as the rules need it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelRequest {
-    /// The disk's time for it without a network (`T_disk`).
+    /// The time of the request at the disk, without a network (`T_disk`).
     pub disk: f64,
     /// The disk's response time for a write that its cache accepts.
     pub answer: f64,
     /// The round trip time (2 × `T_netDelay`).
     pub round_trip: f64,
-    /// True for a write that the disk's cache accepts while the disk still executes earlier ones:
-    /// then the disk works during the round trip.
+    /// True for a write that the disk's cache accepts while the disk still executes earlier writes:
+    /// the disk then works during the round trip.
     pub is_behind: bool,
 }
 
@@ -20,9 +21,10 @@ pub struct ModelRequest {
 pub enum LatencyRule {
     /// Equation (1): `T_disk + 2 × T_netDelay + T_iSCSI`.
     Sum,
-    /// Section 4.1: for a write behind, the longer of disk time and round trip, plus `T_iSCSI`.
+    /// Section 4.1: for a request with `is_behind`, the longer of disk time and round trip, plus
+    /// `T_iSCSI`.
     Masked,
-    /// Beyond the paper: like `Masked`, but the disk's response time is added to the round trip.
+    /// Not in the paper: like `Masked`, but the disk's response time is added to the round trip.
     Answered,
 }
 
@@ -54,9 +56,9 @@ impl LatencyRule {
     }
 }
 
-/// Computes the time that the protocol takes (`T_iSCSI`): the median of the measured times, less
-/// disk time and round trip. Requests that a rule masks do not count. Returns `None` if no others
-/// exist.
+/// Computes the time that the protocol takes (`T_iSCSI`): the median of measured time minus disk
+/// time minus round trip. Requests whose disk time a rule masks do not count. Returns `None` if
+/// there are no others.
 #[must_use]
 pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
     let open = measured.iter().filter(|(request, _)| !request.is_behind);
@@ -69,23 +71,24 @@ pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
     Some(low.midpoint(*high))
 }
 
-/// How well a rule fits measurements.
+/// Shows how well a rule predicts measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fit {
-    /// Number of measurements with this rule.
+    /// Number of measurements to which the rule was applied.
     pub count: usize,
-    /// Mean distance between measurements and rule in ms; 0 without measurements.
+    /// Mean absolute difference between measurement and prediction, in ms; 0 without measurements.
     pub mean_residual: f64,
-    /// Largest difference in ms; positive if the measured time is longer.
+    /// The difference with the largest absolute value, in ms; positive if the measured time is
+    /// longer.
     pub worst: f64,
-    /// Number of measurements that differ by at most a tenth.
+    /// Number of measurements that differ from the prediction by at most a tenth.
     pub within_tenth: usize,
-    /// Number of measurements that differ by at most a tenth or [`TOLERANCE`].
+    /// Number of measurements that differ from the prediction by at most a tenth or [`TOLERANCE`].
     pub within: usize,
 }
 
-/// Allowed difference from a rule where a tenth of the time is less, ms. The protocol times that
-/// follow from the paper's own unmasked times differ by 0.35 ms between 0 and 8 ms.
+/// Allowed difference from a prediction, in ms, where a tenth of the time is less. In the paper's
+/// own unmasked times, `T_iSCSI` differs by 0.35 ms between 0 and 8 ms.
 pub const TOLERANCE: f64 = 0.35;
 
 impl Fit {
@@ -114,8 +117,8 @@ impl Fit {
         fit
     }
 
-    /// Returns the share of measurements that differ by at most a tenth or [`TOLERANCE`]; `None`
-    /// without measurements.
+    /// Returns the share of measurements that differ from the prediction by at most a tenth or
+    /// [`TOLERANCE`]; `None` without measurements.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         (self.count > 0).then(|| self.within as f64 / self.count as f64)
@@ -127,8 +130,8 @@ mod tests {
     use super::*;
     use crate::paper::outsourcing::{ANSWER_MS, DELAYS_MS, ISCSI_MS, RESPONSE_MS};
 
-    /// Compares the paper's Table 1 with a rule. `behind` marks the disks that execute random
-    /// writes behind.
+    /// Compares the paper's Table 1 with a rule. `behind` is true for each disk that is assumed to
+    /// accept random writes into its cache (`is_behind`).
     fn paper(rule: LatencyRule, behind: [bool; 4]) -> Fit {
         let mut pairs = vec![];
         for (row, delay) in RESPONSE_MS[2..].iter().zip(DELAYS_MS) {

@@ -6,8 +6,8 @@ use workload::{WorkloadFigure, WorkloadSeries};
 
 use crate::{Cell, Curve, LabSite, NOT_MEASURED, PointRecord, SiteBacking, SiteDisk, SiteServer};
 
-/// The records of an experiment by the names of their points, and the reasons why points are
-/// missing.
+/// The records of an experiment by the names of their points, and for each missing point the
+/// reason.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredPoints<'a> {
     records: BTreeMap<&'a str, &'a PointRecord>,
@@ -15,7 +15,7 @@ pub struct MeasuredPoints<'a> {
 }
 
 impl<'a> MeasuredPoints<'a> {
-    /// Indexes the records. Of two records of a point, the later one is used.
+    /// Indexes the records by point. If a point has several records, the last one is used.
     #[must_use]
     pub fn new(records: &'a [PointRecord]) -> Self {
         let records = records.iter().map(|record| (record.point.as_str(), record)).collect();
@@ -48,10 +48,10 @@ impl<'a> MeasuredPoints<'a> {
             .take_while(move |record| record.point.starts_with(start))
     }
 
-    /// Returns a figure of a point, converted to `unit`. The figure is one of its workload, or one
-    /// that was counted during the run. An empty name means the workload's first figure of the same
-    /// kind as `unit`: "" in ms is the first one that is a time. Returns `None` if there is no such
-    /// point or figure, or if its unit cannot be converted.
+    /// Returns a figure of a point, converted to `unit`. The figure is one of the workload, or one
+    /// that was counted during the run. With an empty name, returns the workload's first figure of
+    /// the same kind as `unit`: for "ms" the first figure that is a time. Returns `None` if there
+    /// is no such point or figure, or if its unit cannot be converted.
     #[must_use]
     pub fn value(&self, point: &str, figure: &str, unit: &str) -> Option<f64> {
         let figure = named(self.record(point)?, figure, unit)?;
@@ -76,7 +76,8 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Returns a curve of the measured points of a sweep, each with its x.
+    /// Returns a curve with the measured points of a sweep. Each point is given with its position
+    /// on the x axis.
     pub fn curve<N: AsRef<str>>(
         &self,
         name: &str,
@@ -92,7 +93,7 @@ impl<'a> MeasuredPoints<'a> {
 
     /// Describes the storage of the points whose names begin with `start`, as words for a sentence:
     /// "a simulated disk (dnes) over memory, or a file on this machine's disk". Returns an empty
-    /// text if none was measured.
+    /// text if no such point was measured.
     #[must_use]
     pub fn disks(&self, start: &str) -> String {
         let mut disks = vec![];
@@ -114,13 +115,13 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Returns a series of a point's workload.
+    /// Returns a series, such as response times, that the workload of a point recorded.
     #[must_use]
     pub fn series(&self, point: &str, name: &str) -> Option<&'a WorkloadSeries> {
         self.record(point)?.outcome.series.iter().find(|series| series.name == name)
     }
 
-    /// Returns why a point is missing.
+    /// Returns the reason why a point is missing.
     #[must_use]
     pub fn why_not(&self, point: &str) -> String {
         let covers = |name: &str| {
@@ -141,7 +142,7 @@ fn described(site: &LabSite) -> String {
     };
     let disk = match model {
         Some(model) => {
-            // Settings of the model are shown unchanged.
+            // Append the further settings of the disk model as they are in the site.
             let more = more.iter().map(|(key, value)| format!(", {key} {value}"));
             format!("a simulated disk ({model}{}) over {data}", more.collect::<String>())
         }
@@ -165,7 +166,7 @@ fn named<'a>(record: &'a PointRecord, name: &str, unit: &str) -> Option<&'a Work
     record.outcome.figures.iter().chain(&record.counted).find(|figure| figure.name == name)
 }
 
-/// Converts a value to another unit of the same kind.
+/// Converts a value to another unit of the same kind; `None` if the kinds differ.
 fn convert(value: f64, from: &str, to: &str) -> Option<f64> {
     if from == to {
         return Some(value);

@@ -1,20 +1,20 @@
-//! Compares our figures with the numbers and statements of a paper. A difference results in a
-//! sentence, with explanations from the measurements of the run itself.
+//! Compares our figures with the numbers and statements of a paper. Each clear difference results
+//! in a sentence, with explanations from other measurements of the run.
 
 use crate::{
     Cell, factor, number,
     paper::{PaperFigure, PaperStatement},
 };
 
-/// The largest difference from the paper that is not a deviation, as a share of the paper's number.
-/// Within this tolerance equation (1) with masking predicts the paper's own Table 1.
+/// A figure may differ from the paper's number by this share of it without being reported. Within
+/// this tolerance, equation (1) with masking predicts the paper's own Table 1.
 pub const TOLERANCE: f64 = 0.1;
 
 /// The text for a deviation without explanations.
 pub const NO_REASON: &str = "No reason for it is known.";
 
 /// Returns a sentence if `ours` was measured and differs from the claim by more than [`TOLERANCE`].
-/// `what` names the figure. The explanations must be sorted, the most important one first.
+/// `what` names the figure. Pass the most important explanation first.
 #[must_use]
 pub fn deviation(
     what: &str,
@@ -38,8 +38,9 @@ pub fn deviation(
     Some(format!("{}: {what}: {} instead of {range}{by}. {why}", claim.place, number(value)))
 }
 
-/// Returns a sentence if `ours` was measured and contradicts the paper's words. `what` names the
-/// figure. The bound is ours, so there is no tolerance. Explanations are as in [`deviation`].
+/// Returns a sentence if `ours` was measured and is outside of our bounds for the paper's
+/// statement. `what` names the figure. There is no tolerance, since the bounds are our own.
+/// Explanations are passed as to [`deviation`].
 #[must_use]
 pub fn contradiction(
     what: &str,

@@ -9,14 +9,13 @@ use crate::LabSite;
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExperimentPoint {
-    /// Identifies it in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
+    /// Identifies the point in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
     pub name: String,
     pub site: LabSite,
     pub task: WorkloadTask,
-    /// Number of runs, 1 or more. The record is that of the run with the median of the first
-    /// figure.
+    /// Number of runs, 1 or more. The record stores the run with the median of the first figure.
     pub runs: u32,
-    /// Estimated seconds of one run. They also bound it.
+    /// Estimated seconds of one run. The time limit of a run is derived from this.
     pub seconds: f64,
     /// True to sample the congestion windows of connections during the run.
     #[serde(default)]
@@ -34,7 +33,7 @@ pub enum ExperimentScale {
 }
 
 impl ExperimentScale {
-    /// Returns one of two values, depending on the scale.
+    /// Returns `quick` or `full`, depending on the scale.
     #[must_use]
     pub fn pick<T>(self, quick: T, full: T) -> T {
         match self {

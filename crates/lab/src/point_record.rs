@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use workload::{WorkloadFigure, WorkloadResult};
 
-/// A measured point of an experiment, as a line of the results.
+/// A measured point of an experiment. The file of results has it as one line of JSON.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PointRecord {
     /// Identifies the point in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
     pub point: String,
     /// All settings of the point. Another point with the same settings can use the record.
     pub settings: serde_json::Value,
-    /// The program and the machine ([`crate::maker`]).
+    /// The program and the machine ([`crate::maker`]), by name.
     #[serde(default)]
     pub maker: BTreeMap<String, String>,
-    /// The result of the workload. After several runs, that of the run with the median of its first
-    /// figure.
+    /// The result of the workload. After several runs, the result of the run with the median of the
+    /// first figure.
     pub outcome: WorkloadResult,
     /// The first figure of each run, in the order of the runs.
     pub runs: Vec<f64>,
@@ -27,11 +27,11 @@ pub struct PointRecord {
     /// Reasons why the figures may be wrong. Empty if there are none.
     #[serde(default)]
     pub taints: Vec<String>,
-    /// Other notes, such as the load of the machine.
+    /// Other observations, such as the load of the machine.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
     /// Start of the measurement in seconds since 1970.
     pub began: u64,
-    /// Duration in seconds, including the setup of the site.
+    /// Duration in seconds, including the time to set up the site.
     pub took: f64,
 }

@@ -1,5 +1,5 @@
-//! Checks before anything is started: what this machine lacks, which points therefore cannot be
-//! measured, and how long the others will take.
+//! Checks before anything is started: which capabilities this machine lacks, which points therefore
+//! cannot be measured, and how long the other points will take.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -14,9 +14,9 @@ use crate::{
 /// A missing capability of the machine.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lack {
-    /// A sentence that names the missing thing.
+    /// A sentence that names the missing capability.
     pub why: String,
-    /// How to get it, if that is possible.
+    /// A sentence that says how to get the capability, if that is possible.
     pub remedy: Option<String>,
 }
 
@@ -40,34 +40,34 @@ pub struct Means {
     pub disk: u64,
     /// Available bytes of memory for programs.
     pub memory: u64,
-    /// Available bytes of memory for files. A container may have fewer than of other memory.
+    /// Bytes that files in memory can take. In a container this may be less than `memory`.
     pub files: u64,
 }
 
-/// The points that will be measured, and those that will not.
+/// The result of the check: points that will be measured, and points that will not.
 #[derive(Debug, Default)]
 pub struct MeasurementPlan {
     /// The points that will be measured, in order.
     pub run: Vec<ExperimentPoint>,
     /// The points that will not be measured, and the reasons.
     pub left_out: Vec<LeftOut>,
-    /// Missing programs because of which points are left out.
+    /// Programs that are not installed, and without which points are left out.
     pub missing: Vec<Tool>,
-    /// How to get everything else that is missing. Each remedy occurs once.
+    /// How to get every other missing capability. Each remedy occurs once.
     pub remedies: Vec<String>,
-    /// The estimated time in seconds.
+    /// The estimated time for the points in `run`, in seconds.
     pub seconds: f64,
 }
 
-/// The usable part of a device with a file system. The rest has inodes, the journal, and blocks
-/// that are reserved for root.
+/// The share of a device that a file system can use for files. The rest has inodes, the journal,
+/// and blocks that are reserved for root.
 const USABLE: f64 = 0.85;
 const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
 
 impl Means {
-    /// Checks this machine, as far as these points need it. `name` is the name of the run. The
-    /// caller checks whether links can be created. The first folder is on the disk for volumes, the
-    /// second one in memory.
+    /// Checks this machine for the capabilities that these points need. `name` is the name of the
+    /// run. `link` is the caller's check if links can be created. `disk` is a folder on the disk
+    /// for volumes, `files` a folder in memory.
     ///
     /// # Errors
     /// If the system does not report its free space.
@@ -116,7 +116,7 @@ impl Means {
             let lack = self.obstacle(&point).or_else(|| {
                 let tool = lacks.first()?;
                 let why = format!("{} is not installed (package {})", tool.program, tool.package);
-                // The caller makes one remedy for all missing programs from `missing`.
+                // No remedy here: the caller makes a single remedy for all programs in `missing`.
                 Some(Lack { why, remedy: None })
             });
             for tool in lacks {
@@ -136,7 +136,7 @@ impl Means {
         plan
     }
 
-    /// Returns the reason why a point cannot be measured, other than missing programs.
+    /// Returns the reason why a point cannot be measured. Missing programs are checked elsewhere.
     fn obstacle(&self, point: &ExperimentPoint) -> Option<Lack> {
         let site = &point.site;
         let only = |why: String| Some(Lack { why, remedy: None });
@@ -228,11 +228,11 @@ fn is_with_ensembles(point: &ExperimentPoint) -> bool {
     point.site.server != SiteServer::Host && point.site.session.congestion.starts_with("ensemble")
 }
 
-/// The bytes that a site takes.
+/// The bytes that a site needs on disk and in memory.
 #[derive(Default)]
 struct SiteFootprint {
     disk: u64,
-    /// Total memory. It includes the memory of files.
+    /// All memory, including the memory of files.
     memory: u64,
     files: u64,
 }

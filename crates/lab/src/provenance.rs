@@ -1,5 +1,5 @@
-//! The program and machine of a measurement. Results of another program or machine are not mixed
-//! with those of this one.
+//! Identifies the program and the machine of a measurement. Results of another program or machine
+//! are not mixed with those of this one.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,8 @@ use std::{
     io::Read as _,
 };
 
-/// Returns the program, the kernel, the processors and the memory, by names for a report.
+/// Returns the version of the program, the kernel, the processors and the memory, each under a name
+/// for the report.
 #[must_use]
 pub fn maker() -> BTreeMap<String, String> {
     let system = rustix::system::uname();
@@ -27,7 +28,7 @@ pub fn maker() -> BTreeMap<String, String> {
     .collect()
 }
 
-/// Returns the rest of the first line that begins with a key.
+/// Returns the rest of the first line of a file that begins with this key.
 fn first(path: &str, key: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -38,7 +39,8 @@ fn first(path: &str, key: &str) -> Option<String> {
 /// may differ as much as two versions.
 fn program() -> String {
     let version = env!("CARGO_PKG_VERSION");
-    // This path opens the running file, even if another one has replaced it at its path.
+    // Open `/proc/self/exe`: it leads to the running file, even if the file at the program's path
+    // has been replaced.
     match sum("/proc/self/exe") {
         Ok(sum) => format!("{version}, build {sum:016x}"),
         Err(_) => format!("{version}, of an unknown build"),
@@ -47,7 +49,7 @@ fn program() -> String {
 
 /// Returns a checksum of a file: SipHash of 64 bits. It detects differences, not attacks.
 fn sum(path: &str) -> std::io::Result<u64> {
-    // The pieces are so large that the cost of calls does not matter.
+    // Read large pieces, so that the cost of system calls does not matter.
     let (mut file, mut piece) = (File::open(path)?, vec![0; 1 << 20]);
     let mut hasher = DefaultHasher::new();
     loop {

@@ -1,6 +1,6 @@
 //! The file of results, `results.jsonl`. It has a line for each point that was measured or left
-//! out, written as soon as this is known. The last line of a point counts; lines with other
-//! settings, or of another program or machine, do not count.
+//! out, written as soon as the point has ended. If a point has several lines, the last one is used.
+//! Lines with other settings, or of another program or machine, are ignored.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{Error, ExperimentPoint, PointRecord, maker};
 
-/// A line of the file.
+/// A line of the file of results.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 enum ResultsFileLine {
@@ -24,7 +24,7 @@ enum ResultsFileLine {
     LeftOut(LeftOut),
 }
 
-/// A point without a record.
+/// A point that was not measured.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
@@ -40,22 +40,23 @@ const HEAD: &[u8] = b"{\"point\":\"";
 /// results removes its file, perhaps while another run opens it.
 const ATTEMPTS: usize = 8;
 
-/// The results in a folder, for one run at a time. Dropping it removes the file and folders that it
-/// has created if they contain nothing.
+/// The file of results in a folder. One run at a time can use it. Dropping it removes the file if
+/// it is empty, and the folders that this run has created if they are empty.
 #[derive(Debug)]
 pub struct Results {
     path: PathBuf,
     file: File,
-    /// True if the file did not exist before.
+    /// True if this run has created the file.
     made_file: bool,
     lines: Vec<ResultsFileLine>,
     maker: BTreeMap<String, String>,
-    /// Dropped after the file, so that the folders are empty.
+    /// Fields are dropped in the order of their declaration: this one after the file, so that the
+    /// folders are empty by then.
     _made: MadeFolders,
 }
 
-/// The folders of a path that did not exist, the deepest first. Dropping it removes those that are
-/// empty.
+/// The folders of a path that did not exist before, the deepest first. Dropping it removes those
+/// that are empty.
 #[derive(Debug)]
 struct MadeFolders(Vec<PathBuf>);
 
@@ -73,18 +74,19 @@ impl MadeFolders {
 impl Drop for MadeFolders {
     fn drop(&mut self) {
         for folder in &self.0 {
-            // Fails for a folder with content, which stays.
+            // Ignore the error: a folder with content cannot be removed, and stays.
             let _ = fs::remove_dir(folder);
         }
     }
 }
 
 impl Results {
-    /// Opens or creates the file.
+    /// Opens or creates the file. If its last line is incomplete because its run was killed, that
+    /// line is removed.
     ///
     /// # Errors
-    /// If another run uses it, the folder has other files and no results, or a line is invalid. If
-    /// the last line is incomplete because its run was killed, it is removed instead.
+    /// If another run uses the file, the folder has other files and no results, or a line is
+    /// invalid.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         Self::of_maker(folder, maker())
     }
@@ -106,14 +108,14 @@ impl Results {
         Ok(results)
     }
 
-    /// Reads the file. An incomplete line at its end is from a run that was killed. It is removed,
-    /// provided that all lines before it are valid and that it begins like one of ours.
+    /// Reads the file. If a run was killed while it wrote, the last line is incomplete. It is
+    /// removed if all lines before it are valid and its beginning is that of a result.
     fn read(&self) -> Result<Vec<ResultsFileLine>, Error> {
         let (path, shown) = (&self.path, self.path.display());
         let foreign = |what: String| Error::Folder(format!("{what}; nothing was changed"));
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        // An incomplete line may end within a character, so it cannot be decoded.
+        // Do not decode the incomplete line: it may end within a character.
         let (text, half) = bytes.split_at(whole);
         let text = std::str::from_utf8(text)
             .map_err(|_| foreign(format!("{shown} is not text, so it has no results")))?;
@@ -134,8 +136,8 @@ impl Results {
         Ok(lines)
     }
 
-    /// Returns the record of a point if it was measured with the current settings by this program
-    /// on this machine, and was not left out later.
+    /// Returns the record of a point, if this program has measured it on this machine with the
+    /// current settings and has not left it out later.
     #[must_use]
     pub fn of(&self, point: &ExperimentPoint) -> Option<&PointRecord> {
         match self.last(point)? {
@@ -184,7 +186,7 @@ impl Results {
         (records, left_out)
     }
 
-    /// The program and machine of all added records.
+    /// Returns the program and machine of all added records.
     #[must_use]
     pub fn maker(&self) -> &BTreeMap<String, String> {
         &self.maker
@@ -226,11 +228,11 @@ impl Results {
 
 impl Drop for Results {
     fn drop(&mut self) {
-        // Not if the folder has a report: the next run would regard a report without a file of
-        // results as foreign.
+        // Keep the file if the folder also has a report: without a file of results, the next run
+        // would refuse the folder as foreign.
         if self.made_file && self.lines.is_empty() && is_alone(&self.path) {
-            // The file is still locked. Another run that waits for the lock checks afterwards
-            // whether the path still leads to it.
+            // The file is still locked. Another run that waits for the lock checks afterwards that
+            // the path still leads to the locked file.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -258,8 +260,7 @@ fn locked(path: &Path) -> Result<File, Error> {
     Err(Error::Folder(format!("other runs write to {}", path.display())))
 }
 
-/// Returns the settings of a point, which determine its result. The estimated time is not one of
-/// them.
+/// Returns the settings of a point that determine its result. The estimated time is not among them.
 #[must_use]
 pub fn settings(point: &ExperimentPoint) -> Value {
     json!({ "site": point.site, "task": point.task, "runs": point.runs, "windows": point.windows })
@@ -350,7 +351,7 @@ pub(crate) mod tests {
             assert!(error.contains(said) && error.contains("nothing was changed"), "{error}");
             assert_eq!(fs::read(&path).unwrap(), theirs, "{said}");
         }
-        // Runs that were killed at the beginning of a line, and within a character.
+        // Lines of runs that were killed after a few bytes, and within a character.
         for half in [&b"{\"poi"[..], b"{\"point\":\"on\xc3"] {
             fs::write(&path, [ours.as_bytes(), b"\n", half].concat()).unwrap();
             assert_eq!(Results::open(folder.path()).unwrap().lines.len(), 1);
@@ -366,25 +367,26 @@ pub(crate) mod tests {
         assert!(out.join("results.jsonl").exists(), "locked by its name");
         drop(results);
         assert!(!out.exists());
-        // Also with several folders, with folders of which only some can be created, and without
-        // results.
+        // Dropping results without lines also removes several created folders, even if only some of
+        // them could be created.
         drop(Results::open(&place.path().join("a/b/c")).unwrap());
         let long = "x".repeat(300);
         Results::open(&place.path().join("a/b").join(long)).unwrap_err();
         assert!(!place.path().join("a").exists());
-        // Files and folders that existed before stay.
+        // Files and folders that existed before the run are kept.
         fs::create_dir(&out).unwrap();
         drop(Results::open(&out).unwrap());
         assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
         fs::write(out.join("results.jsonl"), "").unwrap();
         drop(Results::open(&out).unwrap());
         assert!(out.join("results.jsonl").exists());
-        // A run must not use a file that was removed between opening and locking it.
+        // A run must not write to a file that another run has removed between opening and locking
+        // it.
         Results::open(&out).unwrap().left_out("one", "no room").unwrap();
         assert!(out.join("results.jsonl").exists());
     }
 
-    /// The run has written its report before it was stopped.
+    /// The run is stopped after it has written its report, and before its first result.
     #[test]
     fn a_run_stopped_before_its_first_result_can_continue() {
         let place = tempfile::tempdir().unwrap();

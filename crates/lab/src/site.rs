@@ -1,11 +1,11 @@
-//! A site: the remote disk, its target, the link, a gateway, and the host's access to the volume. A
-//! site is plain data, which is stored with every result.
+//! A site: the remote disk, its target, the link, a gateway, and the way in which the host accesses
+//! the volume. A site is plain data, and is stored with every result.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// The site of a workload.
+/// The machines and programs on which a workload runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LabSite {
@@ -14,19 +14,20 @@ pub struct LabSite {
     pub bytes: u64,
     /// The target that serves the disk.
     pub server: SiteServer,
-    /// Number of nodes with a disk each, 1 to 4. The workload runs on the volumes of all nodes
+    /// Number of nodes, 1 to 4, each with one disk. The workload runs on the volumes of all nodes
     /// concurrently.
     pub nodes: u8,
-    /// The link between host and nodes. `None`: both are in one network namespace.
+    /// The link between host and nodes. `None`: host and nodes are in one network namespace.
     pub link: Option<SiteLink>,
     /// The cache between host and nodes, if there is one.
     pub gateway: Option<SiteGateway>,
     /// How the host accesses the volume.
     pub host: Host,
-    /// The sessions over the link.
+    /// The settings of the sessions over the link.
     pub session: SiteSession,
-    /// Bytes of memory of the workload, including the page cache. `None`: all of this machine's.
-    /// With less memory than data, data must be written before the workload ends.
+    /// Bytes of memory for the workload, including the page cache. `None`: the workload may use all
+    /// memory of this machine. If the memory is smaller than the data, the host must write data
+    /// before the workload ends.
     pub memory: Option<u64>,
 }
 
@@ -35,18 +36,18 @@ pub struct LabSite {
 #[serde(default, deny_unknown_fields)]
 pub struct SiteDisk {
     pub data: SiteBacking,
-    /// The service times of a simulated disk, by the name of the model in the `disk` layer. `None`:
-    /// those of the storage itself. Only Forebay simulates disks.
+    /// The model of a simulated disk, by its name in the `disk` layer; it determines the service
+    /// times. `None`: the disk takes only the time of the storage itself. Only Forebay's servers
+    /// simulate disks.
     pub model: Option<String>,
-    /// More keys of the `disk` layer, with their values as text: `cache`, "2MiB".
+    /// Further keys of the `disk` layer, with their values as text, such as `cache` and "2MiB".
     pub more: BTreeMap<String, String>,
 }
 
-/// Where bytes are stored.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteBacking {
-    /// In the memory of the process. For tgt, in a file in memory.
+    /// In the memory of the server process. For tgt, in a file on a file system in memory.
     #[default]
     Memory,
     /// In a file on this machine's disk.
@@ -77,7 +78,7 @@ pub struct SiteLink {
     pub near_to_far: wan::DirectionSettings,
     /// The direction from the nodes to the host.
     pub far_to_near: wan::DirectionSettings,
-    /// The seed of the random losses and delays of the link.
+    /// The seed for the random losses and delays of the link.
     pub seed: u64,
 }
 
@@ -88,15 +89,15 @@ pub struct SiteGateway {
     pub beside: GatewayPlacement,
     /// When the gateway acknowledges writes: `report` of a cache layer.
     pub report: String,
-    /// True if the NVRAM counts as stable (`nvram_survives = "power-loss"`), as in the papers.
+    /// True if the NVRAM is stable (`nvram_survives = "power-loss"`), as in the papers.
     pub stable_nvram: bool,
-    /// Bytes of the log, a file on this machine's disk.
+    /// Size of the log in bytes. It is a file on this machine's disk.
     pub log: u64,
-    /// Bytes of the cache in memory.
+    /// Size of the cache in memory, in bytes.
     pub dram: u64,
-    /// Bytes of the NVRAM, a file in memory: at most half of `dram`.
+    /// Size of the NVRAM in bytes: at most half of `dram`. It is a file in memory.
     pub nvram: u64,
-    /// More keys of the cache layer, with their values as text: `destage_idle`, "1s".
+    /// Further keys of the cache layer, with their values as text, such as `destage_idle` and "1s".
     pub more: BTreeMap<String, String>,
 }
 
@@ -107,9 +108,9 @@ pub enum GatewayPlacement {
     /// A process at the host's end of the link.
     #[default]
     Host,
-    /// In the node's process, above its disk.
+    /// In the process of the node, above the node's disk.
     Node,
-    /// In the process that attaches the volume.
+    /// In the process that attaches the volume to the host.
     Attach,
 }
 
@@ -120,13 +121,14 @@ pub enum Host {
     /// A block device (`forebay attach`) with undefined content.
     #[default]
     Device,
-    /// An ext4 file system on the device, created for this site and mounted with these options. An
-    /// empty text stands for the defaults; "sync,dirsync" makes metadata synchronous.
+    /// An ext4 file system on a block device. It is created for this site and mounted with these
+    /// options. An empty text stands for the default options; "sync,dirsync" makes metadata
+    /// synchronous.
     Mounted(String),
-    /// No device: the workload itself logs in to the unit.
+    /// No device: the workload itself is the initiator and logs in to the unit.
     Url,
-    /// A peer: the initiator of qemu-storage-daemon, for iSCSI or NBD, which exports the volume as
-    /// a file.
+    /// Instead of our initiator, qemu-storage-daemon logs in by iSCSI or NBD, and exports the
+    /// volume as a file.
     QemuStorageDaemon,
 }
 
@@ -135,19 +137,19 @@ pub enum Host {
 #[serde(default, deny_unknown_fields)]
 pub struct SiteSession {
     pub connections: u8,
-    /// The congestion control at both ends: `congestion` in the settings. If the kernel has a
-    /// congestion control of this name, it is also the default of both namespaces.
+    /// The congestion control at both ends: `congestion` in the settings. If the kernel has an
+    /// algorithm of this name, it is also the default of both namespaces.
     pub congestion: String,
     /// Bytes of each socket buffer at both ends. `None`: the kernel chooses.
     pub socket_buffer: Option<u64>,
-    /// More keys of `[iscsi]` at the node and the gateway, with their values as text.
+    /// Further keys of `[iscsi]` at the node and the gateway, with their values as text.
     pub iscsi: BTreeMap<String, String>,
 }
 
 const MIB: u64 = 1 << 20;
 
 impl Default for LabSite {
-    /// Returns a site with a gigabyte of memory, served by a Forebay node, attached in the same namespace.
+    /// Returns a site with 1 GiB in memory, served by a Forebay node and attached in the same namespace.
     fn default() -> Self {
         Self {
             disk: SiteDisk::default(),
@@ -164,10 +166,10 @@ impl Default for LabSite {
 }
 
 impl LabSite {
-    /// Returns true if a running site can be changed into the other one. Only two parts can be
-    /// changed: the memory of workloads, each of which has its own limit, and the settings of the
-    /// link. Connections keep the packet size that they began with, and the random numbers of the
-    /// link keep their seed; so these two must be equal.
+    /// Returns true if a running site can be changed into the other one without a restart. Only the
+    /// memory of workloads and the settings of the link may differ. The MTU and the seed of the
+    /// link must be equal, too: connections keep the packet size with which they began, and the
+    /// link keeps the random numbers of its seed.
     #[must_use]
     pub fn can_become(&self, other: &Self) -> bool {
         let kept = |line: &SiteLink| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
@@ -177,8 +179,8 @@ impl LabSite {
 }
 
 impl Default for SiteGateway {
-    /// Returns a gateway as in the papers: it acknowledges writes when they are in NVRAM that
-    /// counts as stable.
+    /// Returns a gateway as in the papers: it acknowledges a write when the write is in NVRAM,
+    /// which is stable.
     fn default() -> Self {
         Self {
             beside: GatewayPlacement::default(),
@@ -196,7 +198,7 @@ impl Default for SiteSession {
     fn default() -> Self {
         Self {
             connections: 1,
-            // Not the kernel's default, which may differ between machines.
+            // Named explicitly, since the kernel's default may differ between machines.
             congestion: "reno".to_owned(),
             socket_buffer: None,
             iscsi: BTreeMap::new(),
@@ -217,7 +219,7 @@ impl SiteLink {
         Self::alike(wan::DirectionSettings { delay, ..wan::DirectionSettings::default() })
     }
 
-    /// Returns the settings of both directions, in the order of `wan`.
+    /// Returns the settings of both directions as crate `wan` expects them: near to far first.
     #[must_use]
     pub fn settings(&self) -> [wan::DirectionSettings; 2] {
         [self.near_to_far.clone(), self.far_to_near.clone()]

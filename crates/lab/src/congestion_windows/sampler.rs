@@ -1,5 +1,5 @@
-//! The sampling thread. It enters the network namespace of the sockets and queries the kernel for each
-//! socket.
+//! A thread that samples congestion windows. It enters the network namespace of the sockets and queries the kernel for
+//! each socket.
 
 use std::{
     fs::File,
@@ -29,10 +29,10 @@ use super::{
     summary::{Looks, TcpSegmentCounters, Windows},
 };
 
-/// The sockets whose windows are sampled: those of the sending end.
+/// Selects the sockets whose windows are sampled: those at the end that sends the data.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SamplerScope {
-    /// The file of their network namespace. `None` is the namespace of the calling thread.
+    /// The file of the sockets' network namespace. `None`: the namespace of the calling thread.
     pub namespace: Option<PathBuf>,
     /// The port of the target.
     pub port: u16,
@@ -41,25 +41,27 @@ pub struct SamplerScope {
     pub at_target: bool,
 }
 
-/// Samples windows until it is stopped.
+/// Samples windows in a thread until [`Sampler::stop`] is called.
 pub struct Sampler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Windows>,
 }
 
-/// The interval of the paper: "approximately every 10ms".
+/// The interval between samples, from the paper: "approximately every 10ms".
 const EVERY: Duration = Duration::from_millis(10);
-/// Time between searches for new connections, for which the kernel scans its whole table.
+/// Time between searches for new connections. It is longer than [`EVERY`], since the kernel scans
+/// its whole table for a search.
 const LIST_EVERY: Duration = Duration::from_millis(200);
-/// The most connections that are sampled. No site has as many.
+/// At most this many connections are sampled. No site has as many.
 const MOST: usize = 64;
-/// A netlink message of the kernel has at most 32 KiB.
+/// Size of the receive buffer: a netlink message of the kernel has at most 32 KiB.
 const BUFFER_BYTES: usize = 32 << 10;
-/// The kernel answers within the call. After this time the answer is regarded as lost.
+/// The kernel answers within the system call. An answer that has not arrived after this time is
+/// considered lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 impl Sampler {
-    /// Starts sampling. There need not be connections yet.
+    /// Starts sampling. Connections may begin later.
     ///
     /// # Errors
     /// The namespace cannot be entered, or the kernel does not report sockets.
@@ -68,7 +70,8 @@ impl Sampler {
         let (told, started) = mpsc::channel();
         let stopped = Arc::clone(&stop);
         let look = move || {
-            // The thread ends together with the sampling, so it need not leave the namespace.
+            // The thread need not return to its old namespace, since it ends when the sampling
+            // ends.
             let looking = watch.enter().and_then(|()| Looking::new(watch));
             let mut looking = match looking {
                 Ok(looking) => looking,
@@ -112,7 +115,7 @@ struct Looking {
     buffer: Vec<u8>,
     sockets: Vec<SampledSocket>,
     looks: Looks,
-    /// The sequence number of the last request.
+    /// The sequence number of the last request to the kernel.
     asked: u32,
     missed: u64,
 }
@@ -138,7 +141,8 @@ impl Looking {
         let (buffer, sockets) = (vec![0; BUFFER_BYTES], vec![]);
         let looks = Looks::default();
         let mut looking = Self { watch, socket, buffer, sockets, looks, asked: 0, missed: 0 };
-        // The first search shows whether the kernel supports this kind of query.
+        // Search once before the sampling begins: an error here shows that the kernel does not
+        // support this kind of query.
         looking.list()?;
         Ok(looking)
     }
@@ -153,7 +157,8 @@ impl Looking {
                 next_list = Instant::now() + LIST_EVERY;
             }
             self.look(started.elapsed());
-            // Missed samples are not repeated later: they would all have the same time.
+            // If samples were missed because the thread was late, skip them: they would all have
+            // the same time.
             next = (next + EVERY).max(Instant::now());
             thread::sleep(next.saturating_duration_since(Instant::now()));
         }
@@ -188,7 +193,7 @@ impl Looking {
         Ok(())
     }
 
-    /// Samples all known connections that still exist.
+    /// Samples all connections that still exist, at the time `at`.
     fn look(&mut self, at: Duration) {
         let mut sockets = std::mem::take(&mut self.sockets);
         let missed = self.missed;
@@ -206,7 +211,8 @@ impl Looking {
             }
         }
         self.sockets = sockets;
-        // Without the window of each connection the sum would be wrong.
+        // Drop the whole sample if one connection did not answer: the sum of the windows would lack
+        // its window.
         if self.missed == missed {
             self.looks.add(at, &now);
         }
@@ -229,7 +235,7 @@ impl Looking {
         }
     }
 
-    /// Sends a request and passes each answer to `take`, until that returns true.
+    /// Sends a request and passes each message of the answer to `take`, until `take` returns true.
     fn ask(
         &mut self,
         mut request: Vec<u8>,
@@ -244,7 +250,7 @@ impl Looking {
             let mut is_empty = true;
             for (number, answer) in sock_diag::read(&self.buffer[..length]) {
                 is_empty = false;
-                // A late answer belongs to an earlier request and is ignored.
+                // Ignore answers to earlier requests that arrive late.
                 if number == self.asked && take(answer)? {
                     return Ok(());
                 }
@@ -271,7 +277,8 @@ mod tests {
 
     use super::*;
 
-    /// The kernel reports the sockets of the own namespace without privileges.
+    /// Needs no privileges: the kernel reports the sockets of the caller's own namespace to every
+    /// user.
     #[test]
     fn sockets_to_a_port_are_looked_at() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -307,7 +314,8 @@ mod tests {
         assert_eq!(get(&reads, "segments sent"), Some(0.0), "nothing was sent back");
     }
 
-    /// Longer than the first second after the first data, whose samples do not count.
+    /// Long enough to get samples that count: those of the first second after the first data do
+    /// not.
     const SETTLED_AND_MORE: Duration = Duration::from_millis(1600);
 
     #[test]

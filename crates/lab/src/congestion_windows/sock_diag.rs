@@ -1,6 +1,7 @@
 //! TCP sockets as reported by NETLINK_SOCK_DIAG (linux/inet_diag.h): encodes requests and decodes answers.
 
-/// Identifies a socket in a request: addresses, ports and the kernel's cookie, encoded as in an answer.
+/// Identifies a socket in a request: addresses, ports and the kernel's cookie, encoded as the kernel encodes them in an
+/// answer.
 pub type SocketId = [u8; 48];
 
 /// TCP_INFO of a socket (linux/tcp.h). Windows are in segments.
@@ -26,21 +27,21 @@ pub struct TcpInfo {
     pub timeouts: Option<u16>,
 }
 
-/// A message of an answer.
+/// One message of the kernel's answer to a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SockDiagMessage {
     /// A connection with its counters.
     Socket(SocketId, TcpInfo),
     /// A socket without the necessary information, because it is being closed.
     Other,
-    /// The end of an answer.
+    /// The end of the kernel's answer.
     Done,
     /// An error number; ENOENT: the socket does not exist.
     Failed(i32),
 }
 
-/// Requests all established sockets of an address family with this remote port and this local port;
-/// `None` is any.
+/// Returns a request for all established sockets of an address family with this remote port and
+/// this local port; `None` matches any port.
 #[must_use]
 pub fn list(family: u8, remote: Option<u16>, local: Option<u16>) -> Vec<u8> {
     let mut id = [0; 48];
@@ -55,7 +56,7 @@ pub fn one(family: u8, id: &SocketId) -> Vec<u8> {
     request(NLM_F_REQUEST, family, u32::MAX, id)
 }
 
-/// Sets the sequence number of a request, which its answers repeat.
+/// Sets the sequence number of a request. The kernel repeats it in the answer.
 pub fn number(request: &mut [u8], number: u32) {
     request[8..12].copy_from_slice(&number.to_ne_bytes());
 }
@@ -65,7 +66,8 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     bytes.extend((REQUEST_BYTES as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // The sequence number, which is set later, and our port number, which the kernel knows.
+    // Two fields of zeros: the sequence number, which [`number`] sets later, and our port number,
+    // which the kernel fills in.
     bytes.extend([0; 8]);
     bytes.extend([family, IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0]);
     bytes.extend(states.to_ne_bytes());
@@ -73,8 +75,8 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the messages in a received buffer, each with the number of its request. A message that is shorter than its
-/// length field ends them.
+/// Decodes the messages in a received buffer. Each has the sequence number of its request. Decoding stops at a message
+/// that is shorter than its length field says.
 pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, SockDiagMessage)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -112,7 +114,7 @@ fn socket(body: &[u8]) -> Option<SockDiagMessage> {
     }
 }
 
-/// Decodes `struct tcp_info`, to which newer kernels append fields.
+/// Decodes `struct tcp_info`. Newer kernels append fields to it, which are ignored.
 fn tcp_info(bytes: &[u8]) -> Option<TcpInfo> {
     Some(TcpInfo {
         cwnd: word(bytes, 80)?,
@@ -134,18 +136,18 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-// linux/netlink.h
+// Numbers from linux/netlink.h.
 const HEADER_BYTES: usize = 16;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-// linux/sock_diag.h, linux/inet_diag.h
+// Numbers from linux/sock_diag.h and linux/inet_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u8 = 2;
 /// Size of `struct inet_diag_msg` in bytes.
 const MESSAGE_BYTES: usize = 72;
-/// The netlink header and `struct inet_diag_req_v2`.
+/// Size of a request: the netlink header and `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const IPPROTO_TCP: u8 = 6;
 const TCP_ESTABLISHED: u8 = 1;
@@ -173,7 +175,8 @@ mod tests {
         let mut body = vec![2, TCP_ESTABLISHED, 0, 0];
         body.extend([9; 48]);
         body.extend([0; 20]);
-        // The attribute before INET_DIAG_INFO has a length that is not a multiple of four.
+        // Put an attribute whose length is not a multiple of four before INET_DIAG_INFO: decoding
+        // must skip its padding.
         body.extend([7, 0, 8, 0, 1, 2, 3, 0]);
         body.extend(((4 + info_bytes) as u16).to_ne_bytes());
         body.extend([INET_DIAG_INFO, 0]);
@@ -222,7 +225,7 @@ mod tests {
                 assert!(read(&wrong).count() <= whole.len() / HEADER_BYTES);
             }
         }
-        // Regression: a message that is shorter than its own header would be decoded forever.
+        // Regression: a message that is shorter than its own header was decoded in an endless loop.
         assert_eq!(read(&[0; 64]).count(), 0);
     }
 

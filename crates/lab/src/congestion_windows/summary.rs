@@ -10,30 +10,30 @@ use super::sock_diag::TcpInfo;
 /// The summary of the windows of some connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
-    /// Figures of all connections together.
+    /// Figures of all connections together, such as the mean sum of their windows.
     pub figures: Vec<WorkloadFigure>,
-    /// The windows of the first two connections for 1.2 s, and for 50 s the difference of these two
-    /// and the sum of all windows (the paper's Figures 3 and 2).
+    /// Series for plots: the windows of the first two connections for 1.2 s, and for 50 s the
+    /// difference of these two and the sum of all windows (the paper's Figures 3 and 2).
     pub series: Vec<WorkloadSeries>,
-    /// Number of queries without an answer. Their samples are missing.
+    /// Number of queries that the kernel did not answer. The samples lack their values.
     pub missed: u64,
 }
 
-/// After the first data, windows grow for this time. Only later samples count.
+/// Time after the first data during which windows still grow. Only later samples count.
 const SETTLED: Duration = Duration::from_secs(1);
-/// The most points of the series of sums and differences: 50 s.
+/// Maximum number of points in the series of sums and of differences: 50 s.
 const LONG: usize = 5000;
-/// The most points of the series of two windows: 1.2 s.
+/// Maximum number of points in the series of each of the two windows: 1.2 s.
 const SHORT: usize = 120;
 
 /// Collects samples of all connections and summarises them.
 #[derive(Default)]
 pub(super) struct Looks {
-    /// When data was first seen in flight.
+    /// The time of the first sample with data in flight.
     begun: Option<Duration>,
     sum: Moments,
     difference: Moments,
-    /// For each connection, in the order of their first samples.
+    /// Mean and deviation of each connection's window, in the order of their first samples.
     each: Vec<Moments>,
     round_trip_ms: Moments,
     delivery: Moments,
@@ -68,7 +68,8 @@ impl Looks {
         self.delivery.add(rate as f64 * 8.0 / 1e6);
     }
 
-    /// Returns the summary; `counted` is the sum of all connections, each since its first sample.
+    /// Returns the summary. `counted` has the counters of all connections together, each since its
+    /// first sample.
     pub fn windows(self, counted: TcpSegmentCounters) -> Windows {
         let mut figures = vec![];
         let mut figure = |name: &str, unit: &str, value: f64| {
@@ -124,7 +125,7 @@ fn keep(points: &mut Vec<[f64; 2]>, most: usize, point: [f64; 2]) {
     }
 }
 
-/// Differences of the sockets' counters during the sampling.
+/// The increase of the sockets' segment counters during the sampling.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct TcpSegmentCounters {
     pub segments: u64,
@@ -146,7 +147,7 @@ impl TcpSegmentCounters {
     }
 }
 
-/// Computes mean and deviation incrementally (Welford 1962).
+/// Mean and standard deviation of numbers, computed incrementally (Welford 1962).
 #[derive(Clone, Copy, Debug, Default)]
 struct Moments {
     count: u64,
@@ -180,12 +181,13 @@ mod tests {
     fn windows_come_to_mean_deviation_and_difference() {
         let mut looks = Looks::default();
         let at = Duration::from_millis;
-        // The sample before data flows, and those in the second after that, do not count.
+        // These samples do not count: the first comes before any data, the others in the first
+        // second after the first data.
         looks.add(at(0), &[socket(100, 0), socket(100, 0)]);
         looks.add(at(5000), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(5990), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(6000), &[socket(6, 1), socket(2, 0)]);
-        // No connection has data in flight.
+        // This sample does not count either: no connection has data in flight.
         looks.add(at(6010), &[socket(50, 0), socket(50, 0)]);
         looks.add(at(6020), &[socket(4, 1), socket(8, 1)]);
         let mut counted = TcpSegmentCounters::default();

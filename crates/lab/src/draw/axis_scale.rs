@@ -8,19 +8,20 @@ pub struct AxisScale {
     low: f64,
     high: f64,
     logarithmic: bool,
-    /// The position of each tick, as a share of the axis, and its label.
+    /// The position of each tick, as a share of the length of the axis, and its label.
     pub ticks: Vec<(f64, String)>,
 }
 
-/// Larger absolute values are not measurements; with this bound a range cannot overflow.
+/// Numbers with a larger absolute value are not drawn. No measurement is as large, and with this
+/// bound the range of an axis cannot overflow.
 const FARTHEST: f64 = 1e300;
 
 /// Maximum number of ticks of an axis.
 const TICKS: usize = 12;
 
 impl AxisScale {
-    /// Returns an axis for these numbers with about `wanted` ticks. Numbers that it cannot show are
-    /// ignored. Without numbers, a linear axis is from 0 to 1, a logarithmic one from 1 to 10.
+    /// Returns an axis for these numbers with about `wanted` ticks. Numbers that cannot be drawn
+    /// are ignored. Without numbers, a linear axis is from 0 to 1, a logarithmic one from 1 to 10.
     pub fn over(values: impl IntoIterator<Item = f64>, logarithmic: bool, wanted: usize) -> Self {
         let shown = values.into_iter().filter(|value| is_shown(*value, logarithmic));
         let range = shown.fold(None, |range: Option<(f64, f64)>, value| {
@@ -34,7 +35,8 @@ impl AxisScale {
         }
     }
 
-    /// Returns an axis of labels: 0 is in the middle of the first of `labels`, 1 in that of the second.
+    /// Returns an axis with labels instead of numbers: number 0 is in the middle of the first label, 1 in the middle of
+    /// the second.
     pub fn named(labels: &[String]) -> Self {
         let (low, high) = (-0.5, labels.len() as f64 - 0.5);
         let place = |n: usize| (n as f64 + 0.5) / labels.len() as f64;
@@ -53,14 +55,15 @@ impl AxisScale {
         let (first, last) = ((low / step).floor(), (high / step).ceil());
         let count = ((last - first) as usize).clamp(1, TICKS);
         let (low, high) = (first * step, (first + count as f64) * step);
-        // A multiple of the step may have a rounding error: 3 × 0.1.
+        // Divide and round, since a multiple of the step may have a rounding error, such as 3 ×
+        // 0.1.
         let at = |n: usize| ((first + n as f64) * step / power).round() * power;
         let ticks = (0..=count).map(|n| (n as f64 / count as f64, number(tidy(at(n))))).collect();
         Self { low, high, logarithmic: false, ticks }
     }
 
     /// Returns a logarithmic axis with ticks at powers of ten. If there is space, it also has ticks
-    /// at twice and five times those.
+    /// at twice and five times each power.
     fn powers(low: f64, high: f64) -> Self {
         let below = |value: f64| {
             let power = 10_f64.powf(value.log10().floor());
@@ -89,8 +92,8 @@ impl AxisScale {
         Self { low, high, logarithmic: true, ticks }
     }
 
-    /// Returns the position of a number between 0 and 1, as a share of the axis from its low end; `None` if it cannot
-    /// be shown.
+    /// Returns the position of a number as a share of the axis, from 0 at its low end to 1; `None` if the number cannot
+    /// be drawn.
     pub fn place(&self, value: f64) -> Option<f64> {
         if !is_shown(value, self.logarithmic) {
             return None;
@@ -103,19 +106,20 @@ impl AxisScale {
         place.is_finite().then(|| place.clamp(0.0, 1.0))
     }
 
-    /// Returns the position of the base of bars: zero, or the low end if zero is not on the axis.
+    /// Returns the position from which bars are drawn: zero, or the low end if zero is not on the
+    /// axis.
     pub fn foot(&self) -> f64 {
         if self.logarithmic { 0.0 } else { self.place(0.0).unwrap_or(0.0) }
     }
 }
 
-/// Returns true if an axis can show the number.
+/// Returns true if an axis of this kind can show the number.
 fn is_shown(value: f64, logarithmic: bool) -> bool {
     value.is_finite() && value.abs() < FARTHEST && (!logarithmic || value > 1.0 / FARTHEST)
 }
 
-/// Returns a range that is not empty. The range for a single number includes zero; that for zero is
-/// from -0.5 to 0.5.
+/// Widens a range that may be a single number. The range for one number includes zero; the range
+/// for zero is from -0.5 to 0.5.
 fn widened(low: f64, high: f64) -> (f64, f64) {
     let size = low.abs().max(high.abs());
     if high - low > size * 1e-9 {

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, fmt::Write};
 use super::marker::Marker;
 use crate::{Curve, CurveSource, Drawn, Plot, html_escape::escaped};
 
-/// Colour classes of the page, which are also distinguishable with colour vision deficiency (Okabe and Ito, "Color
-/// universal design", 2008). A ninth curve uses the first colour with another marker.
+/// Number of colours, which are CSS classes of the page. They are distinguishable with colour vision deficiency, too
+/// (Okabe and Ito, "Color universal design", 2008). A ninth curve has the first colour and another marker.
 const COLOURS: usize = 8;
 
 /// The style of a curve.
@@ -43,7 +43,7 @@ impl CurveStyle {
     }
 }
 
-/// Returns the legend of the curves that are drawn in a plot.
+/// Returns the legend for those curves of a plot for which `is_drawn` returns true.
 pub fn legend(plot: &Plot, is_drawn: impl Fn(&Curve) -> bool) -> String {
     let mut out = String::from("<ul class=\"legend\">");
     for curve in plot.curves.iter().filter(|curve| is_drawn(curve)) {

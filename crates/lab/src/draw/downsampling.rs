@@ -2,23 +2,25 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of dots, or of squares that represent them, of a curve: about 100 KB of text.
+/// Maximum number of dots of a curve, or of squares in place of them: about 100 KB of SVG text.
 pub const MOST_DOTS: usize = 8000;
 
-/// Maximum number of points of a line: two for each of the 640 horizontal units, and the ends.
+/// Maximum number of points of a line: the lowest and the highest point for each of the 640
+/// horizontal units, and the ends.
 pub const MOST_ON_LINE: usize = 1500;
 
-/// Single dots, or squares with the number of dots in each.
+/// Dots to draw: each by itself or, if there are too many, squares with the number of dots inside.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dots {
     /// The position of each dot.
     Single(Vec<[f64; 2]>),
-    /// The middle of each square that is not empty, with its number of dots; and the side length of squares.
+    /// The side length of the squares, and for each square that is not empty its middle and the number of dots in it.
     Squares(f64, Vec<([f64; 2], usize)>),
 }
 
-/// Returns single dots if there are few, otherwise squares: the smallest from two units up of which at most
-/// [`MOST_DOTS`] are not empty. Coordinates are in units of the drawing.
+/// Returns single dots if there are at most [`MOST_DOTS`], otherwise squares. The side of the squares is two units, or
+/// the smallest longer one with which at most [`MOST_DOTS`] squares are not empty. Coordinates are in units of the
+/// drawing.
 pub fn dots(points: Vec<[f64; 2]>) -> Dots {
     if points.len() <= MOST_DOTS {
         return Dots::Single(points);
@@ -39,8 +41,8 @@ pub fn dots(points: Vec<[f64; 2]>) -> Dots {
     }
 }
 
-/// Returns the lowest and the highest point for each unit of x of a line that is sorted by x, in units of the
-/// drawing. A line that is not sorted is divided into parts with equal numbers of points.
+/// Reduces the points of a line. If the line is sorted by x, returns the lowest and the highest point for each unit of
+/// x. Otherwise returns every n-th point.
 pub fn line(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     if points.len() <= MOST_ON_LINE {
         return points;
@@ -52,7 +54,7 @@ pub fn line(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     points.chunk_by(|a, b| a[0].floor() == b[0].floor()).flat_map(extremes).collect()
 }
 
-/// Returns the lowest and the highest of some points, in their order.
+/// Returns the lowest and the highest of these points, in the order of the line.
 fn extremes(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let by_y = |a: &(usize, &[f64; 2]), b: &(usize, &[f64; 2])| a.1[1].total_cmp(&b.1[1]);
     let low = points.iter().enumerate().min_by(by_y);

@@ -1,4 +1,4 @@
-//! Markers of points, which make curves distinguishable without colours.
+//! Markers of points. Different markers make curves distinguishable without colours.
 
 use std::f64::consts::TAU;
 
@@ -14,7 +14,7 @@ pub enum Marker {
 }
 
 impl Marker {
-    /// Returns the shape for the curve with this number.
+    /// Returns the shape for curve number `n`.
     pub fn nth(n: usize) -> Self {
         const ALL: [Marker; 6] = [
             Marker::Circle,
@@ -27,7 +27,7 @@ impl Marker {
         ALL[n % ALL.len()]
     }
 
-    /// Returns its outline around a position.
+    /// Returns the outline of the marker around a position, as the data of an SVG path.
     pub fn path(self, [x, y]: [f64; 2]) -> String {
         let corners = |count: usize, radius: &dyn Fn(usize) -> f64, turned: f64| {
             let corner = |n: usize| {

@@ -14,7 +14,7 @@ use axis_scale::AxisScale;
 use curve_style::{CurveStyle, legend};
 use downsampling::Dots;
 
-/// Returns a plot as a `figure` element: heading, drawing, legend, and notes about what is not in it.
+/// Returns a plot as a `figure` element: heading, drawing, legend, and notes about data that is not drawn.
 pub fn figure(plot: &Plot) -> String {
     let canvas = Canvas::new(plot);
     let mut out = format!("<figure><figcaption>{}</figcaption>\n", escaped(&plot.title));
@@ -43,24 +43,25 @@ pub fn figure(plot: &Plot) -> String {
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 380.0;
 
-/// The margins of the axes: space for numbers at the left and below, and for half of the last number at the right.
+/// The area between the axes. The margins have space for the numbers at the left and below, and for half of the last
+/// number at the right.
 const LEFT: f64 = 68.0;
 const RIGHT: f64 = 700.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 326.0;
 
-/// A line with more points than this has no markers.
+/// A line with more points than this is drawn without markers.
 const MOST_MARKED: usize = 60;
 
-/// Maximum width of a bar.
+/// Maximum width of a bar, in units of the drawing.
 const WIDEST_BAR: f64 = 48.0;
 
-/// A plot with the scales of its axes.
+/// A plot, and the scales with which its points are drawn.
 struct Canvas<'a> {
     plot: &'a Plot,
     x: AxisScale,
     y: AxisScale,
-    /// The total width of all bars at one position.
+    /// The width of all bars at one position together.
     bars: f64,
 }
 
@@ -73,7 +74,7 @@ impl<'a> Canvas<'a> {
         } else {
             AxisScale::named(&plot.x.labels)
         };
-        // The lengths of bars are compared, therefore the axis begins at zero if possible.
+        // Readers compare the lengths of bars, so the axis begins at zero if it is not logarithmic.
         let zero = (!plot.y.logarithmic).then_some(0.0);
         let y = AxisScale::over(points().map(|[_, y]| *y).chain(zero), plot.y.logarithmic, 6);
         let mut canvas = Self { plot, x, y, bars: 0.0 };
@@ -81,7 +82,7 @@ impl<'a> Canvas<'a> {
         canvas
     }
 
-    /// Returns the positions of a curve's points that can be shown.
+    /// Returns the positions in the drawing of those points of a curve that can be drawn.
     fn places(&self, curve: &Curve) -> Vec<[f64; 2]> {
         let place = |[x, y]: &[f64; 2]| {
             let (x, y) = (self.x.place(*x)?, self.y.place(*y)?);
@@ -90,18 +91,18 @@ impl<'a> Canvas<'a> {
         curve.points.iter().filter_map(place).collect()
     }
 
-    /// Returns true if at least one point of a curve can be shown.
+    /// Returns true if at least one point of a curve can be drawn.
     fn draws(&self, curve: &Curve) -> bool {
         curve.points.iter().any(|point| self.shows(point))
     }
 
-    /// Returns true if a point can be shown.
+    /// Returns true if both coordinates of a point can be drawn.
     fn shows(&self, [x, y]: &[f64; 2]) -> bool {
         self.x.place(*x).is_some() && self.y.place(*y).is_some()
     }
 
-    /// Returns the width for all bars of one position: the distance between the two nearest
-    /// positions, less a gap.
+    /// Returns the total width of the bars at one position: the distance between the two nearest
+    /// positions, minus a gap.
     fn bars_width(&self) -> f64 {
         let bars = || self.plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars);
         let places = bars().flat_map(|curve| self.places(curve)).map(|[x, _]| x);
@@ -191,8 +192,7 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Draws the bars of a curve, which is the `n`th of the `all` curves with bars at each
-    /// position.
+    /// Draws the bars of a curve. At each position, they are the `n`th of `all` bars.
     fn bars(&self, out: &mut String, curve: &Curve, [n, all]: [usize; 2]) {
         let width = self.bars / all as f64;
         let foot = BOTTOM - self.y.foot() * (BOTTOM - TOP);
@@ -262,8 +262,7 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// Returns the positions of the outer edges of bars on a numeric axis, so that the axis includes
-/// them.
+/// Returns the outer edges of the bars on a numeric axis. The axis must include them.
 fn sides_of_bars(plot: &Plot) -> Vec<f64> {
     let bars = plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars && !plot.x.logarithmic);
     let xs: Vec<f64> = bars.flat_map(|curve| &curve.points).map(|[x, _]| *x).collect();
@@ -271,7 +270,7 @@ fn sides_of_bars(plot: &Plot) -> Vec<f64> {
     xs.into_iter().flat_map(|x| [x - half, x + half]).collect()
 }
 
-/// Returns the smallest distance between different numbers.
+/// Returns the smallest distance between two different values.
 fn least_gap(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
@@ -287,8 +286,8 @@ fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
             }
         }
         Dots::Single(places) => {
-            // A line without length and with round ends is drawn as a dot. It takes a third of the
-            // text of a circle.
+            // Draw each dot as a line of zero length with round ends. Its SVG text has a third of
+            // the length of a circle's.
             out.push_str("<path class=\"cloud\" d=\"");
             for [x, y] in places {
                 let _ = write!(out, "M{x:.1} {y:.1}h0");
@@ -299,8 +298,8 @@ fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
     }
 }
 
-/// Draws squares in four shades. Each shade is for counts up to a power of the largest count: its
-/// fourth root, its square root, and so on.
+/// Draws squares in four shades, by the number of dots in them. The limits between the shades are
+/// powers of the largest number: its fourth root, its square root, and its power of 0.75.
 fn squares(out: &mut String, side: f64, squares: &[([f64; 2], usize)]) {
     let most = squares.iter().map(|(_, count)| *count).max().unwrap_or(1) as f64;
     let up_to = |power: f64| most.powf(power).ceil() as usize;

@@ -22,7 +22,7 @@ use crate::{
     ExperimentPoint, ExperimentScale, Host, LabSite, SiteLink, SiteSession, paper::fair_tcp::LOSS,
 };
 
-/// The kinds of windows: the word in the points' names, and that of the settings.
+/// The kinds of windows: the word in the points' names, and the value of the setting `congestion`.
 pub(super) const ALL: [(&str, &str); 6] = [
     ("reno", "reno"),
     ("each", "ensemble per connection"),
@@ -32,25 +32,26 @@ pub(super) const ALL: [(&str, &str); 6] = [
     ("model", "ensemble by model"),
 ];
 
-/// The kinds for whole applications: those that the paper compares.
+/// The two kinds that the paper compares, which are measured with whole applications.
 pub(super) const BOTH: [(&str, &str); 2] = [ALL[0], ALL[2]];
 
-/// The kinds for growth as in Linux 2.4.
+/// Kinds whose windows grow by acknowledgments, as in Linux 2.4.
 pub(super) const PER_ACK: [(&str, &str); 2] =
     [("each", "ensemble per connection per ack"), ("ensemble", "ensemble per ack")];
 
-/// One window for each connection: the baseline for an ensemble with everything else equal.
+/// One window for each connection of our program. It differs from an ensemble only in that, so it
+/// is the baseline.
 const EACH: [(&str, &str); 1] = [ALL[1]];
 
-/// Sizes of calls, KiB (Figures 7 and 8). With calls shorter than a page the kernel would read each page of an
-/// existing file first, which the paper's new file did not need.
+/// Sizes of the calls in KiB (Figures 7 and 8). None is shorter than a page: the kernel would then read each page of an
+/// existing file first, and the paper wrote to a new file.
 pub(super) const CALLS_KIB: [u32; 3] = [4, 16, 64];
 
 /// The delays of the paper, in milliseconds.
 pub(super) const DELAYS: [u32; 6] = [0, 2, 4, 6, 8, 10];
 /// The delays of a quick run.
 const FEW: [u32; 3] = [0, 4, 10];
-/// The only delay of some points in a quick run: that of the paper's Figures 2 and 3.
+/// The only delay of some points in a quick run. It is the delay of the paper's Figures 2 and 3.
 const ONE: [u32; 1] = [4];
 
 /// Returns all points, in the order in which they are run: points with the same site are adjacent.
@@ -79,15 +80,14 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
             WorkloadTask::Commands(commands(congestion, use_ == FairTcpTraffic::Reads, length))
         }),
         runs,
-        // The estimate includes the login and the warm-up before, and the data in flight at the
-        // end.
+        // Besides the measured time: the login and the warm-up before it, and the data in flight at
+        // the end.
         seconds: length + 6.0 + extra,
         windows: use_ == FairTcpTraffic::Writes,
     };
     let (known, model) = ALL.split_at(ALL.len() - 1);
     add("writes", many, known, &send(FairTcpTraffic::Writes, scale.pick(1, 3), 0.0));
-    // Only one run: three runs of these points as well would extend the experiment beyond three
-    // hours.
+    // Run these points once. With three runs the experiment would take more than three hours.
     add("writes", many, model, &send(FairTcpTraffic::Writes, 1, 0.0));
     let in_turn = FairTcpSweep {
         task: Box::new(move |congestion| {
@@ -104,12 +104,12 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         add("in-turn", &ONE, &EACH, &in_turn);
     }
     add("per-ack", many, &PER_ACK, &send(FairTcpTraffic::Writes, 1, 0.0));
-    // The blocks to read must be written first.
+    // The estimate has 6 s more, since the blocks must be written before they are read.
     add("reads", few, &BOTH, &send(FairTcpTraffic::Reads, 1, 6.0));
     for size in scale.pick(&[4, 64][..], &CALLS_KIB) {
         let at: &[u32] = scale.pick(&ONE, &FEW);
-        // Time to write, measure and read back the file at half of the throughput of a link with 4
-        // ms.
+        // Seconds to write, measure and read back the file at half of the throughput of a link with
+        // 4 ms.
         let seconds = scale.pick(8.0, 22.0);
         add(
             &file_calls("writes", *size),
@@ -141,7 +141,7 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// A workload that is run with several delays and kinds of windows.
+/// A workload that is run with several one-way delays and kinds of windows.
 struct FairTcpSweep {
     use_: FairTcpTraffic,
     task: Box<dyn Fn(&str) -> WorkloadTask>,
@@ -150,17 +150,17 @@ struct FairTcpSweep {
     windows: bool,
 }
 
-/// The direction of the data, which is also that of the losses.
+/// The direction in which the workload sends data. The link loses packets in the same direction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FairTcpTraffic {
     /// Traffic to the node only.
     Writes,
     /// Traffic from the node only.
     Reads,
-    /// In both directions, by a file system.
+    /// Traffic in both directions, by a file system.
     Files,
-    /// In both directions, by a file system on a host with less memory than the files take. The
-    /// paper's host had 256 MB for 4 GB.
+    /// Traffic in both directions, by a file system on a host whose memory is smaller than the
+    /// files. The paper's host had 256 MB for 4 GB.
     Cramped,
 }
 
@@ -195,15 +195,16 @@ impl FairTcpTraffic {
     }
 }
 
-/// Memory for ten processes of PostMark and some pages of their files, which take 50 MB and more.
+/// Bytes of memory for ten processes of PostMark and for a part of their files, which take 50 MB or
+/// more.
 const CRAMPED: u64 = 16 << 20;
 /// The number of connections of the paper's sessions.
 const CONNECTIONS: u8 = 4;
 /// The paper's socket buffers.
 const BUFFER: u32 = 512 << 10;
 
-/// Returns a workload of commands of the size to which the paper's kernel combined the writes of a
-/// file.
+/// Returns a workload of SCSI commands. They have the length of the commands in which the paper's
+/// kernel wrote a file.
 fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
     CommandsWorkload {
         read,
@@ -212,15 +213,16 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
         socket_buffer: Some(BUFFER),
         warm: 3.0,
         seconds,
-        // Four times the data in flight. The span is small, because it must be written before it is
-        // read.
+        // The range has four times the size of the data in flight. It is no larger, since it must
+        // be written before it is read.
         span: 16 << 20,
         check: 8,
         ..CommandsWorkload::default()
     }
 }
 
-/// Returns the experiment with calls of this size in KiB; `what` is writes or reads.
+/// Returns the word in the points' names for calls of this size in KiB; `what` is "writes" or
+/// "reads".
 pub(super) fn file_calls(what: &str, size_kib: u32) -> String {
     format!("file-{what}-{size_kib}k")
 }
@@ -234,14 +236,14 @@ fn calls(scale: ExperimentScale, reads: u8, size_kib: u32) -> WorkloadTask {
         size_mib: scale.pick(8, 16),
         reads: Some(reads),
         sequential: true,
-        // A time that is never reached: the run ends at the end of the file.
+        // A time limit that is never reached: the run ends at the end of the file.
         seconds: 300,
         ..Fio::default()
     })
 }
 
-/// Returns a part of the paper's Table 6: 20,000 files and 50,000 transactions would take most of a
-/// day over such a link.
+/// Returns PostMark with a part of the files and transactions of the paper's Table 6: its 20,000
+/// files and 50,000 transactions would take most of a day over such a link.
 fn postmark(scale: ExperimentScale, processes: u32) -> WorkloadTask {
     // The files take more than three times the memory of the host. Writing them takes half a minute
     // at 4 ms.
@@ -256,8 +258,8 @@ fn postmark(scale: ExperimentScale, processes: u32) -> WorkloadTask {
     })
 }
 
-/// Returns the part of the paper's gigabyte that is written, rewritten and read in two minutes at 4
-/// ms.
+/// Returns Bonnie++ with the part of the paper's gigabyte that it can write, rewrite and read in
+/// two minutes at 4 ms.
 fn bonnie(processes: u32) -> WorkloadTask {
     let file_mib = 64 / processes;
     WorkloadTask::Bonnie(Bonnie {
@@ -276,8 +278,8 @@ fn files(use_: FairTcpTraffic, task: WorkloadTask, seconds: f64) -> FairTcpSweep
 mod tests {
     use super::*;
 
-    /// The kernel's default may be any algorithm. A point that used it would be measured under a
-    /// wrong name.
+    /// Every site must name its congestion control. With the kernel's default, which may be any
+    /// algorithm, a point would be measured under a wrong name.
     #[test]
     fn every_point_names_its_congestion_control() {
         for point in points(ExperimentScale::Full) {

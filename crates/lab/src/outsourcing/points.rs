@@ -31,7 +31,7 @@ mod raw_device;
 
 use crate::{ExperimentPoint, ExperimentScale};
 
-/// Returns all points, in the order in which they are run: points with the same site are adjacent.
+/// Returns all points in the order in which they are run. Points with the same site are adjacent.
 #[must_use]
 pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     [

@@ -10,7 +10,7 @@ use crate::{LabReport, Section, SectionPart, draw, html_escape::escaped, number}
 #[must_use]
 pub fn page(report: &LabReport) -> String {
     let mut out = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write(&mut out, report);
     out
 }
@@ -35,7 +35,7 @@ fn write(out: &mut String, report: &LabReport) -> fmt::Result {
     write!(out, "<footer>\n{HOW_TO_READ}</footer>\n</main>\n</body>\n</html>\n")
 }
 
-/// The footer of every page.
+/// The footer of every page: explains how to read the tables.
 const HOW_TO_READ: &str = "<p>How to read the tables: the upper number was measured here. Below it is the paper's \
     number, followed by ours divided by the paper's. A figure with a bar shows if the bar holds. A dagger marks figures \
     that may be wrong; the reason is below the table. In drawings measurements are full lines, the paper's numbers dashed, \
@@ -60,8 +60,8 @@ fn facts(out: &mut String, facts: &[(String, String)]) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the summary at the top: how many bars hold, which ones do not, and how many figures are
-/// missing.
+/// Writes the summary at the top of the page: how many bars hold, which ones do not, and how many
+/// figures are missing.
 fn summary(out: &mut String, report: &LabReport) -> fmt::Result {
     let [mut held, mut unmeasured, mut tainted, mut empty] = [0_u32; 4];
     let mut missed = vec![];

@@ -1,4 +1,4 @@
-//! Formats a table: our number, the paper's below it, the bar, and footnotes.
+//! Formats a table as HTML: our number, the paper's number below it, the bar, and footnotes.
 
 use std::fmt::{self, Write};
 
@@ -6,7 +6,7 @@ use crate::{
     Cell, CellBound, NOT_MEASURED, ReportColumn, ReportTable, factor, html_escape::escaped, number,
 };
 
-/// Writes a table; `id` makes the names of its footnotes unique in the page.
+/// Writes a table as HTML. `id` makes the names of its footnotes unique in the page.
 pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
     if let Some(reasons) = reasons(table) {
         return writeln!(
@@ -35,7 +35,7 @@ pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
     notes.write(out)
 }
 
-/// Explains a table without any number: each reason once.
+/// Returns the reasons why a table has no number at all, each once; `None` if it has a number.
 fn reasons(table: &ReportTable) -> Option<Vec<&str>> {
     let mut reasons = vec![];
     for cell in table.rows.iter().flat_map(|row| &row.cells) {
@@ -52,7 +52,8 @@ fn reasons(table: &ReportTable) -> Option<Vec<&str>> {
     Some(reasons)
 }
 
-/// Writes one line of column heads, or two if neighbours have a common head.
+/// Writes the heads of the columns: in one line, or in two if neighbouring columns belong to a
+/// group.
 fn heads(out: &mut String, table: &ReportTable) -> fmt::Result {
     let corner = escaped(&table.corner);
     if table.columns.iter().any(|column| !column.group.is_empty()) {
@@ -95,7 +96,7 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
     }
     match cell.note.as_str() {
         "" => {}
-        // A long note would make the column wide, so it becomes a footnote.
+        // Make a long note a footnote: in the cell it would widen the column.
         note if note.chars().count() > SHORT => {
             if cell.ours.is_none() {
                 out.push_str("<span class=\"none\">–</span>");
@@ -129,17 +130,17 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
     Ok(())
 }
 
-/// Maximum number of letters of a note in its cell: "not measured" fits.
+/// Maximum number of letters of a note that is shown in its cell. "not measured" is short enough.
 const SHORT: usize = 14;
 
-/// Footnotes of a table; each text occurs once.
+/// The footnotes of a table. Equal texts share one footnote.
 struct Notes<'a> {
     id: &'a str,
     texts: Vec<String>,
 }
 
 impl Notes<'_> {
-    /// Returns the mark of a text.
+    /// Returns the mark of the footnote with this text.
     fn mark(&mut self, text: &str) -> String {
         let n = self.texts.iter().position(|known| known == text).unwrap_or_else(|| {
             self.texts.push(text.to_owned());

@@ -1,4 +1,4 @@
-//! Tests of the page's content.
+//! Tests of the HTML page of a report: its content, escaping and closed tags.
 
 use super::*;
 use crate::{Cell, Curve, Plot, Printed, ReportTable, Section};
@@ -105,7 +105,8 @@ fn an_empty_report_is_a_page() {
     assert!(page(&LabReport::default()).ends_with("</html>\n"));
 }
 
-/// Checks that every opened tag is closed, in order, so that no text opens one.
+/// Checks that every opened tag is closed, in order. If a text of the report was not escaped, it
+/// could open a tag.
 #[test]
 fn hostile_text_does_not_change_the_markup() {
     let evil = "</td></table><script>alert(1)</script>\"'&<!--\0";

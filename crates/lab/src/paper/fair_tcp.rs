@@ -1,6 +1,6 @@
-//! "Performance Evaluation of Multiple TCP connections in iSCSI": compares Fair-TCP with TCP Reno
-//! with SACK, on Linux 2.4 and 2.6. Sessions have four connections; 2.7 % of packets are lost;
-//! socket buffers have 512 KiB, frames 1500 bytes.
+//! The numbers of "Performance Evaluation of Multiple TCP connections in iSCSI". It compares
+//! Fair-TCP with TCP Reno with SACK, on Linux 2.4 and 2.6. Sessions have four connections; 2.7 % of
+//! packets are lost; socket buffers have 512 KiB, frames 1500 bytes.
 
 use super::{Misprint, PaperFigure};
 
@@ -15,7 +15,7 @@ pub const LOSS: f64 = 0.027;
 pub struct MeanDeviation {
     pub mean: f64,
     pub deviation: f64,
-    /// The deviation that the paper prints in percent of the mean.
+    /// The deviation in percent of the mean, as the paper prints it.
     pub percent: f64,
 }
 
@@ -23,7 +23,7 @@ const fn spread(mean: f64, deviation: f64, percent: f64) -> MeanDeviation {
     MeanDeviation { mean, deviation, percent }
 }
 
-/// A number for each of the two algorithms.
+/// A number for Reno and one for Fair-TCP.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RenoFairPair<T> {
     pub reno: T,
@@ -34,7 +34,7 @@ const fn both<T: Copy>(reno: T, fair: T) -> RenoFairPair<T> {
     RenoFairPair { reno, fair }
 }
 
-/// Table 2: the sum of the congestion windows of all connections, packets; one for each delay.
+/// Table 2: the sum of the congestion windows of all connections, in packets, for each delay.
 pub const WINDOWS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(17.0, 5.0, 29.0), spread(16.4, 3.2, 19.0)),
     both(spread(13.2, 4.3, 33.0), spread(16.0, 3.4, 21.0)),
@@ -90,7 +90,7 @@ pub const TWO_WINDOWS: [MeanDeviation; 2] = [spread(3.38, 2.14, 63.0), spread(3.
 /// Figure 2: the deviation of the difference of the two windows, packets; its mean is 0.
 pub const WINDOW_DIFFERENCE_DEVIATION: f64 = 3.06;
 
-/// Section 2.1: turnaround of the traces of Figures 2 and 3, Reno at 4 ms: ms.
+/// Section 2.1: turnaround of commands, in ms, in the recordings of Figures 2 and 3 (Reno at 4 ms).
 pub const TRACE_TURNAROUND_MS: MeanDeviation = spread(453.0, 325.0, 72.0);
 
 /// Figure 10: random seeks of four Bonnie++ processes, ratio Fair-TCP to Reno, at every delay.
@@ -109,7 +109,8 @@ pub const POSTMARK_1: PaperFigure = PaperFigure {
     most: 1.18,
 };
 
-/// Figures 12 and 14: PostMark, ten processes: the same.
+/// Figures 12 and 14: PostMark, ten processes: ratio of times Reno to Fair-TCP, and of throughputs
+/// Fair-TCP to Reno.
 pub const POSTMARK_10: PaperFigure = PaperFigure {
     place: "Figures 12 and 14, section 4.4",
     what: "Reno's time by Fair-TCP's",
@@ -156,7 +157,8 @@ mod tests {
             for (row, delay) in table.iter().zip(DELAYS_MS) {
                 for (spread, who) in [(row.reno, "reno"), (row.fair, "fair")] {
                     let percent = spread.deviation / spread.mean * 100.0;
-                    // The paper rounds its numbers before and after the computation.
+                    // Allow a difference, since the paper rounds its numbers before and after it
+                    // computes the percentage.
                     if (percent - spread.percent).abs() > 1.5 {
                         off.push((number, delay, who));
                     }

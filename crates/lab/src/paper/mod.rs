@@ -1,4 +1,5 @@
-//! The numbers that the papers print, each with its place. Reports compare our numbers with them.
+//! The numbers that the papers print, each with its place in the paper. Reports compare our numbers
+//! with them.
 //!
 //! Only numbers that are printed in a table or in the text are included. Curves and bars of figures
 //! are not read off: if a figure's numbers are not in the text, a report shows only ours.
@@ -12,28 +13,28 @@ use crate::{Printed, number};
 /// A number or a range of numbers that a paper prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperFigure {
-    /// The place: "Figure 12, section 4.4".
+    /// The place in the paper: "Figure 12, section 4.4".
     pub place: &'static str,
     /// The quantity that was measured, with its unit.
     pub what: &'static str,
     /// The smallest number that the paper prints.
     pub least: f64,
-    /// The largest number. It equals `least` if the paper prints one number.
+    /// The largest number that the paper prints. It equals `least` if the paper prints one number.
     pub most: f64,
 }
 
-/// A statement of a paper in words, without a number. It is compared with bounds that are our
-/// reading of the words.
+/// A statement of a paper in words, without a number. `least` and `most` are the bounds that we
+/// derive from the words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperStatement {
-    /// The place: "Figure 5, section 4.4.1".
+    /// The place in the paper: "Figure 5, section 4.4.1".
     pub place: &'static str,
-    /// The subject of the statement.
+    /// The subject of the statement, as words for a report.
     pub what: &'static str,
     pub said: &'static str,
-    /// The lower bound for the meaning of the words, which is ours. Negative infinity for no bound.
+    /// Our lower bound for the meaning of the words. Negative infinity if there is none.
     pub least: f64,
-    /// The upper bound, which is ours, too. Infinity for no bound.
+    /// Our upper bound for the meaning of the words. Infinity if there is none.
     pub most: f64,
 }
 
@@ -43,7 +44,7 @@ pub struct Misprint {
     pub place: &'static str,
     /// The text of the paper that is wrong.
     pub printed: &'static str,
-    /// The number or statement that we assume instead, and the reason.
+    /// The number or statement that we use instead, and the reason.
     pub taken: &'static str,
 }
 
@@ -56,19 +57,19 @@ impl Misprint {
 }
 
 impl PaperStatement {
-    /// Returns the words as a note for a cell of a table.
+    /// Returns the statement as a note for a cell of a table.
     #[must_use]
     pub fn note(&self) -> String {
         format!("the paper: \"{}\"", self.said)
     }
 
-    /// Returns true if a number is within our bounds for the words.
+    /// Returns true if a number is within our bounds for the statement.
     #[must_use]
     pub fn hold(&self, value: f64) -> bool {
         (self.least..=self.most).contains(&value)
     }
 
-    /// Returns our bounds as text: "at least 0.9".
+    /// Returns our bounds for the statement as text: "at least 0.9".
     #[must_use]
     pub fn read_as(&self) -> String {
         let [least, most] = [self.least, self.most].map(number);
@@ -88,7 +89,7 @@ impl PaperFigure {
         Self { place, what, least: number, most: number }
     }
 
-    /// Returns the number or the range without its place, as a table shows it below ours.
+    /// Returns the number or the range without its place. A table shows it below our number.
     #[must_use]
     pub fn printed(&self) -> Printed {
         Printed { least: self.least, most: self.most }

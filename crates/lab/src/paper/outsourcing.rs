@@ -1,5 +1,5 @@
-//! "Obtaining High Performance for Storage Outsourcing": SCSI over IP between two PCs with FreeBSD 3.4, with one-way
-//! delays up to 8 ms, and over routers with background traffic.
+//! The numbers of "Obtaining High Performance for Storage Outsourcing": SCSI over IP between two PCs with FreeBSD 3.4,
+//! with one-way delays up to 8 ms, and over routers with background traffic.
 
 use super::{Misprint, PaperFigure, PaperStatement};
 
@@ -14,7 +14,7 @@ pub const DISKS_SHOWN: [&str; 4] =
 pub const ACCESSES: [&str; 4] =
     ["random-read", "random-write", "sequential-read", "sequential-write"];
 
-/// The rows of Table 1 and Table 2: a local disk of the host, one of the gateway without the network, and one-way
+/// The rows of Table 1 and Table 2: a local disk of the host, a disk of the gateway without the network, and one-way
 /// delays.
 pub const WAYS: [&str; 7] = ["local", "target", "0ms", "1ms", "2ms", "4ms", "8ms"];
 
@@ -53,15 +53,15 @@ pub const THROUGHPUT_MB_S: [[[f64; 4]; 4]; 7] = [
     [[0.29, 0.46, 0.47, 0.47], [0.33, 0.47, 0.47, 0.47], [0.32, 0.47, 0.47, 0.47], [0.47, 0.46, 0.46, 0.46]],
 ];
 
-/// Section 4.1, in the text: throughput of the null device at 0 ms with 64 KB at a time, MB/s.
+/// Section 4.1, in the text: throughput of the null device at 0 ms with requests of 64 KB, MB/s.
 pub const NULL_64K_MB_S: f64 = 30.0;
 
 /// The response time of each of [`DISKS`] for a write that its cache accepts, ms. For single disks
-/// it is that of sequential writes to the local disk. For the array it is 0.6, the time of a cache
-/// hit without the network (0.62).
+/// it is the time of sequential writes to the local disk. For the array it is 0.6, about the time
+/// of a cache hit without the network (0.62).
 pub const ANSWER_MS: [f64; 4] = [0.40, 0.27, 0.6, 0.0];
 
-/// The sum of Figure 2, `T_iSCSI` in the paper's equation (1): ms.
+/// Figure 2: the sum of all components, `T_iSCSI` in the paper's equation (1), in ms.
 pub const ISCSI_MS: f64 = 0.408;
 
 /// Figure 2: the time of each component for data of 64 bytes, 1.5 KB and 8 KB, µs.
@@ -72,22 +72,24 @@ pub const COMPONENTS_US: [(&str, [f64; 3]); 4] = [
     ("switch", [27.0, 50.0, 81.0]),
 ];
 
-/// Figure 2: the disk's part for 8 KB, ms: cache hit and random block, of the array and of a DDYS.
+/// Figure 2: the disk's part of the time for 8 KB, in ms: cache hit and random block, for the array
+/// and for a DDYS.
 pub const DISK_MS: [(&str, [f64; 2]); 2] = [("array", [0.38, 6.44]), ("DDYS", [0.29, 5.09])];
 
 /// A column of Table 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperApplication {
-    /// Workload and file system, as in the points' names: "postmark/soft". Those that we do not
+    /// Workload and file system, as in the points' names: "postmark/soft". Columns that we do not
     /// measure have names of the same form.
     pub name: &'static str,
     /// The name in a report.
     pub shown: &'static str,
     /// The unit of `local`.
     pub unit: &'static str,
-    /// The result with a local disk array of the host.
+    /// The performance with a local disk array of the host.
     pub local: f64,
-    /// The shares of `local` with a disk of the gateway, and at each of [`DELAYS_MS`].
+    /// The performance as shares of `local`: with a disk of the gateway, and at each of
+    /// [`DELAYS_MS`].
     pub shares: [f64; 6],
 }
 
@@ -129,12 +131,12 @@ pub fn application_named(name: &str) -> Option<&'static PaperApplication> {
 }
 
 /// A row of Table 3: background traffic on a backbone of 155 Mbit/s, and the performance of
-/// applications during it.
+/// applications under it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperCongestion {
     /// Load of the link in percent.
     pub load: u32,
-    /// Mean background traffic, Mbit/s, and its deviation.
+    /// Mean and deviation of the background traffic, Mbit/s.
     pub background: [f64; 2],
     /// Mean round trip in milliseconds.
     pub round_trip_ms: f64,
@@ -172,13 +174,14 @@ pub const CONGESTION: [PaperCongestion; 10] = [
     congestion(75, [110.0, 12.8], 1.68, 7e-4, None, 668.0),
 ];
 
-/// Section 4.3.1: ratio of a random write of 8 KB with an MTU of 1.5 KB to one with 8 KB: 15 percent slower.
+/// Section 4.3.1: time of a random write of 8 KB with an MTU of 1.5 KB divided by the time with 8 KB: 15 percent more.
 pub const MTU_RANDOM_WRITE: f64 = 1.15;
 
-/// Section 4.3.1: `T_iSCSI` with an MTU of 1.5 KB, ms; that with 8 KB is [`ISCSI_MS`].
+/// Section 4.3.1: `T_iSCSI` with an MTU of 1.5 KB, ms. The value with 8 KB is [`ISCSI_MS`].
 pub const ISCSI_SMALL_MTU_MS: f64 = 0.461;
 
-/// Section 4.3.1: the performance that an application keeps with an MTU of 1.5 KB and a short delay.
+/// Section 4.3.1: the share of performance that an application keeps with an MTU of 1.5 KB instead of 8 KB, at a short
+/// delay.
 pub const MTU_APPLICATIONS: PaperFigure = PaperFigure {
     place: "Section 4.3.1",
     what: "throughput with an MTU of 1.5 KB by that with 8 KB, short delays",
@@ -186,7 +189,7 @@ pub const MTU_APPLICATIONS: PaperFigure = PaperFigure {
     most: 0.99,
 };
 
-/// Section 4.3.1: ratio of a window of 64 KB to one of 640 KB.
+/// Section 4.3.1: ratio of the performance with a window of 64 KB to that with 640 KB.
 pub const WINDOW: PaperStatement = PaperStatement {
     place: "Section 4.3.1",
     what: "64 KB by 640 KB",
@@ -195,7 +198,7 @@ pub const WINDOW: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 4 (section 4.3.3): the array compared with one disk.
+/// Figure 4 (section 4.3.3): the effect of the delay on the array, compared with one disk.
 pub const FIGURE_4: PaperStatement = PaperStatement {
     place: "Figure 4, section 4.3.3",
     what: "what SDET keeps of 0 ms at 8 ms on the array, by what it keeps on one disk",
@@ -213,7 +216,7 @@ pub const FIGURE_5_HOST: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 5: the curves of a cache at the node and of no cache.
+/// Figure 5: a cache at the node compared with no cache.
 pub const FIGURE_5_NODE: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the node by none",
@@ -237,10 +240,11 @@ pub const FIGURE_6_FILTERED: PaperFigure = PaperFigure::number(
 /// background traffic.
 pub const FIGURE_7_PLAIN: f64 = 50.0;
 
-/// Figure 7: percentage of the working set that a cache needs to keep [`FIGURE_7_PLAIN`] at a load of 70 percent.
+/// Figure 7: percentage of the working set that a cache must hold to keep [`FIGURE_7_PLAIN`] at a load of 70 percent.
 pub const FIGURE_7_CACHE_AT_70: u32 = 30;
 
-/// Figure 7: performance with such a cache, relative to that without cache, load and delay.
+/// Figure 7: performance with a cache of [`FIGURE_7_CACHE_AT_70`], relative to the performance
+/// without cache, load and delay.
 pub const FIGURE_7_TOLERATED: PaperStatement = PaperStatement {
     place: "Figure 7, section 4.4.3",
     what: "performance by that without cache, load and delay",
@@ -249,10 +253,11 @@ pub const FIGURE_7_TOLERATED: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 7: percentage of the working set that a cache needs to mask 8 ms.
+/// Figure 7: percentage of the working set that a cache must hold to hide 8 ms.
 pub const FIGURE_7_CACHE_AT_8_MS: u32 = 60;
 
-/// Figure 7: performance with such a cache, relative to that without cache, load and delay.
+/// Figure 7: performance with a cache of [`FIGURE_7_CACHE_AT_8_MS`], relative to the performance
+/// without cache, load and delay.
 pub const FIGURE_7_MASKED: PaperStatement =
     PaperStatement { said: "to mask a one-way propagation delay of 8 ms", ..FIGURE_7_TOLERATED };
 
@@ -289,8 +294,8 @@ mod tests {
         let mut checked = 0;
         for (times, rates) in RESPONSE_MS.iter().flatten().zip(THROUGHPUT_MB_S.iter().flatten()) {
             for (ms, rate) in times.iter().zip(rates) {
-                // The times of the local null device are printed as 0.00 and 0.01 ms, too coarse
-                // for a throughput.
+                // Skip the times of the local null device. They are printed as 0.00 and 0.01 ms,
+                // which is too coarse to compute a throughput.
                 if *ms < 0.1 {
                     continue;
                 }

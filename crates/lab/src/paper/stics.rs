@@ -1,5 +1,5 @@
-//! "STICS: SCSI-to-IP cache for storage area networks": compares plain iSCSI with a cache that has
-//! a log disk, on Linux 2.4.
+//! The numbers of "STICS: SCSI-to-IP cache for storage area networks", which compares plain iSCSI
+//! with a cache that has a log disk, on Linux 2.4.
 
 use super::{Misprint, PaperFigure};
 
@@ -15,11 +15,11 @@ const fn both<T: Copy>(iscsi: T, stics: T) -> IscsiSticsPair<T> {
     IscsiSticsPair { iscsi, stics }
 }
 
-/// The classes of packet lengths in Table 3, bytes: from and to, inclusive.
+/// The classes of packet lengths in Table 3: the shortest and the longest length of each, in bytes.
 pub const PACKET_LENGTHS: [[u32; 2]; 6] =
     [[0, 64], [65, 127], [128, 255], [256, 511], [512, 1023], [1024, u32::MAX]];
 
-/// Table 3: packets of these lengths during PostMark.
+/// Table 3: number of packets in each class of [`PACKET_LENGTHS`] during PostMark.
 pub const PACKETS: [IscsiSticsPair<u64>; 6] = [
     both(7, 4),
     both(1_937_724, 431_216),
@@ -32,7 +32,7 @@ pub const PACKETS: [IscsiSticsPair<u64>; 6] = [
 /// Table 4: number of all packets. The number for STICS is the sum of Table 3: see [`MISPRINTS`].
 pub const TOTAL_PACKETS: IscsiSticsPair<f64> = both(3_353_821.0, 1_039_100.0);
 
-/// Table 4: the numbers as printed.
+/// Table 4: number of all packets as printed, for STICS with a misprint.
 pub const TOTAL_PACKETS_PRINTED: IscsiSticsPair<f64> = both(3_353_821.0, 839_100.0);
 
 /// Table 4: ratio of packets of 1024 bytes and more to shorter ones.
@@ -78,10 +78,10 @@ pub const LATENCY_US: [f64; 2] = [128.99, 106.78];
 /// Section 5.2: requests of the EMC-tel trace.
 pub const TRACE_REQUESTS: u64 = 230_370;
 
-/// Section 5.2: the share of writes.
+/// Section 5.2: the share of writes in the EMC-tel trace.
 pub const TRACE_WRITES: f64 = 0.89;
 
-/// Section 5.2: mean requests per second.
+/// Section 5.2: mean requests per second of the EMC-tel trace.
 pub const TRACE_RATE: f64 = 333.0;
 
 /// Figures 11 and 12 (section 5.3.4): mean response times of the trace, ms: STICS with immediate report,
@@ -92,7 +92,7 @@ pub const RESPONSE_MS: [(&str, f64); 3] =
 /// Figure 12: the range of most response times, ms, in the order of [`RESPONSE_MS`].
 pub const MOST_RESPONSES_MS: [[f64; 2]; 3] = [[0.0, 2.0], [2.0, 5.0], [6.0, 28.0]];
 
-/// Figure 11: the longest response times, ms: report after complete (four requests), plain iSCSI.
+/// Figure 11: the longest response times, ms. `stics`: report after complete, for four requests.
 pub const LONGEST_MS: IscsiSticsPair<f64> = both(400.0, 300.0);
 
 /// Figure 6: PostMark transactions per second at 100 Mbit/s, of STICS with "report after complete" over plain iSCSI,

@@ -1,4 +1,4 @@
-//! A report as data. Other modules format it.
+//! A report as data. Other modules write it as a page or as CSV.
 
 mod number_format;
 mod plot;
@@ -26,13 +26,13 @@ pub struct LabReport {
 pub struct Section {
     /// The heading, such as "Table 1: microbenchmarks".
     pub title: String,
-    /// Paragraphs before its tables and plots: what the section shows and how it differs from the
-    /// paper.
+    /// Paragraphs before the tables and plots: what the section shows and how the measurement
+    /// differs from the paper's.
     pub text: Vec<String>,
     pub parts: Vec<SectionPart>,
-    /// Deviations from the paper or from a bar, with explanations.
+    /// Deviations from the paper and missed bars, with explanations.
     pub deviations: Vec<String>,
-    /// Misprints of the paper that were corrected here, or that are shown unchanged.
+    /// Misprints of the paper in the section's table or figure, and how the report treats them.
     pub misprints: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Section {
         self
     }
 
-    /// Adds a paragraph on how the measurement deviates from the paper's.
+    /// Adds a paragraph about a deviation from the paper, or about a missed bar.
     #[must_use]
     pub fn deviation(mut self, text: &str) -> Self {
         self.deviations.push(text.to_owned());

@@ -13,7 +13,7 @@ pub fn number(value: f64) -> String {
     if !(1e-4..1e15).contains(&size) {
         return power_of_ten(value);
     }
-    // Integers, such as counts, keep all digits.
+    // Integers, such as counts, keep all of their digits.
     if size.fract() == 0.0 || size >= 1000.0 {
         return grouped(value);
     }
@@ -36,7 +36,7 @@ pub fn factor(value: f64) -> String {
     }
 }
 
-/// Formats a number far from 1, such as a share of lost packets: "2×10⁻⁶".
+/// Formats a number that is far from 1, such as a small share of lost packets: "2×10⁻⁶".
 fn power_of_ten(value: f64) -> String {
     let text = format!("{value:.2e}");
     let Some((digits, exponent)) = text.split_once('e') else { return text };
@@ -64,7 +64,7 @@ fn grouped(value: f64) -> String {
     text
 }
 
-/// Removes trailing zeros of a fraction, and uses a real minus sign.
+/// Removes trailing zeros of a fraction, and replaces a hyphen by a minus sign.
 fn trimmed(text: &str) -> String {
     let text =
         if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text };

@@ -2,11 +2,11 @@
 
 use super::number;
 
-/// A number or a range, as printed.
+/// A number, or a range of numbers, as printed in a paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Printed {
     pub least: f64,
-    /// The largest number. It equals `least` if one number is printed.
+    /// The largest number of the range. It equals `least` for a single number.
     pub most: f64,
 }
 
@@ -17,20 +17,20 @@ impl From<f64> for Printed {
 }
 
 impl Printed {
-    /// Returns the two ends of a range, or the single number.
+    /// Returns the low end, and for a range also the high end.
     fn ends(self) -> (f64, Option<f64>) {
         (self.least, (self.least != self.most).then_some(self.most))
     }
 
-    /// Returns true if a number is in a range. Returns false for a single number, which the caller
-    /// compares itself.
+    /// Returns true if `self` is a range and the number is in it. For a single number returns
+    /// false: the caller compares it with a tolerance.
     #[must_use]
     pub fn is_around(self, value: f64) -> bool {
         self.ends().1.is_some() && (self.least..=self.most).contains(&value)
     }
 
-    /// Returns the nearest value of the range: the number itself if it is in the range, otherwise an end of the
-    /// range.
+    /// Returns the value of the range that is nearest to a number: the number itself if it is in the range, otherwise
+    /// an end of the range.
     #[must_use]
     pub fn nearest(self, value: f64) -> f64 {
         value.max(self.least).min(self.most)
@@ -45,8 +45,8 @@ impl Printed {
         }
     }
 
-    /// Formats the number or range for programs, with all digits: "0.95", or "0.91-0.99". Returns
-    /// an empty text if it is not finite.
+    /// Formats the number or range for CSV, with all digits: "0.95", or "0.91-0.99". Returns an
+    /// empty text if it is not finite.
     #[must_use]
     pub fn digits(self) -> String {
         match self.ends() {

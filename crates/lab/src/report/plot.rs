@@ -1,13 +1,12 @@
-//! A plot: curves on one pair of axes.
+//! A plot of a report: curves on one pair of axes.
 
-/// Curves on one pair of axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
     pub title: String,
     pub x: Axis,
     pub y: Axis,
     pub curves: Vec<Curve>,
-    /// Text below the plot: data that is not shown, and why.
+    /// Text below the plot, such as which data is not shown, and why.
     pub note: String,
 }
 
@@ -16,14 +15,14 @@ pub struct Plot {
 pub struct Axis {
     /// The quantity with its unit: "one-way delay, ms".
     pub name: String,
-    /// True for a logarithmic axis. It omits values that are not positive; the page states their
-    /// number.
+    /// True for a logarithmic axis. Such an axis cannot show values that are not positive; the page
+    /// states how many there are.
     pub logarithmic: bool,
     /// Labels for the values 0, 1, and so on. Empty for a numeric axis.
     pub labels: Vec<String>,
 }
 
-/// A curve. Curves with the same name have the same colour, whatever their source is.
+/// A curve of a plot. Curves with the same name have the same colour, even if their sources differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// The name in the legend.
@@ -33,21 +32,20 @@ pub struct Curve {
     pub points: Vec<[f64; 2]>,
 }
 
-/// The source of numbers.
+/// The source of a curve's numbers, which determines how its line is drawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CurveSource {
-    /// Measured in this run.
+    /// Measured in this run. The line is solid.
     Ours,
-    /// Printed in the paper. Drawn dashed.
+    /// Printed in the paper. The line is dashed.
     Paper,
-    /// Computed by a formula. Drawn dotted.
+    /// Computed by a formula. The line is dotted.
     Model,
 }
 
-/// How a curve is drawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Drawn {
-    /// Points joined by lines.
+    /// Points that are joined by lines.
     Line,
     /// A dot for each point, as in scatter plots.
     Dots,
@@ -56,7 +54,7 @@ pub enum Drawn {
 }
 
 impl Plot {
-    /// Returns a plot without curves; the names of the axes include their units.
+    /// Returns a plot without curves. The names of the axes must include their units.
     #[must_use]
     pub fn new(title: &str, x: &str, y: &str) -> Self {
         let [x, y] = [x, y].map(|name| Axis { name: name.to_owned(), ..Axis::default() });
@@ -105,28 +103,28 @@ impl Plot {
 }
 
 impl Curve {
-    /// Returns a line through measurements. [`dots`](Self::dots) and [`bars`](Self::bars) change
-    /// how it is drawn.
+    /// Returns a curve of measurements, drawn as a line. [`dots`](Self::dots) and
+    /// [`bars`](Self::bars) change this.
     #[must_use]
     pub fn ours(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Ours, points)
     }
 
-    /// Returns a dashed line through the paper's numbers.
+    /// Returns a curve of the paper's numbers, drawn as a dashed line.
     #[must_use]
     pub fn paper(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Paper, points)
     }
 
-    /// Returns a dotted line through the predictions of a formula.
+    /// Returns a curve of a formula's predictions, drawn as a dotted line.
     #[must_use]
     pub fn model(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Model, points)
     }
 
-    /// Returns a histogram: the number of `values` in each of `bins` equal parts of `from..to`, as
-    /// bars. Values outside of the range count in the first or the last bar, so that no value is
-    /// lost.
+    /// Returns a histogram as bars. `from..to` is divided into `bins` equal parts, and a bar has
+    /// the number of `values` in its part. Values outside of the range count in the first or the
+    /// last bar, so that no value is lost.
     #[must_use]
     pub fn histogram(
         name: &str,

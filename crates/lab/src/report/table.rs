@@ -1,4 +1,4 @@
-//! A table. Each cell has our number, the paper's, and a bar.
+//! A table of a report. A cell can have our number, the paper's number, and a bar.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ pub struct ReportTable {
     pub rows: Vec<ReportRow>,
 }
 
-/// The head of a column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportColumn {
-    /// A common heading above the names of neighbouring columns: "IBM DNES". Empty for none.
+    /// A common heading above the names of neighbouring columns: "IBM DNES". Empty if the column is
+    /// in no group.
     pub group: String,
-    /// The quantity in this column.
+    /// The quantity that the column shows.
     pub name: String,
-    /// The unit. Empty for a count or a ratio.
+    /// The unit of the column's numbers. Empty for a count or a ratio.
     pub unit: String,
 }
 
@@ -39,25 +39,26 @@ pub struct Cell {
     pub ours: Option<f64>,
     /// The number that the paper prints.
     pub paper: Option<Printed>,
-    /// The bound that the measured number should keep.
+    /// The bar: the bound that our number should keep.
     pub bar: Option<CellBound>,
-    /// Words instead of the numbers, or after them: "not measured: bonnie++ is not installed".
+    /// Words in place of a missing number, or after the numbers: "not measured: bonnie++ is not
+    /// installed".
     pub note: String,
-    /// Reasons why the measurement may be wrong. Empty if there are none.
+    /// Reasons why our number may be wrong. Empty if there are none.
     pub taints: Vec<String>,
 }
 
-/// The bound of a bar.
+/// The bar of a cell: a bound that our number should keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CellBound {
-    /// The number must be at least this.
+    /// Our number must be at least this.
     Least(f64),
-    /// The number must be at most this.
+    /// Our number must be at most this.
     Most(f64),
 }
 
 impl fmt::Display for ReportColumn {
-    /// Writes the name in one line: "Reno mean".
+    /// Writes group and name in one line: "Reno mean".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() {
             return f.write_str(&self.name);
@@ -80,7 +81,7 @@ impl ReportTable {
         self.column_of("", name, unit)
     }
 
-    /// Adds a column under a common head.
+    /// Adds a column to the group with this heading.
     #[must_use]
     pub fn column_of(mut self, group: &str, name: &str, unit: &str) -> Self {
         let [group, name, unit] = [group, name, unit].map(str::to_owned);
@@ -108,8 +109,8 @@ impl ReportTable {
         of.into_iter().fold(self, |table, one| table.row(&name(&one), cells(&one)))
     }
 
-    /// Removes rows and columns that have neither a number nor a reason for a missing one: a quick
-    /// run does not measure them.
+    /// Removes rows and columns that have neither a number nor a reason why one is missing. These
+    /// are the ones that a quick run does not measure.
     #[must_use]
     pub fn without_blanks(mut self) -> Self {
         self.rows.retain(|row| !row.cells.iter().all(Cell::is_blank));
@@ -200,8 +201,8 @@ impl Cell {
         self
     }
 
-    /// Returns the ratio of this cell to another, with the taints of both. If one is missing, the
-    /// result is [`NOT_MEASURED`]. [`Cell::beside`] adds the paper's ratio.
+    /// Returns the ratio of this cell to another, with the taints of both cells. If one has no
+    /// number, the result is [`NOT_MEASURED`]. [`Cell::beside`] adds the paper's ratio.
     #[must_use]
     pub fn by(&self, other: &Self) -> Self {
         let ratio = match (self.ours, other.ours) {
@@ -221,14 +222,15 @@ impl Cell {
     }
 
     /// Returns the ratio of our number to the paper's, if both exist and the paper's is not zero.
-    /// For a range of the paper, the nearest value is used: within the range the ratio is 1.
+    /// If the paper has a range, the ratio is to the nearest value of the range, so it is 1 within
+    /// the range.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         let ours = self.ours?;
         divided(ours, self.paper?.nearest(ours))
     }
 
-    /// Returns true if the number keeps its bar, or `None` without a bar or a measurement.
+    /// Returns true if our number keeps the bar; `None` without a bar or a measurement.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
         let ours = self.ours?;
@@ -239,7 +241,7 @@ impl Cell {
     }
 }
 
-/// The words of a cell without a number and without a reason.
+/// The words in a cell that has no number and no reason why it is missing.
 pub const NOT_MEASURED: &str = "not measured";
 
 /// Returns the quotient, or `None` if it is not finite.

@@ -1,4 +1,4 @@
-//! A volume at the host: `forebay attach`, with a mounted file system or without.
+//! A volume that `forebay attach` attaches to the host, with a mounted file system or without.
 
 use std::{
     fs,
@@ -19,15 +19,15 @@ use super::{
 };
 use crate::{Error, Host};
 
-/// Limit until a volume is attached. A log is filled first, and a file system is made over the
-/// link, which has no delay yet.
+/// Time limit until a volume is attached. This includes filling a log with zeros and making a file
+/// system over the link, which has no delay yet.
 const READY: Duration = Duration::from_secs(300);
-/// Limit of a detach. The last writes cross the link with its delay.
+/// Time limit of a detach. The last writes cross the link with its delay.
 const END: Duration = Duration::from_secs(180);
-/// Limit of a detach before the volume was ready. It has little data to write.
+/// Time limit of a detach if the volume never became ready. It has little data to write then.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
-/// A volume that the product attaches as a block device.
+/// A volume that `forebay attach` serves as a block device.
 pub(crate) struct LabAttachment {
     process: LoggedProgram,
     pub place: WorkloadLocation,
@@ -54,7 +54,7 @@ impl LabAttachment {
         if let Host::Mounted(options) = host {
             let mount = mount_point(folder, number);
             fs::create_dir(&mount).map_err(Error::file("make", &mount))?;
-            // Without this option, a thread of the kernel would clear inode tables while the
+            // `noinit_itable`: otherwise a kernel thread would clear inode tables while the
             // workload runs.
             let options = [options.as_str(), "noinit_itable"].join(",");
             command.args(["--mkfs", "ext4", "--mount-options", options.trim_start_matches(',')]);
@@ -65,8 +65,8 @@ impl LabAttachment {
         let name = format!("the attachment of volume {number}");
         let mut process = process::start(name, &mut command, namespace, &events, Signal::TERM)?;
         let ready = process.line(WaitLimit { limit: READY, stop }).inspect_err(|_| {
-            // Ask it to end: if it were killed, it would leave its device and the mounted file
-            // system.
+            // Ask the process to end. If it were killed, its device and the mounted file system
+            // would remain.
             let _ = process.ask_to_end(GIVEN_UP);
         })?;
         let device = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next());
@@ -86,7 +86,7 @@ impl LabAttachment {
         self.process.id()
     }
 
-    /// Detaches the volume after all data is written.
+    /// Writes all data and detaches the volume.
     pub fn end(self, folder: &Path) -> Result<(), Error> {
         let ended = self.process.end(END);
         if ended.is_err() && self.mounted.is_some() {

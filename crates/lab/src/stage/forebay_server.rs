@@ -16,16 +16,16 @@ use rustix::process::Signal;
 use super::process::{StageNamespace, enter};
 use crate::Error;
 
-/// Limit from the start to the line `ready`. A volume or log of some gigabytes is filled with
-/// zeroes first.
+/// Time limit from the start of the process until it prints `ready`. It first fills a volume or log
+/// of some gigabytes with zeros.
 const READY: Duration = Duration::from_secs(300);
-/// Limit of one command over the control socket.
+/// Time limit of one command over the control socket.
 const ANSWER: Duration = Duration::from_secs(20);
-/// Limit of a stop, which waits for commands in flight and for the log.
+/// Time limit for stopping the process, which finishes commands in flight and closes the log.
 const END: Duration = Duration::from_secs(60);
-/// Limit of a drain: some hundred megabytes over a slow link.
+/// Time limit for draining some hundred megabytes over a slow link.
 const DRAIN: Duration = Duration::from_secs(300);
-/// The pause between two queries of the dirty data.
+/// The pause between two queries for the number of dirty bytes.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A running node or gateway.
@@ -57,7 +57,7 @@ impl LabForebayServer {
         self.process.id()
     }
 
-    /// The URL of LUN 0 of a target of this process.
+    /// Returns the URL of LUN 0 of a target of this process.
     pub fn url(&self, target: &str) -> String {
         self.process.url(target, 0)
     }
@@ -74,7 +74,7 @@ impl LabForebayServer {
     }
 
     /// Waits until no cache of the process has dirty data. Returns how long this took, or `None` if
-    /// there is still dirty data after [`DRAIN`].
+    /// there is still dirty data after the time [`DRAIN`].
     pub fn drain(&self, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
         let begun = Instant::now();
         while dirty_bytes(&self.status(stop)?) > 0 {
@@ -92,7 +92,7 @@ impl LabForebayServer {
     }
 }
 
-/// Returns the dirty bytes of all caches of a process.
+/// Returns the dirty bytes of all caches of a process together.
 fn dirty_bytes(status: &ServingStatus) -> u64 {
     status.caches().map(|cache| cache.dirty.dirty_bytes).sum()
 }

@@ -1,6 +1,6 @@
-//! Limits the memory of a host: a control group (cgroups(7)) whose programs have a limited number
-//! of bytes for themselves and for the pages of files that they use. A program that writes more
-//! than that must wait until it is written, as on the papers' hosts, whose memory was smaller than
+//! Limits the memory of a host with a control group (cgroups(7)). The limit includes the pages of
+//! files that the programs of the group use. A program that writes more than that must wait until
+//! the data is on the volume. The papers' hosts did the same, since their memory was smaller than
 //! their data.
 
 use std::{
@@ -16,13 +16,15 @@ use crate::Error;
 /// The mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// A control group. Dropping it removes it; its programs must have ended before.
+/// A control group with a memory limit. Dropping it removes the group; the programs in it must have
+/// ended before.
 pub(super) struct LabMemoryCgroup {
     folder: PathBuf,
 }
 
 impl LabMemoryCgroup {
-    /// Makes a group with this name and limit, or uses the one that a killed run has left.
+    /// Makes a group with this name and limit. If a killed run has left a group of this name, uses
+    /// that one.
     pub(super) fn limited(name: &str, bytes: u64) -> Result<Self, Error> {
         let (parent, file) =
             place(Path::new(GROUPS)).ok_or_else(|| Error::Settings(NONE.to_owned()))?;
@@ -39,13 +41,13 @@ impl LabMemoryCgroup {
         Ok(group)
     }
 
-    /// Makes a program start in the group.
+    /// Makes the program that `command` starts run in the group.
     pub(super) fn take_in(&self, command: &mut Command) -> Result<(), Error> {
         let path = self.folder.join("cgroup.procs");
         let members = File::options().write(true).open(&path);
         let mut members = members.map_err(Error::file("open", &path))?;
-        // SAFETY: between fork and exec one write(2) of existing bytes is made, which is
-        // async-signal-safe. Writing 0 adds the process that writes.
+        // SAFETY: between fork and exec the closure makes only one write(2) of existing bytes,
+        // which is async-signal-safe. Writing 0 adds the writing process to the group.
         unsafe {
             command.pre_exec(move || members.write_all(b"0"));
         }
@@ -55,28 +57,28 @@ impl LabMemoryCgroup {
 
 impl Drop for LabMemoryCgroup {
     fn drop(&mut self) {
-        // If the removal fails, the next run uses the group.
+        // Ignore an error: the next run uses a group that remains.
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
 const NONE: &str = "this system has no control groups with a memory controller that we can use";
 
-/// Checks whether a host's memory can be limited. It makes the group of the run with this name: if
-/// this process is killed now, the next run removes the group.
+/// Checks if a host's memory can be limited, by making a control group. The group has the name that
+/// the run `name` uses: if this process is killed now, the next run removes the group.
 ///
 /// # Errors
-/// The reason why it cannot be limited.
+/// The reason why memory cannot be limited.
 pub(crate) fn can_be_limited(name: &str) -> Result<(), Error> {
     LabMemoryCgroup::limited(name, PROBE).map(drop)
 }
 
-/// The limit of the group of this check. No program runs in it.
+/// The limit of the control group that [`can_be_limited`] makes. No program runs in it.
 const PROBE: u64 = 16 << 20;
 
-/// Returns the folder in which groups are made, and the name of the file with the limit. They are
-/// those of version 2 if it has the memory controller for groups below its root, otherwise those of
-/// version 1.
+/// Returns the folder in which control groups are made, and the name of the file with the memory
+/// limit. This is version 2 of control groups if it has the memory controller for groups below its
+/// root, otherwise version 1.
 fn place(groups: &Path) -> Option<(PathBuf, &'static str)> {
     let list = fs::read_to_string(groups.join("cgroup.subtree_control")).unwrap_or_default();
     if list.split_whitespace().any(|word| word == "memory") {
@@ -90,7 +92,7 @@ fn place(groups: &Path) -> Option<(PathBuf, &'static str)> {
 mod tests {
     use super::*;
 
-    /// Needs the privilege to make groups. Without it the test prints a message and ends.
+    /// Needs the privilege to make control groups. Without it the test prints a message and passes.
     #[test]
     fn a_program_that_exceeds_its_memory_is_killed_and_nothing_is_left() {
         let name = format!("test-{}", std::process::id());
@@ -109,7 +111,7 @@ mod tests {
         assert!(!run("64M"), "it has a buffer of 64 MiB in a group of 16");
         drop(group);
         assert!(!folder.exists());
-        // A group as it remains when a run is killed during the check.
+        // Leave a group behind, as a run does that is killed during the check.
         std::mem::forget(LabMemoryCgroup::limited(&name, PROBE).unwrap());
         assert!(folder.exists());
         can_be_limited(&name).unwrap();

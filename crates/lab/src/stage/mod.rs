@@ -1,5 +1,5 @@
-//! Turns a site into processes: a link in this process, nodes at its far end, a gateway and the
-//! attached volumes at its near end, and workloads on these.
+//! Turns a site into processes: a link in this process, nodes at the link's far end, a gateway and
+//! attached volumes at its near end, and workloads on these volumes.
 
 mod run_folder;
 mod process;
@@ -41,7 +41,8 @@ pub(crate) use self::{
 };
 use crate::{Error, ExperimentPoint, LabSite, Sampler};
 
-/// The interface of the place where points are run. Tests have another one than [`LabStage`].
+/// Runs points on sites. [`LabStage`] does it with real processes; tests have their own
+/// implementation.
 pub trait Scene {
     /// Makes sure that exactly this site is running.
     ///
@@ -49,17 +50,17 @@ pub trait Scene {
     /// The error of the part that does not start. No site is running then.
     fn set(&mut self, site: &LabSite) -> Result<(), Error>;
 
-    /// Runs a point's task once on the running site. The seed is the same each time: runs differ
-    /// only by what happens on the machine.
+    /// Runs a point's task once on the running site. All runs of a point have the same seed, so
+    /// they differ only by what happens on the machine.
     ///
     /// # Errors
-    /// If it fails, or takes much longer than the point's estimate.
+    /// If the task fails, or takes much longer than the point's estimate.
     fn run(&mut self, point: &ExperimentPoint) -> Result<PointRunResult, Error>;
 
     /// Ends the running site.
     ///
     /// # Errors
-    /// The error of a process that did not end in order. It was killed.
+    /// The error of a process that did not end by itself and was killed.
     fn clear(&mut self) -> Result<(), Error>;
 }
 
@@ -68,24 +69,25 @@ pub trait Scene {
 pub struct PointRunResult {
     /// The result of the workload.
     pub outcome: WorkloadResult,
-    /// Figures that were counted around the workload.
+    /// Figures that were counted around the workload, such as bytes over the link.
     pub counted: Vec<WorkloadFigure>,
     /// Reasons why the figures may be wrong.
     pub taints: Vec<String>,
     pub notes: BTreeMap<String, String>,
 }
 
-/// The scene that consists of real processes.
+/// The scene that runs a site as real processes.
 pub struct LabStage {
     place: Setting,
     standing: Option<RunningSite>,
-    /// Exists from the first site on.
+    /// `None` before the first site is started.
     orphans: Option<Orphans>,
-    /// The folders of `place`. Dropped after the processes that use them.
+    /// The folders `memory` and `disk` of the stage. They are dropped after the processes that use
+    /// them.
     folders: [LabRunFolder; 2],
 }
 
-/// The environment of a stage.
+/// The program, names and folders that a stage uses.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// The path of the program `forebay`.
@@ -98,15 +100,15 @@ pub struct Setting {
     /// The folder in memory for settings, control sockets, NVRAM and mount points. It is made and
     /// removed like `disk`.
     pub memory: PathBuf,
-    /// Set by the caller to end the run.
+    /// A flag that the caller sets to end the run.
     pub stop: Arc<AtomicBool>,
 }
 
-/// The name of a figure: the seconds for which processor time was counted.
+/// Name of a figure: the seconds during which processor time was counted.
 pub(crate) const TIME_COUNTED: &str = "time counted";
 
-/// The limit of a run is this many times its estimate, which is for another machine, plus
-/// [`AT_LEAST`].
+/// The time limit of a run is its estimate times this factor, plus [`AT_LEAST`]. The estimate was
+/// made on another machine.
 const SLOWER: f64 = 10.0;
 const AT_LEAST: Duration = Duration::from_secs(120);
 
@@ -117,16 +119,16 @@ impl Setting {
 }
 
 impl LabStage {
-    /// Makes the folders of the stage. Removes the remains of a killed run in the same folders:
+    /// Makes the folders of the stage. Removes everything that a killed run has left in them:
     /// processes, mounts and files.
     ///
     /// # Errors
-    /// [`Error::Folder`] if another run uses a folder, or no run has made it; or if they cannot be
-    /// made.
+    /// [`Error::Folder`] if another run uses a folder, or the folder was not made by a run; or if
+    /// the folders cannot be made.
     pub fn new(place: Setting) -> Result<Self, Error> {
-        // Lock both folders before any file in one is changed.
+        // Lock both folders before changing a file in either of them.
         let folders = [LabRunFolder::take(&place.memory)?, LabRunFolder::take(&place.disk)?];
-        // Programs that still run in these folders have lost the run that started them.
+        // End the programs of an earlier run that was killed; they still use these folders.
         let ended = orphans::end_left(&[&place.memory, &place.disk]);
         mounts::unmount_left(&place.memory, &ended);
         for folder in &folders {
@@ -154,13 +156,15 @@ impl LabStage {
         }
         command.stdin(Stdio::piped());
         let events = self.place.memory.join(format!("workload-{number}.events"));
-        // The file must have the output of this run only: an error shows its last lines.
+        // Remove the file of an earlier run: an error message shows the last lines of this file,
+        // and they must be from this run.
         let _ = fs::remove_file(&events);
         let mut process =
             process::start("the workload", &mut command, standing.near(), &events, Signal::KILL)?;
         let given = serde_json::to_vec(task).map_err(|error| Error::Settings(error.to_string()))?;
         if let Some(mut stdin) = process.stdin() {
-            // A write error means that the program has ended; its exit status has the reason.
+            // Ignore a write error: it means that the program has ended, and its exit status has
+            // the reason.
             let _ = stdin.write_all(&given);
         }
         Ok(process)
@@ -172,7 +176,7 @@ impl LabStage {
         }
     }
 
-    /// Runs a task on all volumes concurrently.
+    /// Runs the task of a point on all volumes concurrently.
     fn run_all(&self, point: &ExperimentPoint) -> Result<WorkloadResult, Error> {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site runs".to_owned()))?;
@@ -246,7 +250,8 @@ impl Scene for LabStage {
         if let Ok(load) = fs::read_to_string("/proc/loadavg") {
             notes.insert("load after".to_owned(), load.trim().to_owned());
         }
-        // Data that the workload has written but not yet sent must cross the link, too.
+        // Wait until the data that the workload has written has crossed the link, since the link's
+        // counters must include it.
         match standing.drain(&self.place.memory, stop)? {
             Some(took) => {
                 let processors = after.processors();
@@ -274,8 +279,8 @@ impl Scene for LabStage {
         counted.push(seconds("cpu link", own_after - own));
         counted.push(seconds("cpu workload", children_after - children));
         counted.push(seconds("cpu machine", now.busy - machine.busy));
-        // The time for which the processor times were counted: the whole workload, which is longer
-        // than the time that it measures.
+        // The processor times cover the whole workload, which is longer than the time that the
+        // workload measures.
         counted.push(seconds(TIME_COUNTED, elapsed.as_secs_f64()));
         Ok(PointRunResult { outcome, counted, taints, notes })
     }
@@ -285,11 +290,12 @@ impl Scene for LabStage {
         let ours = standing.as_ref().map(RunningSite::processes).unwrap_or_default();
         self.end_orphans(&ours);
         let ended = standing.map_or(Ok(()), |standing| standing.end(&self.place.memory));
-        // End programs that waited for a volume, which has now ended, and unmount file systems
-        // whose process has ended.
+        // End programs that waited for a volume, now that its process has ended. Then unmount file
+        // systems without a process.
         self.end_orphans(&[]);
         mounts::unmount_all(&self.place.memory);
-        // Remove volumes of perhaps a disk's size, and settings with old port numbers.
+        // Remove the volumes, which may be as large as a disk, and settings with port numbers that
+        // are no longer valid.
         let cleared: Result<(), Error> = self.folders.iter().try_for_each(LabRunFolder::clear);
         ended.and(cleared)
     }
@@ -297,18 +303,18 @@ impl Scene for LabStage {
 
 impl Drop for LabStage {
     fn drop(&mut self) {
-        // A caller who needs the error has called `clear` before.
+        // Ignore an error: a caller who needs it has called `clear` before.
         let _ = self.clear();
     }
 }
 
-/// Figures without a unit that are 1 for yes or 0 for no.
+/// Figures without a unit that are flags: 1 for yes, 0 for no.
 const FLAGS: [&str; 1] = ["past the page cache"];
 
 /// Combines the results of concurrent workloads. Rates and amounts are added. Times are those of
-/// the slowest workload. Shares, with the unit "%" or a name that begins with "share", are
-/// averaged. Figures without a unit are counts, which are added; except for [`FLAGS`], which are 1
-/// only if they are 1 in each result. The names of series get the number of the workload.
+/// the slowest workload. Shares (unit "%", or a name that begins with "share") are averaged.
+/// Figures without a unit are counts and are added, but [`FLAGS`] are 1 only if they are 1 in each
+/// result. The names of series get the number of the workload.
 fn together(mut outcomes: Vec<WorkloadResult>) -> WorkloadResult {
     if outcomes.len() < 2 {
         return outcomes.pop().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Mounts in a run's folder: file systems of attached volumes, and the files as which a peer
-//! exports volumes.
+//! Mounts in a run's folder: file systems on attached volumes, and the files as which
+//! qemu-storage-daemon exports volumes.
 
 use std::{
     fs,
@@ -14,11 +14,11 @@ use workload::Tool;
 
 use super::{orphans::Killed, process};
 
-/// The program that makes block devices from files.
+/// The program that makes a block device of a file.
 pub(crate) const LOSETUP: Tool = Tool { program: "losetup", package: "mount" };
-/// Limit of an unmount after the process behind the file system has ended.
+/// Time limit of an unmount after the process behind the file system has ended.
 const UNMOUNT: Duration = Duration::from_secs(20);
-/// The most nodes of a site, each with one volume.
+/// Maximum number of nodes of a site. Each has one volume.
 const VOLUMES: u8 = 4;
 
 /// Returns the mount point of the file system of a volume.
@@ -26,22 +26,23 @@ pub(crate) fn mount_point(folder: &Path, volume: u8) -> PathBuf {
     folder.join(format!("mnt-{volume}"))
 }
 
-/// Returns the file as which a peer exports a volume.
+/// Returns the path of the file as which qemu-storage-daemon exports a volume.
 pub(crate) fn shown(folder: &Path, volume: u8) -> PathBuf {
     folder.join(format!("shown-{volume}"))
 }
 
-/// Unmounts everything in a folder whose process has ended, with the loop devices on it.
+/// Unmounts every file system in a folder whose process has ended, and detaches the loop devices on
+/// its files.
 pub(crate) fn unmount_all(folder: &Path) {
     unmount_left(folder, &[]);
 }
 
-/// Unmounts as `unmount_all` does, after attachments were killed. It also detaches their loop
-/// devices.
+/// Unmounts like [`unmount_all`]. Also detaches the loop devices of `attachments`, processes of
+/// `forebay attach` that were killed.
 pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     let stop = AtomicBool::new(false);
     let events = folder.join("umount.events");
-    // Errors are ignored here: removing the folder fails if something remains.
+    // Ignore errors: if something remains mounted, removing the folder fails later.
     let run = |command: &mut Command| {
         let name = command.get_program().to_string_lossy().into_owned();
         let _ =
@@ -62,7 +63,7 @@ pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     }
 }
 
-/// Returns a command of losetup with these arguments.
+/// Returns a command that runs losetup with these arguments.
 pub(crate) fn losetup(arguments: &[&str]) -> Command {
     let mut command = Command::new(LOSETUP.find().unwrap_or_else(|_| LOSETUP.program.into()));
     command.args(arguments);
@@ -75,12 +76,13 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1) == Some(&wanted))
 }
 
-/// Returns the loop devices on a file. It does not access the file, whose process may have ended.
+/// Returns the loop devices on a file, without accessing the file: if its process has ended, an
+/// access fails.
 fn loops_on(file: &Path) -> Vec<PathBuf> {
     loops(|backing| backing == file)
 }
 
-/// Returns true if `forebay attach` exports the file, in this process. The name of such a file is
+/// Returns true if this process of `forebay attach` exported the file. The name of such a file is
 /// `forebay-SUM-PROCESS.BEGAN-VOLUME`.
 fn is_shown_by(backing: &Path, Killed { process, began }: Killed) -> bool {
     let name = backing.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -109,7 +111,7 @@ mod tests {
         let is = |process, began| is_shown_by(Path::new(backing), Killed { process, began });
         assert!(is(29212, 244_663));
         assert!(![2921, 9212, 244_663, 2026].iter().any(|process| is(*process, 244_663)));
-        // A process id can be used again, so the start time must match, too.
+        // The start time must match, too, since the kernel reuses process ids.
         assert!(!is(29212, 24_466) && !is(29212, 244_664));
         assert!(!is_shown_by(Path::new("/tmp/far.img"), Killed { process: 1, began: 1 }));
     }

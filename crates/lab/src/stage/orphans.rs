@@ -1,5 +1,5 @@
-//! Ends programs without a parent that waits for them: those that workloads leave behind, which
-//! become our children, and those of an earlier run that was killed.
+//! Ends programs whose parent has ended: those that workloads leave behind, which become children
+//! of this process, and those of an earlier run that was killed.
 
 use std::{
     fs,
@@ -13,23 +13,24 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use super::process::MARK;
 use crate::Error;
 
-/// Limit until a killed program has ended. Most end at once; a program that waits for a disk ends
-/// only when its volume has ended.
+/// Time limit until a killed program has ended. Most end at once; a program that waits for a disk
+/// ends only when the process of its volume has ended.
 const GONE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
-/// The most rounds of killing. The children of a killed program become our children, and are killed
-/// in the next round.
+/// Maximum number of rounds of killing. The children of a killed program become children of this
+/// process, and are killed in the next round.
 const ROUNDS: usize = 16;
 
-/// Receives orphans. `before` are the children that we had before.
+/// Makes this process the parent of orphans, and ends them. `before` are the children that this
+/// process had at that time.
 pub(crate) struct Orphans {
     before: Vec<u32>,
 }
 
 impl Orphans {
-    /// Makes this process the parent of all orphans among its descendants. The children that it
-    /// already has are not ours to end: they belong to a shell that has executed this program in
-    /// its place, or to a container whose first process we are.
+    /// Makes this process the parent of all orphans among its descendants. Children that it has
+    /// already are never killed: they belong to a shell that has executed this program in its
+    /// place, or to a container in which this is the first process.
     pub fn adopt() -> Result<Self, Error> {
         let own = rustix::process::getpid();
         let before = children_of(own.as_raw_nonzero().get().cast_unsigned());
@@ -38,9 +39,10 @@ impl Orphans {
         Ok(Self { before })
     }
 
-    /// Kills the children that descend from programs of this run, except for `ours`. They are
-    /// recognised by our mark in their environment, or by files that they have open in one of these
-    /// folders if a server has overwritten its environment.
+    /// Kills children of this process that descend from programs of this run, except for `ours`. A
+    /// program of the run is recognised by [`MARK`](super::process::MARK) in its environment. A
+    /// server may have overwritten its environment; it is recognised by files that it has open in
+    /// these folders.
     pub fn end(&self, ours: &[u32], folders: &[&Path]) {
         let own = std::process::id();
         let until = Instant::now() + GONE;
@@ -75,39 +77,39 @@ pub(crate) struct Killed {
     pub began: u64,
 }
 
-/// Kills the programs of earlier runs that were killed: those with the mark of a run that use one
-/// of these folders, which this run has locked. Returns these programs. They get a signal when
-/// their run dies, but an attachment then waits forever for its remote volume, which has ended.
+/// Kills the programs that earlier, killed runs have left in these folders, which this run has
+/// locked, and returns them. Such a program got a signal when its run died, but `forebay attach`
+/// then waits forever for its remote volume, whose node has ended.
 pub(crate) fn end_left(folders: &[&Path]) -> Vec<Killed> {
     let own = std::process::id();
     let left: Vec<Killed> = processes()
         .filter(|process| *process != own)
         .filter(|process| run_of(*process).is_some() && uses(*process, folders))
-        // Read the start time now: it cannot be read after the process has ended.
+        // Read the start time before the kill: it is unknown after the process has ended.
         .filter_map(|process| Some(Killed { process, began: stat(process, 22)? }))
         .collect();
     let until = Instant::now() + GONE;
     for pid in left.iter().filter_map(|it| Pid::from_raw(it.process.cast_signed())) {
-        // The process may have ended since, but its id is not used again so soon.
+        // The process may have ended meanwhile, but the kernel does not reuse its id this soon.
         let _ = kill_process(pid, Signal::KILL);
     }
-    // A process whose parent does not wait for it keeps its id, but has no open files. Wait until
-    // the files are closed.
+    // If the parent of a killed process does not wait for it, its id stays in use, but its files
+    // are closed. Wait for that.
     while left.iter().any(|it| uses(it.process, folders)) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
     left
 }
 
-/// Returns true if a process descends from the run with this process id.
+/// Returns true if a process descends from the run whose process id is `run`.
 fn is_of(process: u32, run: u32) -> bool {
     run_of(process) == Some(run)
 }
 
-/// Returns the process id of the run that started a process or one of its ancestors.
+/// Returns the process id of the run that started a process or an ancestor of it.
 fn run_of(process: u32) -> Option<u32> {
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-    // If there are several marks, the last one is that of the run that started it.
+    // If there are several marks, the last one is of the run that started the process.
     environment.split(|byte| *byte == 0).rev().find_map(|variable| {
         std::str::from_utf8(variable).ok()?.strip_prefix(MARK)?.strip_prefix('=')?.parse().ok()
     })
@@ -136,7 +138,8 @@ fn parent_of(process: u32) -> Option<u32> {
     stat(process, 4)
 }
 
-/// Returns a field of /proc/PROCESS/stat (proc(5)), from field 3, the state, on.
+/// Returns a field of /proc/PROCESS/stat (proc(5)). The fields begin with 3, the state; 1 and 2
+/// cannot be read.
 fn stat<T: FromStr>(process: u32, field: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The second field is the name of the program, which may contain any characters.
@@ -157,8 +160,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// Runs a shell that starts a program, prints its process id, and ends, so that the program
-    /// becomes our child.
+    /// Runs a shell that starts a program, prints the program's process id, and ends. The program
+    /// then becomes a child of this process. With `by_us`, the shell has the mark of this run.
     fn leaves(script: &str, folder: &Path, by_us: bool) -> u32 {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{script} >&2 & echo $!")]).stdin(Stdio::null());
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn only_leftover_processes_of_workloads_are_ended() {
-        // Run in another process, since other tests have child processes, too.
+        // Run this in a process of its own, since other tests have child processes, too.
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", "stage::orphans::tests::in_a_process_of_its_own", "--ignored"]);
         let output = again.output().unwrap();
@@ -224,7 +227,8 @@ mod tests {
         let left = leaves("sleep 100", path, true);
         let at = format!("cd {} && exec env -i sleep 100", path.display());
         let there = leaves(&format!("({at})"), path, false);
-        // Like a daemon of a container whose first process we are.
+        // A child without the mark, like a daemon in a container whose first process this is. It
+        // must not be killed.
         let stranger = leaves("sleep 100", path, false);
         assert_eq!([left, there, stranger].map(runs), [true; 3]);
         let begun = Instant::now();

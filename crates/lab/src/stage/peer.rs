@@ -1,5 +1,5 @@
-//! Peers in place of our programs: tgt or nbdkit as the node, qemu-storage-daemon as the host's
-//! initiator.
+//! Peers in place of Forebay's programs: tgt or nbdkit as the node, qemu-storage-daemon as the
+//! host's initiator.
 
 use std::{
     fs::File,
@@ -20,23 +20,25 @@ use super::{
 };
 use crate::Error;
 
-/// tgt's daemon, and the tool that configures it.
+/// tgt's daemon, and the tool with which it is configured.
 pub(crate) const TGT: [Tool; 2] =
     [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
-/// nbdkit. Its plugin `memory` is in the same package.
+/// The program nbdkit. Its package also has the plugin `memory`.
 pub(crate) const NBDKIT: Tool = Tool { program: "nbdkit", package: "nbdkit" };
-/// QEMU's daemon, and the program that makes a block device from the file that it exports.
+/// QEMU's storage daemon, and losetup, which makes a block device of the file that the daemon
+/// exports.
 pub(crate) const QEMU: [Tool; 2] =
     [Tool { program: "qemu-storage-daemon", package: "qemu-system-common" }, LOSETUP];
 
-/// Limit until a peer is ready. A peer that works needs a fraction of it.
+/// Time limit until a peer is ready. A peer that works needs a small part of it.
 const READY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The port of tgt for node 0. A peer may share the host's namespace, so it is not the standard
-/// port of iSCSI.
+/// The port of tgt for node 0. It is not iSCSI's standard port, since tgt may share the host's
+/// namespace, where that port may be in use.
 const PORT: u16 = 13260;
-/// The port of nbdkit for node 0. For the same reason it is not the standard port of NBD.
+/// The port of nbdkit for node 0. It is not NBD's standard port, since nbdkit may share the host's
+/// namespace.
 const NBD_PORT: u16 = 11809;
 /// The name of tgt's target.
 const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
@@ -92,7 +94,7 @@ impl Nbdkit {
         command.arg("--pidfile").arg(&ready).args(["memory", &bytes.to_string()]);
         command.stdin(Stdio::null());
         let mut process = process::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
-        // nbdkit writes its process id when it accepts connections.
+        // nbdkit writes its process id to this file when it accepts connections.
         wait_for(&mut process, "nbdkit", &ready, stop)?;
         Ok(Self { process, url: format!("nbd://{address}:{port}") })
     }
@@ -107,7 +109,8 @@ impl Nbdkit {
     }
 }
 
-/// Waits until a file is not empty, which a program fills when it is ready.
+/// Waits until a file is not empty. The program writes to it, or gives it its size, when it is
+/// ready.
 fn wait_for(
     process: &mut LoggedProgram,
     name: &str,
@@ -128,7 +131,7 @@ fn wait_for(
     Ok(())
 }
 
-/// Returns QEMU's description of the disk with the URL of a node.
+/// Returns the options of QEMU that describe the disk at the URL of a node.
 fn blockdev(url: &str) -> String {
     let far = if let Some(address) = url.strip_prefix("nbd://") {
         let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
@@ -180,9 +183,9 @@ impl QemuVolumeExport {
         };
         // The export is ready when the file has the size of the volume.
         wait_for(&mut shown.process, name, &file, stop)?;
-        // With direct I/O of the loop device, QEMU 7.2 returns wrong data: it starts a request in
-        // the buffer of another one in flight. Without direct I/O, data is not cached either,
-        // because QEMU asks the kernel to bypass the cache for its file.
+        // Use no direct I/O of the loop device: with it, QEMU 7.2 returns wrong data, because it
+        // starts a request in the buffer of another one in flight. Data is not cached without it
+        // either, because QEMU asks the kernel to bypass the cache for its file.
         let mut command = losetup(&["--direct-io=off", "--find", "--show"]);
         let patience = WaitLimit { limit: READY, stop };
         let said = process::run("losetup", command.arg(&file), &None, &events, patience)?;
@@ -200,7 +203,7 @@ impl QemuVolumeExport {
     pub fn end(mut self) -> Result<(), Error> {
         self.detach()?;
         let Self { process, .. } = &mut self;
-        // The process exits with 0 after SIGTERM.
+        // Ask the process to end with SIGTERM; it exits with 0.
         Ok(process.ask_to_end(READY)?)
     }
 
@@ -215,7 +218,7 @@ impl QemuVolumeExport {
 
 impl Drop for QemuVolumeExport {
     fn drop(&mut self) {
-        // Ignore errors, and kill the process afterwards. If it were killed at once, it would leave
+        // Ignore errors. End the process in order before it is killed: a killed process would leave
         // its file mounted.
         let _ = self.detach();
         let _ = self.process.ask_to_end(READY);

@@ -1,4 +1,5 @@
-//! Starts the programs of a stage: in a network namespace, and with the mark of this run.
+//! Starts the programs of a stage: each in a network namespace, and with a mark that identifies
+//! this run.
 
 use std::{
     fs::File,
@@ -15,11 +16,11 @@ use rustix::{
 
 use crate::Error;
 
-/// The environment variable that marks all programs of this run. Its value is the process id of the
-/// run. Programs that these start inherit it.
+/// Environment variable that marks all programs of this run. Its value is the process id of the
+/// run. Child processes of these programs inherit it.
 pub(crate) const MARK: &str = "FOREBAY_LAB_RUN";
 
-/// A network namespace. `None` is the one of this process.
+/// A network namespace. `None`: the namespace of this process.
 pub(crate) type StageNamespace = Option<File>;
 
 /// Starts a program in a namespace. See [`LoggedProgram::start`].
@@ -35,14 +36,15 @@ pub(crate) fn start(
     Ok(LoggedProgram::start(name, command, events, when_we_die)?)
 }
 
-/// Makes a program start in a namespace, with the mark of this run.
+/// Makes the program that `command` starts enter a namespace, and sets the mark of this run.
 pub(crate) fn enter(command: &mut Command, namespace: &StageNamespace) -> std::io::Result<()> {
     command.env(MARK, std::process::id().to_string());
     if let Some(namespace) = namespace {
         let namespace = namespace.try_clone()?;
         let kind = Some(LinkNameSpaceType::Network);
         let enter = move || Ok(move_into_link_name_space(namespace.as_fd(), kind)?);
-        // SAFETY: between fork and exec only this one system call is made; nothing is allocated or locked.
+        // SAFETY: between fork and exec the closure makes only this one system call; it allocates nothing and takes no
+        // lock.
         unsafe { command.pre_exec(enter) };
     }
     Ok(())

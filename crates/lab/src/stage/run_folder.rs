@@ -1,5 +1,5 @@
-//! A folder of a run. A run makes and marks it, and locks it; the next run removes its remains.
-//! Folders without the mark are not touched.
+//! A folder for the files of a run. The run makes, marks and locks it. If the run is killed, the
+//! next run removes its files. Folders without the mark are not touched.
 
 use std::{
     fs::{self, DirBuilder, DirEntry, File},
@@ -12,22 +12,22 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::Error;
 
-/// The name of the file that marks a folder of a run.
+/// Name of the file that marks a folder as made by a run.
 const MARK: &str = ".forebay-lab";
 const WORDS: &str =
     "Made by `forebay lab run`. The next run here removes what is in this folder.\n";
-/// The folder in which a node keeps its records of storage, next to its settings. It is removed
-/// together with the files that the records describe.
+/// Folder with a node's records about its storage, next to the node's settings. Remove it with the
+/// files that the records describe.
 const RECORDS: &str = "forebay-state";
-/// Number of attempts to make and lock the folder. A run that ends may remove the folder while
-/// another one opens it, but not this many times in sequence.
+/// Number of attempts to make and lock the folder. Another run that ends may remove the folder
+/// while this one opens it, but not this many times.
 const ATTEMPTS: usize = 8;
 
-/// A folder that this run has locked. Dropping it removes the folder if it is empty except for the
-/// mark.
+/// A folder that this run has locked. Dropping it removes the folder if it has no content besides
+/// the mark.
 pub(crate) struct LabRunFolder {
     path: PathBuf,
-    /// The open folder, with its lock.
+    /// The open folder. This handle holds the lock.
     lock: File,
 }
 
@@ -35,8 +35,8 @@ impl LabRunFolder {
     /// Makes the folder, or locks the one that an earlier run has left.
     ///
     /// # Errors
-    /// [`Error::Folder`] if another run uses it, or no run has made it. Its content is unchanged
-    /// then.
+    /// [`Error::Folder`] if another run uses the folder, or it was not made by a run. Its content
+    /// is unchanged then.
     pub fn take(path: &Path) -> Result<Self, Error> {
         for _ in 0..ATTEMPTS {
             if let Some(folder) = Self::attempt(path)? {
@@ -50,8 +50,8 @@ impl LabRunFolder {
         let shown = path.display();
         let refused =
             |why: &str| Err(Error::Folder(format!("{shown} {why}; nothing in it was changed")));
-        // Servers that workloads start run as other users, who must pass the folder to reach mounts
-        // in it. Other users cannot list its content.
+        // Mode 711: servers of workloads run as other users, and must pass through the folder to
+        // reach mounts in it. They cannot list its content.
         match DirBuilder::new().mode(0o711).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(Error::file("make", path)(error));
@@ -76,7 +76,7 @@ impl LabRunFolder {
         }
         match fs::symlink_metadata(path) {
             Ok(now) if (now.dev(), now.ino()) == (opened.dev(), opened.ino()) => {}
-            // The run that had the folder has just removed it.
+            // Another run has just removed the folder: try again.
             _ => return Ok(None),
         }
         let mark = path.join(MARK);
@@ -91,8 +91,8 @@ impl LabRunFolder {
         Ok(Some(Self { path: path.to_owned(), lock }))
     }
 
-    /// Removes all remains of an earlier run, also folders with content. Fails if a file system is
-    /// mounted there.
+    /// Removes everything that an earlier run has left, including folders with content. Fails if a
+    /// file system is mounted there.
     pub fn empty(&self) -> Result<(), Error> {
         let here = self.lock.metadata().map_err(Error::file("look at", &self.path))?.dev();
         for entry in self.entries()? {
@@ -111,7 +111,7 @@ impl LabRunFolder {
         Ok(())
     }
 
-    /// Removes what remains of a site that has ended: files and empty folders.
+    /// Removes the files and empty folders of a site that has ended.
     pub fn clear(&self) -> Result<(), Error> {
         for entry in self.entries()? {
             let path = entry.path();
@@ -126,7 +126,7 @@ impl LabRunFolder {
         Ok(())
     }
 
-    /// Lists the content, without the mark.
+    /// Lists the content of the folder, without the mark.
     fn entries(&self) -> Result<Vec<DirEntry>, Error> {
         let failed = || Error::file("read", &self.path);
         let listed = fs::read_dir(&self.path).map_err(failed())?;
@@ -137,7 +137,7 @@ impl LabRunFolder {
 
 impl Drop for LabRunFolder {
     fn drop(&mut self) {
-        // A folder with content keeps its mark, so that the next run can use it.
+        // Keep the mark of a folder with content, so that the next run can use the folder.
         if self.entries().is_ok_and(|left| left.is_empty()) {
             let _ = fs::remove_file(self.path.join(MARK));
             let _ = fs::remove_dir(&self.path);

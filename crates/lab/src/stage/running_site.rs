@@ -1,4 +1,4 @@
-//! A running site: its processes and its link.
+//! A running site: its processes and its link, with their start, counters and end.
 
 use std::{
     fs::File,
@@ -29,8 +29,8 @@ use crate::{
     site::{GatewayPlacement, Host, SiteBacking, SiteServer},
 };
 
-/// The parts of a running site. The order of the fields is the order of dropping: a part is dropped
-/// before the parts that it uses.
+/// The parts of a running site. Fields are dropped in the order of their declaration, so a part
+/// stands before the parts that it uses.
 pub(crate) struct RunningSite {
     site: LabSite,
     hosts: Vec<SiteVolumeAccess>,
@@ -54,26 +54,26 @@ enum RunningNode {
 }
 
 impl RunningSite {
-    /// Starts all parts of a site. The link has no delay and loses no packets until all of them
-    /// have started. If a part does not start, the others are ended in order.
+    /// Starts all parts of a site. Until then, the link has no delay and loses no packets. If a
+    /// part does not start, the parts that run are ended.
     pub fn raise(place: &Setting, site: &LabSite) -> Result<Self, Error> {
         check(site)?;
         let (mut standing, far) = Self::with_link(place, site)?;
         match standing.start(place, &far) {
             Ok(()) => Ok(standing),
             Err(error) => {
-                // Return the error of the start, not those that follow from it.
+                // Return the error of the start; errors of ending the other parts follow from it.
                 let _ = standing.end(&place.memory);
                 Err(error)
             }
         }
     }
 
-    /// Starts only the link. Also returns the namespace of its far end.
+    /// Starts only the link. Also returns the network namespace of its far end.
     fn with_link(place: &Setting, site: &LabSite) -> Result<(Self, StageNamespace), Error> {
         let link = site.link.as_ref().map(|line| {
-            // The MTU must be final from the start, because connections agree on a segment size
-            // when they begin.
+            // Set the MTU from the start, because connections agree on a segment size when they
+            // begin.
             let plain = |of: &wan::DirectionSettings| wan::DirectionSettings {
                 mtu: of.mtu,
                 queue_bytes: of.queue_bytes,
@@ -105,7 +105,7 @@ impl RunningSite {
         Ok((standing, far))
     }
 
-    /// Starts nodes, gateway and hosts, and then sets the delay of the link.
+    /// Starts nodes, gateway and attachments, and then gives the link the settings of the site.
     fn start(&mut self, place: &Setting, far: &StageNamespace) -> Result<(), Error> {
         let (program, folder, stop) = (&place.program, &place.memory, &place.stop);
         let folders = place.folders();
@@ -164,15 +164,15 @@ impl RunningSite {
             };
             self.hosts.push(seat);
         }
-        // From here on the link has the settings of the site.
+        // All parts have started: give the link its delay and losses.
         if let (Some(link), Some(line)) = (&mut self.link, &site.link) {
             link.change(line.settings())?;
         }
         Ok(())
     }
 
-    /// Changes the running site into this one, if it can be changed. Returns true if it is this
-    /// site now.
+    /// Changes the running site into this one, if that is possible without a restart. Returns false
+    /// if it is not.
     pub fn becomes(&mut self, site: &LabSite) -> Result<bool, Error> {
         if !self.site.can_become(site) {
             return Ok(false);
@@ -186,12 +186,12 @@ impl RunningSite {
         Ok(true)
     }
 
-    /// The network namespace of the host.
+    /// Returns the network namespace of the host.
     pub fn near(&self) -> &StageNamespace {
         &self.near
     }
 
-    /// The locations on which workloads run.
+    /// Returns the locations at which workloads run: devices, folders or URLs.
     pub fn places(&self) -> Vec<WorkloadLocation> {
         let place = |seat: &SiteVolumeAccess| match seat {
             SiteVolumeAccess::Attached(attached) => attached.place.clone(),
@@ -201,8 +201,8 @@ impl RunningSite {
         self.hosts.iter().map(place).collect()
     }
 
-    /// Returns the sockets to sample: those of the host's session with the first node, which send
-    /// the data of writes. Returns `None` without a node.
+    /// Selects the sockets whose windows are sampled: the host's end of the session with the first
+    /// node, which sends the data of writes. Returns `None` if there is no node.
     pub fn watch(&self, link: &str) -> Option<SamplerScope> {
         let url = self.nodes.first()?.url();
         let portal = url.strip_prefix("iscsi://")?.split('/').next()?;
@@ -211,7 +211,7 @@ impl RunningSite {
         Some(SamplerScope { namespace, port, at_target: false })
     }
 
-    /// The ids of all processes of the site.
+    /// Returns the ids of all processes of the site.
     pub fn processes(&self) -> Vec<u32> {
         self.named().into_iter().map(|(_, process)| process).collect()
     }
@@ -231,7 +231,7 @@ impl RunningSite {
         hosts.chain(gateway).chain(nodes).collect()
     }
 
-    /// Returns all counters so far.
+    /// Returns the values of all counters of the link, the processes and their layers.
     pub fn counted(&self, stop: &AtomicBool) -> Result<StageCounters, Error> {
         let mut counted = StageCounters::default();
         for served in self.served() {
@@ -247,21 +247,20 @@ impl RunningSite {
         Ok(counted)
     }
 
-    /// Begins a run: from now on the link judges its own precision. What the machine did to it
-    /// before does not taint the run.
+    /// Begins a run: the link judges its own precision from now on. Delays of the link's process
+    /// before this do not taint the run.
     pub fn begin(&self) -> Result<(), Error> {
         Ok(self.link.as_ref().map_or(Ok(()), Link::judge_from_now)?)
     }
 
-    /// Returns the reasons why the link regards its own figures since the beginning of the run as
-    /// wrong.
+    /// Returns the reasons why the link's own figures may be wrong, since the beginning of the run.
     pub fn taints(&self) -> Result<Vec<String>, Error> {
         let report = self.link.as_ref().map(Link::report).transpose()?;
         Ok(report.map(|report| report.tainted).unwrap_or_default())
     }
 
-    /// Writes out the data that hosts have in memory, and waits until no gateway has dirty data.
-    /// Returns how long this took, or `None` if it is not done in time.
+    /// Makes hosts write out the data in their page cache, and waits until no gateway has dirty
+    /// data. Returns how long this took, or `None` if it is not done in time.
     pub fn drain(&self, folder: &Path, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
         let begun = Instant::now();
         for place in self.places() {
@@ -287,16 +286,17 @@ impl RunningSite {
         self.gateway.iter().chain(nodes)
     }
 
-    /// Ends all parts in order. Returns the first error; the other parts are ended nevertheless.
+    /// Ends all parts in order. After an error the other parts are ended, too; the first error is
+    /// returned.
     pub fn end(mut self, folder: &Path) -> Result<(), Error> {
-        // The remaining data crosses the link without delay and loss.
+        // Remove the link's delay and losses, so that the remaining data crosses it quickly.
         if let (Some(link), Some(line)) = (&mut self.link, &self.site.link) {
             let plain = |of: wan::DirectionSettings| wan::DirectionSettings {
                 mtu: of.mtu,
                 queue_bytes: of.queue_bytes,
                 ..wan::DirectionSettings::default()
             };
-            // Ignore an error of the link: the processes that use it will report one.
+            // Ignore an error of the link: the processes that use the link will report one.
             let _ = link.change(line.settings().map(plain));
         }
         let mut results = Vec::new();
@@ -312,7 +312,7 @@ impl RunningSite {
             results.push(match node {
                 RunningNode::Nbdkit(nbdkit) => nbdkit.end(),
                 RunningNode::Ours(served) => served.end(),
-                // tgt does not end while it has targets. Dropping it kills it.
+                // tgtd does not end while it has targets. Dropping the value kills it.
                 RunningNode::Tgt(_) => Ok(()),
             });
         }
@@ -330,18 +330,18 @@ impl RunningNode {
     }
 }
 
-/// Limit of writing out a page cache of some gigabytes over a slow link.
+/// Time limit for writing out a page cache of some gigabytes over a slow link.
 const WRITE_OUT: Duration = Duration::from_secs(300);
 
 /// Makes the kernel write out the cached data of a location. Returns false if that takes too long.
-/// A separate process does this, since a thread that waits for a stuck volume could not be
+/// A separate process does this, since a thread that waits for a stuck volume cannot be
 /// interrupted.
 fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Result<bool, Error> {
     let mut command = Command::new("sync");
     match place {
         WorkloadLocation::Folder(path) => command.arg("--file-system").arg(path),
         WorkloadLocation::Device(path) => command.arg(path),
-        // This machine caches no data of a unit without a device.
+        // A workload that uses a URL has no data in the kernel's page cache.
         WorkloadLocation::Url(_) => return Ok(true),
     };
     let name = format!("syncing {place}");
@@ -401,7 +401,8 @@ fn open(end: WanLinkEnd, link: &str) -> Result<StageNamespace, Error> {
     File::open(&path).map(Some).map_err(Error::file("open", &path))
 }
 
-/// Sets the kernel's defaults in a namespace for the site. Those of the host itself do not change.
+/// Sets defaults of the kernel in a network namespace for the site. The defaults of the host's own
+/// namespace do not change.
 fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
     let Some(namespace) = namespace else { return Ok(()) };
     let write = |name: &str, value: &str| {
@@ -409,33 +410,35 @@ fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
         std::fs::write(&path, value).map_err(Error::file("write", &path))
     };
     std::thread::scope(|scope| {
-        // These files show the namespace of the thread that opens them.
+        // Write these files in a thread that has entered the namespace: they are those of the
+        // opening thread's namespace.
         let thread = scope.spawn(|| {
             let kind = Some(LinkNameSpaceType::Network);
             let moved = move_into_link_name_space(namespace.as_fd(), kind);
             moved.map_err(|error| Error::system("enter a namespace")(error.into()))?;
-            // A connection must not start with metrics that an earlier one has learned over another
-            // delay.
+            // A new connection must not use metrics that an earlier connection has measured with
+            // another delay.
             write("tcp_no_metrics_save", "1")?;
             let name = &site.session.congestion;
             let default = |name: &str| write("tcp_congestion_control", name);
-            // Sockets that join an ensemble must not start with BBR, which makes the kernel pace
-            // them for their whole life.
+            // Use Reno for sockets that will join an ensemble. A socket that starts with BBR is
+            // paced by the kernel for its whole life.
             if name.starts_with("ensemble") {
                 return default("reno");
             }
             if !available()?.iter().any(|known| known == name) {
                 return Ok(());
             }
-            // Only a congestion control that every user may select can be a namespace's default. If
-            // this one is not, the programs, which run as root, select it for each socket.
+            // Only a congestion control that every user may select can be the default of a
+            // namespace. If the kernel refuses this one as the default, the programs still select
+            // it for each socket, since they run as root.
             default(name).or_else(|_| default("reno"))
         });
         thread.join().expect("writing settings does not panic")
     })
 }
 
-/// Returns the congestion controls that this kernel has.
+/// Returns the congestion controls of this kernel.
 pub(crate) fn available() -> Result<Vec<String>, Error> {
     let path = Path::new("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let read = std::fs::read_to_string(path).map_err(Error::file("read", path))?;

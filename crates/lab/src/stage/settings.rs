@@ -1,4 +1,4 @@
-//! Translates a site to settings of `forebay serve` and `forebay attach`.
+//! Translates a site to the settings of `forebay serve` and `forebay attach`.
 
 use std::{
     collections::BTreeMap,
@@ -12,14 +12,14 @@ use crate::{
     site::{GatewayPlacement, SiteBacking, SiteGateway, SiteSession},
 };
 
-/// The name of every node's target. Nodes are distinguished by their ports.
+/// The name of the target at every node. Nodes have different ports.
 pub(crate) const TARGET: &str = "iqn.2026-11.io.forebay.lab:disk";
 /// Returns the name of the gateway's target for a node.
 pub(crate) fn gateway_target(node: u8) -> String {
     format!("iqn.2026-11.io.forebay.lab:gateway-{node}")
 }
 
-/// The folders of a stage.
+/// The two folders of a stage: on the disk and in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Folders<'a> {
     pub disk: &'a Path,
@@ -40,8 +40,8 @@ pub(crate) fn node(site: &LabSite, node: u8, address: &str, folders: Folders<'_>
     )
 }
 
-/// Returns the key `serial` of a unit, by which a host identifies volumes. A target of the same
-/// name at another node, or of another run on this machine, must be another volume.
+/// Returns the key `serial` of a unit. A host identifies a volume by it, so it must differ between
+/// targets of the same name at other nodes and in other runs on this machine.
 fn serial(whose: &str, node: u8, folders: Folders<'_>) -> String {
     let mut run = DefaultHasher::new();
     folders.memory.hash(&mut run);
@@ -68,8 +68,8 @@ pub(crate) fn gateway(
     settings
 }
 
-/// Returns the settings of the host's attachment of a volume. `url` is that of the node or gateway;
-/// `None` if the disk is local to the host.
+/// Returns the settings with which the host attaches a volume. `url` is the volume's URL at the
+/// node or gateway; `None` if the disk is local to the host.
 pub(crate) fn host(site: &LabSite, node: u8, url: Option<&str>, folders: Folders<'_>) -> String {
     let mut layers = match url {
         Some(url) => vec![remote(&site.session, url)],
@@ -116,7 +116,7 @@ fn remote(session: &SiteSession, url: &str) -> String {
     layer + " } }"
 }
 
-/// A key of `[iscsi]` and of a remote layer.
+/// The name of a key that both `[iscsi]` and a remote layer have.
 const SOCKET_BUFFER: &str = "socket_buffer";
 
 fn cache(gateway: &SiteGateway, node: u8, folders: Folders<'_>) -> String {
@@ -147,7 +147,8 @@ fn iscsi(session: &SiteSession) -> String {
     section + more.trim_start() + if more.is_empty() { "" } else { "\n" }
 }
 
-/// Formats keys with their values. Numbers and truth values are bare, all others are quoted.
+/// Formats keys with their values for TOML. Numbers and truth values are bare, all other values are
+/// quoted.
 fn more(keys: &BTreeMap<String, String>, before: &str) -> String {
     let line = |(key, value): (&String, &String)| {
         let is_bare = value == "true" || value == "false" || value.parse::<f64>().is_ok();
@@ -207,7 +208,8 @@ mod tests {
         );
     }
 
-    /// A host refuses to attach a volume twice, which it recognises by the serial number.
+    /// Two units must not have the same serial number: a host refuses to attach a volume twice, and
+    /// recognises it by this number.
     #[test]
     fn volumes_of_two_runs_and_of_two_nodes_have_different_serial_numbers() {
         let disk = std::path::PathBuf::from("/disk");

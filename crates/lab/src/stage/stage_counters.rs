@@ -1,5 +1,5 @@
-//! Counters around a workload. The figures of processes are flattened from JSON, and the values
-//! before the workload are subtracted.
+//! Counters of a run. The counters of processes are flattened from JSON, and their values before
+//! the workload are subtracted.
 
 use std::{collections::BTreeMap, fs};
 
@@ -7,11 +7,11 @@ use control::ServingStatus;
 use serde_json::{Map, Value};
 use workload::WorkloadFigure;
 
-/// Counters of kernel and programs, by name.
+/// Counters of the kernel and of programs, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct StageCounters {
     counts: BTreeMap<String, f64>,
-    /// Number of calls, and the sum of their times in microseconds.
+    /// For each timed action, the number of its calls and the sum of their times in microseconds.
     times: BTreeMap<String, (f64, f64)>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct StageCounters {
 const TICKS: f64 = 100.0;
 
 impl StageCounters {
-    /// Returns the counters of a node or gateway called `name`, and the figures of its layers.
+    /// Returns the counters of a node or gateway and of its layers. Their names begin with `name`.
     pub fn of_status(name: &str, status: &ServingStatus) -> Self {
         let mut counted = Self::default();
         counted.add_all(name, status.counters.by_name());
@@ -45,7 +45,7 @@ impl StageCounters {
         *self.counts.entry(format!("cpu {name}")).or_default() += seconds;
     }
 
-    /// Returns the sum of all processor times in seconds.
+    /// Returns the sum of the processor times of all processes, in seconds.
     pub fn processor(&self) -> f64 {
         self.processors().values().sum()
     }
@@ -56,7 +56,7 @@ impl StageCounters {
         times.map(|(name, time)| (name.clone(), *time)).collect()
     }
 
-    /// Replaces processor times by those of another moment.
+    /// Replaces the processor times by the given ones, which were taken earlier.
     pub fn set_processors(&mut self, times: BTreeMap<String, f64>) {
         self.counts.extend(times);
     }
@@ -136,19 +136,19 @@ pub(crate) fn processor_here() -> (f64, f64) {
     (of(14), of(16))
 }
 
-/// Returns the sum of a field of a `stat` file (from 1, proc(5)) and the next, user and system
-/// time, in seconds.
+/// Returns the sum of a field of a `stat` file (counted from 1, proc(5)) and the next field, in
+/// seconds: user and system time.
 fn ticks(path: &str, field: usize) -> Option<f64> {
     let stat = fs::read_to_string(path).ok()?;
-    // The second field is the program's name, which may contain any characters. The third one
+    // Skip the second field, the program's name, which may contain any characters. The third field
     // follows it.
     let after = stat.rsplit_once(") ")?.1;
     let mut fields = after.split_whitespace().skip(field - 3).map(str::parse::<f64>);
     Some((fields.next()?.ok()? + fields.next()?.ok()?) / TICKS)
 }
 
-/// The times of all processors of this machine since its start, in seconds: all, used by programs,
-/// and stolen by the hypervisor.
+/// Processor times of this machine since its start, of all processors, in seconds: all time, time
+/// used by programs, and time stolen by the hypervisor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MachineCpuTime {
     pub all: f64,
@@ -157,7 +157,7 @@ pub(crate) struct MachineCpuTime {
 }
 
 impl MachineCpuTime {
-    /// Reads the times. They are zero if the system does not report them.
+    /// Reads the times. All are zero if the system does not report them.
     pub fn now() -> Self {
         fs::read_to_string("/proc/stat")
             .ok()
@@ -165,7 +165,8 @@ impl MachineCpuTime {
             .unwrap_or_default()
     }
 
-    /// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    /// Parses the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal
+    /// (proc(5)).
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let fields: Option<Vec<f64>> =
@@ -176,8 +177,8 @@ impl MachineCpuTime {
         Some(Self { all: all / TICKS, busy: busy / TICKS, stolen: fields[7] / TICKS })
     }
 
-    /// Returns the reasons why a measurement from `before` until now may be wrong. `ours` is our
-    /// own processor time in it.
+    /// Returns the reasons why a measurement from `before` until now may be wrong. `ours` is the
+    /// processor time of our own processes in that time.
     pub fn taints(self, before: Self, ours: f64) -> Vec<String> {
         let all = self.all - before.all;
         if all <= 0.0 {
@@ -200,10 +201,10 @@ impl MachineCpuTime {
     }
 }
 
-/// The highest share of stolen time: the same limit as for the link.
+/// The largest share of stolen time without a taint. The link has the same limit.
 const STOLEN: f64 = 0.01;
-/// The highest share of other processes. Kernel threads that work for us (loop devices, journals)
-/// count as others here: up to a tenth of two processors with PostMark.
+/// The largest share of processor time of other processes without a taint. Kernel threads that work
+/// for us (loop devices, journals) are included: up to a tenth of two processors with PostMark.
 const OTHERS: f64 = 0.2;
 
 #[cfg(test)]

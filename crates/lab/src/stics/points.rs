@@ -19,17 +19,18 @@ use workload::{
 
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteGateway, SiteLink};
 
-/// The ways of access to the storage: the word in the points' names, and the gateway's report mode.
+/// The ways to access the storage: the word in the points' names, and the report mode of the
+/// gateway if there is one.
 pub(super) const HOWS: [(&str, Option<&str>); 3] =
     [("iscsi", None), ("after-complete", Some("after-complete")), ("immediate", Some("immediate"))];
 
-/// The pools of PostMark in section 5.3.1, by the words in the points' names.
+/// The file pools of PostMark in section 5.3.1, by the words in the points' names.
 pub(super) const POOLS: [&str; 2] = ["small", "large"];
 
-/// Record sizes of Figure 8, KiB.
+/// Record sizes of Figure 8, in KiB.
 pub(super) const SIZES_KIB: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
-/// Returns all points, in the order in which they are run: points with the same site are adjacent.
+/// Returns all points in the order in which they are run. Points with the same site are adjacent.
 #[must_use]
 pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     [
@@ -46,7 +47,7 @@ const MBIT_100: u64 = 100_000_000;
 const GBIT: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
 
-/// Figures 6 and 7.
+/// Returns the points of Figure 6 or 7: PostMark over a link of this rate.
 fn postmark(figure: &str, rate: u64, scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (how, report) in HOWS {
@@ -68,14 +69,15 @@ fn postmark(figure: &str, rate: u64, scale: ExperimentScale) -> Vec<ExperimentPo
     points
 }
 
-/// Block sizes of PostMark.
+/// Returns the block sizes of PostMark, in bytes.
 pub(super) fn blocks(scale: ExperimentScale) -> Vec<u32> {
     scale.pick(vec![512, 4096], vec![512, 1024, 2048, 4096])
 }
 
-/// Returns PostMark with one of the pools, scaled: the paper has 1,000 files and 50,000
-/// transactions, and 20,000 and 100,000, on a file system that writes asynchronously. Here each
-/// write is synchronous. Also returns the estimated seconds without a gateway.
+/// Returns PostMark with one of the file pools, and the estimated seconds without a gateway. The
+/// pools are smaller than the paper's (1,000 files and 50,000 transactions; 20,000 files and
+/// 100,000), since here each write is synchronous, and the paper's file system wrote
+/// asynchronously.
 fn pool_of(pool: &str, block: u32, scale: ExperimentScale) -> (WorkloadTask, f64) {
     let (files, transactions, seconds) = match (scale, pool) {
         (ExperimentScale::Quick, "small") => (20, 60, 8.0),
@@ -89,7 +91,7 @@ fn pool_of(pool: &str, block: u32, scale: ExperimentScale) -> (WorkloadTask, f64
     )
 }
 
-/// Figures 8 and 9: records of several sizes at random positions of a device.
+/// Returns the points of Figures 8 and 9: records of several sizes at random positions of a device.
 fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let set_mib = scale.pick(32, 512);
     let seconds = scale.pick(3, 15);
@@ -98,8 +100,9 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     for (how, report) in HOWS.into_iter().take(2) {
         let site = LabSite { host: Host::Device, ..site(MBIT_100, report, u64::from(set_mib) * 2) };
         for (name, access) in [("write", MicroAccess::Write), ("read", MicroAccess::Read)] {
-            // The disk needs many seconds for the writes that a gateway accepts in one second.
-            // Therefore these runs are shorter in a full run, and not repeated.
+            // These runs leave much dirty data: the node's disk needs many seconds for the writes
+            // that a gateway accepts in one second. In a full run they are therefore shorter than
+            // the others, and not repeated.
             let is_kept = report.is_some() && access == MicroAccess::Write;
             let measured = if is_kept { scale.pick(seconds, 5) } else { seconds };
             for block_kib in sizes.clone() {
@@ -125,7 +128,7 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
             }
         }
         for (name, reads) in [("write", 0), ("mixed", 50)] {
-            // In a full run, twice the capacity of the log.
+            // In a full run the range has twice the capacity of the log.
             let (size_mib, seconds) = scale.pick((16, 3), (256, 30));
             let drained = if report.is_some() { scale.pick(10.0, 120.0) } else { 0.0 };
             let task = Fio {
@@ -133,8 +136,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 reads: Some(reads),
                 size_mib,
                 seconds,
-                // A device has no file system whose page cache could be full, as the page cache of
-                // the paper's host was.
+                // Use direct I/O. The paper's host had a file system with a full page cache, and a
+                // device has none.
                 direct: Some(true),
                 ..Fio::default()
             };
@@ -143,8 +146,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 site: site.clone(),
                 task: WorkloadTask::Fio(task),
                 runs: 1,
-                // The set is written before and compared after the measurement, each at the link's
-                // rate.
+                // The time includes writing the range before the measurement and comparing it
+                // afterwards, both at the link's rate.
                 seconds: f64::from(seconds) + f64::from(size_mib) / 4.0 + drained,
                 windows: false,
             });
@@ -154,18 +157,19 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
 }
 
 /// Seconds in which the node's disk writes the data that a gateway accepts in one second: some 2000
-/// random blocks, of which some are the same, at 8 ms.
+/// random blocks at 8 ms each, fewer because some blocks are overwritten in the log.
 const DRAINED: f64 = 9.0;
 
-/// Figures 11 and 12.
+/// Returns the points of Figures 11 and 12: the trace.
 fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let requests = scale.pick(3000, TraceWorkload::default().requests);
     let point = |(how, report)| {
-        // The trace needs 900 MB. The link has 1 Gbit/s, so that only the disk limits.
+        // The volume has 1 GiB, since the trace accesses 900 MB. With 1 Gbit/s only the disk limits
+        // the rate.
         let mut site = LabSite { host: Host::Device, ..site(GBIT, report, 1024) };
-        // A single arm would need all of its time for a third of the requests, and the queue would
-        // grow without bound. The requests of the paper came through a file system that absorbed
-        // some of them.
+        // Give the disk two arms. With one arm it could serve only a third of the requests, and its
+        // queue would grow without bound. The paper's requests came through a file system, which
+        // absorbed some of them.
         site.disk.more.insert("arms".to_owned(), "2".to_owned());
         ExperimentPoint {
             name: format!("figure-11/{how}"),
@@ -183,7 +187,7 @@ fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     HOWS.into_iter().map(point).collect()
 }
 
-/// Table 8, and the same workload with fewer nodes.
+/// Returns the points of Table 8: PostMark on several nodes concurrently.
 fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for nodes in 1..=4 {
@@ -205,8 +209,9 @@ fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns a site with a file system whose writes wait until they are on the disk or in the
-/// gateway. The host has far more memory than the paper's, and would cache all of them otherwise.
+/// Returns a site with a file system that writes synchronously: each write waits until it is on the
+/// disk or in the gateway. Otherwise the host would cache all writes, since it has far more memory
+/// than the paper's.
 fn mounted(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     LabSite { host: Host::Mounted("sync,dirsync".to_owned()), ..site(rate, report, mib) }
 }
@@ -217,7 +222,7 @@ fn site(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     let protected = [("cache_protected".to_owned(), "true".to_owned())];
     let disk = SiteDisk {
         model: Some("ibm-07n3200".to_owned()),
-        // The paper's ext2 sends no flush, therefore data in the disk's cache counts as written.
+        // The paper's ext2 sends no flush, so data in the disk's cache is considered written.
         more: BTreeMap::from(protected),
         ..SiteDisk::default()
     };

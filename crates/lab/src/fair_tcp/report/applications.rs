@@ -1,4 +1,5 @@
-//! Table 5 and Figures 10 to 15: Bonnie++, PostMark and a software build on ext4.
+//! Report sections for Table 5 and Figures 10 to 15: Bonnie++, PostMark and a software build on
+//! ext4.
 
 use super::{
     commands::{missed, ratio_curve, said},
@@ -16,10 +17,11 @@ use crate::{
     },
 };
 
-/// The promised ratio of Reno's time to that of an ensemble, with ten processes.
+/// The bar for PostMark with ten processes: Reno takes at least this many times as long as an
+/// ensemble.
 const PROMISED: f64 = 1.17;
 
-/// Figures 11 to 14.
+/// Returns the section for Figures 11 to 14: PostMark.
 pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     let one = times(measured, "postmark-1", "PostMark, one process", &POSTMARK_1, None);
     let ten =
@@ -46,8 +48,8 @@ pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
 }
 
 /// Adds a deviation for each gain that differs from the paper's, with explanations from the two
-/// runs. The table has a row for each delay. `claims` returns the paper's figures of a row, each
-/// with its column.
+/// compared runs. The table has a row for each delay. `claims` returns the paper's figures for a
+/// row, each with the column of our figure.
 fn elsewhere(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -61,7 +63,7 @@ fn elsewhere(
             let Some(cell) = table.rows.get(at).and_then(|row| row.cells.get(column)) else {
                 continue;
             };
-            // `missed` reports a promise that is not kept.
+            // Skip a cell that misses its bar: `missed` reports it.
             if cell.holds() == Some(false) {
                 continue;
             }
@@ -73,7 +75,7 @@ fn elsewhere(
     section
 }
 
-/// Figure 15 of the paper: a software build.
+/// Returns the section for Figure 15: a software build.
 pub fn build(measured: &MeasuredPoints<'_>) -> Section {
     let mut builds = ReportTable::new("Builds", "one-way delay");
     for (windows, _) in BOTH {
@@ -92,7 +94,7 @@ pub fn build(measured: &MeasuredPoints<'_>) -> Section {
     elsewhere(measured, section, &builds, "build", |_| vec![(2, KERNEL_COMPILE)]).table(builds)
 }
 
-/// Table 5 and Figure 10.
+/// Returns the section for Table 5 and Figure 10: Bonnie++.
 pub fn bonnie(measured: &MeasuredPoints<'_>) -> Section {
     let alone = ReportTable::new("Bonnie++, one process", "one-way delay");
     let alone = with_columns(alone).rows(delays(), row, |(at, delay)| {
@@ -149,7 +151,7 @@ fn time(measured: &MeasuredPoints<'_>, experiment: &str, windows: &str, delay: u
     measured.cell(&point(experiment, windows, delay), "time", "s")
 }
 
-/// Returns Reno's time divided by the ensemble's.
+/// Returns the gain of an ensemble: Reno's time divided by the ensemble's.
 fn gain(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Cell {
     let [reno, ensemble] = BOTH.map(|(windows, _)| time(measured, experiment, windows, delay));
     reno.by(&ensemble)

@@ -1,4 +1,5 @@
-//! Figures 7 and 8, Tables 3 and 4: commands of 128 KiB over a session, 32 in flight.
+//! Report sections for Figures 7 and 8 and Tables 3 and 4: commands of 128 KiB over a session, 32
+//! in flight.
 
 use super::{delays, point, row};
 use crate::{
@@ -7,12 +8,13 @@ use crate::{
     paper::fair_tcp::{MeanDeviation, READ_TURNAROUND_MS, RenoFairPair, WRITE_TURNAROUND_MS},
 };
 
-/// Returns the promised throughput of an ensemble relative to Reno's, at a delay in milliseconds.
+/// Returns the bar at a delay in milliseconds: the throughput of an ensemble divided by Reno's must
+/// be at least this.
 fn promised(delay: u32) -> f64 {
     if (2..=6).contains(&delay) { 1.22 } else { 1.15 }
 }
 
-/// Figure 7 of the paper: throughput of writes.
+/// Returns the section for Figure 7: throughput of writes.
 pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("writes", windows, delay), "", "Mbit/s");
     let mut rates = ReportTable::new("Throughput of writes", "one-way delay");
@@ -81,8 +83,8 @@ pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     by_calls(measured, section, "writes")
 }
 
-/// Adds results of a file on ext4 by the size of calls: the other axis of Figures 7 and 8. `what`
-/// is writes or reads.
+/// Adds a table with the throughput of a file on ext4 by the size of the calls, the other axis of
+/// Figures 7 and 8. `what` is "writes" or "reads".
 fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Section {
     let is_there =
         |size: &u32| measured.starting(&format!("{}/", file_calls(what, *size))).next().is_some();
@@ -129,11 +131,11 @@ fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Sect
         .plot(plot)
 }
 
-/// Possible explanations for a missing gain.
+/// A known cause of a missed bar, for the report.
 const NOT_PROMISED: &str = "the bar was found with a target that answers commands in order, which costs Reno more than an ensemble; our target \
                             answers a command when it is complete. Besides, a run of a few seconds is accurate to about 0.05";
 
-/// Table 3 of the paper: turnaround of writes.
+/// Returns the section for Table 3: turnaround of writes.
 pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     let section = Section::new("Table 3: turnaround of writes").text(
         "The time from when the session gets a command until its answer. The bars: mean and deviation with an ensemble are below Reno's. The time \
@@ -152,7 +154,7 @@ pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     .table(deviations)
 }
 
-/// Figure 8 and Table 4.
+/// Returns the section for Figure 8 and Table 4: throughput and turnaround of reads.
 pub fn reads(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("reads", windows, delay), "", "Mbit/s");
     let mut rates = ReportTable::new("Throughput of reads", "one-way delay");
@@ -206,7 +208,7 @@ fn spreads(
     })
 }
 
-/// Returns the ensemble's turnaround divided by Reno's, which must be less than one.
+/// Returns a table with the ensemble's turnaround divided by Reno's. The bar: less than one.
 fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     let table = ReportTable::new("An ensemble's turnaround, by Reno's", "one-way delay")
         .column("mean", "times")
@@ -221,8 +223,8 @@ fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     })
 }
 
-/// Adds a deviation for each cell that misses its promise, with a known cause, and with
-/// explanations from the points of `experiment`. The table has a row for each delay.
+/// Adds a deviation for each cell that misses its bar, with the cause `known` and with explanations
+/// from the points of `experiment`. The table has a row for each delay.
 pub fn missed(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -246,8 +248,8 @@ pub fn missed(
     section
 }
 
-/// Returns explanations from the two runs that are compared: shares of connections,
-/// retransmissions, and taints.
+/// Returns explanations from the two compared runs, Reno's and the ensemble's: shares of the
+/// connections, retransmissions, and taints.
 pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> String {
     let of = |windows: &str| {
         let record = measured.record(&point(experiment, windows, delay))?;
@@ -266,7 +268,7 @@ pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Stri
     BOTH.into_iter().filter_map(|(windows, _)| of(windows)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns a curve of ratios.
+/// Returns a curve with a ratio at each delay.
 pub fn ratio_curve(name: &str, cells: impl IntoIterator<Item = (u32, Cell)>) -> Curve {
     let points = cells.into_iter().filter_map(|(delay, cell)| Some([f64::from(delay), cell.ours?]));
     Curve::ours(name, points)

@@ -1,4 +1,5 @@
-//! The report, which compares the results with the numbers of the paper.
+//! The report of the Fair-TCP experiments, which compares the results with the numbers of the
+//! paper.
 
 mod applications;
 mod commands;
@@ -6,7 +7,8 @@ mod windows;
 
 use crate::{LabReport, MeasuredPoints, PointRecord, Section, paper::fair_tcp::MISPRINTS};
 
-/// Returns the report of these records and of the points that were left out (name and reason).
+/// Returns the report of these records. `left_out` has the points without a record: name and
+/// reason.
 #[must_use]
 pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
@@ -40,7 +42,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
     report.section(MISPRINTS.iter().fold(errors, |section, it| section.misprint(&it.text())))
 }
 
-/// Returns the delays of the paper: the row in its tables, and the milliseconds.
+/// Returns the delays of the paper: row number in its tables, and milliseconds.
 fn delays() -> impl Iterator<Item = (usize, u32)> {
     super::points::DELAYS.into_iter().enumerate()
 }

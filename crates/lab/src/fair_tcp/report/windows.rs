@@ -1,4 +1,4 @@
-//! Table 2 and Figures 2, 3 and 6: congestion windows, sampled every 10 ms.
+//! Report sections for Table 2 and Figures 2, 3 and 6: congestion windows, sampled every 10 ms.
 
 use super::{commands::missed, delays, point, row};
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
     paper::fair_tcp::{MeanDeviation, TWO_WINDOWS, WINDOW_DIFFERENCE_DEVIATION, WINDOWS},
 };
 
-/// The promised bound of the spread of an ensemble's window, in percent of its mean.
+/// The bar for the spread of an ensemble's window: at most this, in percent of the window's mean.
 const MOST_SPREAD: f64 = 21.0;
 
-/// Table 2 of the paper: the windows of a session's connections.
+/// Returns the section for Table 2: the windows of a session's connections.
 pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let spread = table(measured, "writes", "Sum of the windows of a session's connections", &BOTH);
     let per_ack = table(measured, "per-ack", "The same, growing by acknowledgment", &PER_ACK);
@@ -74,10 +74,10 @@ fn table(
     })
 }
 
-/// The delay of the paper's traces.
+/// The delay in milliseconds at which the paper recorded the windows of its Figures 2 and 3.
 const TRACED: u32 = 4;
 
-/// Figures 2 and 3.
+/// Returns the section for Figures 2 and 3: windows over time.
 pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figures 2 and 3: two connections").text(
         "Windows of the first two connections at 4 ms, and their difference. The paper draws those of Reno: 3.38 segments each, with deviations of \
@@ -128,7 +128,7 @@ pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Figure 6 of the paper: retransmitted segments.
+/// Returns the section for Figure 6: retransmitted segments.
 pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("Segments sent again", "one-way delay");
     for (windows, _) in ALL {

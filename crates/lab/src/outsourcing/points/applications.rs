@@ -1,5 +1,5 @@
-//! Points on a file system: the paper's application benchmarks. Their remote disk is the array, unless stated
-//! otherwise.
+//! The points that run the paper's application benchmarks on a file system. Their remote disk is the array, unless
+//! stated otherwise.
 
 use workload::{Build, Postmark, Sdet, Surge, Tpcc, WorkloadTask};
 
@@ -8,15 +8,15 @@ use crate::{
     ExperimentPoint, ExperimentScale, GatewayPlacement, Host, LabSite, SiteGateway, SiteLink,
 };
 
-/// How metadata is written: the word in names, and the mount options. `forebay attach` caches up to
-/// 64 MiB of data that was not flushed, and answers reads of it. A file system that commits every
-/// second, instead of every five, has written most of that to the remote volume in a run of some
-/// seconds.
+/// The two ways to write metadata: the word in the points' names, and the mount options. With
+/// `soft`, the file system commits every second instead of every five. `forebay attach` caches up
+/// to 64 MiB of unflushed data and answers reads from it; with frequent commits, a run of some
+/// seconds still writes most of this data to the remote volume.
 const SOFT: (&str, &str) = ("soft", "commit=1");
 const SYNC: (&str, &str) = ("sync", "sync,dirsync");
 
-/// A workload with its name in points, the seconds that it takes without delays, and the number of round trips that
-/// it waits for.
+/// A workload: its name in points, the seconds that it takes without delays, and the number of round trips for which it
+/// waits.
 struct OutsourcingWorkload {
     name: &'static str,
     task: WorkloadTask,
@@ -25,7 +25,7 @@ struct OutsourcingWorkload {
 }
 
 impl OutsourcingWorkload {
-    /// Returns the estimated seconds with this delay. With a cache, a round trip does not include
+    /// Returns the estimated seconds at this distance. With a cache, a round trip does not cross
     /// the link.
     fn seconds(&self, way: StorageDistance, is_cached: bool) -> f64 {
         let delay = match way {
@@ -37,25 +37,25 @@ impl OutsourcingWorkload {
     }
 }
 
-/// Returns a site with a volume of this size in MiB. Small volumes are created faster: the blocks
-/// that mkfs discards pass a gateway's log.
+/// Returns a site with a volume of this size in MiB. Choose small volumes: mkfs discards all
+/// blocks, and with a gateway these discards go through its log.
 fn volume(mib: u64) -> LabSite {
     LabSite { disk: disk("array"), bytes: mib << 20, ..LabSite::default() }
 }
 
-/// Size of a volume for all workloads, in MiB.
+/// Size in MiB of a volume that is large enough for all workloads.
 fn roomy(scale: ExperimentScale) -> u64 {
     scale.pick(256, 2048)
 }
 
-/// Size of a volume for PostMark and scripts, in MiB.
+/// Size in MiB of a volume that is large enough for PostMark and scripts.
 const TIGHT: u64 = 256;
 
 fn mounted(site: LabSite, options: &str) -> LabSite {
     LabSite { host: Host::Mounted(options.to_owned()), ..site }
 }
 
-/// Returns a gateway whose cache the workloads do not fill.
+/// Returns a gateway whose cache is larger than the data of the workloads.
 fn large() -> SiteGateway {
     SiteGateway { log: 256 << 20, dram: 128 << 20, ..SiteGateway::default() }
 }
@@ -66,14 +66,14 @@ fn postmark(files: u32, transactions: u32) -> OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(Postmark { files, transactions, ..Postmark::default() }),
         seconds: 0.5 + f64::from(files + transactions) / 5000.0,
-        // A transaction creates or deletes a file, and reads or appends to one. Each of these waits
-        // for some blocks in sequence.
+        // A transaction creates or deletes a file, and reads or appends to another. Both steps wait
+        // for some blocks one after the other.
         trips: f64::from(files) * 12.0 + f64::from(transactions) * 12.0,
     }
 }
 
-/// Returns PostMark as in the paper: files of 512 bytes to 16 KB that do not fit in the memory of
-/// its host, so that it waits for writes and reads. A file takes 8 KiB.
+/// Returns PostMark as in the paper: its files of 512 bytes to 16 KB do not fit in the memory of
+/// the host, so that it waits for writes and reads. A file takes 8 KiB on average.
 fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
     let postmark =
         Postmark { files, transactions, least: 512, most: 16 << 10, ..Postmark::default() };
@@ -81,26 +81,26 @@ fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(postmark),
         seconds: 1.0 + f64::from(files + transactions) / 1000.0,
-        // Half of the transactions read a file, or the end of one. PostMark waits for several
-        // writes at once.
+        // Half of the transactions wait for a read of a file or of its end. Writes wait less, since
+        // several are in flight.
         trips: f64::from(transactions) + f64::from(files) / 20.0,
     }
 }
 
 /// Returns the bytes of memory of a host that can cache few of PostMark's files: a tenth, as
-/// section 4.3.1 says about Windows NT. The programs themselves take a part of it.
+/// section 4.3.1 says about Windows NT. The running programs take a part of this memory.
 fn little(scale: ExperimentScale) -> Option<u64> {
     Some(scale.pick(12, 16) << 20)
 }
 
-/// Returns PostMark with files that exceed this memory, and transactions that fit in the available
-/// time.
+/// Returns PostMark with files that exceed the memory of [`little`], and as many transactions as
+/// fit in the available time.
 fn more_than_little(scale: ExperimentScale) -> OutsourcingWorkload {
     beyond_memory(scale.pick(3000, 12_000), scale.pick(300, 3000))
 }
 
-/// Returns TPC-C with a database that is small enough for a run of some seconds, or with one of a
-/// whole warehouse.
+/// Returns TPC-C. In a quick run its database is small enough for some seconds, in a full run it
+/// has a whole warehouse.
 fn tpcc(scale: ExperimentScale) -> OutsourcingWorkload {
     let tpcc = Tpcc {
         customers: scale.pick(100, 3000),
@@ -123,8 +123,9 @@ fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
         users: scale.pick(20, 100),
         seconds: scale.pick(4, 30),
         warm_up: scale.pick(1, 5),
-        // The paper's 400 users sent 3058 requests per second. At Surge's own pace they would send
-        // 30 times fewer, and the result would depend on their reading time only.
+        // The pace of the users. The paper's 400 users sent 3058 requests per second. At Surge's
+        // own pace they would send 30 times fewer, and the result would depend only on their
+        // reading time.
         pace: 30.0,
     };
     let seconds = f64::from(surge.seconds + surge.warm_up) + scale.pick(2.0, 10.0);
@@ -159,14 +160,14 @@ fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Optio
     };
     let mut all = vec![(sdet, None), postmark];
     match (scale, is_sync) {
-        // A quick run has no build, which takes longer than all others together, and few workloads
-        // with synchronous metadata, which slows them down.
+        // A quick run leaves out the build, which takes longer than all others together. With
+        // synchronous metadata it has few workloads, since these are slow.
         (ExperimentScale::Quick, true) => {}
         (ExperimentScale::Quick, false) => {
             all.extend([(surge(scale, is_sync), None), (tpcc(scale), None)])
         }
-        // No database with synchronous metadata: a database syncs what is necessary itself, and its
-        // creation would take hours over a synchronous mount.
+        // TPC-C is left out with synchronous metadata: a database itself syncs what must be stable,
+        // and creating one on a synchronous mount would take hours.
         (ExperimentScale::Full, true) => all.extend([(build, None), (surge(scale, is_sync), None)]),
         (ExperimentScale::Full, false) => {
             all.extend([(build, None), (surge(scale, is_sync), None), (tpcc(scale), None)]);
@@ -175,14 +176,14 @@ fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Optio
     all
 }
 
-/// Table 2: applications over distance, with soft or synchronous metadata, without and with a gateway.
+/// Returns the points of Table 2: applications by distance, with soft or synchronous metadata, without and with a
+/// gateway.
 pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (meta, options) in [SOFT, SYNC] {
         for how in ["plain", "gateway"] {
             let quick: &[StorageDistance] = if how == "gateway" { &FEWER } else { &FEW };
-            // A gateway makes sense for remote storage only, so there is none in front of a local
-            // disk.
+            // A gateway hides the distance to remote storage, so there is none with a local disk.
             let full: &[StorageDistance] = if how == "gateway" { &FEW[1..] } else { &WAYS };
             for way in scale.pick(quick, full) {
                 let plain = way.over(mounted(volume(roomy(scale)), options));
@@ -204,7 +205,7 @@ pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Table 3: background traffic on the backbone.
+/// Returns the points of Table 3: background traffic on the backbone.
 pub(super) fn table_3(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let loads: &[u32] = scale.pick(&[0, 75], &[0, 20, 30, 35, 40, 50, 55, 60, 70, 75]);
     let mut points = Vec::new();
@@ -231,14 +232,14 @@ pub(super) fn table_3(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Figure 4: SDET on one disk and on the array.
+/// Returns the points of Figure 4: SDET on one disk and on the array.
 pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for name in ["ddys", "array"] {
         let metas = scale.pick(&[SOFT][..], &[SOFT, SYNC]);
         for (meta, options) in metas {
             let ways: &[StorageDistance] = scale.pick(&FEW, &WAYS);
-            // The figure has only delays.
+            // Figure 4 has no distances other than delays.
             for way in ways.iter().filter(|way| matches!(way, StorageDistance::Delay(_))) {
                 let site = LabSite { disk: disk(name), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
@@ -261,7 +262,8 @@ fn small(beside: GatewayPlacement) -> SiteGateway {
     SiteGateway { beside, log: 8 << 20, dram: 2 << 20, nvram: 1 << 20, ..SiteGateway::default() }
 }
 
-/// Figure 5: a small cache at the host's end of the link, at the node's, and none.
+/// Returns the points of Figure 5: a small cache at the host's end of the link, at the node's end,
+/// and no cache.
 pub(super) fn figure_5(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let places = [
         ("none", None),
@@ -289,7 +291,7 @@ pub(super) fn figure_5(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Figure 6: caches of two sizes under background traffic.
+/// Returns the points of Figure 6: caches of two sizes under background traffic.
 pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let caches =
         [("none", None), ("small", Some(small(GatewayPlacement::Host))), ("large", Some(large()))];
@@ -313,10 +315,10 @@ pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Figure 7: PostMark on a host with little page cache. A cache at the host's end of the link can
-/// hold a share of the files.
+/// Returns the points of Figure 7: PostMark on a host with little page cache. A gateway at the
+/// host's end of the link can cache a share of the files.
 pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
-    // The number of files, and the size of all of them.
+    // The number of files, and their total size in bytes.
     let files = scale.pick(3000, 12_000);
     let set = u64::from(files) * (8 << 10);
     let mut points = Vec::new();
@@ -324,8 +326,8 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         let gateway = (percent > 0).then(|| SiteGateway {
             dram: (set * percent / 100).next_multiple_of(1 << 20),
             nvram: 1 << 20,
-            // Blocks in the log are not read from the node either, so the log is as small as
-            // possible.
+            // The gateway also answers reads from its log. Make the log as small as possible, so
+            // that `dram` determines what is cached.
             log: 8 << 20,
             ..SiteGateway::default()
         });
@@ -338,7 +340,7 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 memory: little(scale),
                 ..mounted(volume(scale.pick(TIGHT, 1024)), SOFT.1)
             },
-            // A cache of a share of the files answers about that share of the reads.
+            // A cache that holds a share of the files answers about the same share of the reads.
             seconds: application.seconds(way, false) * (1.0 - percent as f64 / 100.0),
             task: application.task,
             runs: 1,
@@ -349,8 +351,8 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         0 => "none".to_owned(),
         percent => percent.to_string(),
     };
-    // The paper's text has two numbers of this figure. A quick run measures the points that these
-    // need.
+    // The paper's text states two numbers of this figure. A quick run measures only the points for
+    // these.
     let delays: &[(u64, &[u32])] =
         scale.pick(&[(0, &[0, 8]), (60, &[8])], &[(0, &FAR), (10, &FAR), (30, &FAR), (60, &FAR)]);
     for (percent, delays) in delays {
@@ -376,7 +378,7 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
 const FAR: [u32; 4] = [0, 2, 4, 8];
 const LOADED: [u32; 4] = [0, 30, 55, 70];
 
-/// Section 4.3.1: frames of 1.5 and 8 KB under PostMark.
+/// Returns the points of section 4.3.1 for PostMark with frames of 1.5 and 8 KB.
 pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for delay in scale.pick(&[0][..], &[0, 1, 8]) {
@@ -396,10 +398,10 @@ pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// The paper's windows, by the names of points.
+/// The paper's window sizes: the word in the points' names, and bytes.
 pub(super) const WINDOWS: [(&str, u64); 2] = [("64k", 64 << 10), ("640k", 640 << 10)];
 
-/// Section 4.3.1: windows of 64 KB and of ten times that, under PostMark.
+/// Returns the points of section 4.3.1 for PostMark with windows of 64 KB and of ten times that.
 pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (word, bytes) in WINDOWS {

@@ -1,11 +1,11 @@
-//! Points on a raw device: the paper's microbenchmarks.
+//! The points that access a raw device: the paper's microbenchmarks.
 
 use workload::{Micro, MicroAccess, MicroAccessPattern, WorkloadTask};
 
 use super::testbeds::{JUMBO, StorageDistance, WAYS, device, disk, gigabit};
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteServer};
 
-/// The accesses, by the words of the points' names.
+/// The accesses, with their words in the points' names.
 const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("random-read", MicroAccessPattern::Random, MicroAccess::Read),
     ("random-write", MicroAccessPattern::Random, MicroAccess::Write),
@@ -15,7 +15,7 @@ const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("identical-write", MicroAccessPattern::Identical, MicroAccess::Write),
 ];
 
-/// A quick run does not measure identical blocks.
+/// The first four accesses. A quick run leaves out those to identical blocks.
 const QUICK_ACCESSES: usize = 4;
 
 fn micro(
@@ -37,25 +37,25 @@ fn micro(
 }
 
 fn point(name: String, site: LabSite, micro: Micro, runs: u32) -> ExperimentPoint {
-    // The time to read back a sample after writes, and for the end of the run.
+    // Seconds after the measured time: a sample of the writes is read back, and the run ends.
     let after = if micro.access == MicroAccess::Write { 1.2 } else { 0.2 };
     let seconds = f64::from(micro.seconds + micro.warm_up_seconds) + after;
     ExperimentPoint { name, site, task: WorkloadTask::Micro(micro), runs, seconds, windows: false }
 }
 
-/// Returns a disk of Table 1 for a working set of this size in MiB. In a quick run its cache is
-/// smaller, so that a second of writes fills it and the disk's own time becomes visible.
+/// Returns a disk of Table 1 for a working set of this size in MiB. In a quick run the disk's cache
+/// is smaller, so that one second of writes fills it and the measurement shows the disk's own time.
 fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     let mut disk = disk(name);
     if scale == ExperimentScale::Quick && name != "null" {
         let cache = match name {
-            // A quarter of the set, as in the paper: writes to blocks that are already in the cache
-            // are merged. With less than half a megabyte, sequential writes would wait for space,
-            // too: eight arms take 33 ms each to write the blocks that have accumulated meanwhile,
-            // at half a millisecond per block.
+            // The cache has a quarter of the set, as in the paper: writes to blocks that are
+            // already in the cache are merged. It needs at least half a megabyte; otherwise
+            // sequential writes would wait for free space, too. Each of eight arms takes 33 ms for
+            // a write, and meanwhile blocks arrive at half a millisecond each.
             "array" => format!("{}MiB", set_mib / 4),
-            // The disk divides its cache into 16 runs, which random writes fill independently of
-            // the length of a run.
+            // The disk model divides its cache into 16 runs of blocks. Random writes fill these
+            // runs, however long a run may be.
             _ => "128KiB".to_owned(),
         };
         disk.more.insert("cache".to_owned(), cache);
@@ -63,13 +63,13 @@ fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     disk
 }
 
-/// Table 1: four disks, with a working set of four times the cache of each.
+/// Returns the points of Table 1: four disks, each with a working set of four times its cache.
 pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (name, cache_mib) in [("dnes", 2), ("ddys", 4), ("array", 128), ("null", 256)] {
         let set = scale.pick(16, 4 * cache_mib);
         let base = device(small_disk(name, set, scale), u64::from(set) + 16);
-        // A quick run omits the node without a link, which says least about distance.
+        // A quick run leaves out the node without a link, the row that shows least about distance.
         let is_asked = |way: &StorageDistance| {
             scale == ExperimentScale::Full || *way != StorageDistance::Target
         };
@@ -80,8 +80,8 @@ pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 if (pattern, access) == (MicroAccessPattern::Random, MicroAccess::Write)
                     && name != "null"
                 {
-                    // The warm-up fills the cache. For the array's cache this takes as long as the
-                    // link needs.
+                    // Random writes must fill the cache before the measurement. For the array's
+                    // large cache this takes as long as the link needs to transfer the data.
                     task.warm_up_seconds = scale.pick(1, if name == "array" { 25 } else { 10 });
                 }
                 let name = format!("table-1/{name}/{word}/{}", way.name());
@@ -92,7 +92,7 @@ pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Sizes from 1 to 64 KiB, on a disk that takes no time.
+/// Returns the points with requests of 1 to 64 KiB, on a disk that takes no time.
 pub(super) fn sweep(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let set = scale.pick(16, 64);
     let base = device(disk("null"), u64::from(set) + 16);
@@ -114,7 +114,7 @@ pub(super) fn sweep(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Figure 2: the parts of the time of a request.
+/// Returns the points of Figure 2: the parts of the time of a request.
 pub(super) fn figure_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let base = device(disk("null"), 80);
     let far = StorageDistance::Delay(0).over(base.clone());
@@ -134,7 +134,7 @@ pub(super) fn figure_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Section 4.3.1: frames of 1.5 and 8 KB under 8 KiB random writes.
+/// Returns the points of section 4.3.1 for 8 KiB random writes with frames of 1.5 and 8 KB.
 pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let delays: &[u32] = scale.pick(&[0], &[0, 1, 8]);
     let mut points = Vec::new();
@@ -150,7 +150,7 @@ pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Section 4.3.1: windows of 64 KB and of ten times that.
+/// Returns the points of section 4.3.1 for windows of 64 KB and of ten times that.
 pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (word, bytes) in super::applications::WINDOWS {
@@ -165,9 +165,9 @@ pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Peers: other targets and initiators instead of ours, on a disk in memory.
+/// Returns the points with other targets and initiators in place of ours, on a disk in memory.
 pub(super) fn peers(scale: ExperimentScale) -> Vec<ExperimentPoint> {
-    // tgt has no simulated disk, so all use memory.
+    // All use memory, since tgt has no simulated disk.
     let base = device(SiteDisk::default(), 80);
     let peers = [
         ("forebay", base.clone()),

@@ -9,7 +9,7 @@ use crate::{Host, LabSite, SiteDisk, SiteLink, SiteServer, SiteSession};
 pub(super) enum StorageDistance {
     /// The disk is local to the host.
     Local,
-    /// The disk is served, without a link.
+    /// The disk is served by a target on the host itself, without a link.
     Target,
     /// The disk is served over the delay testbed with this one-way delay in milliseconds.
     Delay(u32),
@@ -30,7 +30,7 @@ pub(super) const WAYS: [StorageDistance; 7] = [
 pub(super) const FEW: [StorageDistance; 3] =
     [StorageDistance::Local, StorageDistance::Delay(0), StorageDistance::Delay(8)];
 
-/// The distances of a quick run where fewer suffice.
+/// The distances of a quick run for points where one distance suffices.
 pub(super) const FEWER: [StorageDistance; 1] = [StorageDistance::Delay(8)];
 
 impl StorageDistance {
@@ -52,8 +52,8 @@ impl StorageDistance {
     }
 }
 
-/// The paper's "8 KB" frames: an 8 KiB block with its header takes two of them, or six frames of
-/// 1500 bytes.
+/// The MTU of the paper's "8 KB" frames: an 8 KiB block with its header takes two such frames, or
+/// six frames of 1500 bytes.
 pub(super) const JUMBO: u16 = 8192;
 
 /// Returns the delay testbed (section 3.1): a gigabit switch with this one-way delay in
@@ -62,7 +62,8 @@ pub(super) fn gigabit(delay: u32, mtu: u16) -> SiteLink {
     SiteLink::alike(wan::DirectionSettings {
         delay: Duration::from_millis(delay.into()),
         rate: Some(1_000_000_000),
-        // The data in flight at 8 ms. A shorter queue would drop segments that TCP may send.
+        // The queue holds the data in flight at 8 ms. A shorter one would drop segments that TCP is
+        // allowed to send.
         queue_bytes: 2 << 20,
         mtu,
         ..wan::DirectionSettings::default()

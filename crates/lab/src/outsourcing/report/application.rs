@@ -1,4 +1,4 @@
-//! Table 2 and Figure 4: applications over distance.
+//! Report sections for Table 2 and Figure 4: applications over distance.
 
 use super::{
     delays,
@@ -23,11 +23,11 @@ const WORKLOADS: [(&str, &str, &str); 5] = [
 /// The file systems: the word in the points' names, and the name in the report.
 const METADATA: [(&str, &str); 2] = [("soft", "ext4"), ("sync", "ext4, sync")];
 
-/// The promised share of local performance of Surge and TPC-C at 8 ms with a gateway. Without a
+/// The bar for Surge and TPC-C at 8 ms with a gateway: the share of local performance. Without a
 /// gateway the paper has 0.86 and 0.82 to 0.89.
 const KEPT_AT_8_MS: f64 = 0.95;
 
-/// Table 2 of the paper: applications by delay.
+/// Returns the section for Table 2: applications by delay.
 pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 2: applications")
         .text(
@@ -68,7 +68,8 @@ fn point(workload: &str, meta: &str, how: &str, way: &str) -> String {
     format!("table-2/{workload}/{meta}/{how}/{way}")
 }
 
-/// Returns the paper's numbers for one of our columns: the local performance, and the shares of it.
+/// Returns the paper's numbers for one of our columns: the local performance, and the share of it
+/// at each distance.
 fn paper(workload: &str, meta: &str) -> Option<(f64, [f64; 6])> {
     if let Some(application) = application_named(&format!("{workload}/{meta}")) {
         return Some((application.local, application.shares));
@@ -160,7 +161,8 @@ fn plot(measured: &MeasuredPoints<'_>, how: &str, title: &str) -> Plot {
     plot
 }
 
-/// Returns deviations where distance costs clearly more or less than in the paper.
+/// Returns a deviation for each workload for which distance costs clearly more or less than in the
+/// paper.
 fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
     let mut deviations = vec![];
     for (workload, name, unit) in WORKLOADS {
@@ -169,7 +171,8 @@ fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
             let Some(ours) = kept(measured, (workload, unit), meta, "plain", "8ms").ours else {
                 continue;
             };
-            // A tenth of local performance is twice the variation of the paper's own runs.
+            // A difference of a tenth of local performance is twice the variation of the paper's
+            // own runs.
             if (ours - shares[5]).abs() > 0.1 {
                 let why = because([at_8_ms(measured, workload, meta, name)], &[]);
                 deviations.push(format!(
@@ -183,8 +186,8 @@ fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
     deviations
 }
 
-/// Explains a deviation with the time of an operation of the workload, and how often it waits, here
-/// and in the paper.
+/// Explains a deviation: compares the time of an operation without distance, and the number of
+/// round trips for which it waits, with the paper's.
 fn at_8_ms(
     measured: &MeasuredPoints<'_>,
     workload: &str,
@@ -209,10 +212,10 @@ fn at_8_ms(
     )
 }
 
-/// The round trip time for 8 ms one way.
+/// The round trip time at a one-way delay of 8 ms.
 const ROUND_TRIP_MS: f64 = 16.0;
 
-/// Figure 4 of the paper: SDET by delay, on one disk and on an array.
+/// Returns the section for Figure 4: SDET by delay, on one disk and on an array.
 pub fn figure_4(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("SDET, scripts an hour", "one-way delay");
     let mut plot =

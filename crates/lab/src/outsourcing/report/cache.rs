@@ -1,4 +1,4 @@
-//! Figures 5 to 7: caches that hide the network's delay.
+//! Report sections for Figures 5 to 7: caches that hide the network's delay.
 
 use super::{
     congestion::BACKBONE_MBIT_S, delays, explanations, farthest, noted, share, storage_sentence,
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Figure 5 of the paper: the place of a cache.
+/// Returns the section for Figure 5: the place of a cache.
 pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     let places = [("none", "no cache"), ("node", "at the node"), ("host", "at the host")];
     let point = |place: &str, at: &str| format!("figure-5/{place}/{at}");
@@ -53,7 +53,8 @@ pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// The title of a table of numbers that the paper's text gives for a figure that is a drawing.
+/// Title of a table with the numbers that the paper's text states about a figure. The figure itself
+/// is a drawing without numbers.
 const WORDS: &str = "What the paper says in words";
 
 /// Returns the name of a point of Figure 6: a cache, and the background load in percent.
@@ -66,8 +67,8 @@ fn soft_updates(row: &PaperCongestion) -> Option<f64> {
     row.postmark.map(|[_, soft, _]| soft)
 }
 
-/// Returns text with the background loads from which on bandwidth limits each of the paper's
-/// caches.
+/// Returns as text the background load above which bandwidth limits PostMark, for each of the
+/// paper's caches.
 fn figure_6_bounds() -> String {
     FIGURE_6_BOUND_AT
         .iter()
@@ -79,7 +80,8 @@ fn figure_6_bounds() -> String {
         .join(", ")
 }
 
-/// Returns the rate of PostMark without a cache as a share of its rate without background load.
+/// Returns a table with the rate of PostMark without a cache, as a share of its rate without
+/// background load.
 fn figure_6_shares(measured: &MeasuredPoints<'_>) -> ReportTable {
     let table = ReportTable::new("Without a cache: as a share of no load", "load, % of 155 Mbit/s")
         .column("PostMark", "of no load");
@@ -96,7 +98,7 @@ fn figure_6_shares(measured: &MeasuredPoints<'_>) -> ReportTable {
     )
 }
 
-/// Returns the share of the writes that the large cache keeps from the link.
+/// Returns the share of the written bytes that the large cache does not send over the link.
 fn figure_6_filtered(measured: &MeasuredPoints<'_>) -> Cell {
     let point = figure_6_point("large", 0);
     explanations::filtered(measured, &point).map_or_else(
@@ -108,7 +110,7 @@ fn figure_6_filtered(measured: &MeasuredPoints<'_>) -> Cell {
     )
 }
 
-/// Explains why the large cache keeps more writes from the link than the paper's.
+/// Explains why our large cache sends a smaller share of the writes over the link than the paper's.
 fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
     let point = figure_6_point("large", 0);
     let of = |figure: &str| measured.value(&point, &format!("gateway cache {figure}"), "MiB");
@@ -121,7 +123,7 @@ fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// Figure 6 of the paper: write caches under congestion.
+/// Returns the section for Figure 6: write caches under congestion.
 pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("small", "log of 8 MiB"), ("large", "log of 256 MiB")];
     let kept = figure_6_shares(measured);
@@ -164,7 +166,7 @@ pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Figure 7 of the paper: read caches of several sizes.
+/// Returns the section for Figure 7: read caches of several sizes.
 pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("10", "10 %"), ("30", "30 %"), ("60", "60 %")];
     let under_load = |cache: &str, load: u32| format!("figure-7/load/{cache}/{load}");
@@ -228,8 +230,8 @@ pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Explains a result with the time of a transaction: without load and delay, with them, and with a
-/// cache.
+/// Explains a result with the time of a transaction in three cases: without cache, load and delay;
+/// with load or delay; and with a cache, too.
 fn of_its_own(
     measured: &MeasuredPoints<'_>,
     whole: &str,

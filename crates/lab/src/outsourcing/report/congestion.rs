@@ -1,4 +1,4 @@
-//! Table 3: background traffic on a backbone of 155 Mbit/s.
+//! Report section for Table 3: background traffic on a backbone of 155 Mbit/s.
 
 use super::{explanations, farthest, share, storage_sentence};
 use crate::{
@@ -17,7 +17,7 @@ const COLUMNS: [(&str, CongestionColumn); 3] = [
     ("TPC-C", ("tpcc", "soft", "1/min", |row| Some(row.tpcc))),
 ];
 
-/// Table 3 of the paper: applications under congestion.
+/// Returns the section for Table 3: applications under congestion.
 pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |(workload, meta, unit, _): &CongestionColumn, load: u32| {
         measured.cell(&format!("table-3/{workload}/{meta}/{load}"), "", unit)
@@ -67,7 +67,7 @@ pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Explains the result of a column at a load, as far as possible.
+/// Returns the possible explanations for the result in column `n` at this load.
 fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String>> {
     let (Some((_, (workload, meta, unit, paper))), Ok(load)) =
         (COLUMNS.get(n), load.parse::<u32>())
@@ -83,14 +83,14 @@ fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String
     ]
 }
 
-/// The backbone of the paper's congestion testbed.
+/// Rate of the backbone in the paper's congestion testbed, in Mbit/s.
 pub(super) const BACKBONE_MBIT_S: f64 = 155.0;
 
 /// Shares that differ by more than this are reported: twice the mean variation of the paper's runs
 /// (Table 2).
 const DIFFERENT: f64 = 0.1;
 
-/// Returns the table of the effect that the paper's background traffic has on the network itself.
+/// Returns a table that shows how the paper's background traffic affects the network itself.
 fn profile() -> ReportTable {
     let table = ReportTable::new("The paper's background", "load, % of 155 Mbit/s")
         .column("mean", "Mbit/s")

@@ -1,4 +1,5 @@
-//! Compares equation (1) and the masking rule with Table 1, ours and the paper's.
+//! Report section that compares equation (1) and the masking rule with Table 1, as measured by us
+//! and as printed in the paper.
 
 use super::{delays, table_1_point, way};
 use crate::{
@@ -8,12 +9,12 @@ use crate::{
     paper::outsourcing::{ACCESSES, ANSWER_MS, DISKS, DISKS_SHOWN, ISCSI_MS, RESPONSE_MS, WAYS},
 };
 
-/// The column of random writes in [`ACCESSES`].
+/// The index of random writes in [`ACCESSES`].
 const RANDOM_WRITE: usize = 1;
 
-/// Returns true if a rule assumes that the disk executes these requests behind: random writes, on
-/// some disks of [`DISKS`]. The paper's text says so about single disks; its table shows the same
-/// for the array.
+/// Returns true if a rule assumes that the disk's cache accepts this request while the disk
+/// executes earlier ones: random writes, on the first disks of [`DISKS`]. The paper's text says
+/// this about the single disks; its table shows it for the array, too.
 fn is_behind(rule: LatencyRule, disk: usize, access: usize) -> bool {
     let disks = match rule {
         LatencyRule::Sum | LatencyRule::Masked => 2,
@@ -28,7 +29,7 @@ trait ResponseTimeSource {
     /// The response time of a disk for a write that its cache accepts.
     fn answer(&self, disk: usize) -> Option<f64>;
 
-    /// Returns the request with this delay as a rule needs it, and its measured time.
+    /// Returns a request with this delay as the rule's input, and its measured time.
     fn request(
         &self,
         rule: LatencyRule,
@@ -45,7 +46,7 @@ trait ResponseTimeSource {
         Some((request, self.time(disk, access, way)?))
     }
 
-    /// Returns all existing requests over a distance.
+    /// Returns all requests over a distance for which there is a time.
     fn requests(&self, rule: LatencyRule) -> Vec<(ModelRequest, f64)> {
         let cells =
             (0..DISKS.len()).flat_map(|disk| (0..ACCESSES.len()).map(move |access| (disk, access)));
@@ -73,7 +74,7 @@ impl ResponseTimeSource for MeasuredPoints<'_> {
     }
 }
 
-/// The paper's own table.
+/// The response times that the paper prints in its Table 1.
 struct PaperResponseTimes;
 
 impl ResponseTimeSource for PaperResponseTimes {
@@ -92,8 +93,8 @@ pub fn protocol(measured: &MeasuredPoints<'_>) -> Option<f64> {
     protocol_time(&measured.requests(LatencyRule::Answered))
 }
 
-/// Returns the prediction of the last rule for one of our requests in ms, or `None` if the local
-/// time of its disk was not measured.
+/// Returns the time in ms that [`LatencyRule::Answered`] predicts for one of our requests, or
+/// `None` if the local time of its disk was not measured.
 pub fn foretold(
     measured: &MeasuredPoints<'_>,
     disk: usize,
@@ -164,7 +165,7 @@ fn fits(measured: &MeasuredPoints<'_>, iscsi: Option<f64>) -> ReportTable {
     )
 }
 
-/// Returns the table of measured times less the predictions of the last rule.
+/// Returns a table with the measured times minus the predictions of [`LatencyRule::Answered`].
 fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
     let title = format!("Measured less foretold, {}", LatencyRule::Answered.name());
     let mut table = ReportTable::new(&title, "one-way delay");
@@ -196,8 +197,8 @@ fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
     )
 }
 
-/// Returns a deviation for each disk and access that the last rule does not predict, at the delay
-/// with the largest difference.
+/// Returns a deviation for each disk and access that [`LatencyRule::Answered`] does not predict
+/// well, at the delay with the largest difference.
 fn far_from_rule(measured: &MeasuredPoints<'_>, iscsi: f64) -> Vec<String> {
     let mut deviations = vec![];
     for (disk, shown) in DISKS_SHOWN.iter().enumerate() {

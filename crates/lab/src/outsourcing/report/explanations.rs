@@ -1,27 +1,27 @@
-//! Explanations of results from the measurements themselves.
+//! Sentences that explain a result by other measurements of the same run.
 
 use crate::{MeasuredPoints, number};
 
-/// Rates per second without and with a distance.
+/// The rate of a workload per second, without and with a distance.
 #[derive(Clone, Copy, Debug)]
 pub struct NearFarRates {
-    /// Rate over the same link without a delay. It includes all other delays.
+    /// Rate over a link without a delay. It includes all costs other than the delay.
     pub near: f64,
-    /// Rate over the distance.
+    /// Rate over the same link with a delay.
     pub far: f64,
 }
 
 impl NearFarRates {
-    /// Returns the milliseconds of an operation without distance, and the number of round trips for
-    /// which it waits over the distance.
+    /// Returns the time of an operation without distance in milliseconds, and the number of round
+    /// trips for which an operation waits over the distance.
     fn taken_apart(self, round_trip_ms: f64) -> (f64, f64) {
         let [near, far] = [self.near, self.far].map(|rate| 1000.0 / rate);
         (near, (far - near) / round_trip_ms)
     }
 }
 
-/// Explains a share that differs from the paper's with the time of an operation without distance,
-/// and the number of its round trips.
+/// Explains why a share of the local performance differs from the paper's: compares the time of an
+/// operation without distance, and the number of its round trips.
 pub fn waits(
     one: &str,
     ours: NearFarRates,
@@ -49,8 +49,8 @@ pub fn waits(
     Some(format!("{told}{which}."))
 }
 
-/// Compares the time of an undelayed operation here and in the paper, which follows from the rates
-/// per second. Returns `None` if the times are similar.
+/// Compares the time of an operation without delay or load here and in the paper. Both follow from
+/// the rates per second. Returns `None` if the times are similar.
 pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     let [here, there] = [ours, paper].map(|rate| 1000.0 / rate);
     (!alike(here, there)).then(|| {
@@ -67,10 +67,10 @@ fn alike(a: f64, b: f64) -> bool {
     (0.5..=2.0).contains(&(a / b))
 }
 
-/// Estimates the largest share of the link's free bandwidth (besides background traffic) that a run
-/// has used. Returns `None` if the estimate says nothing, or if bytes or time are unknown. The link
-/// counts until all written data is sent, longer than the workload measures. The counted bytes are
-/// therefore an upper bound of what was sent in the measured time.
+/// Estimates how much of the link's bandwidth, besides background traffic, a run has used at most.
+/// The link counts bytes until all written data has been sent, which is longer than the measured
+/// time, so the result is an upper bound. Returns `None` if it exceeds the free bandwidth and
+/// therefore shows nothing, or if bytes or time are unknown.
 pub fn sent(
     measured: &MeasuredPoints<'_>,
     point: &str,
@@ -92,7 +92,8 @@ pub fn sent(
     })
 }
 
-/// Describes the mean time of a write at the node at each of these points. Each point has a remark.
+/// Describes the mean time of a write at the node for two points. Each point comes with words that
+/// describe it.
 pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) -> Option<String> {
     let [a, b] = points.map(|(point, with)| {
         let mean = measured.value(point, "node 1 time_write", "ms")?;
@@ -101,7 +102,7 @@ pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) 
     Some(format!("A write takes the node {} and {}.", a?, b?))
 }
 
-/// Describes how many of the reads that arrived at a gateway it has answered itself.
+/// Describes the share of reads that a gateway has answered from its cache.
 pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "");
     let reads = of("reads").filter(|reads| *reads > 0.0)?;
@@ -113,7 +114,8 @@ pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<St
     ))
 }
 
-/// Returns the share of the written bytes that a gateway did not destage to its node.
+/// Returns the share of the written bytes that a gateway did not destage, because they were
+/// overwritten in its log.
 pub fn filtered(measured: &MeasuredPoints<'_>, point: &str) -> Option<f64> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "bytes");
     let written = of("written_bytes").filter(|bytes| *bytes > 0.0)?;
@@ -126,8 +128,8 @@ mod tests {
 
     #[test]
     fn a_share_is_divided_into_local_time_and_round_trips() {
-        // TPC-C here: about as many round trips as in the paper, and a sixtieth of its time without
-        // distance.
+        // Rates of TPC-C here: an operation waits for about as many round trips as in the paper,
+        // and takes a sixtieth of the paper's time without distance.
         let ours = NearFarRates { near: 700.0, far: 69.4 };
         let paper = NearFarRates { near: 12.25, far: 10.5 };
         let told = waits("A transaction", ours, paper, 16.0).unwrap();

@@ -1,4 +1,4 @@
-//! Figure 2: the parts of the time of a single 8 KiB request.
+//! Report section for Figure 2: the parts of the time of a single 8 KiB request.
 
 use super::storage_sentence;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// Figure 2 of the paper: the time of a request by component.
+/// Returns the section for Figure 2: the time of a request by component.
 pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 2: a request's time by component")
         .text(
@@ -29,14 +29,14 @@ pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     section.table(papers())
 }
 
-/// Lists the parts of the time, ours and the paper's.
+/// Lists the parts of the time of a request, ours and the paper's.
 fn made_of(measured: &MeasuredPoints<'_>, way: &str) -> Option<String> {
     let ours = times(measured, way)
         .into_iter()
         .map(|(part, us)| Some(format!("{part} {} µs", number(us?))))
         .collect::<Option<Vec<_>>>()?;
     let paper = COMPONENTS_US.map(|(name, [answer, _, data])| {
-        // A request passes each part but the switch twice in each direction.
+        // A request passes each part twice, once in each direction, but the switch once.
         let times = if name == "switch" { 1.0 } else { 2.0 };
         format!("{name} {} µs", number(times * (answer + data)))
     });
@@ -56,8 +56,8 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     let table = ReportTable::new("One request of 8 KiB over 0 ms", "request")
         .column("read", "ms")
         .column("write", "ms");
-    // The paper's number is the time in addition to the disk's. Ours is the whole time, with a disk
-    // that takes no time.
+    // The paper's number excludes the time of the disk. Our number is the whole time, measured with
+    // a disk that takes no time.
     table.rows(
         HOWS,
         |(_, shown)| (*shown).to_owned(),
@@ -68,8 +68,8 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     )
 }
 
-/// Returns the time of each part in µs: differences between requests that pass it and others that
-/// do not, and the node's own counters.
+/// Returns the time of each part in µs. A part's time is the difference between the times of a
+/// request that passes the part and one that does not; the node's time comes from its own counters.
 fn times(measured: &MeasuredPoints<'_>, way: &str) -> [(&'static str, Option<f64>); 4] {
     let whole = |how: &str| measured.value(&format!("figure-2/{how}/{way}"), "", "us");
     let node =

@@ -1,4 +1,4 @@
-//! Table 1: single requests of one thread, and its sweep of sizes.
+//! Report sections for Table 1 (single requests of one thread) and for requests of several sizes.
 
 use super::{delays, equation, storage_sentence, table_1_point as point, way};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Table 1 of the paper: single requests of 8 KiB.
+/// Returns the section for Table 1: single requests of 8 KiB.
 pub fn table_1(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 1: single requests of 8 KiB")
         .text(
@@ -106,8 +106,8 @@ fn plot(measured: &MeasuredPoints<'_>, n: usize, iscsi: Option<f64>) -> Plot {
     plot
 }
 
-/// Returns deviations where eight milliseconds cost more or less than in the paper, with the disks'
-/// own times.
+/// Returns a deviation for each access for which a delay of 8 ms costs more or less than in the
+/// paper, with the disk's own time.
 fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
     let deviation = |(column, access): (usize, &str)| {
         let time = |at: &str| measured.value(&point(disk, access, at), "", "ms");
@@ -145,7 +145,7 @@ const SIZES: [(f64, &str); 7] = [
     (65_536.0, "64k"),
 ];
 
-/// The sweep of sizes from 1 to 64 KiB.
+/// Returns the section for requests of 1 to 64 KiB.
 pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Requests of 1 to 64 KiB")
         .text(
@@ -154,8 +154,8 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
         )
         .text(&storage_sentence(measured, "sweep/"));
     for access in ["random-read", "random-write", "sequential-read", "sequential-write"] {
-        // A quick run has only some accesses. Sequential reads have a table in any case, because
-        // the paper prints a number for them.
+        // Skip accesses that a quick run does not measure. Keep sequential reads even if
+        // unmeasured, since the paper prints a number for them.
         let start = format!("sweep/null/{access}/");
         if measured.starting(&start).next().is_none() && access != "sequential-read" {
             continue;
@@ -194,8 +194,8 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Compares the time of a sequential read of 8 KiB here and in the paper. Most of it is not data
-/// transfer.
+/// Compares the time of a sequential read of 8 KiB here and in the paper. This explains throughput,
+/// since most of the time is not data transfer.
 fn of_8_kib(measured: &MeasuredPoints<'_>) -> Option<String> {
     let ours = measured.value(&point("null", "sequential-read", "0ms"), "", "ms")?;
     Some(format!(

@@ -1,4 +1,5 @@
-//! The report, which compares the results with the numbers of the paper.
+//! The report of the storage outsourcing experiments, which compares the results with the numbers
+//! of the paper.
 
 mod explanations;
 mod application;
@@ -16,7 +17,8 @@ use crate::{
     paper::{PaperStatement, outsourcing as paper},
 };
 
-/// Returns the report of these records and of the points that were left out (name and reason).
+/// Returns the report of these records. `left_out` has the points without a record: name and
+/// reason.
 #[must_use]
 pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
@@ -45,22 +47,23 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
         .section(peer::section(&measured))
 }
 
-/// Returns the name of a row in the report: "0 ms" for "0ms".
+/// Returns the name of a row in the report for a distance: "0 ms" for "0ms".
 fn way(way: &str) -> String {
     way.strip_suffix("ms").map_or_else(|| way.to_owned(), |delay| format!("{delay} ms"))
 }
 
-/// Returns the name of a point of Table 1. Equation (1) is compared with the same points.
+/// Returns the name of a point of Table 1. The section about equation (1) uses the same points.
 fn table_1_point(disk: &str, access: &str, way: &str) -> String {
     format!("table-1/{disk}/{access}/{way}")
 }
 
-/// Returns the delays in ms, with their words in the points' names.
+/// Returns the delays in ms, each with its word in the points' names.
 fn delays() -> impl Iterator<Item = (f64, &'static str)> {
     paper::DELAYS_MS.into_iter().zip(paper::WAYS.into_iter().skip(2))
 }
 
-/// Returns a sentence that describes the remote storage.
+/// Returns a sentence that describes the remote storage of the points whose names begin with
+/// `start`.
 fn storage_sentence(measured: &MeasuredPoints<'_>, start: &str) -> String {
     match measured.disks(start).as_str() {
         "" => "Nothing of this section was measured.".to_owned(),
@@ -68,7 +71,7 @@ fn storage_sentence(measured: &MeasuredPoints<'_>, start: &str) -> String {
     }
 }
 
-/// Divides one cell by another. If one is missing, the result has the reason.
+/// Divides one cell by another. If one has no number, the result has the reason instead.
 fn share(of: &Cell, whole: &Cell) -> Cell {
     let quotient = of.by(whole);
     if quotient.ours.is_some() {
@@ -79,14 +82,15 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
     Cell::words(reason)
 }
 
-/// Adds the paper's words to a cell with a number. A cell without a number keeps its reason.
+/// Adds the paper's statement as a note to a cell with a number. A cell without a number keeps its
+/// reason.
 fn noted(cell: Cell, words: &PaperStatement) -> Cell {
     if cell.ours.is_some() { cell.note(&words.note()) } else { cell }
 }
 
-/// Returns a deviation for each column of a table of shares: for the row with the largest
-/// difference from the paper, if that is more than `tolerance`. `why` returns the explanations for
-/// a column (by index) and a row (by name).
+/// Returns a deviation for each column of a table of shares: for the row that differs most from the
+/// paper, if the difference is more than `tolerance`. `why` returns the explanations for a column
+/// (by index) and a row (by name).
 fn farthest(
     table: &ReportTable,
     tolerance: f64,

@@ -1,4 +1,4 @@
-//! The effect of packet length and window size (section 4.3.1).
+//! Report section on the effect of packet length and window size (section 4.3.1).
 
 use super::{delays, farthest, noted, share, storage_sentence, way};
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 };
 
 /// A workload that is measured with two settings: the word in the points' names, the name in the
-/// report, the unit of its figure, and the paper's ratio of the two settings. The ratio is a number
-/// or a range, possibly at one delay only, or words.
+/// report, the unit of its figure, and what the paper says about the ratio of the two settings.
+/// That is a number or a range, possibly at one delay only, or a statement.
 struct Compared {
     word: &'static str,
     name: &'static str,
@@ -21,7 +21,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Returns the performance with the first setting, with the second, and the ratio.
+    /// Returns the performance with the first setting, with the second one, and their ratio.
     fn cells(
         &self,
         measured: &MeasuredPoints<'_>,
@@ -32,7 +32,7 @@ impl Compared {
         let Self { word, unit, .. } = self;
         let [first, second] = settings
             .map(|setting| measured.cell(&format!("{start}/{word}/{setting}/{at}"), "", unit));
-        // A shorter time is better, so the ratio of times is inverted.
+        // For times, invert the ratio: a shorter time is better.
         let ratio = if *unit == "ms" { share(&second, &first) } else { share(&first, &second) };
         [first, second, ratio]
     }
@@ -75,7 +75,7 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
         table(measured, "MTU of 1500 bytes by 8192 bytes", "mtu", ["1500", "8192"], &frames);
     let harmed = harmed(measured, &windows);
     let windows = table(measured, "Socket buffers of 64 KB by 640 KB", "window", WINDOWS, &windows);
-    // Only columns of ratios have a paper's number.
+    // Only the columns with ratios have numbers of the paper.
     let together = |n: usize, row: &str| {
         let longer = frames.rows.iter().find(|it| it.name == row)?.cells.get(n)?;
         (longer.ours? > longer.paper?.most).then(|| TOGETHER.to_owned())
@@ -98,8 +98,8 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
 
 const WINDOWS: [&str; 2] = ["64k", "640k"];
 
-/// Returns a deviation at the delay where the small window costs most, if it contradicts the
-/// paper's words.
+/// Returns a deviation if the small window costs performance, contrary to the paper's statement. It
+/// names the delay at which the small window costs most.
 fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
     let of = |compared: &Compared| {
         let words = compared.words?;
@@ -122,7 +122,7 @@ const TOGETHER: &str = "The packets of a segment cross the emulated link togethe
 /// length.
 const DIFFERENT: f64 = 0.04;
 
-/// Returns the table of measurements with both settings at each delay.
+/// Returns a table with the measurements with both settings at each delay.
 fn table(
     measured: &MeasuredPoints<'_>,
     title: &str,

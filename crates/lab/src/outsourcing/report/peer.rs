@@ -1,4 +1,4 @@
-//! Other programs, measured at the same points as ours.
+//! Report section on other programs, measured at the same points as ours.
 
 use super::{delays, storage_sentence, way};
 use crate::{Cell, Curve, MeasuredPoints, Plot, ReportTable, Section};
@@ -11,7 +11,7 @@ const PEERS: [(&str, &str); 4] = [
     ("nbdkit", "qemu-storage-daemon, nbdkit"),
 ];
 
-/// The accesses of Table 1, and cache hits.
+/// The accesses of Table 1, and reads and writes of one identical block (cache hits).
 const ACCESSES: [&str; 6] = [
     "random-read",
     "random-write",

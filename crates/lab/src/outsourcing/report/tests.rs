@@ -1,4 +1,4 @@
-//! Tests the report of a small set of records, and of none.
+//! Tests the report with a small set of records, and without any record.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn record(point: &str, unit: &str, value: f64) -> PointRecord {
     }
 }
 
-/// Returns the paper's own numbers as measurements, so that every ratio is 1.
+/// Returns records with the paper's own numbers as measurements, so that every ratio is 1.
 fn papers() -> Vec<PointRecord> {
     let mut records = vec![];
     for (row, way) in paper::WAYS.into_iter().enumerate() {
@@ -51,11 +51,12 @@ fn the_papers_own_numbers_match_the_paper() {
     let report = report(&papers(), &[]);
     let table_1 = section(&report, "Table 1");
     let ratios: Vec<f64> = table_1.cells().filter_map(|(_, _, _, cell)| cell.ratio()).collect();
-    // 7 distances of 4 disks, with 4 response times and 4 throughputs each, less those that the
-    // paper prints as 0.00 ms for the null device.
+    // 7 distances and 4 disks, each with 4 response times and 4 throughputs. The four values that
+    // the paper prints as 0.00 ms for the null device have no ratio.
     assert_eq!(ratios.len(), 7 * 4 * 8 - 4);
     let off = ratios.iter().filter(|ratio| (*ratio - 1.0).abs() > 0.03).count();
-    // A printed 0.01 ms stands for any time up to 0.015 ms, so the throughputs of that row differ.
+    // The paper prints 0.01 ms for any time up to 0.015 ms. The two throughputs of these times
+    // therefore differ by more than 0.03.
     assert_eq!(off, 2, "{ratios:?}");
     assert_eq!(table_1.deviations, Vec::<String>::new());
     assert!(
@@ -82,8 +83,8 @@ fn the_rules_are_set_against_both_tables() {
     assert!((sum.paper.unwrap().least - 0.769).abs() < 0.001, "{sum:?}");
     let answered = cell("with masking and the disk's answer", "mean |residual|");
     assert!((answered.paper.unwrap().least - 0.221).abs() < 0.001, "{answered:?}");
-    // Our times are the paper's; only the time of the protocol is their median instead of Figure
-    // 2's sum.
+    // The measured times are the paper's. The mean residual still differs, since `T_iSCSI` is the
+    // median of these times here and the sum of Figure 2 in the paper.
     assert!(answered.ours.unwrap() < 0.25, "{answered:?}");
     assert_eq!(cell("equation (1)", "requests").ours, Some(80.0));
     assert!(fits.text[1].contains("0.408 ms in the paper"), "{:?}", fits.text);
@@ -165,7 +166,7 @@ fn a_gateway_is_compared_with_its_promised_gain() {
     assert_eq!(drawn, 2);
 }
 
-/// Returns a record with figures of every kind that a table may request.
+/// Returns a record of a point with figures of every kind that a table may read.
 fn any(point: &str) -> PointRecord {
     let mut record = record(point, "ms", 5.0);
     for (unit, value) in [("1/s", 200.0), ("1/min", 300.0), ("1/h", 400.0)] {
@@ -243,8 +244,8 @@ fn a_plot_is_compared_with_the_papers_text_and_explained_by_measured_reasons() {
     );
     let six = told("Figure 6");
     assert!(six.contains("0.9 instead of 0.4") && six.contains("of 10 MiB it sent 1 MiB"), "{six}");
-    // The rate without load is the paper's. Whether bandwidth limits the run is unknown, because no
-    // bytes were counted.
+    // The rate without load equals the paper's. The report cannot tell if bandwidth limits the run,
+    // because the record has no count of bytes.
     assert!(six.contains("at 70, 0.9 instead of 0.3625. No reason for it is known."), "{six}");
     let seven = told("Figure 7");
     assert!(seven.contains("60 % at 8 ms: 0.5; the paper says \"to mask a one-way"), "{seven}");
@@ -254,7 +255,7 @@ fn a_plot_is_compared_with_the_papers_text_and_explained_by_measured_reasons() {
 
 #[test]
 fn a_deviating_share_of_local_throughput_is_explained_by_its_parts() {
-    // A transaction takes 1.4 ms here, and waits as often as the paper's.
+    // A transaction takes 1.4 ms here, less than in the paper, and waits for as many round trips.
     let records = [
         record("table-2/tpcc/soft/plain/local", "1/min", 42_000.0),
         record("table-2/tpcc/soft/plain/0ms", "1/min", 42_000.0),
@@ -270,7 +271,7 @@ fn a_deviating_share_of_local_throughput_is_explained_by_its_parts() {
 
 #[test]
 fn the_bytes_sent_show_whether_a_link_is_full() {
-    // Dropped packets are counted, too, and are sent again.
+    // `bytes` includes dropped packets, which are sent again. Only `passed_bytes` matters.
     let told = |passed: f64| {
         let bytes = [
             ("link near_to_far bytes", "bytes", 2.0 * passed),
@@ -285,7 +286,8 @@ fn the_bytes_sent_show_whether_a_link_is_full() {
     assert!(told(1e6).contains(line), "{}", told(1e6));
     let line = "it sends at most 40 of the 46.5 Mbit/s that are free.";
     assert!(told(5e6).contains(line), "{}", told(5e6));
-    // 80 Mbit in a run of one second: some were sent after its end.
+    // 80 Mbit is more than the free bandwidth of the measured second: a part was sent after its
+    // end, so the report states no bound.
     let told = told(1e7);
     assert!(told.starts_with("As a share") && !told.contains("Mbit/s"), "{told}");
 }
@@ -298,8 +300,8 @@ fn time_in_our_own_stack_does_not_count_as_waiting_for_the_distance() {
         record("table-2/surge/soft/plain/8ms", "1/s", 1000.0),
     ];
     let told = section(&report(&records, &[]), "Table 2").deviations.join("\n");
-    // A request takes half a millisecond more over 8 ms. The paper's 3058 requests per second
-    // become 2966 over the link, and 2630 at 8 ms.
+    // A request takes half a millisecond longer at 8 ms. In the paper, 3058 requests per second
+    // become 2966 over the link without delay, and 2630 at 8 ms.
     assert!(
         told.contains("takes 0.5 ms without distance here and 0.3371 ms in the paper"),
         "{told}"

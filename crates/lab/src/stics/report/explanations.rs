@@ -1,11 +1,11 @@
-//! Explanations of a gateway's gain from the measurements without and with it.
+//! Sentences that explain the gain of a gateway by measurements without and with the gateway.
 
 use serde::Deserialize as _;
 
 use super::counted;
 use crate::{LabSite, MeasuredPoints, number, stage::TIME_COUNTED};
 
-/// Two points that differ only in the gateway: one without and one with it.
+/// The names of two points that differ only in the gateway: `plain` has none, `cached` has one.
 #[derive(Clone, Copy)]
 pub(super) struct GatewayComparison<'a> {
     pub measured: &'a MeasuredPoints<'a>,
@@ -19,7 +19,8 @@ impl GatewayComparison<'_> {
         vec![self.a_write(), self.reads(), self.fits_the_log(), self.busy()]
     }
 
-    /// Compares the time of a write in the log and, without a gateway, at the node.
+    /// Compares the time of a write in the gateway with the time of a write at the node, without a
+    /// gateway.
     pub(super) fn a_write(self) -> Option<String> {
         let of = |point: &str, figure: &str| {
             self.measured.value(point, figure, "ms").filter(|ms| *ms > 0.0)
@@ -33,12 +34,13 @@ impl GatewayComparison<'_> {
         ))
     }
 
-    /// States the share of reads that the gateway answered, and the memory that it has for that.
+    /// States the share of reads that the gateway answered from its cache, and the size of the
+    /// cache.
     fn reads(self) -> Option<String> {
         let of = |figure: &str| {
             counted(self.measured, self.cached, |name| name == format!("gateway cache {figure}"))
         };
-        // A few reads explain nothing.
+        // With fewer reads than this, the share explains nothing.
         let reads = of("reads").filter(|reads| *reads >= 20.0)?;
         let share = 1.0 - of("reads_lower").unwrap_or(0.0) / reads;
         let dram = self.site()?.gateway?.dram;
@@ -50,7 +52,7 @@ impl GatewayComparison<'_> {
         ))
     }
 
-    /// States that all written data fits in the log, if that is so: no write then waited for the
+    /// If all written data fits in the gateway's log, states so: no write then waited for the
     /// remote disk.
     fn fits_the_log(self) -> Option<String> {
         let log = self.site()?.gateway?.log as f64;
@@ -61,7 +63,7 @@ impl GatewayComparison<'_> {
         })
     }
 
-    /// States that the processors were nearly fully used, if that is so.
+    /// If the processors were busy for most of the time, states so.
     fn busy(self) -> Option<String> {
         let seconds = self.measured.value(self.cached, TIME_COUNTED, "s")?;
         let record = self.measured.record(self.cached)?;
@@ -82,5 +84,5 @@ impl GatewayComparison<'_> {
     }
 }
 
-/// Processors count as the bottleneck if a larger share of their time is used.
+/// The processors are considered the bottleneck if they are busy for a larger share of the time.
 const BUSY: f64 = 0.7;

@@ -1,4 +1,4 @@
-//! The report, which compares the results with the numbers of the paper.
+//! The report of the STICS experiments, which compares the results with the numbers of the paper.
 
 mod explanations;
 mod device;
@@ -9,7 +9,8 @@ mod trace;
 use crate::{Cell, LabReport, MeasuredPoints, PointRecord, Section, deviation, paper::PaperFigure};
 use explanations::GatewayComparison;
 
-/// Returns the report of these records and of the points that were left out (name and reason).
+/// Returns the report of these records. `left_out` has the points without a record: name and
+/// reason.
 #[must_use]
 pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
@@ -41,7 +42,8 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
         .section(postmark::table_8(&measured))
 }
 
-/// Adds the paper's number to one of our ratios, if that was measured.
+/// Adds the paper's number to a cell with one of our ratios. A cell without a measurement is
+/// returned unchanged.
 fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     if ratio.ours.is_none() {
         return ratio;
@@ -49,8 +51,8 @@ fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     ratio.beside_printed(claim.printed())
 }
 
-/// Adds a deviation for the ratios of one claim: the ratio with the largest difference, with its
-/// explanations, and how many ratios differ.
+/// Adds one deviation for several ratios with the same claim: it describes the ratio with the
+/// largest difference, with its explanations, and states how many ratios differ.
 fn farthest(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -77,7 +79,7 @@ fn farthest(
     section.deviation(&if of > 1 { format!("{text} {others}") } else { text.clone() })
 }
 
-/// The gain of a gateway, and the two points from which it follows.
+/// The gain of a gateway: a ratio, and the names of the two points whose figures are divided.
 struct Ratio {
     name: String,
     cell: Cell,
@@ -85,8 +87,8 @@ struct Ratio {
     cached: String,
 }
 
-/// Returns the sum of the counters of a point that `is_one` selects by name. Returns `None` without
-/// the point, or if no such counter is stored.
+/// Returns the sum of those counters of a point whose names `is_one` selects. Returns `None` if the
+/// point or the counters are missing.
 fn counted(
     measured: &MeasuredPoints<'_>,
     point: &str,
@@ -97,8 +99,9 @@ fn counted(
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-/// Returns the sum of counters as a cell, with the taints of its point, or the reason why it is
-/// missing. A counter that is not stored is 0, because unchanged counters are omitted.
+/// Returns the sum of counters as a cell, with the taints of the point, or the reason why the point
+/// is missing. Counters that a record lacks are 0, because a record omits counters that did not
+/// change.
 fn counted_cell(measured: &MeasuredPoints<'_>, point: &str, is_one: impl Fn(&str) -> bool) -> Cell {
     match measured.record(point) {
         None => Cell::words(&measured.why_not(point)),

@@ -1,4 +1,4 @@
-//! Figures 6 and 7 and Table 8: PostMark.
+//! Report sections for Figures 6 and 7 and Table 8: PostMark.
 
 use super::{Ratio, claimed, explanations::GatewayComparison, farthest};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     stics::points::POOLS,
 };
 
-/// Figure 6 (100 Mbit/s) or 7 (1 Gbit/s).
+/// Returns the section for Figure 6 (100 Mbit/s) or 7 (1 Gbit/s).
 pub(super) fn figure(measured: &MeasuredPoints<'_>, number: u8) -> Section {
     let (rate, after, immediate) = match number {
         6 => ("100 Mbit/s", paper::POSTMARK_100M, paper::POSTMARK_100M_IMMEDIATE),
@@ -76,7 +76,7 @@ pub(super) fn figure(measured: &MeasuredPoints<'_>, number: u8) -> Section {
     section.table(table)
 }
 
-/// Table 8: several nodes concurrently.
+/// Returns the section for Table 8: PostMark on several nodes concurrently.
 pub(super) fn table_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut table =
         ReportTable::new("PostMark on all nodes at once, 1 Gbit/s", "nodes, block size in bytes")
@@ -130,7 +130,7 @@ pub(super) fn table_8(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// The text of a cell without a number.
+/// Returns a cell with this number, or with the words `why` if there is none.
 pub(super) fn or_words(cell: Option<f64>, why: &str) -> Cell {
     cell.map_or_else(|| Cell::words(why), Cell::ours)
 }

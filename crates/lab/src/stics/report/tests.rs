@@ -1,4 +1,4 @@
-//! Tests reports of nothing, of all points, and of the paper's own numbers.
+//! Tests the report without records, with records of all points, and with the paper's own numbers.
 
 use workload::{WorkloadFigure, WorkloadResult, WorkloadSeries};
 
@@ -25,7 +25,8 @@ fn record(point: &str, outcome: WorkloadResult, counted: &[(&str, f64)]) -> Poin
     }
 }
 
-/// Returns every point of the experiment, with figures named as those of workloads.
+/// Returns a record of every point of the experiment, with figures of the names that workloads
+/// report.
 fn all() -> Vec<PointRecord> {
     let responses = WorkloadSeries {
         name: "responses".to_owned(),
@@ -97,7 +98,7 @@ fn every_point_is_in_the_report() {
     let near = |cell: &Cell, value: f64| (cell.ours.unwrap() - value).abs() < 1e-9;
     assert!(near(cell(&report, "small, 4096", "by iSCSI's report after complete"), 2.0));
     assert!(near(cell(&report, "packets", "report after complete"), 200.0));
-    // 110,000 bytes in IP packets, plus 14 for each of 200 frames.
+    // The record has 110,000 bytes in IP packets. The report adds 14 bytes for each of 200 frames.
     assert!(near(cell(&report, "bytes", "report after complete"), 112_800.0));
     assert!(near(cell(&report, "65 to 127", "iSCSI"), 280.0));
     assert!(near(cell(&report, "READ", "iSCSI"), 60.0), "READ CAPACITY is another command");
@@ -132,7 +133,7 @@ fn errors_of_the_paper_are_listed() {
 
 #[test]
 fn processors_are_busy_for_a_share_of_the_time_in_which_that_was_counted() {
-    // Five seconds are measured, but filling and comparing are counted, too.
+    // The workload measures five seconds, but the processor time also covers filling and comparing.
     let told = |counted: &[(&str, f64)]| {
         let mut records = all();
         for record in &mut records {
@@ -178,8 +179,8 @@ fn deviations_from_the_paper_are_reported_with_the_measured_reasons() {
         let mut sections = report.sections.iter();
         sections.find(|it| it.title.starts_with(start)).expect("it").deviations.clone()
     };
-    // The ratio 2.0 is within 1.6 to 2.1 for report after complete, but not within 2.69 to 4.18 for
-    // immediate report.
+    // Every gain is 2.0. The paper's ranges are 1.6 to 2.1 for report after complete, which
+    // matches, and 2.69 to 4.18 for immediate report, which does not.
     let six = told("Figure 6");
     assert_eq!(six.len(), 1, "{six:#?}");
     assert!(six[0].contains("2 instead of 2.69 to 4.18"), "{six:#?}");
@@ -188,7 +189,7 @@ fn deviations_from_the_paper_are_reported_with_the_measured_reasons() {
     assert!(six[0].ends_with("It has the largest difference of 4 of 4 that differ."), "{six:#?}");
     assert_eq!(told("Figure 8"), Vec::<String>::new());
     assert_eq!(told("Figures 11").len(), 3);
-    // Without these figures in the records, there are no explanations.
+    // Records without the counters of gateway and node give no explanations.
     let bare = super::report(&all(), &[]);
     let bare = bare.sections.iter().flat_map(|section| &section.deviations);
     assert!(

@@ -1,4 +1,4 @@
-//! Figures 11 and 12: the response times of the trace.
+//! Report section for Figures 11 and 12: the response times of the trace.
 
 use workload::WorkloadSeries;
 
@@ -12,11 +12,11 @@ use crate::{
 
 /// The words in the points' names, in the order of the paper's numbers.
 const HOWS: [&str; 3] = ["immediate", "after-complete", "iscsi"];
-/// Figure 12's axis, which includes nearly all of the paper's responses.
+/// The range of the axis of Figure 12, in ms. Nearly all response times of the paper are in it.
 const HISTOGRAM_MS: [f64; 2] = [0.0, 40.0];
 const BINS: usize = 80;
 
-/// Figures 11 and 12 of the paper: response times of a trace.
+/// Returns the section for Figures 11 and 12: response times of a trace.
 pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
     let point = |how: &str| format!("figure-11/{how}");
     let mut table = ReportTable::new("Response times of the trace, 1 Gbit/s", "")
@@ -69,7 +69,8 @@ pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
     )
 }
 
-/// Explains the response time of writes at a point with its counters.
+/// States the mean time of a write at a point: in the gateway if there is one, otherwise at the
+/// node.
 fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let mean = |figure: &str| measured.value(point, figure, "ms").filter(|ms| *ms > 0.0);
     match mean("gateway cache time_write") {
@@ -81,7 +82,7 @@ fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     }
 }
 
-/// Describes how the storage differs from the paper's.
+/// Describes how the log or the disk of a measurement differs from the paper's.
 fn log_or_disk(how: &str) -> Option<String> {
     Some(match how {
         "iscsi" => {
@@ -93,7 +94,7 @@ fn log_or_disk(how: &str) -> Option<String> {
     })
 }
 
-/// Returns the share of responses between two times as a cell.
+/// Returns a cell with the share of responses that took between two times in ms.
 fn within(series: Option<&WorkloadSeries>, [from, to]: [f64; 2]) -> Cell {
     let Some(series) = series.filter(|series| !series.points.is_empty()) else {
         return Cell::words("not measured");

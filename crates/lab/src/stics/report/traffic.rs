@@ -1,4 +1,4 @@
-//! Tables 3 to 6: the network packets, requests and SCSI commands of PostMark.
+//! Report sections for Tables 3 to 6: the network packets, requests and SCSI commands of PostMark.
 
 use super::{counted, counted_cell, postmark::or_words};
 use crate::{
@@ -9,11 +9,12 @@ use crate::{
     },
 };
 
-/// The points that the tables compare.
+/// The names of the two points that the tables compare.
 const ISCSI: &str = "figure-6/small/4096/iscsi";
 const STICS: &str = "figure-6/small/4096/after-complete";
 
-/// The classes of Table 3: the names in the link's counters, and the names in the report.
+/// The classes of packet lengths in Table 3: the names of the link's counters, and the names in the
+/// report.
 const CLASSES: [(&str, &str); 6] = [
     ("to_64", "up to 64 bytes"),
     ("to_127", "65 to 127"),
@@ -23,10 +24,10 @@ const CLASSES: [(&str, &str); 6] = [
     ("from_1024", "1024 and more"),
 ];
 
-/// Bytes of a frame in addition to its IP packet. The paper counted frames at a switch.
+/// Bytes of an Ethernet frame in addition to its IP packet. The paper counted frames at a switch.
 const FRAME_HEADER: f64 = 14.0;
 
-/// Tables 3 and 4.
+/// Returns the section for Tables 3 and 4: packets.
 pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
     let of = |point: &str, class: &str| {
         let end = format!("packets_by_length {class}");
@@ -48,7 +49,7 @@ pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
         .column("iSCSI", "")
         .column("report after complete", "")
         .column("by iSCSI's", "");
-    /// The name of a row, a function that returns its figure, and the paper's numbers.
+    /// A row of a table: its name, a function that returns its figure, and the paper's numbers.
     type Row = (&'static str, fn(&Totals) -> f64, IscsiSticsPair<f64>);
     let rows: [Row; 4] = [
         ("packets", |it| it.packets, paper::TOTAL_PACKETS),
@@ -85,7 +86,7 @@ pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Returns a deviation of a ratio of counts if the paper has one and it differs.
+/// Returns a deviation if the ratio of two counts differs from the paper's ratio.
 fn elsewhere(
     measured: &MeasuredPoints<'_>,
     place: &'static str,
@@ -98,7 +99,8 @@ fn elsewhere(
     deviation(&what, ratio, &claim, [joined(measured), read(measured)])
 }
 
-/// Describes how the gateway merges writes: their numbers and lengths before and after.
+/// Describes how the gateway merges writes: number and length of the writes that it receives and of
+/// those that it sends.
 fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |figure: &str| {
         counted(measured, STICS, |name| name == format!("gateway cache {figure}"))
@@ -134,7 +136,7 @@ fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// Divides one count by another, and adds the paper's ratio.
+/// Divides the count with a gateway by the count without one, and adds the paper's ratio.
 fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     if plain.ours == Some(0.0) {
         return Cell::words("iSCSI has none").beside(paper);
@@ -142,7 +144,7 @@ fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     cached.by(plain).beside(paper)
 }
 
-/// Counters of a point's link, both directions together.
+/// Counters of a point's link, for both directions together.
 struct Totals {
     packets: f64,
     full: f64,
@@ -162,7 +164,7 @@ impl Totals {
     }
 }
 
-/// Table 5 of the paper: requests, and where they were answered.
+/// Returns the section for Table 5: requests, and which part of the system answered them.
 pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     let blocks = |point: &str, part: &str| {
         counted(measured, point, |name| {
@@ -204,7 +206,7 @@ pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Table 6 of the paper: SCSI commands that the node received.
+/// Returns the section for Table 6: SCSI commands that the node received.
 pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("SCSI commands at the node", "command")
         .column("iSCSI", "")
@@ -215,8 +217,8 @@ pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
         let at_node = |point: &str| {
             counted_cell(measured, point, |name| {
                 let kind = name.split_once("commands_by_kind ").map(|(_, kind)| kind);
-                // READ and WRITE with any CDB length, and INQUIRY. READ CAPACITY is another command
-                // than READ; READ CAPACITY(16) is a service action.
+                // Count READ and WRITE with any CDB length, and INQUIRY. READ CAPACITY does not
+                // count as READ; READ CAPACITY(16) is a service action.
                 let is_one = |kind: &str| match kind.split('(').next() {
                     Some("SERVICE ACTION IN") => command == "READ CAPACITY",
                     kind => kind == Some(command),
@@ -226,7 +228,8 @@ pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
         };
         let (plain, cached): (Cell, Cell) = (at_node(ISCSI), at_node(STICS));
         let ratio = by(&cached, &plain, paper.stics / paper.iscsi);
-        // The numbers of commands without data follow other rules, as the text says.
+        // The numbers of commands without data depend on the initiator, as the text of the section
+        // says, so they are not compared.
         if matches!(command, "READ" | "WRITE") {
             deviations.extend(elsewhere(measured, "Table 6", command, &ratio));
         }
